@@ -1,0 +1,49 @@
+//! A compressor by name, and its per-worker contexts.
+
+use crate::{CompressRequest, DecompressRequest};
+
+/// A context could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("{algorithm}: no context: {reason}")]
+pub struct ContextError {
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// What was missing.
+    pub reason: String,
+}
+
+/// A compressor: shared, immutable, able to make contexts.
+pub trait Algorithm: Send + Sync {
+    /// The full name, parameters included, under which it was asked for: `lz4`, `zstd:3`.
+    fn name(&self) -> &str;
+
+    /// Units that one request should hold: 1 for plain software, up to [`crate::MAX_BATCH`] for compressors that gain
+    /// from a batch. Any algorithm accepts requests of 1 to `MAX_BATCH` units; this is only what serves it best.
+    fn batch_size(&self) -> usize {
+        1
+    }
+
+    /// Whether figures measured with this algorithm come from an emulated device.
+    fn is_emulated(&self) -> bool {
+        false
+    }
+
+    /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is allocated here and
+    /// nothing later, so that compressing never allocates.
+    ///
+    /// # Errors
+    /// When memory or a device is missing.
+    fn context(&self) -> Result<Box<dyn Context>, ContextError>;
+}
+
+/// The working state of one worker. Used by one thread at a time; may move between threads.
+///
+/// Implementations must not use thread-local storage, allocate, log or panic on input in `compress` and `decompress`:
+/// both run inside programs that are being paged, on the way of a page fault.
+pub trait Context: Send {
+    /// Compresses every unit of the request and fills every result.
+    fn compress(&mut self, request: &mut CompressRequest<'_, '_>);
+
+    /// Decompresses every object of the request and fills every result.
+    fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
+}

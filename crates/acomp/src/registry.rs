@@ -1,0 +1,80 @@
+//! Algorithms by name.
+
+use std::sync::Arc;
+
+use crate::Algorithm;
+
+/// No algorithm of that name, or its parameter is not understood.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown compressor {name:?}{}; known: {}", detail(.reason), .known.join(", "))]
+pub struct UnknownAlgorithm {
+    /// What was asked for.
+    pub name: String,
+    /// Why a known family refused it; empty when no family has the name.
+    pub reason: String,
+    /// What can be asked for, in the order of registration.
+    pub known: Vec<String>,
+}
+
+fn detail(reason: &str) -> String {
+    if reason.is_empty() {
+        String::new()
+    } else {
+        format!(" ({reason})")
+    }
+}
+
+type Make = Box<dyn Fn(Option<&str>) -> Result<Arc<dyn Algorithm>, String> + Send + Sync>;
+
+struct Family {
+    name: &'static str,
+    usage: &'static str,
+    make: Make,
+}
+
+/// The algorithms a program knows. Crates that implement some offer a function that registers them.
+#[derive(Default)]
+pub struct Registry {
+    families: Vec<Family>,
+}
+
+impl Registry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the family `name`, shown to users as `usage` (`zstd:LEVEL`). `make` gets what follows the colon, if
+    /// anything, and answers an algorithm or why the parameter is wrong.
+    pub fn register<F>(&mut self, name: &'static str, usage: &'static str, make: F)
+    where
+        F: Fn(Option<&str>) -> Result<Arc<dyn Algorithm>, String> + Send + Sync + 'static,
+    {
+        assert!(self.families.iter().all(|family| family.name != name), "{name} registered twice");
+        self.families.push(Family { name, usage, make: Box::new(make) });
+    }
+
+    /// What users can ask for, as shown in help and errors.
+    pub fn usages(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.families.iter().map(|family| family.usage)
+    }
+
+    /// Finds `name`, which may carry a parameter after a colon.
+    ///
+    /// # Errors
+    /// [`UnknownAlgorithm`], which lists the known ones.
+    pub fn find(&self, name: &str) -> Result<Arc<dyn Algorithm>, UnknownAlgorithm> {
+        let (family, parameter) = match name.split_once(':') {
+            Some((family, parameter)) => (family, Some(parameter)),
+            None => (name, None),
+        };
+        let unknown = |reason: String| UnknownAlgorithm {
+            name: name.to_owned(),
+            reason,
+            known: self.usages().map(str::to_owned).collect(),
+        };
+        let found = self.families.iter().find(|known| known.name == family);
+        let found = found.ok_or_else(|| unknown(String::new()))?;
+        (found.make)(parameter).map_err(unknown)
+    }
+}

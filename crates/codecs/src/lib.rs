@@ -1,0 +1,1 @@
+//! The software compressors behind acomp: none, lz4, zstd, deflate, t16, auto

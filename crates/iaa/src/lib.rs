@@ -1,0 +1,1 @@
+//! The IAA driver: deflate-iaa and deflate-iaa-dynamic over idxd

@@ -1,0 +1,1 @@
+//! Intel IAA devices, work queues, portals and descriptors, and the emulated device

@@ -1,0 +1,1 @@
+//! Address space, folios, staging, reclaim and the fault service

@@ -1,0 +1,1 @@
+//! The shared object that uzswap run injects into a program

@@ -1,0 +1,3 @@
+//! The uzswap program.
+
+fn main() {}

@@ -1,0 +1,93 @@
+//! The house: one reserved range that holds all memory of uzswap's own.
+//!
+//! Inside a managed program the pager must tell its own memory from the program's by address alone, since it must
+//! never page itself out. So the preload object reserves one range at start ([`open`]) and every arena of the crates
+//! above takes its pages from it with [`take`]. Where nobody opened the house (tests, benchmarks, the library used
+//! over explicit regions) `take` is a plain mapping.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{memory, PAGE_SIZE};
+
+static START: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Reserves `len` bytes for the house. Call once, before any [`take`] and before other threads.
+///
+/// # Errors
+/// ENOMEM when the address space or RLIMIT_AS does not have that much: ask again for less.
+///
+/// # Panics
+/// When the house is open already.
+pub fn open(len: usize) -> io::Result<()> {
+    assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
+    let at = memory::map(len)?;
+    let start = at.as_ptr() as usize;
+    NEXT.store(start, Ordering::Relaxed);
+    END.store(start + len, Ordering::Relaxed);
+    START.store(start, Ordering::Release);
+    Ok(())
+}
+
+/// The house's range as addresses, `0..0` when it is not open.
+pub fn range() -> std::ops::Range<usize> {
+    START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
+}
+
+/// Takes `len` bytes (whole pages) of zeroes, never to be returned as address space: users recycle ranges themselves
+/// and give pages back with [`memory::discard`]. The address is aligned to `align`, a power of two.
+///
+/// # Errors
+/// ENOMEM when the house, or the address space, is full.
+pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
+    assert!(len > 0 && len.is_multiple_of(PAGE_SIZE) && align.is_power_of_two());
+    let align = align.max(PAGE_SIZE);
+    if START.load(Ordering::Acquire) == 0 {
+        return take_outside(len, align);
+    }
+    let end = END.load(Ordering::Relaxed);
+    let mut next = NEXT.load(Ordering::Relaxed);
+    loop {
+        let at = next.next_multiple_of(align);
+        if len > end.saturating_sub(at) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        match NEXT.compare_exchange_weak(next, at + len, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Ok(NonNull::new(at as *mut u8).expect("inside the house")),
+            Err(now) => next = now,
+        }
+    }
+}
+
+fn take_outside(len: usize, align: usize) -> io::Result<NonNull<u8>> {
+    let raw = memory::map(len + align - PAGE_SIZE)?;
+    let start = raw.as_ptr() as usize;
+    let at = start.next_multiple_of(align);
+    let tail = start + len + align - PAGE_SIZE - (at + len);
+    if at > start {
+        // SAFETY: the part before the aligned range was mapped above and is not used.
+        unsafe { memory::unmap(raw, at - start) };
+    }
+    if tail > 0 {
+        // SAFETY: as above, for the part behind.
+        unsafe { memory::unmap(NonNull::new((at + len) as *mut u8).expect("not null"), tail) };
+    }
+    Ok(NonNull::new(at as *mut u8).expect("not null"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_the_house_ranges_are_aligned_and_zero() {
+        let at = take(8 * PAGE_SIZE, 1 << 20).unwrap();
+        assert_eq!(at.as_ptr() as usize % (1 << 20), 0);
+        // SAFETY: taken just now, eight pages long.
+        let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), 8 * PAGE_SIZE) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+    }
+}

@@ -1,0 +1,68 @@
+//! Private anonymous mappings.
+
+use std::io;
+use std::ptr::NonNull;
+
+use crate::PAGE_SIZE;
+
+/// Maps `len` bytes of private, readable and writable zeroes. Nothing is resident until touched.
+///
+/// # Errors
+/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+pub fn map(len: usize) -> io::Result<NonNull<u8>> {
+    map_with(len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Reserves `len` bytes of address space that cannot be accessed until made so.
+///
+/// # Errors
+/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
+    map_with(len, libc::PROT_NONE)
+}
+
+fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
+    assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "length {len} is not whole pages");
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
+}
+
+/// Makes reserved memory readable and writable.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+///
+/// # Errors
+/// ENOMEM when the kernel cannot split the mapping.
+pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range.
+    match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Unmaps a mapping made here.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages owned by the caller and never used again.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the range.
+    let answer = unsafe { libc::munmap(at.as_ptr().cast(), len) };
+    assert_eq!(answer, 0, "munmap of an owned range");
+}
+
+/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards.
+///
+/// # Safety
+/// The range is whole pages owned by the caller and holds nothing that is needed.
+pub unsafe fn discard(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the range.
+    let answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
+}

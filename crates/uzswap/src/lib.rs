@@ -1,0 +1,1 @@
+//! Compressed swap in user space: pools and regions larger than RAM

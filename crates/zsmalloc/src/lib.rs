@@ -1,0 +1,1 @@
+//! A dense allocator for compressed objects: size classes, chained pages, handles, compaction

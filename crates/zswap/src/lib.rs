@@ -1,0 +1,1 @@
+//! The compressed pool: store, load, invalidate; entries, LRU, limits, counters, writeback
