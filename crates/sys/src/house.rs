@@ -24,7 +24,8 @@ static END: AtomicUsize = AtomicUsize::new(0);
 /// When the house is open already.
 pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
-    let at = memory::map(len)?;
+    // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole reservation.
+    let at = memory::reserve(len)?;
     let start = at.as_ptr() as usize;
     NEXT.store(start, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
@@ -56,7 +57,12 @@ pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         match NEXT.compare_exchange_weak(next, at + len, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Ok(NonNull::new(at as *mut u8).expect("inside the house")),
+            Ok(_) => {
+                let room = NonNull::new(at as *mut u8).expect("inside the house");
+                // SAFETY: the range was just taken from the reservation, for the caller alone.
+                unsafe { memory::make_accessible(room, len)? };
+                return Ok(room);
+            }
             Err(now) => next = now,
         }
     }

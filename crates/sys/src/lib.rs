@@ -3,8 +3,40 @@
 //! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match on enums, never on
 //! errno.
 
+pub mod futex;
 pub mod house;
+pub mod maps;
 pub mod memory;
+pub mod pagemap;
+pub mod procfs;
+pub mod thread;
+pub mod userfaultfd;
 
 /// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` says so on others.
 pub const PAGE_SIZE: usize = 4096;
+
+/// The last error of a libc call, as a plain number.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: libc's errno location is valid for the calling thread: pager threads have a TLS block of their own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; CLOCK_MONOTONIC always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Number of CPUs the calling thread may use.
+pub fn cpu_count() -> usize {
+    // SAFETY: a plain set of bits for the kernel to fill.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) != 0 {
+            return 1;
+        }
+        libc::CPU_COUNT(&set).max(1) as usize
+    }
+}

@@ -1,0 +1,134 @@
+//! The mappings of the calling process, from /proc/self/maps, parsed without allocating.
+
+use crate::procfs::ProcFile;
+
+/// One mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mapping {
+    /// First byte.
+    pub start: usize,
+    /// Behind the last byte.
+    pub end: usize,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub execute: bool,
+    /// Shared with other processes by design (MAP_SHARED).
+    pub shared: bool,
+    /// Backed by a file (its inode is not 0).
+    pub file: bool,
+    /// One of the kernel's own: `[stack]`, `[vdso]`, `[vvar]`, `[vsyscall]`.
+    pub special: bool,
+}
+
+impl Mapping {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether it has no bytes; the kernel reports none such.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// Calls `each` for every mapping, in address order. `buffer` must hold the longest line, 4 KiB and a path; larger
+/// ones save system calls. The kernel keeps each read consistent, not the whole.
+pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping)) {
+    let (mut offset, mut kept) = (0u64, 0);
+    loop {
+        let got = file.read_at(&mut buffer[kept..], offset).len();
+        if got == 0 {
+            return;
+        }
+        offset += got as u64;
+        let text = &buffer[..kept + got];
+        let complete = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        for line in text[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            if let Some(mapping) = parse(line) {
+                each(mapping);
+            }
+        }
+        let end = kept + got;
+        buffer.copy_within(complete..end, 0);
+        kept = end - complete;
+        if kept == buffer.len() {
+            kept = 0; // a line longer than the buffer: its start was parsed or is lost, never looped over
+        }
+    }
+}
+
+/// Parses a line as `start-end rwxp offset major:minor inode path`.
+pub fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let range = fields.next()?;
+    let dash = range.iter().position(|byte| *byte == b'-')?;
+    let (start, end) = (hexadecimal(&range[..dash])?, hexadecimal(&range[dash + 1..])?);
+    let rights = fields.next()?;
+    if rights.len() < 4 || start >= end {
+        return None;
+    }
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or(b"");
+    Some(Mapping {
+        start,
+        end,
+        read: rights[0] == b'r',
+        write: rights[1] == b'w',
+        execute: rights[2] == b'x',
+        shared: rights[3] == b's',
+        file: inode != b"0",
+        special: name.first() == Some(&b'[') && name != b"[heap]" && !name.starts_with(b"[anon"),
+    })
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits
+        .iter()
+        .try_fold(0usize, |value, byte| Some(value.checked_mul(16)? + (*byte as char).to_digit(16)? as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_each_kind() {
+        let heap = parse(b"55d0c8a2b000-55d0c8a4c000 rw-p 00000000 00:00 0                          [heap]")
+            .unwrap();
+        assert!(heap.read && heap.write && !heap.execute && !heap.shared && !heap.file && !heap.special);
+        assert_eq!(heap.len(), 0x21000);
+        let stack =
+            parse(b"7ffd1b0e5000-7ffd1b106000 rw-p 00000000 00:00 0                          [stack]")
+                .unwrap();
+        assert!(stack.special);
+        let code = parse(
+            b"7f0000000000-7f0000001000 r-xp 00001000 08:01 1234                       /usr/lib/a b.so",
+        )
+        .unwrap();
+        assert!(code.file && code.execute && !code.write);
+        let named = parse(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0    [anon:heap]").unwrap();
+        assert!(!named.special);
+        assert_eq!(parse(b"garbage"), None);
+        assert_eq!(parse(b"5-4 rw-p 0 00:00 0"), None);
+    }
+
+    #[test]
+    fn own_mappings_are_found_with_a_small_buffer() {
+        let at = crate::memory::map(5 * 4096).unwrap().as_ptr() as usize;
+        let file = ProcFile::open(c"/proc/self/maps").unwrap();
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for_each(&file, &mut [0; 600], |mapping| small.push(mapping));
+        for_each(&file, &mut [0; 1 << 16], |mapping| large.push(mapping));
+        let holds =
+            |list: &[Mapping]| list.iter().any(|m| m.start <= at && m.end >= at + 5 * 4096 && m.write);
+        assert!(holds(&small) && holds(&large));
+        assert!(large.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    }
+}

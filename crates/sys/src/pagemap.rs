@@ -1,0 +1,190 @@
+//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7) or, before it, `/proc/self/pagemap`.
+
+use std::io;
+
+use crate::{errno, PAGE_SIZE};
+
+const PRESENT: u64 = 1 << 3;
+const FILE: u64 = 1 << 2;
+const PFN_ZERO: u64 = 1 << 5;
+
+/// `PAGEMAP_SCAN`: _IOWR('f', 16, struct pm_scan_arg).
+const PAGEMAP_SCAN: libc::c_ulong =
+    3 << 30 | (std::mem::size_of::<ScanArgument>() as u64) << 16 | 0x66 << 8 | 16;
+
+/// A run of pages of one kind, as the kernel reports it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Run {
+    /// First byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+const _: () = assert!(std::mem::size_of::<ScanArgument>() == 96 && std::mem::size_of::<Run>() == 24);
+
+/// An open pagemap of the calling process.
+#[derive(Debug, Clone, Copy)]
+pub struct Pagemap {
+    descriptor: i32,
+    has_scan: bool,
+}
+
+impl Pagemap {
+    /// Opens the calling process's own map.
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn open() -> io::Result<Self> {
+        // SAFETY: a constant, terminated path.
+        let descriptor =
+            unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut map = Pagemap { descriptor, has_scan: true };
+        let mut run = [Run::default()];
+        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run).is_ok();
+        Ok(map)
+    }
+
+    /// Whether the kernel has `PAGEMAP_SCAN`.
+    pub fn has_scan(&self) -> bool {
+        self.has_scan
+    }
+
+    /// The number in the calling thread's file table.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Closes the number in the calling thread's file table.
+    pub fn close(self) {
+        // SAFETY: closing a number is memory-safe.
+        unsafe { libc::close(self.descriptor) };
+    }
+
+    /// Finds runs of present anonymous pages (the shared zero page left out) in `[start, end)`. Answers the number of
+    /// runs filled in and the address up to which the range was looked at.
+    pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        if self.has_scan {
+            match self.scan_ioctl(start, end, runs) {
+                Ok(found) => return found,
+                Err(_) => return (0, end),
+            }
+        }
+        self.scan_file(start, end, runs)
+    }
+
+    fn scan_ioctl(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), i32> {
+        let mut argument = ScanArgument {
+            size: std::mem::size_of::<ScanArgument>() as u64,
+            flags: 0,
+            start: start as u64,
+            end: end as u64,
+            walk_end: 0,
+            vec: runs.as_mut_ptr() as u64,
+            vec_len: runs.len() as u64,
+            max_pages: 0,
+            category_inverted: FILE | PFN_ZERO,
+            category_mask: PRESENT | FILE | PFN_ZERO,
+            category_anyof_mask: 0,
+            return_mask: PRESENT,
+        };
+        // SAFETY: the vector is as long as said.
+        let found = unsafe { libc::ioctl(self.descriptor, PAGEMAP_SCAN, &mut argument) };
+        if found < 0 {
+            return Err(errno());
+        }
+        Ok((found as usize, argument.walk_end as usize))
+    }
+
+    fn scan_file(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        let mut entries = [0u64; 512];
+        let (mut at, mut count) = (start, 0);
+        while at < end {
+            let pages = ((end - at) / PAGE_SIZE).min(entries.len());
+            let offset = (at / PAGE_SIZE * 8) as libc::off_t;
+            // SAFETY: `entries` has room for `pages` words.
+            let got = unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), pages * 8, offset) };
+            let got = usize::try_from(got).unwrap_or(0) / 8;
+            if got == 0 {
+                return (count, end);
+            }
+            for (index, entry) in entries[..got].iter().enumerate() {
+                let (page, present) = (at + index * PAGE_SIZE, entry >> 63 != 0 && entry >> 61 & 1 == 0);
+                if !present {
+                    continue;
+                }
+                if count > 0 && runs[count - 1].end == page as u64 {
+                    runs[count - 1].end += PAGE_SIZE as u64;
+                    continue;
+                }
+                if count == runs.len() {
+                    return (count, page);
+                }
+                let end = (page + PAGE_SIZE) as u64;
+                runs[count] = Run { start: page as u64, end, categories: PRESENT };
+                count += 1;
+            }
+            at += got * PAGE_SIZE;
+        }
+        (count, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finds_touched_pages(map: Pagemap) {
+        let at = crate::memory::map(64 * PAGE_SIZE).unwrap();
+        for page in [3, 4, 5, 20, 63] {
+            // SAFETY: inside the mapping made above.
+            unsafe { at.as_ptr().add(page * PAGE_SIZE).write_volatile(1) };
+        }
+        let base = at.as_ptr() as usize;
+        let mut runs = [Run::default(); 8];
+        let (count, walked) = map.present(base, base + 64 * PAGE_SIZE, &mut runs);
+        let pages =
+            |run: &Run| ((run.start as usize - base) / PAGE_SIZE, (run.end as usize - base) / PAGE_SIZE);
+        let found: Vec<_> = runs[..count].iter().map(pages).collect();
+        assert_eq!(found, [(3, 6), (20, 21), (63, 64)]);
+        assert_eq!(walked, base + 64 * PAGE_SIZE);
+        let (count, walked) = map.present(base, base + 64 * PAGE_SIZE, &mut runs[..1]);
+        assert!(count == 1 && walked <= base + 20 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn touched_pages_are_found_by_scan() {
+        let map = Pagemap::open().unwrap();
+        if !map.has_scan() {
+            println!("skipped: no PAGEMAP_SCAN before Linux 6.7");
+            return;
+        }
+        finds_touched_pages(map);
+    }
+
+    #[test]
+    fn touched_pages_are_found_without_scan() {
+        let map = Pagemap::open().unwrap();
+        finds_touched_pages(Pagemap { has_scan: false, ..map });
+    }
+}

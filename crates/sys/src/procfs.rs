@@ -1,0 +1,104 @@
+//! Figures from /proc, read without allocating.
+
+use std::ffi::CStr;
+use std::io;
+
+/// An open file of /proc, read again from its start each time.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcFile {
+    descriptor: i32,
+}
+
+impl ProcFile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// When it does not exist or may not be read.
+    pub fn open(path: &CStr) -> io::Result<Self> {
+        // SAFETY: a terminated path.
+        let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        match descriptor {
+            0.. => Ok(ProcFile { descriptor }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Reads from `offset`; what could be read.
+    pub fn read_at<'a>(&self, buffer: &'a mut [u8], offset: u64) -> &'a [u8] {
+        // SAFETY: the buffer is as long as said.
+        let got = unsafe {
+            libc::pread(self.descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t)
+        };
+        &buffer[..usize::try_from(got).unwrap_or(0)]
+    }
+
+    /// The number in the calling thread's file table.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Closes the number in the calling thread's file table.
+    pub fn close(self) {
+        // SAFETY: closing a number is memory-safe.
+        unsafe { libc::close(self.descriptor) };
+    }
+}
+
+/// Anonymous resident bytes from the text of /proc/PID/statm: resident less shared pages.
+pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
+    let mut fields = statm.split(|byte| *byte == b' ').skip(1).map(decimal);
+    let (resident, shared) = (fields.next()??, fields.next()??);
+    Some(resident.saturating_sub(shared) * crate::PAGE_SIZE as u64)
+}
+
+/// The value in bytes of `name` (`b"Pss_Anon:"`) in a text of `name   value kB` lines.
+pub fn kilobytes_field(text: &[u8], name: &[u8]) -> Option<u64> {
+    let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
+    let value = line[name.len()..].split(|byte| *byte == b' ').find(|word| !word.is_empty())?;
+    decimal(value).map(|kilobytes| kilobytes * 1024)
+}
+
+fn decimal(word: &[u8]) -> Option<u64> {
+    let digits = word.strip_suffix(b"\n").unwrap_or(word);
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| match byte {
+        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statm_gives_resident_less_shared() {
+        assert_eq!(anonymous_bytes(b"1000 300 100 5 0 200 0\n"), Some(200 * 4096));
+        assert_eq!(anonymous_bytes(b"1000"), None);
+        assert_eq!(anonymous_bytes(b"x y z"), None);
+    }
+
+    #[test]
+    fn fields_in_kilobytes_are_found() {
+        let text = b"Rss:    12 kB\nPss_Anon:             34 kB\n";
+        assert_eq!(kilobytes_field(text, b"Pss_Anon:"), Some(34 * 1024));
+        assert_eq!(kilobytes_field(text, b"Swap:"), None);
+    }
+
+    #[test]
+    fn own_statm_grows_with_touched_memory() {
+        let file = ProcFile::open(c"/proc/self/statm").unwrap();
+        let mut buffer = [0; 128];
+        let before = anonymous_bytes(file.read_at(&mut buffer, 0)).unwrap();
+        let len = 32 << 20;
+        let at = crate::memory::map(len).unwrap();
+        for page in 0..len / crate::PAGE_SIZE {
+            // SAFETY: inside the mapping made above.
+            unsafe { at.as_ptr().add(page * crate::PAGE_SIZE).write_volatile(1) };
+        }
+        let after = anonymous_bytes(file.read_at(&mut buffer, 0)).unwrap();
+        assert!(after - before >= (len as u64) * 9 / 10, "{before} {after}");
+    }
+}

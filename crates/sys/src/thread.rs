@@ -1,0 +1,262 @@
+//! Threads that the program they live in cannot see or hurt.
+//!
+//! A pager thread must survive whatever its host program does: closing every descriptor, changing credentials,
+//! counting its threads, installing signal handlers, dlopen()ing libraries that grow thread-local storage. A thread of
+//! the C library would take part in all of that, and its set-up allocates from the program's heap, which the pager
+//! pages out. So these are made with clone(2) directly:
+//!
+//! * their stack and TLS block lie in memory given by the caller (the house), nothing is allocated by the C library;
+//! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the program reaches a
+//!   userfaultfd; the others share the first one's;
+//! * every signal is blocked in them, so no handler of the program runs there;
+//! * the C library does not know them: a program whose last own thread exits ends as it would without them.
+//!
+//! The price: code that runs there must not rely on initialised thread-local storage. Accesses at fixed offsets from
+//! the thread pointer (errno) find zeroed memory; Rust's `thread_local!` must not be used.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// Bytes that [`spawn`] needs for one thread: stack, TLS block and guard.
+pub const THREAD_BYTES: usize = 256 * 1024;
+const GUARD_BYTES: usize = 4096;
+/// Bytes on each side of the thread pointer. The C library's static TLS block takes a few KiB.
+const TLS_BYTES: usize = 32 * 1024;
+
+/// Whose descriptors a thread sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// A copy of the caller's table, taken at the start; close what is not wanted with [`close_all_files`].
+    Own,
+    /// The caller's table.
+    Shared,
+}
+
+/// Starts `entry(argument)` on `memory`, [`THREAD_BYTES`] of zeroed house memory. Answers the thread's kernel id.
+/// The thread ends when `entry` returns; its memory is never reclaimed by this function.
+///
+/// # Safety
+/// The memory must belong to the thread until it has ended, and `entry` must keep to the rules above.
+///
+/// # Errors
+/// When the kernel cannot make a thread: EAGAIN at a limit on processes.
+pub unsafe fn spawn(
+    memory: NonNull<u8>,
+    files: Files,
+    entry: extern "C" fn(usize),
+    argument: usize,
+) -> io::Result<i32> {
+    let base = memory.as_ptr() as usize;
+    // SAFETY: the lowest page of the caller's memory becomes the guard.
+    unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
+    let thread_pointer = base + THREAD_BYTES - TLS_BYTES;
+    let stack_top = thread_pointer - TLS_BYTES;
+    let words = thread_pointer as *mut usize;
+    // SAFETY: inside the caller's memory. x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for
+    // the C library, word 2; on aarch64 these words are unused.
+    unsafe {
+        words.write(thread_pointer);
+        words.add(2).write(thread_pointer);
+        let stack = stack_top as *mut usize;
+        stack.sub(1).write(entry as usize);
+        stack.sub(2).write(argument);
+    }
+    let mut flags =
+        libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
+    if files == Files::Shared {
+        flags |= libc::CLONE_FILES;
+    }
+    let before = block_signals();
+    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller vouches for `entry`.
+    let answer = unsafe { clone_thread(flags as usize, stack_top - 16, thread_pointer) };
+    restore_signals(before);
+    match answer {
+        0.. => Ok(answer as i32),
+        _ => Err(io::Error::from_raw_os_error(-answer as i32)),
+    }
+}
+
+/// clone(2) for a thread whose stack holds, upwards, the argument and the entry.
+///
+/// # Safety
+/// See [`spawn`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
+    let answer: isize;
+    // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rdi",
+            "pop rax",
+            "call rax",
+            "mov eax, 60", // exit, of this thread alone
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => answer,
+            in("rdi") flags,
+            in("rsi") stack,
+            in("rdx") 0usize,
+            in("r10") 0usize,
+            in("r8") thread_pointer,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    answer
+}
+
+/// As above; aarch64 takes the thread pointer as the fourth argument.
+///
+/// # Safety
+/// See [`spawn`].
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
+    let answer: isize;
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "ldp x0, x9, [sp], #16",
+            "blr x9",
+            "mov x8, #93",
+            "mov x0, xzr",
+            "svc 0",
+            "brk #1",
+            "2:",
+            inlateout("x0") flags => answer,
+            in("x1") stack,
+            in("x2") 0usize,
+            in("x3") thread_pointer,
+            in("x4") 0usize,
+            in("x8") libc::SYS_clone,
+            lateout("x9") _,
+        );
+    }
+    answer
+}
+
+/// The kernel's signal mask, by the raw system call: the C library's wrapper keeps its own two signals deliverable.
+fn block_signals() -> u64 {
+    let (all, mut before) = (!0u64, 0u64);
+    // SAFETY: both masks are 8 bytes, as said.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, &mut before, 8usize) };
+    before
+}
+
+fn restore_signals(mask: u64) {
+    // SAFETY: as above.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &mask, std::ptr::null_mut::<u64>(), 8usize)
+    };
+}
+
+/// Closes every descriptor of the calling thread's file table. Only for a thread with a table of its own.
+pub fn close_all_files() {
+    // SAFETY: descriptors of this table are unused; memory is not concerned.
+    let answer = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };
+    if answer != 0 {
+        for descriptor in 0..65536 {
+            // SAFETY: as above.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// The calling thread's kernel id.
+pub fn id() -> i32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Pins the calling thread to `cpu`; false when that CPU is not allowed.
+pub fn pin(cpu: usize) -> bool {
+    // SAFETY: a plain set of bits.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) == 0
+    }
+}
+
+/// The CPUs the calling thread may use, as a list cut at `cpus.len()`; answers how many.
+pub fn allowed_cpus(cpus: &mut [usize]) -> usize {
+    let mut count = 0;
+    // SAFETY: a plain set of bits for the kernel to fill.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set);
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            if libc::CPU_ISSET(cpu, &set) && count < cpus.len() {
+                cpus[count] = cpu;
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// Names the calling thread for `ps -L` and `top -H`.
+pub fn name(name: &std::ffi::CStr) {
+    // SAFETY: a terminated string; the kernel cuts it at 15 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Sleeps.
+pub fn sleep_ns(ns: u64) {
+    let time =
+        libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as libc::c_long };
+    // SAFETY: a valid time; the remainder is not asked for.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// Gives up the CPU for a moment.
+pub fn yield_now() {
+    // SAFETY: takes nothing.
+    unsafe { libc::sched_yield() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+    static RESULT: AtomicI32 = AtomicI32::new(0);
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+    extern "C" fn body(argument: usize) {
+        close_all_files();
+        // SAFETY: a bad descriptor makes close fail and set this thread's own errno.
+        let failed = unsafe { libc::close(DESCRIPTOR.load(Ordering::Relaxed)) };
+        let own = crate::errno();
+        RESULT
+            .store(if failed == -1 && own == libc::EBADF { argument as i32 } else { -1 }, Ordering::Relaxed);
+        DONE.store(1, Ordering::Release);
+        crate::futex::wake(&DONE, 1);
+    }
+
+    #[test]
+    fn a_thread_has_its_own_files_and_errno() {
+        // SAFETY: descriptor 2 is open; dup makes another number.
+        let descriptor = unsafe { libc::dup(2) };
+        DESCRIPTOR.store(descriptor, Ordering::Relaxed);
+        let memory = crate::memory::map(THREAD_BYTES).unwrap();
+        // SAFETY: the memory is never reused; the body keeps to the rules.
+        let thread = unsafe { spawn(memory, Files::Own, body, 42) }.unwrap();
+        assert!(thread > 0);
+        while DONE.load(Ordering::Acquire) == 0 {
+            crate::futex::wait(&DONE, 0, Some(1_000_000_000));
+        }
+        assert_eq!(RESULT.load(Ordering::Relaxed), 42);
+        // SAFETY: still open in this table, whatever the thread closed in its own.
+        assert_eq!(unsafe { libc::close(descriptor) }, 0);
+    }
+}

@@ -1,0 +1,484 @@
+//! userfaultfd(2): faults and address-space events of a process, served from user space.
+//!
+//! Structures and numbers follow `linux/userfaultfd.h`. Descriptors are non-blocking: wait with [`Userfaultfd::wait`],
+//! then [`Userfaultfd::read`]. Descriptors are plain numbers here, not owned ones, because a pager thread lives in a
+//! file table of its own (see [`crate::thread`]) and a number means nothing outside of it.
+
+use std::io;
+use std::mem::size_of;
+
+use crate::errno;
+
+/// Features as `UFFDIO_API` reports them.
+pub mod feature {
+    /// Write-protect faults are reported.
+    pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+    /// fork() hands over a descriptor for the child. Needs CAP_SYS_PTRACE.
+    pub const EVENT_FORK: u64 = 1 << 1;
+    /// mremap() is reported.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// madvise(MADV_DONTNEED, MADV_REMOVE, MADV_FREE) is reported.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// munmap() is reported.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
+    /// Faults raise SIGBUS instead of messages.
+    pub const SIGBUS: u64 = 1 << 7;
+    /// Fault messages carry the thread.
+    pub const THREAD_ID: u64 = 1 << 8;
+    /// Fault messages carry the exact address, not the page's.
+    pub const EXACT_ADDRESS: u64 = 1 << 11;
+    /// Pages can be poisoned (Linux 6.6).
+    pub const POISON: u64 = 1 << 14;
+    /// Asynchronous write protection (Linux 6.7).
+    pub const WP_ASYNC: u64 = 1 << 15;
+    /// `UFFDIO_MOVE` (Linux 6.8).
+    pub const MOVE: u64 = 1 << 16;
+
+    /// Every feature with its name, for `uzswap check`.
+    pub const NAMES: [(u64, &str); 11] = [
+        (PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
+        (EVENT_FORK, "EVENT_FORK"),
+        (EVENT_REMAP, "EVENT_REMAP"),
+        (EVENT_REMOVE, "EVENT_REMOVE"),
+        (EVENT_UNMAP, "EVENT_UNMAP"),
+        (SIGBUS, "SIGBUS"),
+        (THREAD_ID, "THREAD_ID"),
+        (EXACT_ADDRESS, "EXACT_ADDRESS"),
+        (POISON, "POISON"),
+        (WP_ASYNC, "WP_ASYNC"),
+        (MOVE, "MOVE"),
+    ];
+}
+
+const API: u64 = 0xaa;
+const TYPE: u64 = 0xaa;
+
+const fn ioctl_number(direction: u64, number: u64, size: usize) -> libc::c_ulong {
+    direction << 30 | (size as u64) << 16 | TYPE << 8 | number
+}
+const READ: u64 = 2;
+const READ_WRITE: u64 = 3;
+
+const UFFDIO_API: libc::c_ulong = ioctl_number(READ_WRITE, 0x3f, size_of::<ApiArgument>());
+const UFFDIO_REGISTER: libc::c_ulong = ioctl_number(READ_WRITE, 0x00, size_of::<Register>());
+const UFFDIO_UNREGISTER: libc::c_ulong = ioctl_number(READ, 0x01, size_of::<Range>());
+const UFFDIO_WAKE: libc::c_ulong = ioctl_number(READ, 0x02, size_of::<Range>());
+const UFFDIO_COPY: libc::c_ulong = ioctl_number(READ_WRITE, 0x03, size_of::<Transfer>());
+const UFFDIO_ZEROPAGE: libc::c_ulong = ioctl_number(READ_WRITE, 0x04, size_of::<Fill>());
+const UFFDIO_MOVE: libc::c_ulong = ioctl_number(READ_WRITE, 0x05, size_of::<Transfer>());
+const UFFDIO_WRITEPROTECT: libc::c_ulong = ioctl_number(READ_WRITE, 0x06, size_of::<WriteProtect>());
+const UFFDIO_POISON: libc::c_ulong = ioctl_number(READ_WRITE, 0x08, size_of::<Fill>());
+const USERFAULTFD_IOC_NEW: libc::c_ulong = ioctl_number(0, 0x00, 0);
+
+#[repr(C)]
+struct ApiArgument {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+#[repr(C)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+struct Transfer {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+#[repr(C)]
+struct Fill {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+#[repr(C)]
+struct WriteProtect {
+    range: Range,
+    mode: u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawMessage {
+    event: u8,
+    reserved: [u8; 7],
+    arg: [u64; 3],
+}
+const _: () =
+    assert!(size_of::<ApiArgument>() == 24 && size_of::<Register>() == 32 && size_of::<Range>() == 16);
+const _: () =
+    assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32 && size_of::<WriteProtect>() == 24);
+const _: () = assert!(size_of::<RawMessage>() == 32);
+
+/// Messages that one [`Userfaultfd::read`] can take.
+pub const MESSAGES_MAX: usize = 16;
+
+/// What a userfaultfd reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// A thread waits at `address`.
+    Fault {
+        /// The faulting page's address.
+        address: usize,
+        /// The access was a write.
+        write: bool,
+        /// The page is present but write-protected.
+        protected: bool,
+        /// The waiting thread; 0 without [`feature::THREAD_ID`].
+        thread: u32,
+    },
+    /// fork(): the descriptor for the child's memory, now in the reader's file table.
+    Fork {
+        /// The child's userfaultfd.
+        descriptor: i32,
+    },
+    /// mremap() moved `[from, from + len)` to `to`.
+    Remap {
+        /// Old start.
+        from: usize,
+        /// New start.
+        to: usize,
+        /// Bytes moved.
+        len: usize,
+    },
+    /// `[start, end)` is about to be discarded.
+    Remove {
+        /// First byte.
+        start: usize,
+        /// Behind the last byte.
+        end: usize,
+    },
+    /// `[start, end)` has been unmapped.
+    Unmap {
+        /// First byte.
+        start: usize,
+        /// Behind the last byte.
+        end: usize,
+    },
+}
+
+/// Why no userfaultfd could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Neither the system call nor the device node is allowed.
+    #[error(
+        "userfaultfd is not permitted: run as root, or `sudo sysctl vm.unprivileged_userfaultfd=1`, or \
+         `sudo setfacl -m u:$USER:rw /dev/userfaultfd`"
+    )]
+    NotPermitted,
+    /// The kernel was built without it.
+    #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
+    Missing,
+    /// The features asked for are not there.
+    #[error("this kernel's userfaultfd lacks the features {missing:#x}")]
+    Features {
+        /// Missing bits of [`feature`].
+        missing: u64,
+    },
+    /// Something else.
+    #[error("userfaultfd: {0}")]
+    Other(io::Error),
+}
+
+/// Why a range operation stopped early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// An address-space event is unread or its thread has not run yet: drain events, retry later.
+    Again,
+    /// The destination page is present already.
+    Exists,
+    /// The source page is not present, or the range is not mapped or registered.
+    Hole,
+    /// A page is shared with another process or pinned.
+    Busy,
+    /// The mappings' protections or lock states differ, or the range is not whole pages of one suitable mapping.
+    Invalid,
+    /// The kernel is out of memory.
+    NoMemory,
+    /// The process is gone or has exec'ed.
+    Gone,
+}
+
+fn stop_of(code: i32) -> Stop {
+    match code {
+        libc::EAGAIN => Stop::Again,
+        libc::EEXIST => Stop::Exists,
+        libc::ENOENT | libc::EFAULT => Stop::Hole,
+        libc::EBUSY => Stop::Busy,
+        libc::ENOMEM => Stop::NoMemory,
+        libc::ESRCH => Stop::Gone,
+        _ => Stop::Invalid,
+    }
+}
+
+/// How far a range operation came: `done` bytes, and why not further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done from the start of the range.
+    pub done: usize,
+    /// Why it stopped, when it did not finish.
+    pub stop: Option<Stop>,
+}
+
+/// Registration mode: report faults on missing pages.
+pub const MISSING: u64 = 1;
+/// Registration mode: report writes to protected pages.
+pub const WRITE_PROTECT: u64 = 2;
+
+/// A userfaultfd by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Userfaultfd {
+    descriptor: i32,
+}
+
+impl Userfaultfd {
+    /// Opens a userfaultfd that also serves the kernel's own accesses, with all of `features`.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the fix.
+    pub fn open(features: u64) -> Result<Self, OpenError> {
+        Self::new_descriptor()?.with_features(features)
+    }
+
+    fn with_features(self, features: u64) -> Result<Self, OpenError> {
+        let mut argument = ApiArgument { api: API, features, ioctls: 0 };
+        // SAFETY: the argument is a valid structure of the size in the request number.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_API, &mut argument) };
+        if answer == 0 {
+            return Ok(self);
+        }
+        let error = io::Error::last_os_error();
+        self.close();
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => {
+                Err(OpenError::Features { missing: features & !Self::features().unwrap_or(0) })
+            }
+            Some(libc::EPERM) => Err(OpenError::Features { missing: features & feature::EVENT_FORK }),
+            _ => Err(OpenError::Other(error)),
+        }
+    }
+
+    /// Opens a userfaultfd with whatever of `wanted` there is; answers which.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the fix.
+    pub fn open_with_any(wanted: u64) -> Result<(Self, u64), OpenError> {
+        let mut features = wanted & Self::features()?;
+        match Self::open(features) {
+            Err(OpenError::Features { missing }) if missing != 0 => {
+                features &= !missing;
+                Self::open(features).map(|opened| (opened, features))
+            }
+            other => other.map(|opened| (opened, features)),
+        }
+    }
+
+    /// The features this kernel has, whether or not this process may use each.
+    ///
+    /// # Errors
+    /// [`OpenError`] when not even that can be asked.
+    pub fn features() -> Result<u64, OpenError> {
+        let probe = Self::new_descriptor()?;
+        let mut argument = ApiArgument { api: API, features: 0, ioctls: 0 };
+        // SAFETY: as above.
+        let answer = unsafe { libc::ioctl(probe.descriptor, UFFDIO_API, &mut argument) };
+        let error = io::Error::last_os_error();
+        probe.close();
+        match answer {
+            0 => Ok(argument.features),
+            _ => Err(OpenError::Other(error)),
+        }
+    }
+
+    fn new_descriptor() -> Result<Self, OpenError> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: the call takes no pointers.
+        let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
+        if descriptor >= 0 {
+            return Ok(Userfaultfd { descriptor });
+        }
+        let refused = io::Error::last_os_error();
+        // SAFETY: a constant, terminated path.
+        let node = unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if node >= 0 {
+            // SAFETY: the request takes flags by value.
+            let descriptor = unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) };
+            let error = io::Error::last_os_error();
+            // SAFETY: opened above.
+            unsafe { libc::close(node) };
+            return match descriptor {
+                0.. => Ok(Userfaultfd { descriptor }),
+                _ => Err(OpenError::Other(error)),
+            };
+        }
+        match refused.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Err(OpenError::NotPermitted),
+            Some(libc::ENOSYS) => Err(OpenError::Missing),
+            _ => Err(OpenError::Other(refused)),
+        }
+    }
+
+    /// A userfaultfd received from elsewhere, with its features agreed already.
+    pub fn from_descriptor(descriptor: i32) -> Self {
+        Userfaultfd { descriptor }
+    }
+
+    /// The number in the calling thread's file table.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor
+    }
+
+    /// Closes the number in the calling thread's file table.
+    pub fn close(self) {
+        // SAFETY: closing a number is memory-safe.
+        unsafe { libc::close(self.descriptor) };
+    }
+
+    /// Registers `[start, start + len)` in `mode`.
+    ///
+    /// # Errors
+    /// [`Stop::Busy`] when another userfaultfd has it, [`Stop::Invalid`] when the mapping is not suitable.
+    pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
+        let mut argument =
+            Register { range: Range { start: start as u64, len: len as u64 }, mode, ioctls: 0 };
+        // SAFETY: the argument is valid; registration changes who serves faults, not memory.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_REGISTER, &mut argument) } {
+            0 => Ok(()),
+            _ => Err(stop_of(errno())),
+        }
+    }
+
+    /// Unregisters `[start, start + len)`; waiting faults are woken.
+    ///
+    /// # Errors
+    /// [`Stop`] when the range is not mapped.
+    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Stop> {
+        let mut range = Range { start: start as u64, len: len as u64 };
+        // SAFETY: as for register.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_UNREGISTER, &mut range) } {
+            0 => Ok(()),
+            _ => Err(stop_of(errno())),
+        }
+    }
+
+    /// Moves whole pages from `src` to `dst`, which becomes present and wakes its waiters; `src` becomes missing.
+    ///
+    /// # Safety
+    /// `src` must be managed so that its bytes' disappearance is expected, and `dst` must be meant to receive them.
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
+        const DONT_WAKE: u64 = 1;
+        let mode = if wake { 0 } else { DONT_WAKE };
+        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+        // SAFETY: the caller vouches for both ranges.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };
+        progress(answer, argument.done, len)
+    }
+
+    /// Copies whole pages from `src` into missing pages at `dst` and wakes their waiters.
+    ///
+    /// # Safety
+    /// `src` must be readable and `dst` meant to receive the bytes.
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
+        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        // SAFETY: the caller vouches for both ranges.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_COPY, &mut argument) };
+        progress(answer, argument.done, len)
+    }
+
+    /// Maps the zero page into missing pages and wakes their waiters.
+    pub fn zero(&self, start: usize, len: usize) -> Progress {
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut argument = Fill { range, mode: 0, done: 0 };
+        // SAFETY: only missing pages change, from nothing to zeroes.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_ZEROPAGE, &mut argument) };
+        progress(answer, argument.done, len)
+    }
+
+    /// Makes missing pages raise SIGBUS on access and wakes their waiters.
+    pub fn poison(&self, start: usize, len: usize) -> Progress {
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut argument = Fill { range, mode: 0, done: 0 };
+        // SAFETY: only missing pages change.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_POISON, &mut argument) };
+        progress(answer, argument.done, len)
+    }
+
+    /// Write-protects present pages, or lifts the protection and wakes waiters.
+    ///
+    /// # Errors
+    /// [`Stop`] when the range is not registered for it, or an event is pending.
+    pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Stop> {
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut argument = WriteProtect { range, mode: u64::from(protect) };
+        // SAFETY: protection only delays writers.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_WRITEPROTECT, &mut argument) } {
+            0 => Ok(()),
+            _ => Err(stop_of(errno())),
+        }
+    }
+
+    /// Wakes threads waiting in the range; they fault again if nothing changed.
+    pub fn wake(&self, start: usize, len: usize) {
+        let mut range = Range { start: start as u64, len: len as u64 };
+        // SAFETY: waking changes no memory.
+        unsafe { libc::ioctl(self.descriptor, UFFDIO_WAKE, &mut range) };
+    }
+
+    /// Sleeps until there is something to read, at most `timeout_ms` (-1 for ever). False on time-out.
+    pub fn wait(&self, timeout_ms: i32) -> bool {
+        let mut poll = libc::pollfd { fd: self.descriptor, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
+    }
+
+    /// Reads what there is without waiting; answers the number of messages put into `messages`.
+    pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
+        let mut raw = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; MESSAGES_MAX];
+        let bytes = limit.min(MESSAGES_MAX) * size_of::<RawMessage>();
+        // SAFETY: `raw` has room for `bytes`.
+        let got = unsafe { libc::read(self.descriptor, raw.as_mut_ptr().cast(), bytes) };
+        let count = usize::try_from(got).unwrap_or(0) / size_of::<RawMessage>();
+        for (message, raw) in messages.iter_mut().zip(&raw[..count]) {
+            *message = decode(raw);
+        }
+        count
+    }
+}
+
+fn progress(answer: i32, done: i64, len: usize) -> Progress {
+    if answer == 0 {
+        return Progress { done: len, stop: None };
+    }
+    let code = errno();
+    // The kernel reports partial progress as EAGAIN with the bytes done, and no progress as EAGAIN with a negative
+    // errno in the same field. Taking the latter for a length is a known trap.
+    if done > 0 {
+        return Progress { done: done as usize, stop: Some(Stop::Again) };
+    }
+    let code = if done < 0 { -done as i32 } else { code };
+    Progress { done: 0, stop: Some(stop_of(code)) }
+}
+
+fn decode(raw: &RawMessage) -> Message {
+    let [a, b, c] = raw.arg;
+    match raw.event {
+        0x12 => {
+            Message::Fault { address: b as usize, write: a & 1 != 0, protected: a & 2 != 0, thread: c as u32 }
+        }
+        0x13 => Message::Fork { descriptor: a as u32 as i32 },
+        0x14 => Message::Remap { from: a as usize, to: b as usize, len: c as usize },
+        0x15 => Message::Remove { start: a as usize, end: b as usize },
+        0x16 => Message::Unmap { start: a as usize, end: b as usize },
+        other => panic!("userfaultfd message {other:#x} was not asked for"),
+    }
+}
