@@ -1,0 +1,183 @@
+//! Speed and ratio of T16 against LZ4 (the C library, acceleration 1) over files of raw 4 KiB pages:
+//! `cargo run --release -p pagecodec --example t16_bench -- FILE...`
+//!
+//! Pages filled with one word are left out. Each figure is the lowest of several passes; the two codecs take turns
+//! within a pass, so that a busy machine harms both. "hot" is the first 4 MiB, "large" up to 16 MiB.
+
+use std::time::Instant;
+
+use pagecodec::{same_filled, t16, Isa, PAGE_SIZE};
+
+type Page = [u8; PAGE_SIZE];
+
+const BATCH: usize = 8;
+
+/// Objects back to back, as a store would hold them.
+struct Objects {
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+}
+
+impl Objects {
+    fn new(pages: usize) -> Self {
+        Objects { bytes: vec![0; (pages + 1) * t16::OBJECT_MAX], lens: Vec::with_capacity(pages) }
+    }
+
+    /// Bytes, with every object counted as a page when it is not shorter.
+    fn size(&self) -> usize {
+        self.lens.iter().map(|&len| len.min(PAGE_SIZE)).sum()
+    }
+}
+
+fn compress_t16(encoder: &mut t16::Encoder, pages: &[Page], objects: &mut Objects) -> f64 {
+    objects.lens.clear();
+    let mut room = [[0u8; t16::OBJECT_MAX]; BATCH];
+    let mut at = 0;
+    let start = Instant::now();
+    for batch in pages.chunks(BATCH) {
+        let refs: [&Page; BATCH] = std::array::from_fn(|k| &batch[k.min(batch.len() - 1)]);
+        let mut outs = room.each_mut().map(|out| out.as_mut_slice());
+        let mut results = [Ok(0); BATCH];
+        encoder.encode_batch(&refs[..batch.len()], &mut outs[..batch.len()], &mut results[..batch.len()]);
+        for (result, out) in results.iter().zip(&room).take(batch.len()) {
+            let len = result.expect("the room is the format's maximum");
+            objects.bytes[at..at + len].copy_from_slice(&out[..len]);
+            objects.lens.push(len);
+            at += len;
+        }
+    }
+    start.elapsed().as_secs_f64()
+}
+
+fn decompress_t16(isa: Isa, objects: &Objects, out: &mut [Page; BATCH]) -> f64 {
+    let mut at = 0;
+    let start = Instant::now();
+    for (number, &len) in objects.lens.iter().enumerate() {
+        t16::decode(isa, &objects.bytes[at..at + len], &mut out[number % BATCH]).expect("own object");
+        at += len;
+    }
+    start.elapsed().as_secs_f64()
+}
+
+fn compress_lz4(state: &mut [u64], pages: &[Page], objects: &mut Objects) -> f64 {
+    objects.lens.clear();
+    let mut at = 0;
+    let start = Instant::now();
+    for page in pages {
+        // SAFETY: the pointers and lengths are those of live buffers; the state has LZ4_sizeofState bytes, aligned to 8.
+        let len = unsafe {
+            LZ4_compress_fast_extState(
+                state.as_mut_ptr().cast(),
+                page.as_ptr().cast(),
+                objects.bytes[at..].as_mut_ptr().cast(),
+                PAGE_SIZE as i32,
+                t16::OBJECT_MAX as i32,
+                1,
+            )
+        };
+        objects.lens.push(len as usize);
+        at += len as usize;
+    }
+    start.elapsed().as_secs_f64()
+}
+
+extern "C" {
+    fn LZ4_sizeofState() -> i32;
+    fn LZ4_compress_fast_extState(
+        state: *mut std::ffi::c_void,
+        src: *const std::ffi::c_char,
+        dst: *mut std::ffi::c_char,
+        len: i32,
+        room: i32,
+        acceleration: i32,
+    ) -> i32;
+}
+
+fn decompress_lz4(objects: &Objects, out: &mut [Page; BATCH]) -> f64 {
+    let mut at = 0;
+    let start = Instant::now();
+    for (number, &len) in objects.lens.iter().enumerate() {
+        let page = &mut out[number % BATCH];
+        // SAFETY: the pointers and lengths are those of live buffers.
+        let got = unsafe {
+            lz4_sys::LZ4_decompress_safe(
+                objects.bytes[at..].as_ptr().cast(),
+                page.as_mut_ptr().cast(),
+                len as i32,
+                PAGE_SIZE as i32,
+            )
+        };
+        assert_eq!(got, PAGE_SIZE as i32);
+        at += len;
+    }
+    start.elapsed().as_secs_f64()
+}
+
+fn main() {
+    // SAFETY: no arguments.
+    let state_len = unsafe { LZ4_sizeofState() } as usize;
+    let mut state = vec![0u64; state_len.div_ceil(8)];
+    let only = std::env::var("ISA").ok();
+    println!(
+        "{:<10} {:<6} {:<9} {:>7} {:>9} {:>6} {:>9} {:>6}",
+        "pages", "set", "codec", "ratio", "comp us", "x lz4", "deco us", "x lz4"
+    );
+    for file in std::env::args().skip(1) {
+        let bytes = std::fs::read(&file).expect("a readable file of pages");
+        let name = std::path::Path::new(&file).file_stem().unwrap_or_default().to_string_lossy();
+        let all: Vec<Page> = bytes
+            .as_chunks::<PAGE_SIZE>()
+            .0
+            .iter()
+            .copied()
+            .filter(|page| same_filled(page).is_none())
+            .collect();
+        for (set, pages_max, passes) in [("hot", 1024, 15), ("large", 4096, 5)] {
+            let pages = &all[..all.len().min(pages_max)];
+            let mut lz4 = Objects::new(pages.len());
+            let mut out = Box::new([[0u8; PAGE_SIZE]; BATCH]);
+            let isas: Vec<Isa> = Isa::available()
+                .filter(|isa| only.as_ref().is_none_or(|only| only.split(',').any(|name| isa.name() == name)))
+                .collect();
+            let mut coded: Vec<Objects> = isas.iter().map(|_| Objects::new(pages.len())).collect();
+            let mut encoders: Vec<t16::Encoder> =
+                isas.iter().map(|&isa| t16::Encoder::with_isa(isa)).collect();
+            let mut best = vec![(f64::MAX, f64::MAX); isas.len() + 1];
+            for _ in 0..passes {
+                let times = (compress_lz4(&mut state, pages, &mut lz4), decompress_lz4(&lz4, &mut out));
+                best[0] = (best[0].0.min(times.0), best[0].1.min(times.1));
+                for (at, &isa) in isas.iter().enumerate() {
+                    let compress = compress_t16(&mut encoders[at], pages, &mut coded[at]);
+                    let decompress = decompress_t16(isa, &coded[at], &mut out);
+                    let slot = &mut best[at + 1];
+                    *slot = (slot.0.min(compress), slot.1.min(decompress));
+                }
+            }
+            // What was timed must also be right.
+            for (&isa, objects) in isas.iter().zip(&coded) {
+                let mut at = 0;
+                for (page, &len) in pages.iter().zip(&objects.lens) {
+                    t16::decode(isa, &objects.bytes[at..at + len], &mut out[0]).expect("own object");
+                    assert_eq!(page, &out[0]);
+                    at += len;
+                }
+            }
+            let us = |seconds: f64| seconds * 1e6 / pages.len() as f64;
+            let total = pages.len() * PAGE_SIZE;
+            let line = |codec: &str, objects: &Objects, time: (f64, f64)| {
+                println!(
+                    "{name:<10} {set:<6} {codec:<9} {:>7.3} {:>9.3} {:>6.2} {:>9.3} {:>6.2}",
+                    total as f64 / objects.size() as f64,
+                    us(time.0),
+                    best[0].0 / time.0,
+                    us(time.1),
+                    best[0].1 / time.1
+                );
+            };
+            line("lz4", &lz4, best[0]);
+            for ((isa, objects), &time) in isas.iter().zip(&coded).zip(&best[1..]) {
+                line(isa.name(), objects, time);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Which instruction set runs the codec.
+
+use std::fmt;
+
+/// An implementation of the codec. All of them write identical bytes and read each other's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust, on any machine.
+    Portable,
+    /// AVX2 and BMI1/2 (Haswell, Zen and later).
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL, VBMI, VBMI2 and IFMA, with BMI1/2 (Ice Lake, Zen 4 and later).
+    Avx512,
+}
+
+impl Isa {
+    /// All implementations, slowest first.
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+
+    /// Whether this machine can run it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("bmi1")
+                    && is_x86_feature_detected!("bmi2")
+                    && is_x86_feature_detected!("lzcnt")
+                    && is_x86_feature_detected!("popcnt")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vbmi")
+                    && is_x86_feature_detected!("avx512vbmi2")
+                    && is_x86_feature_detected!("avx512ifma")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+        }
+    }
+
+    /// What this machine can run, slowest first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// The fastest that this machine can run.
+    pub fn best() -> Isa {
+        Isa::available().last().unwrap_or(Isa::Portable)
+    }
+
+    /// The name by which users choose it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// The implementation of that name, available or not.
+    pub fn by_name(name: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.name() == name)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_again() {
+        for isa in Isa::ALL {
+            assert_eq!(Isa::by_name(isa.name()), Some(isa));
+        }
+        assert_eq!(Isa::by_name("sse"), None);
+    }
+
+    #[test]
+    fn something_is_always_available() {
+        assert!(Isa::Portable.is_available());
+        assert!(Isa::best().is_available());
+    }
+}

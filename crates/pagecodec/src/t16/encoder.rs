@@ -1,0 +1,115 @@
+//! The encoder as callers see it: analysis of a page, then the writing of its object.
+
+use super::format::{PAGE_SIZE, WORDS};
+use super::portable;
+use super::work::Work;
+use crate::Isa;
+
+/// Why a page was not encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// More words than the caller accepts fit no template.
+    #[error("{0} words of the page fit no template")]
+    TooManyRaw(usize),
+    /// The object is longer than its destination.
+    #[error("the object takes {0} bytes, more than there is room for")]
+    NoSpace(usize),
+}
+
+/// What the analysis of a page found. [`Encoder::write`] makes the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Length of the object in bytes.
+    pub len: usize,
+    /// Words that fit no template, repeats included.
+    pub unfit: usize,
+    /// Words in the raw stream, the raw exact templates included.
+    pub raw_len: usize,
+}
+
+/// Encodes pages. Holds the working memory, so that encoding never allocates; use one per thread.
+pub struct Encoder {
+    isa: Isa,
+    work: Box<Work>,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Encoder {
+    /// An encoder with the fastest instruction set of this machine.
+    pub fn new() -> Self {
+        Self::with_isa(Isa::best())
+    }
+
+    /// An encoder with the instruction set `isa`.
+    ///
+    /// # Panics
+    /// When the machine lacks it.
+    pub fn with_isa(isa: Isa) -> Self {
+        assert!(isa.is_available(), "this machine lacks {isa}");
+        Encoder { isa, work: Work::new() }
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Analyses `page` and gives up early when more than `unfit_max` words fit no template (512: never).
+    ///
+    /// # Errors
+    /// [`EncodeError::TooManyRaw`].
+    #[inline]
+    pub fn plan(&mut self, page: &[u8; PAGE_SIZE], unfit_max: usize) -> Result<Plan, EncodeError> {
+        let unfit = portable::analyse(&mut self.work, page);
+        if unfit > unfit_max {
+            return Err(EncodeError::TooManyRaw(unfit));
+        }
+        portable::reduce(&mut self.work);
+        let work = &self.work;
+        Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
+    }
+
+    /// Writes the object of the page that was last planned, and answers its length.
+    ///
+    /// # Errors
+    /// [`EncodeError::NoSpace`] when `out` is shorter than [`Plan::len`].
+    #[inline]
+    pub fn write(&mut self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let len = self.work.object_len();
+        let out = out.get_mut(..len).ok_or(EncodeError::NoSpace(len))?;
+        portable::write(&self.work, out);
+        Ok(len)
+    }
+
+    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or as many as are worth storing.
+    ///
+    /// # Errors
+    /// [`EncodeError::NoSpace`] when the object is longer than `out`.
+    #[inline]
+    pub fn encode(&mut self, page: &[u8; PAGE_SIZE], out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.plan(page, WORDS)?;
+        self.write(out)
+    }
+
+    /// Encodes pages one after the other, each into the output of the same place, while fetching the next from memory.
+    ///
+    /// # Panics
+    /// When the slices differ in length.
+    #[inline]
+    pub fn encode_batch(
+        &mut self,
+        pages: &[&[u8; PAGE_SIZE]],
+        outs: &mut [&mut [u8]],
+        results: &mut [Result<usize, EncodeError>],
+    ) {
+        assert!(pages.len() == outs.len() && pages.len() == results.len());
+        for ((page, out), result) in pages.iter().zip(outs).zip(results) {
+            *result = self.encode(page, out);
+        }
+    }
+}

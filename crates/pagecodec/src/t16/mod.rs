@@ -1,0 +1,47 @@
+//! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading the same bytes.
+
+mod encoder;
+mod format;
+mod portable;
+mod select;
+mod templates;
+mod work;
+
+pub use encoder::{EncodeError, Encoder, Plan};
+pub(crate) use format::{page_words, word};
+pub use format::{Damaged, Layout, OBJECT_MAX, OBJECT_MIN, PAGE_SIZE, VERSION};
+pub(crate) use templates::hash8;
+
+use crate::Isa;
+
+/// Decodes `object` into `page` with the instruction set `isa`.
+///
+/// Any bytes may be given: the outcome is some page or an error, the same for every instruction set. After an error
+/// the page's content is unspecified.
+///
+/// # Errors
+/// [`Damaged`] when the object contradicts itself.
+///
+/// # Panics
+/// When the machine lacks `isa`.
+#[inline]
+pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
+    match isa {
+        Isa::Portable => portable::decode(object, page),
+        _ => portable::decode(object, page),
+    }
+}
+
+/// Asks for the bytes of an object that will be decoded soon.
+#[inline]
+pub fn prefetch(object: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in object.chunks(64) {
+        // SAFETY: prefetching has no effect but on caches, and the address is within the slice.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast())
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = object;
+}

@@ -1,0 +1,319 @@
+//! The encoder and decoder in plain Rust: the reference for the others.
+
+use super::format::{
+    page_words, u16_at, u32_at, u64_at, word, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS,
+};
+use super::select::select;
+use super::templates::{hash8, HASH_MULTIPLIER, NO_TAG};
+use super::work::{Work, NO_WINNER, RAW_REFERABLE};
+
+/// Bucket of a tag line.
+#[inline(always)]
+pub(crate) fn line_bucket(line: u32) -> usize {
+    (line.wrapping_mul(0x9E37_79B1) >> 24) as usize
+}
+
+/// Bucket of a raw word.
+#[inline(always)]
+pub(crate) fn raw_bucket(word: u64) -> usize {
+    (word.wrapping_mul(HASH_MULTIPLIER) >> 43) as usize & 511
+}
+
+/// First half of the encoder: templates, tags, raw words. Answers the number of raw words, repeats included.
+pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+    let page = page_words(page);
+    for at in 0..WORDS {
+        let word = word(page, at);
+        work.word_hashes[at] = hash8(word) as u8;
+        work.prefix_hashes[at] = hash8(word >> 16) as u8;
+    }
+    select(&mut work.templates, page, &work.word_hashes, &work.prefix_hashes);
+
+    let templates = &work.templates;
+    let wide_first = 14 - templates.wide;
+    let prefix_first = templates.prefix_first();
+    let mut raw_len = 0;
+    for block in 0..LINES / 8 {
+        let (mut a_mask, mut b_mask) = (0u64, 0u64);
+        for bit in 0..64 {
+            let at = 64 * block + bit;
+            let word = word(page, at);
+            let exact = templates.exact_tags[work.word_hashes[at] as usize];
+            let tag = if word == 0 {
+                0
+            } else if exact != NO_TAG && templates.values[exact as usize & 15] == word {
+                exact as usize
+            } else {
+                templates.code(word, work.prefix_hashes[at] as usize)
+            };
+            work.tags[at] = tag as u8;
+            let rotated =
+                templates.rotated_prefix == Some(tag as u8) || templates.rotated_wide == Some(tag as u8);
+            work.lows[at] = if rotated { (word >> 32) as u32 } else { word as u32 };
+            a_mask |= u64::from((prefix_first..14).contains(&tag)) << bit;
+            b_mask |= u64::from((wide_first..14).contains(&tag)) << bit;
+            work.raws[raw_len] = word;
+            work.raw_places[raw_len] = at as u16;
+            raw_len += usize::from(tag == TAG_RAW as usize);
+        }
+        work.a_masks[block] = a_mask;
+        work.b_masks[block] = b_mask;
+    }
+    work.a_len = work.a_masks.iter().map(|mask| mask.count_ones() as usize).sum();
+    work.b_len = work.b_masks.iter().map(|mask| mask.count_ones() as usize).sum();
+    work.raw_len = raw_len;
+    raw_len
+}
+
+/// Second half of the encoder: references among raw words, distinct tag lines.
+pub(crate) fn reduce(work: &mut Work) {
+    refer_raws(work);
+    for (line, tags) in work.lines.iter_mut().zip(work.tags.chunks_exact(8)) {
+        *line = tags.iter().rev().fold(0, |line, &tag| line << 4 | u32::from(tag));
+    }
+    share_lines(work);
+}
+
+/// Turns raw words that repeat an earlier one into references.
+pub(crate) fn refer_raws(work: &mut Work) {
+    let len = work.raw_len;
+    for number in (0..len).rev() {
+        // The first of a bucket is stored last and wins.
+        let winner = if number < RAW_REFERABLE { number as u8 } else { NO_WINNER };
+        work.raw_winners[raw_bucket(work.raws[number])] = winner;
+    }
+    // Number in the finished stream, by number in the list.
+    let mut numbers = [0u8; 256];
+    let (mut kept, mut refs) = (0, 0);
+    for number in 0..len {
+        let word = work.raws[number];
+        let winner = work.raw_winners[raw_bucket(word)];
+        // A winner's word was not moved behind itself by the compaction: look it up by its new number.
+        if winner != NO_WINNER
+            && usize::from(winner) < number
+            && work.raws[numbers[winner as usize] as usize] == word
+        {
+            work.tags[work.raw_places[number] as usize] = TAG_REF as u8;
+            work.refs[refs] = numbers[winner as usize] + work.templates.raw_len as u8;
+            refs += 1;
+        } else {
+            if number < RAW_REFERABLE {
+                numbers[number] = kept as u8;
+            }
+            work.raws[kept] = word;
+            kept += 1;
+        }
+    }
+    work.raw_len = kept;
+    work.ref_len = refs;
+}
+
+/// Keeps each distinct tag line once.
+pub(crate) fn share_lines(work: &mut Work) {
+    for line in (0..LINES).rev() {
+        work.line_winners[line_bucket(work.lines[line])] = line as u8;
+    }
+    let mut ranks = [0u8; LINES];
+    let (mut distinct, mut repeats, mut fresh) = (0, 0, 0u64);
+    for at in 0..LINES {
+        let line = work.lines[at];
+        let winner = work.line_winners[line_bucket(line)] as usize;
+        let rank = ranks[winner];
+        if winner < at && work.lines[rank as usize] == line {
+            work.index[repeats] = rank;
+            repeats += 1;
+        } else {
+            ranks[at] = distinct as u8;
+            work.lines[distinct] = line;
+            distinct += 1;
+            fresh |= 1 << at;
+        }
+    }
+    work.fresh = fresh;
+}
+
+/// Writes the object into `out`, whose length is exactly [`Work::object_len`].
+pub(crate) fn write(work: &Work, out: &mut [u8]) {
+    let templates = &work.templates;
+    let mut rest = out;
+    let mut put = |bytes: &[u8]| {
+        let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+        now.copy_from_slice(bytes);
+        rest = later;
+    };
+    put(&templates.kinds.to_le_bytes());
+    put(&work.counts().to_le_bytes());
+    put(&work.fresh.to_le_bytes());
+    for high in &templates.highs[..templates.highs_len] {
+        put(&high.to_le_bytes());
+    }
+    let first = templates.prefix_first();
+    for value in &templates.values[first..first + templates.prefix] {
+        put(&((value >> 16) as u16).to_le_bytes());
+    }
+    for literal in &templates.a[..templates.a_len] {
+        put(&literal.to_le_bytes());
+    }
+    for (lows, &mask) in work.lows.chunks_exact(64).zip(&work.a_masks) {
+        let mut mask = mask;
+        while mask != 0 {
+            put(&(lows[mask.trailing_zeros() as usize] as u16).to_le_bytes());
+            mask &= mask - 1;
+        }
+    }
+    for literal in &templates.b[..templates.b_len] {
+        put(&literal.to_le_bytes());
+    }
+    for (lows, &mask) in work.lows.chunks_exact(64).zip(&work.b_masks) {
+        let mut mask = mask;
+        while mask != 0 {
+            put(&((lows[mask.trailing_zeros() as usize] >> 16) as u16).to_le_bytes());
+            mask &= mask - 1;
+        }
+    }
+    for raw in templates.raw[..templates.raw_len].iter().chain(&work.raws[..work.raw_len]) {
+        put(&raw.to_le_bytes());
+    }
+    put(&work.refs[..work.ref_len]);
+    put(&work.index[..LINES - work.lines_len()]);
+    for line in &work.lines[..work.lines_len()] {
+        put(&line.to_le_bytes());
+    }
+    assert!(rest.is_empty());
+}
+
+/// How a tag's words are rebuilt.
+struct Decode {
+    values: [u64; 16],
+    /// How many literals a word of the tag takes: A in bits 0-15, B in 16-31, references in 32-47, raw in 48-63.
+    takes: [u64; 16],
+    rotated: u32,
+}
+
+/// Read positions in the streams: numbers of literals, words and bytes.
+#[derive(Default)]
+struct Cursor {
+    a: usize,
+    b: usize,
+    raw: usize,
+    reference: usize,
+}
+
+impl Decode {
+    fn new(object: &[u8], layout: &Layout) -> Decode {
+        let mut decode = Decode { values: [0; 16], takes: [0; 16], rotated: 0 };
+        for tag in layout.prefix_first()..14 {
+            let kind = layout.kind(tag);
+            decode.rotated |= (kind as u32 >> 3) << tag;
+            let index = kind & 7;
+            if index != 0 && index <= layout.highs {
+                let high = u32_at(object, layout.highs_at + 4 * (index - 1));
+                decode.values[tag] = u64::from(high) << 32;
+            }
+            decode.takes[tag] = 1;
+            if tag < layout.wide_first() {
+                let mid = u16_at(object, layout.mids_at + 2 * (tag - layout.prefix_first()));
+                decode.values[tag] |= u64::from(mid) << 16;
+            } else {
+                decode.takes[tag] |= 1 << 16;
+            }
+        }
+        decode.takes[TAG_REF as usize] = 1 << 32;
+        decode.takes[TAG_RAW as usize] = 1 << 48;
+        decode
+    }
+
+    /// Whether the tags take what the streams hold.
+    fn takes_all(&self, object: &[u8], layout: &Layout) -> bool {
+        let mut sum = 0u64;
+        for tag in 1..=layout.exact {
+            // An exact template cannot be a reference: tag 14 takes nothing here.
+            let code = layout.kind(tag);
+            sum += if code == TAG_REF as usize { 0 } else { self.takes[code] };
+        }
+        let (mut distinct, mut repeats) = (0, 0);
+        for at in 0..LINES {
+            let rank = if layout.fresh >> at & 1 == 1 {
+                distinct += 1;
+                distinct - 1
+            } else {
+                repeats += 1;
+                object[layout.index_at + repeats - 1] as usize
+            };
+            if rank >= layout.lines_len {
+                return false;
+            }
+            let line = u32_at(object, layout.lines_at + 4 * rank);
+            sum += (0..8).map(|k| self.takes[(line >> (4 * k)) as usize & 15]).sum::<u64>();
+        }
+        let holds = layout.a_len as u64
+            | (layout.b_len as u64) << 16
+            | (layout.ref_len as u64) << 32
+            | (layout.raw_len as u64) << 48;
+        sum == holds
+    }
+
+    /// Rebuilds one word.
+    #[inline(always)]
+    fn word(&self, object: &[u8], layout: &Layout, cursor: &mut Cursor, tag: usize) -> u64 {
+        let mut value = self.values[tag];
+        if self.takes[tag] & 0xffff != 0 {
+            value |= u64::from(u16_at(object, layout.a_at + 2 * cursor.a));
+            cursor.a += 1;
+        }
+        if self.takes[tag] >> 16 & 0xffff != 0 {
+            value |= u64::from(u16_at(object, layout.b_at + 2 * cursor.b)) << 16;
+            cursor.b += 1;
+        }
+        if self.rotated >> tag & 1 == 1 {
+            value = value.rotate_left(32);
+        }
+        if tag == TAG_RAW as usize {
+            value = u64_at(object, layout.raw_at + 8 * cursor.raw);
+            cursor.raw += 1;
+        }
+        value
+    }
+}
+
+/// Decodes `object` into `page`.
+pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
+    let layout = Layout::parse(object)?;
+    let mut decode = Decode::new(object, &layout);
+    if !decode.takes_all(object, &layout) {
+        return Err(Damaged);
+    }
+    let mut cursor = Cursor::default();
+    let mut exact = [0u64; 16];
+    for (tag, value) in exact.iter_mut().enumerate().take(layout.exact + 1).skip(1) {
+        *value = decode.word(object, &layout, &mut cursor, layout.kind(tag));
+    }
+    decode.values[1..=layout.exact].copy_from_slice(&exact[1..=layout.exact]);
+
+    let (mut distinct, mut repeats) = (0, 0);
+    for (at, words) in page.chunks_exact_mut(64).enumerate() {
+        let rank = if layout.fresh >> at & 1 == 1 {
+            distinct += 1;
+            distinct - 1
+        } else {
+            repeats += 1;
+            object[layout.index_at + repeats - 1] as usize
+        };
+        let line = u32_at(object, layout.lines_at + 4 * rank);
+        for (k, slot) in words.chunks_exact_mut(8).enumerate() {
+            let tag = (line >> (4 * k)) as usize & 15;
+            let value = if tag == TAG_REF as usize {
+                let number = object[layout.refs_at + cursor.reference] as usize;
+                cursor.reference += 1;
+                if number >= layout.raw_len {
+                    return Err(Damaged);
+                }
+                u64_at(object, layout.raw_at + 8 * number)
+            } else {
+                decode.word(object, &layout, &mut cursor, tag)
+            };
+            slot.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! What the encoder decides before it writes: the template table of a page.
+
+use super::format::VERSION;
+
+/// The most prefix templates that the encoder uses (the format allows 13).
+pub(crate) const PREFIX_MAX: usize = 6;
+/// In the tables from hash bucket to tag: no template. Bit 7 set, so that byte blends can test it.
+pub(crate) const NO_TAG: u8 = 0x8f;
+
+/// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction computes the hash of eight words.
+pub(crate) const HASH_MULTIPLIER: u64 = 0x9_E377_9B97_F4A7;
+
+/// The 8-bit hash of a word: bits 44..51 of the product. (The high half of the 104-bit product would make the
+/// small integers collide with zero, and they are the most common exact templates.)
+#[inline(always)]
+pub(crate) fn hash8(word: u64) -> usize {
+    (word.wrapping_mul(HASH_MULTIPLIER) >> 44) as usize & 255
+}
+
+/// The template table of a page, as the encoder needs it.
+#[repr(C, align(64))]
+pub(crate) struct Templates {
+    /// Value of each tag: the exact value, or what the literals are added to.
+    pub(crate) values: [u64; 16],
+    /// From bucket of `hash8(word)` to exact tag or [`NO_TAG`].
+    pub(crate) exact_tags: [u8; 256],
+    /// From bucket of `hash8(word >> 16)` to prefix tag or [`NO_TAG`].
+    pub(crate) prefix_tags: [u8; 256],
+    /// Number of exact templates.
+    pub(crate) exact: usize,
+    /// Number of prefix templates, the rotated one included.
+    pub(crate) prefix: usize,
+    /// Number of wide templates, the rotated one included.
+    pub(crate) wide: usize,
+    /// Tag of the rotated prefix template, if any.
+    pub(crate) rotated_prefix: Option<u8>,
+    /// Tag of the rotated wide template, if any.
+    pub(crate) rotated_wide: Option<u8>,
+    /// Header field `kinds`.
+    pub(crate) kinds: u64,
+    /// Header list of high halves and its length.
+    pub(crate) highs: [u32; 8],
+    pub(crate) highs_len: usize,
+    /// The literals of the exact templates, which open the streams.
+    pub(crate) a: [u16; 16],
+    pub(crate) a_len: usize,
+    pub(crate) b: [u16; 16],
+    pub(crate) b_len: usize,
+    pub(crate) raw: [u64; 16],
+    pub(crate) raw_len: usize,
+}
+
+impl Templates {
+    pub(crate) fn new() -> Self {
+        Templates {
+            values: [0; 16],
+            exact_tags: [NO_TAG; 256],
+            prefix_tags: [NO_TAG; 256],
+            exact: 0,
+            prefix: 0,
+            wide: 0,
+            rotated_prefix: None,
+            rotated_wide: None,
+            kinds: 0,
+            highs: [0; 8],
+            highs_len: 0,
+            a: [0; 16],
+            a_len: 0,
+            b: [0; 16],
+            b_len: 0,
+            raw: [0; 16],
+            raw_len: 0,
+        }
+    }
+
+    /// Tag of the one wide template with a base of its own.
+    pub(crate) const WIDE: usize = 13;
+
+    /// Lowest tag of the prefix class.
+    #[inline(always)]
+    pub(crate) fn prefix_first(&self) -> usize {
+        14 - self.wide - self.prefix
+    }
+
+    /// The non-exact tag that codes `word`, or raw.
+    #[inline(always)]
+    pub(crate) fn code(&self, word: u64, prefix_bucket: usize) -> usize {
+        let tag = self.prefix_tags[prefix_bucket];
+        if tag != NO_TAG && self.values[tag as usize] ^ word < 65536 {
+            return tag as usize;
+        }
+        if word as u32 == 0 {
+            if let Some(tag) = self.rotated_prefix.filter(|_| word >> 48 == 0) {
+                return tag as usize;
+            }
+            if let Some(tag) = self.rotated_wide {
+                return tag as usize;
+            }
+        }
+        if self.values[Self::WIDE] ^ word <= u64::from(u32::MAX) {
+            return Self::WIDE;
+        }
+        15
+    }
+
+    /// Fills in what follows from the chosen values: `kinds`, the list of high halves, the exact templates' literals.
+    pub(crate) fn finish(&mut self) {
+        let first = self.prefix_first();
+        let mut kinds =
+            self.exact as u64 | (self.prefix as u64) << 56 | (self.wide as u64) << 60 | VERSION << 62;
+        self.highs_len = 0;
+        for tag in first..14 {
+            let rotated = self.rotated_prefix == Some(tag as u8) || self.rotated_wide == Some(tag as u8);
+            let high = (self.values[tag] >> 32) as u32;
+            let mut index = 0;
+            if high != 0 {
+                let known = self.highs[..self.highs_len].iter().position(|&known| known == high);
+                index = 1 + known.unwrap_or_else(|| {
+                    self.highs[self.highs_len] = high;
+                    self.highs_len += 1;
+                    self.highs_len - 1
+                });
+            }
+            kinds |= (index as u64 | u64::from(rotated) << 3) << (4 * tag);
+        }
+        (self.a_len, self.b_len, self.raw_len) = (0, 0, 0);
+        for tag in 1..=self.exact {
+            let word = self.values[tag];
+            let code = self.code(word, hash8(word >> 16));
+            kinds |= (code as u64) << (4 * tag);
+            if code == 15 {
+                self.raw[self.raw_len] = word;
+                self.raw_len += 1;
+                continue;
+            }
+            let rotated = self.rotated_prefix == Some(code as u8) || self.rotated_wide == Some(code as u8);
+            let low = if rotated { word.rotate_right(32) } else { word } as u32;
+            self.a[self.a_len] = low as u16;
+            self.a_len += 1;
+            if code >= 14 - self.wide {
+                self.b[self.b_len] = (low >> 16) as u16;
+                self.b_len += 1;
+            }
+        }
+        self.kinds = kinds;
+    }
+}

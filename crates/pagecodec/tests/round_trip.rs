@@ -1,0 +1,215 @@
+//! Pages of every class come back bit for bit, by every pair of instruction sets, and all write the same bytes.
+
+mod support;
+
+use pagecodec::{same_filled, t16, Isa};
+use proptest::prelude::*;
+use support::{Page, Random, CLASSES};
+
+const PAGES_PER_CLASS: usize = 40;
+
+/// Encodes `page` with every instruction set and decodes each result with every other; answers the object.
+fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
+    let mut expected: Option<Vec<u8>> = None;
+    for encoder in encoders {
+        let isa = encoder.isa();
+        let mut object = vec![0xaa; t16::OBJECT_MAX];
+        let len = encoder.encode(page, &mut object).expect("the room is the format's maximum");
+        assert!((t16::OBJECT_MIN..=t16::OBJECT_MAX).contains(&len));
+        assert!(object[len..].iter().all(|&byte| byte == 0xaa), "{what}, {isa}: wrote behind the object");
+        object.truncate(len);
+        match &expected {
+            None => expected = Some(object),
+            Some(expected) => assert!(*expected == object, "{what}: {isa} wrote other bytes"),
+        }
+    }
+    let object = expected.expect("the portable encoder is always there");
+    for isa in Isa::available() {
+        // In an allocation of exactly its length, so that sanitizers and guard pages notice what is read behind it.
+        let exact = object.clone().into_boxed_slice();
+        let mut back = [0x55; 4096];
+        t16::decode(isa, &exact, &mut back).unwrap_or_else(|error| panic!("{what}, {isa}: {error}"));
+        assert!(back == *page, "{what}: {isa} decoded other bytes");
+    }
+    object
+}
+
+fn encoders() -> Vec<t16::Encoder> {
+    Isa::available().map(t16::Encoder::with_isa).collect()
+}
+
+#[test]
+fn every_class_comes_back() {
+    let mut encoders = encoders();
+    for (name, class) in CLASSES {
+        for seed in 0..PAGES_PER_CLASS as u64 {
+            let page = class(&mut Random(seed));
+            check(&mut encoders, &page, &format!("{name}, seed {seed}"));
+        }
+    }
+}
+
+#[test]
+fn classes_made_for_t16_shrink_well() {
+    let mut encoders = encoders();
+    for (name, most) in [
+        ("zero", 91),
+        ("sparse", 400),
+        ("pointers", 1500),
+        ("structures", 1900),
+        ("tagged small integers", 1900),
+    ] {
+        let class = CLASSES.iter().find(|class| class.0 == name).expect("a class of that name").1;
+        for seed in 0..20 {
+            let len = check(&mut encoders, &class(&mut Random(seed)), name).len();
+            assert!(len <= most, "{name}, seed {seed}: {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn random_pages_grow_little() {
+    let mut encoders = encoders();
+    for seed in 0..20 {
+        let mut random = Random(seed);
+        let mut page = [0; 4096];
+        random.fill(&mut page);
+        let len = check(&mut encoders, &page, "random").len();
+        assert!(len <= 4096 + 340, "seed {seed}: {len} bytes");
+    }
+}
+
+#[test]
+fn buffers_need_no_alignment() {
+    let mut random = Random(7);
+    for (name, class) in CLASSES {
+        let page = class(&mut random);
+        for isa in Isa::available() {
+            let mut encoder = t16::Encoder::with_isa(isa);
+            let mut object = vec![0; t16::OBJECT_MAX + 64];
+            let len = encoder.encode(&page, &mut object).expect("room");
+            for shift in [1, 3, 7, 8, 31, 33, 63] {
+                let mut source = vec![0; 4096 + 64];
+                source[shift..shift + 4096].copy_from_slice(&page);
+                let shifted: &Page = source[shift..shift + 4096].try_into().expect("a page");
+                let mut other = vec![0; t16::OBJECT_MAX + 64];
+                let other_len = encoder.encode(shifted, &mut other[64 - shift..]).expect("room");
+                let moved = &other[64 - shift..64 - shift + other_len];
+                assert!(object[..len] == *moved, "{name}, {isa}, shift {shift}");
+                let mut back = vec![0; 4096 + 64];
+                let target: &mut Page = (&mut back[shift..shift + 4096]).try_into().expect("a page");
+                t16::decode(isa, moved, target).expect("own object");
+                assert!(*target == page, "{name}, {isa}, shift {shift}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_gives_what_single_pages_give() {
+    let mut random = Random(11);
+    for isa in Isa::available() {
+        let mut encoder = t16::Encoder::with_isa(isa);
+        for count in 1..=12 {
+            let pages: Vec<Page> = (0..count)
+                .map(|_| CLASSES[random.below(CLASSES.len() as u64) as usize].1(&mut random))
+                .collect();
+            let refs: Vec<&Page> = pages.iter().collect();
+            let mut rooms = vec![vec![0; 4096]; count];
+            let mut results = vec![Ok(0); count];
+            encoder.encode_batch(
+                &refs,
+                &mut rooms.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+                &mut results,
+            );
+            for ((page, room), result) in pages.iter().zip(&rooms).zip(results) {
+                let mut alone = vec![0; 4096];
+                assert_eq!(encoder.encode(page, &mut alone), result);
+                if let Ok(len) = result {
+                    assert!(alone[..len] == room[..len]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn too_little_room_is_refused_with_the_length() {
+    for isa in Isa::available() {
+        let mut encoder = t16::Encoder::with_isa(isa);
+        let page = CLASSES.iter().find(|class| class.0 == "structures").expect("a class").1(&mut Random(3));
+        let mut object = vec![0; t16::OBJECT_MAX];
+        let len = encoder.encode(&page, &mut object).expect("room");
+        for room in [0, 1, 19, 20, 80, len - 1] {
+            let mut short = vec![0x77; room];
+            assert_eq!(encoder.encode(&page, &mut short), Err(t16::EncodeError::NoSpace(len)));
+            assert!(short.iter().all(|&byte| byte == 0x77));
+        }
+        let mut exact = vec![0; len];
+        assert_eq!(encoder.encode(&page, &mut exact), Ok(len));
+        assert!(exact == object[..len]);
+    }
+}
+
+#[test]
+fn a_plan_tells_the_length_and_gives_up_on_raw_words() {
+    let mut random = Random(5);
+    let mut encoders = encoders();
+    for (name, class) in CLASSES {
+        let page = class(&mut random);
+        let plans: Vec<_> =
+            encoders.iter_mut().map(|encoder| encoder.plan(&page, 512).expect("no limit")).collect();
+        assert!(plans.windows(2).all(|pair| pair[0] == pair[1]), "{name}");
+        for encoder in &mut encoders {
+            let plan = plans[0];
+            encoder.plan(&page, 512).expect("no limit");
+            let mut object = vec![0; plan.len];
+            assert_eq!(encoder.write(&mut object), Ok(plan.len));
+            let layout = t16::Layout::parse(&object).expect("own object");
+            assert_eq!(layout.raw_len, plan.raw_len);
+            if plan.unfit > 0 {
+                assert_eq!(
+                    encoder.plan(&page, plan.unfit - 1),
+                    Err(t16::EncodeError::TooManyRaw(plan.unfit))
+                );
+            }
+        }
+        assert_eq!(
+            same_filled(&page).is_some(),
+            page.as_chunks::<8>().0.iter().all(|word| *word == page[..8])
+        );
+    }
+}
+
+/// A word of a random kind, relative to a base that words share.
+fn any_word() -> impl Strategy<Value = u64> {
+    let bases = prop::sample::select(vec![
+        0u64,
+        0x7f12_3456_0000,
+        0x5555_0000_0000,
+        0xffff_ffff_ffff_0000,
+        0x7f12_9999_0000,
+    ]);
+    prop_oneof![
+        3 => Just(0u64),
+        3 => 0u64..20,
+        6 => (bases, 0u64..70_000).prop_map(|(base, low)| base.wrapping_add(low)),
+        2 => any::<u32>().prop_map(u64::from),
+        1 => any::<u16>().prop_map(|upper| u64::from(upper) << 32),
+        1 => any::<u32>().prop_map(|upper| u64::from(upper) << 32),
+        2 => any::<u64>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_mixture_comes_back(words in prop::collection::vec(any_word(), 8..512), period in 8usize..512) {
+        let mut page = [0; 4096];
+        for (number, slot) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *slot = words[number % period.min(words.len())].to_le_bytes();
+        }
+        check(&mut encoders(), &page, "mixture");
+    }
+}
