@@ -66,3 +66,28 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     let answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
     assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
 }
+
+/// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB resident.
+/// Only advice: a kernel without huge pages answers an error, which is ignored.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the range; the advice changes no content.
+    unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
+}
+
+/// Asks that pages of the range, when first touched, come from NUMA node `node` if it has any free.
+/// Only advice: machines without such a node ignore it.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
+    let mut nodes = [0u64; 4];
+    nodes[usize::from(node) / 64] = 1 << (node % 64);
+    const MPOL_PREFERRED: libc::c_long = 1;
+    const MASK_BITS: usize = 257;
+    // SAFETY: the caller owns the range; the mask outlives the call and has the bits announced (the kernel reads one
+    // bit less than it is told).
+    unsafe { libc::syscall(libc::SYS_mbind, at.as_ptr(), len, MPOL_PREFERRED, nodes.as_ptr(), MASK_BITS, 0) };
+}

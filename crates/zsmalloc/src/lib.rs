@@ -1,1 +1,49 @@
-//! A dense allocator for compressed objects: size classes, chained pages, handles, compaction
+//! A dense allocator for compressed objects: size classes, chained pages, handles, compaction.
+//!
+//! ```
+//! let pool = zsmalloc::Pool::new(&zsmalloc::Config::default())?;
+//! let mut handles = [zsmalloc::Handle::DANGLING; 2];
+//! pool.malloc_bulk(&[5, 700], 0, &mut handles)?;
+//! pool.write(handles[0], b"hello");
+//! pool.compact();
+//! assert_eq!(pool.read(handles[0]).bytes(), b"hello");
+//! pool.free_bulk(&handles);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! An object is named by a [`Handle`], four bytes that stay valid while the object moves. Its entry in the handle table
+//! says where it is, how long it is and who uses it. Objects live in zspages, chains of pages in 64 KiB frames of
+//! address space: zspages of a class have equal slots, mixed zspages hold any sizes back to back. `docs/zsmalloc.md`
+//! draws the layout and gives the measurements.
+//!
+//! Locks are taken in this order, and none is held while an object is copied:
+//! compaction, shard (open mixed zspages and free handles), class list, supply of free frames. An object's entry is
+//! locked before any of the last three by compaction only; who holds one of them never waits for an entry, apart from
+//! undoing an allocation that nobody else knows of.
+//!
+//! The crate runs inside programs that are being paged, on the way of a page fault: no thread-local storage, no libc
+//! allocation on the way of an object, no panic but for broken invariants of the caller. All memory for objects and
+//! handles comes from [`sys::house`].
+
+mod blocks;
+mod class;
+mod compact;
+mod entry;
+mod faults;
+mod frame;
+mod handles;
+mod lock;
+mod mixed;
+mod pool;
+mod read;
+mod stats;
+mod supply;
+mod sync;
+mod table;
+mod uniform;
+
+pub use class::{Geometry, OBJECT_BYTES_MAX};
+pub use handles::Handle;
+pub use pool::{AllocError, Config, Pool};
+pub use read::{ReadGuard, READ_BATCH_MAX};
+pub use stats::{ClassStats, Stats};

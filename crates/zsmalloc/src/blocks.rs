@@ -1,0 +1,40 @@
+//! Big blocks of address space. The house never takes address space back, so blocks of dropped pools are kept here for
+//! the next pool: a program that changes its compressor again and again needs no more room than one that does not.
+
+use std::io;
+use std::ptr::NonNull;
+
+use sys::{house, memory, PAGE_SIZE};
+
+use crate::lock::Lock;
+
+struct Block {
+    at: usize,
+    len: usize,
+}
+
+static SPARE: Lock<Vec<Block>> = Lock::new(Vec::new());
+
+/// Takes a block of zeroes, whole pages long, none of them resident.
+pub(crate) fn take(len: usize) -> io::Result<NonNull<u8>> {
+    let mut spare = SPARE.lock();
+    if let Some(found) = spare.iter().position(|block| block.len == len) {
+        let block = spare.swap_remove(found);
+        return Ok(NonNull::new(block.at as *mut u8).expect("a block that was in use"));
+    }
+    drop(spare);
+    let at = house::take(len, PAGE_SIZE)?;
+    // SAFETY: taken just now.
+    unsafe { memory::keep_small_pages(at, len) };
+    Ok(at)
+}
+
+/// Gives a block back, its pages to the system.
+///
+/// # Safety
+/// `at` and `len` are of one [`take`], and nothing uses the block any more.
+pub(crate) unsafe fn give_back(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the block and needs nothing in it.
+    unsafe { memory::discard(at, len) };
+    SPARE.lock().push(Block { at: at.as_ptr() as usize, len });
+}

@@ -1,0 +1,279 @@
+//! Compaction: empties the sparsest zspages into the others, while objects are read, written, allocated and freed.
+//!
+//! Nothing in a zspage says which handle an object has: that would cost 4 bytes an object for good. A pass marks the
+//! zspages to empty, then walks the handle table once and moves each object that lies in a marked one. Walking costs
+//! about a nanosecond a handle; moving costs a copy. An object that is pinned, or freed meanwhile, is passed over.
+//!
+//! What a class is left with decides where its objects go. When the zspages it needs fit its objects well, the surplus
+//! ones are emptied into the others. When it is small, and a partly filled page would weigh too much, all its objects
+//! go to mixed zspages.
+
+use std::sync::atomic::Ordering;
+
+use sys::PAGE_SIZE;
+
+use crate::entry::{Entry, Object, Place};
+use crate::frame::{kind, Field, FRAME_BYTES, OPEN};
+use crate::pool::Pool;
+
+/// Live bytes of the zspages that one pass empties: bounds the memory held twice, ...
+const PASS_BYTES_MIN: u64 = 1 << 20;
+/// ... as a fraction of the pool too.
+const PASS_DIVISOR: u64 = 16;
+
+/// A zspage, or a class, that wastes more than one byte in so many is worth moving.
+const WASTE_DIVISOR: u64 = 128;
+
+/// Marks of a pass: what to do with the objects of a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Keep,
+    ToClass,
+    ToMixed,
+}
+
+/// A zspage in use, as one look at all of them found it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Seen {
+    node: u8,
+    kind: u16,
+    live: u32,
+    number: u32,
+    resident: u8,
+}
+
+/// A zspage to empty.
+struct Source {
+    number: u32,
+    mark: Mark,
+    live_bytes: u64,
+    /// Bytes that come free when all its objects have gone elsewhere.
+    gain: u64,
+}
+
+impl Pool {
+    /// Packs the objects into as few pages as it can and gives the rest, and all cached pages, back to the system.
+    /// Answers the pages that the pool holds less. Runs beside everything else; when another thread is compacting
+    /// already, answers 0 at once. Holds at most a sixteenth of the pool, or 1 MiB, twice at a time.
+    pub fn compact(&self) -> usize {
+        let Some(_only) = self.compaction.try_lock() else { return 0 };
+        let before = self.bytes();
+        self.close_mixed();
+        let mut marks = Vec::new();
+        loop {
+            let sources = self.choose_sources();
+            let gain: u64 = sources.iter().map(|source| source.gain).sum();
+            // Each node's objects may end in a page of their own that is partly filled.
+            if gain < (PAGE_SIZE * self.supplies.len()) as u64 || !self.pass(sources, &mut marks) {
+                break;
+            }
+        }
+        self.trim_tails();
+        for supply in &self.supplies {
+            supply.trim(&self.frames, 0);
+        }
+        before.saturating_sub(self.bytes()) / PAGE_SIZE
+    }
+
+    /// One pass over mixed zspages a quarter of which, or more, is holes. Called when holes are a good part of the
+    /// pool, so that a pool nobody compacts stays dense.
+    pub(crate) fn tidy(&self) {
+        let Some(_only) = self.compaction.try_lock() else { return };
+        let mut sources = Vec::new();
+        let mut live_bytes = 0;
+        self.each_zspage(|seen| {
+            let live = u64::from(seen.live);
+            let resident = u64::from(seen.resident) * PAGE_SIZE as u64;
+            let sparse = seen.kind == kind::MIXED && live * 4 <= resident * 3;
+            if sparse && live_bytes + live <= PASS_BYTES_MIN {
+                live_bytes += live;
+                let (number, gain) = (seen.number, resident - live);
+                sources.push(Source { number, mark: Mark::ToMixed, live_bytes: live, gain });
+            }
+        });
+        self.pass(sources, &mut Vec::new());
+        let left = self.mixed.dead_bytes.load(Ordering::Relaxed);
+        self.tidy_above.store(left + 2 * FRAME_BYTES, Ordering::Relaxed);
+    }
+
+    /// Looks at every zspage that takes part in compaction: classes' ones, and mixed ones that are not open.
+    fn each_zspage(&self, mut look: impl FnMut(Seen)) {
+        for number in 0..self.frames.count() {
+            let frame = self.frames.get(number);
+            let (kind, live) = (frame.kind.get(), frame.live.load(Ordering::Relaxed));
+            if kind != kind::FREE && live > 0 && live & OPEN == 0 {
+                let (node, resident) = (frame.node.get(), frame.resident.get());
+                look(Seen { node, kind, live, number, resident });
+            }
+        }
+    }
+
+    /// The zspages to empty in the next pass, those that give most for least copying first.
+    fn choose_sources(&self) -> Vec<Source> {
+        let mut zspages = Vec::new();
+        self.each_zspage(|seen| zspages.push(seen));
+        zspages.sort_unstable();
+        let mut sources = Vec::new();
+        for group in zspages.chunk_by(|one, other| (one.node, one.kind) == (other.node, other.kind)) {
+            match group[0].kind {
+                kind::MIXED => sources.extend(group.iter().filter_map(mixed_source)),
+                class => self.class_sources(class - kind::CLASS, group, &mut sources),
+            }
+        }
+        sources.sort_by_key(|source| source.live_bytes * 1024 / (source.gain + 1));
+        let budget = (self.bytes() as u64 / PASS_DIVISOR).max(PASS_BYTES_MIN);
+        let mut live_bytes = 0;
+        let fits = sources.iter().take_while(|source| {
+            live_bytes += source.live_bytes;
+            live_bytes <= budget
+        });
+        let count = fits.count().max(1).min(sources.len());
+        sources.truncate(count);
+        sources
+    }
+
+    /// `group`: the class's zspages on one node, emptiest first.
+    fn class_sources(&self, class: u16, group: &[Seen], sources: &mut Vec<Source>) {
+        let geometry = self.table.geometry(class);
+        let (slot_bytes, slots) = (u64::from(geometry.slot_bytes), u64::from(geometry.slots));
+        let objects: u64 = group.iter().map(|zspage| u64::from(zspage.live)).sum();
+        let (all_objects, all_payload) = self.tallies[usize::from(class)].get();
+        let payload = all_payload * objects / all_objects.max(1);
+        let tail_bytes = (objects % slots * slot_bytes).next_multiple_of(PAGE_SIZE as u64);
+        let needed_bytes = objects / slots * u64::from(geometry.pages) * PAGE_SIZE as u64 + tail_bytes;
+        let dissolve = needed_bytes > payload + payload / WASTE_DIVISOR;
+        let surplus = group.len() - objects.div_ceil(slots) as usize;
+        let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
+        sources.extend(group[..count].iter().map(|zspage| {
+            let live_bytes = u64::from(zspage.live) * slot_bytes;
+            let gain = (u64::from(zspage.resident) * PAGE_SIZE as u64).saturating_sub(match mark {
+                // Into slots that are there already.
+                Mark::ToClass => 0,
+                _ => payload * u64::from(zspage.live) / objects,
+            });
+            Source { number: zspage.number, mark, live_bytes, gain }
+        }));
+    }
+
+    /// Empties `sources` as far as possible. False when another pass would be no use.
+    fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> bool {
+        marks.clear();
+        marks.resize(self.frames.count() as usize, Mark::Keep);
+        let mut class_sources = Vec::new();
+        for source in &sources {
+            let frame = self.frames.get(source.number);
+            let (kind, node) = (frame.kind.get(), frame.node.get());
+            if kind >= kind::CLASS {
+                let class = kind - kind::CLASS;
+                let list = self.class_list(node, class);
+                if !list.make_source(source.number, class, self.table.geometry(class), &self.frames) {
+                    continue;
+                }
+                class_sources.push((source.number, node, class));
+            }
+            // A mixed zspage that goes, and comes back as something else, before its mark is looked at: its objects
+            // are moved for nothing, and nothing else happens.
+            marks[source.number as usize] = source.mark;
+        }
+        let (mut moved, mut memory) = (0, true);
+        for index in 1..self.handles.end() {
+            let Some(entry) = self.handles.at(index) else { break };
+            let Some(object) = entry.peek() else { continue };
+            match marks.get(object.place.frame as usize) {
+                None | Some(Mark::Keep) => {}
+                Some(&mark) => match self.move_object(entry, object, mark) {
+                    Moved::Yes => moved += 1,
+                    Moved::InUse => {}
+                    Moved::NoMemory => {
+                        memory = false;
+                        break;
+                    }
+                },
+            }
+        }
+        for (number, node, class) in class_sources {
+            let list = self.class_list(node, class);
+            list.end_source(number, class, self.table.geometry(class), &self.frames);
+        }
+        memory && moved > 0
+    }
+
+    fn move_object(&self, entry: &Entry, object: Object, mark: Mark) -> Moved {
+        let frame = self.frames.get(object.place.frame);
+        if frame.kind.get() == kind::MIXED && frame.live.load(Ordering::Relaxed) & OPEN != 0 {
+            // Emptied, released, and taking new objects already.
+            return Moved::InUse;
+        }
+        if !entry.try_lock(object) {
+            return Moved::InUse;
+        }
+        // From here on the object, and so its zspage, stays.
+        let Some(place) = self.find_place(object, mark, frame.node.get()) else {
+            entry.unlock(object);
+            return Moved::NoMemory;
+        };
+        let (from, to) = (self.frames.address(object.place), self.frames.address(place));
+        // SAFETY: both are `len` bytes of frames of this pool. The object is this thread's alone while its entry is
+        // locked, the new place is nobody else's, and two places in use do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, object.len as usize) };
+        entry.unlock(Object { place, len: object.len });
+        self.free_place(object);
+        Moved::Yes
+    }
+
+    fn find_place(&self, object: Object, mark: Mark, node: u8) -> Option<Place> {
+        if mark == Mark::ToClass {
+            let class = self.table.class_of(object.len);
+            let list = self.class_list(node, class);
+            let found = list.allocate(class, self.table.geometry(class), node, false, self.ground());
+            if found.is_some() {
+                return found;
+            }
+            // Other threads took the room meanwhile.
+        }
+        let mut shard = self.lock_shard();
+        shard.open[usize::from(node)].allocate(object.len, node, &self.mixed, self.ground())
+    }
+
+    /// Closes the open mixed zspages of all shards.
+    fn close_mixed(&self) {
+        for shard in self.shards() {
+            for open in &mut shard.lock().open {
+                open.close_all(&self.mixed, self.ground());
+            }
+        }
+    }
+
+    /// Gives back pages of zspages in use that lie behind their last used byte: frames come with pages from the cache.
+    fn trim_tails(&self) {
+        for shard in self.shards() {
+            for open in &mut shard.lock().open {
+                open.trim_tails(self.ground());
+            }
+        }
+        for number in 0..self.frames.count() {
+            let frame = self.frames.get(number);
+            let (kind, node) = (frame.kind.get(), frame.node.get());
+            if kind >= kind::CLASS {
+                let class = kind - kind::CLASS;
+                let list = self.class_list(node, class);
+                list.trim_tail(number, class, self.table.geometry(class), self.ground());
+            }
+        }
+    }
+}
+
+enum Moved {
+    Yes,
+    InUse,
+    NoMemory,
+}
+
+/// A mixed zspage as a source, when it is worth it.
+fn mixed_source(zspage: &Seen) -> Option<Source> {
+    let live = u64::from(zspage.live);
+    debug_assert!(live <= FRAME_BYTES as u64);
+    let gain = (u64::from(zspage.resident) * PAGE_SIZE as u64).saturating_sub(live);
+    let worth = gain > live / WASTE_DIVISOR;
+    worth.then_some(Source { number: zspage.number, mark: Mark::ToMixed, live_bytes: live, gain })
+}

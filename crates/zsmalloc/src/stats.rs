@@ -1,0 +1,100 @@
+//! Figures of a pool.
+
+use std::sync::atomic::Ordering;
+
+use crate::class::Geometry;
+use crate::pool::Pool;
+
+/// Figures of one size class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Slot size, chain length and slots of the class.
+    pub geometry: Geometry,
+    /// Objects of the class's sizes, wherever they are.
+    pub objects: u64,
+    /// Bytes asked for.
+    pub payload_bytes: u64,
+    /// Zspages of the class.
+    pub zspages: u64,
+    /// Objects in them; the others are in mixed zspages.
+    pub objects_in_class: u64,
+    /// Free slots in its zspages.
+    pub free_slots: u64,
+}
+
+/// Figures of a pool. Taken while other threads allocate they are not of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Objects.
+    pub objects: u64,
+    /// Bytes asked for.
+    pub payload_bytes: u64,
+    /// Bytes of resident pages, as [`Pool::bytes`].
+    pub pool_bytes: u64,
+    /// Bytes of everything else, as [`Pool::metadata_bytes`].
+    pub metadata_bytes: u64,
+    /// Zspages of classes.
+    pub class_zspages: u64,
+    /// Mixed zspages.
+    pub mixed_zspages: u64,
+    /// Bytes of freed objects in mixed zspages.
+    pub mixed_dead_bytes: u64,
+}
+
+impl Stats {
+    /// Bytes of pages that are not payload: rounding, tails, free slots, cached pages.
+    pub fn waste_bytes(&self) -> u64 {
+        self.pool_bytes.saturating_sub(self.payload_bytes)
+    }
+
+    /// [`waste_bytes`](Self::waste_bytes) and metadata, in percent of the payload; 0 for an empty pool.
+    pub fn waste_percent(&self) -> f64 {
+        match self.payload_bytes {
+            0 => 0.0,
+            payload => (self.waste_bytes() + self.metadata_bytes) as f64 * 100.0 / payload as f64,
+        }
+    }
+}
+
+impl Pool {
+    /// Figures of the whole pool.
+    pub fn stats(&self) -> Stats {
+        let (mut objects, mut payload_bytes) = (0, 0);
+        for tally in &self.tallies {
+            let (class_objects, class_bytes) = tally.get();
+            objects += class_objects;
+            payload_bytes += class_bytes;
+        }
+        let used = self.class_lists().iter().filter(|list| list.was_used());
+        Stats {
+            objects,
+            payload_bytes,
+            pool_bytes: self.bytes() as u64,
+            metadata_bytes: self.metadata_bytes() as u64,
+            class_zspages: used.map(|list| u64::from(list.lists().zspages)).sum(),
+            mixed_zspages: self.mixed.zspages.load(Ordering::Relaxed) as u64,
+            mixed_dead_bytes: self.mixed.dead_bytes.load(Ordering::Relaxed) as u64,
+        }
+    }
+
+    /// Figures of every class that has objects or zspages, smallest first.
+    pub fn class_stats(&self) -> impl Iterator<Item = ClassStats> + '_ {
+        (0..self.table.len() as u16).filter_map(|class| {
+            let (objects, payload_bytes) = self.tallies[usize::from(class)].get();
+            let geometry = self.table.geometry(class);
+            let (zspages, objects_in_class, free_slots) = (0, 0, 0);
+            let mut stats =
+                ClassStats { geometry, objects, payload_bytes, zspages, objects_in_class, free_slots };
+            for node in 0..self.supplies.len() as u8 {
+                let list = self.class_list(node, class);
+                if list.was_used() {
+                    let lists = list.lists();
+                    stats.zspages += u64::from(lists.zspages);
+                    stats.objects_in_class += u64::from(lists.objects);
+                    stats.free_slots += u64::from(list.room());
+                }
+            }
+            (stats.objects > 0 || stats.zspages > 0).then_some(stats)
+        })
+    }
+}

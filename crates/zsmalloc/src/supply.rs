@@ -1,0 +1,223 @@
+//! Free frames of one node, and the count of resident pages.
+//!
+//! Frames that come back keep their pages for a while, up to a bound, since the next zspage will want some; beyond it
+//! the oldest are given back to the system, several frames with one system call where they are neighbours.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sys::{memory, PAGE_SIZE};
+
+use crate::entry::Place;
+use crate::faults::Faults;
+use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES, FRAME_PAGES};
+use crate::lock::Lock;
+
+/// Pages kept in free frames: at most this, ...
+const CACHED_PAGES_MAX: usize = 512;
+/// ... at most this fraction of all resident pages, ...
+const CACHED_DIVISOR: usize = 64;
+/// ... but one frame at least.
+const CACHED_PAGES_MIN: usize = FRAME_PAGES;
+/// Frames given back at once.
+const DISCARD_FRAMES: usize = 16;
+
+/// Free frames: a doubly linked list of those with pages, newest first, and a stack of those without.
+#[derive(Default)]
+struct Free {
+    /// Frame number + 1.
+    newest: u32,
+    oldest: u32,
+    /// Pages in the frames from `newest` to `oldest`.
+    cached_pages: usize,
+    /// Frame number + 1.
+    bare: u32,
+}
+
+/// The supply.
+pub(crate) struct Supply {
+    node: u8,
+    bind: bool,
+    free: Lock<Free>,
+    /// Pages resident in zspages and free frames.
+    pages: AtomicUsize,
+}
+
+impl Supply {
+    /// The supply of `node`; `bind` asks the system for memory of that node.
+    pub(crate) fn new(node: u8, bind: bool) -> Self {
+        Supply { node, bind, free: Lock::default(), pages: AtomicUsize::new(0) }
+    }
+
+    /// Pages resident in zspages and in free frames.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Takes a frame: one with pages if there is any.
+    pub(crate) fn take(&self, frames: &Frames, faults: &Faults) -> Option<u32> {
+        if faults.frame_fails() {
+            return None;
+        }
+        let mut free = self.free.lock();
+        let number = if free.newest != 0 {
+            let number = free.newest - 1;
+            unlink(frames, &mut free, number);
+            number
+        } else {
+            if free.bare == 0 {
+                self.add_chunk(frames, &mut free)?;
+            }
+            let number = free.bare - 1;
+            free.bare = frames.get(number).next.get();
+            number
+        };
+        drop(free);
+        let frame = frames.get(number);
+        debug_assert_eq!(frame.kind.get(), kind::FREE);
+        frame.live.set(0);
+        frame.used.set(0);
+        frame.freed.set(0);
+        frame.prev.set(0);
+        frame.next.set(0);
+        frame.source.set(0);
+        Some(number)
+    }
+
+    fn add_chunk(&self, frames: &Frames, free: &mut Free) -> Option<()> {
+        let first = frames.add_chunk(self.node).ok()?;
+        if self.bind {
+            // SAFETY: the chunk's memory, taken just now.
+            unsafe {
+                memory::prefer_node(frames.base(first), CHUNK_FRAMES as usize * FRAME_BYTES, self.node);
+            }
+        }
+        for number in (first..first + CHUNK_FRAMES).rev() {
+            frames.get(number).next.set(free.bare);
+            free.bare = number + 1;
+        }
+        Some(())
+    }
+
+    /// Notes that the frame's bytes up to `end` are going to be written. The caller owns the frame.
+    #[inline]
+    pub(crate) fn reach(&self, frames: &Frames, number: u32, end: usize) {
+        let frame = frames.get(number);
+        let (before, now) = (usize::from(frame.resident.get()), end.div_ceil(PAGE_SIZE));
+        if now > before {
+            frame.resident.set(now as u8);
+            self.pages.fetch_add(now - before, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes back a frame whose zspage is empty.
+    pub(crate) fn release(&self, frames: &Frames, number: u32) {
+        let frame = frames.get(number);
+        debug_assert_ne!(frame.kind.get(), kind::FREE, "frame {number} released twice");
+        debug_assert_eq!(frame.home.get(), self.node);
+        frame.kind.set(kind::FREE);
+        let mut free = self.free.lock();
+        self.put(frames, &mut free, number);
+        let limit = (self.pages() / CACHED_DIVISOR).clamp(CACHED_PAGES_MIN, CACHED_PAGES_MAX);
+        if free.cached_pages > limit {
+            // Down to half, so that a pool that shrinks makes few calls.
+            drop(free);
+            self.trim(frames, limit / 2);
+        }
+    }
+
+    fn put(&self, frames: &Frames, free: &mut Free, number: u32) {
+        let frame = frames.get(number);
+        if frame.resident.get() == 0 {
+            frame.next.set(free.bare);
+            free.bare = number + 1;
+            return;
+        }
+        frame.prev.set(0);
+        frame.next.set(free.newest);
+        match free.newest {
+            0 => free.oldest = number + 1,
+            newest => frames.get(newest - 1).prev.set(number + 1),
+        }
+        free.newest = number + 1;
+        free.cached_pages += usize::from(frame.resident.get());
+    }
+
+    /// Gives pages of free frames back to the system, the oldest first, until at most `keep` pages remain in them.
+    pub(crate) fn trim(&self, frames: &Frames, keep: usize) {
+        loop {
+            let mut batch = [0u32; DISCARD_FRAMES];
+            let mut count = 0;
+            let mut free = self.free.lock();
+            while count < DISCARD_FRAMES && free.cached_pages > keep {
+                let number = free.oldest - 1;
+                unlink(frames, &mut free, number);
+                batch[count] = number;
+                count += 1;
+            }
+            drop(free);
+            if count == 0 {
+                return;
+            }
+            let batch = &mut batch[..count];
+            batch.sort_unstable();
+            self.discard(frames, batch);
+            let mut free = self.free.lock();
+            for &number in &*batch {
+                self.put(frames, &mut free, number);
+            }
+        }
+    }
+
+    /// Makes the frames of the sorted `batch` bare. This thread owns them.
+    fn discard(&self, frames: &Frames, batch: &[u32]) {
+        let mut pages = 0;
+        let mut rest = batch;
+        while let Some((&first, _)) = rest.split_first() {
+            // Neighbours in number and chunk are neighbours in memory; untouched pages between them cost nothing.
+            let neighbours = rest.iter().zip(first..).take_while(|&(&number, expected)| {
+                number == expected && number / CHUNK_FRAMES == first / CHUNK_FRAMES
+            });
+            let run = neighbours.count();
+            let last = frames.get(rest[run - 1]);
+            let len = (run - 1) * FRAME_BYTES + usize::from(last.resident.get()) * PAGE_SIZE;
+            // SAFETY: free frames of this pool hold nothing, and no list names them just now.
+            unsafe { memory::discard(frames.base(first), len) };
+            for &number in &rest[..run] {
+                let frame = frames.get(number);
+                pages += usize::from(frame.resident.get());
+                frame.resident.set(0);
+            }
+            rest = &rest[run..];
+        }
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Gives back the pages of a zspage in use that lie behind its last used byte. The caller owns the frame.
+    pub(crate) fn trim_tail(&self, frames: &Frames, number: u32, used: usize) {
+        let frame = frames.get(number);
+        let (keep, resident) = (used.div_ceil(PAGE_SIZE), usize::from(frame.resident.get()));
+        if keep < resident {
+            let start = frames.address(Place { frame: number, offset: (keep * PAGE_SIZE) as u16 });
+            let start = std::ptr::NonNull::new(start).expect("inside a frame");
+            // SAFETY: pages of the caller's frame that hold no object.
+            unsafe { memory::discard(start, (resident - keep) * PAGE_SIZE) };
+            frame.resident.set(keep as u8);
+            self.pages.fetch_sub(resident - keep, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes a frame with pages off the list.
+fn unlink(frames: &Frames, free: &mut Free, number: u32) {
+    let frame = frames.get(number);
+    let (prev, next) = (frame.prev.get(), frame.next.get());
+    match prev {
+        0 => free.newest = next,
+        prev => frames.get(prev - 1).next.set(next),
+    }
+    match next {
+        0 => free.oldest = prev,
+        next => frames.get(next - 1).prev.set(prev),
+    }
+    free.cached_pages -= usize::from(frame.resident.get());
+}

@@ -1,0 +1,276 @@
+//! The zspages of one class on one node: equal slots, grouped by how full they are.
+//!
+//! New objects go to the fullest zspage that has room, so that the emptiest get a chance to empty. A freed slot keeps
+//! the number of the next freed slot in its first two bytes; slots that were never used are not linked and their pages
+//! not touched.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::class::Geometry;
+use crate::entry::Place;
+use crate::faults::Faults;
+use crate::frame::{kind, Field, Frames};
+use crate::lock::Lock;
+use crate::supply::Supply;
+use crate::table::Zero;
+
+/// Groups of zspages with room, by sixths of their slots. Full zspages are on no list.
+pub(crate) const GROUPS: usize = 6;
+/// [`crate::frame::Frame::group`] of a zspage on no list: full, or a source of compaction.
+const UNLISTED: u8 = 0xff;
+
+/// The lists of a class.
+#[derive(Default)]
+pub(crate) struct Lists {
+    /// First zspage of each group, frame number + 1, emptiest group first.
+    heads: [u32; GROUPS],
+    /// Zspages, full ones and sources included.
+    pub(crate) zspages: u32,
+    /// Objects in them.
+    pub(crate) objects: u32,
+}
+
+/// A class on a node.
+#[derive(Default)]
+pub(crate) struct ClassList {
+    lists: Lock<Lists>,
+    /// Free slots of the zspages on lists. Written under the lock, read without as a hint.
+    room: AtomicU32,
+    /// 1 once the class has had a zspage: until then nobody has written here and the page is not resident.
+    used: AtomicU32,
+}
+
+// SAFETY: a lock of zeroes is free, lists of zeroes are empty.
+unsafe impl Zero for ClassList {}
+
+/// What the functions here need of the pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub(crate) frames: &'a Frames,
+    pub(crate) supplies: &'a [Supply],
+    pub(crate) faults: &'a Faults,
+}
+
+impl Ground<'_> {
+    /// Takes a frame, of `node` if it has any.
+    pub(crate) fn take_frame(&self, node: u8) -> Option<u32> {
+        let own = usize::from(node);
+        if let Some(frame) = self.supplies[own].take(self.frames, self.faults) {
+            return Some(frame);
+        }
+        let mut others = self.supplies.iter().enumerate().filter(|&(other, _)| other != own);
+        others.find_map(|(_, supply)| supply.take(self.frames, self.faults))
+    }
+
+    /// Notes that the frame's bytes up to `end` are going to be written.
+    #[inline]
+    pub(crate) fn reach(&self, frame: u32, end: usize) {
+        self.supplies[usize::from(self.frames.get(frame).home.get())].reach(self.frames, frame, end);
+    }
+
+    /// Gives back the pages of a zspage in use that lie behind its byte `used`.
+    pub(crate) fn trim_tail(&self, frame: u32, used: usize) {
+        self.supplies[usize::from(self.frames.get(frame).home.get())].trim_tail(self.frames, frame, used);
+    }
+
+    /// Gives back a frame whose zspage is empty.
+    pub(crate) fn release_frame(&self, frame: u32) {
+        self.supplies[usize::from(self.frames.get(frame).home.get())].release(self.frames, frame);
+    }
+}
+
+impl ClassList {
+    /// Whether some zspage had room just now.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the class has ever had a zspage.
+    pub(crate) fn was_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) != 0
+    }
+
+    /// Free slots on lists.
+    pub(crate) fn room(&self) -> u32 {
+        self.room.load(Ordering::Relaxed)
+    }
+
+    /// Locks the lists, to look at them.
+    pub(crate) fn lists(&self) -> crate::lock::Locked<'_, Lists> {
+        self.lists.lock()
+    }
+
+    /// Takes a slot; starts a zspage if `grow` and none has room.
+    pub(crate) fn allocate(
+        &self,
+        class: u16,
+        geometry: Geometry,
+        node: u8,
+        grow: bool,
+        ground: Ground<'_>,
+    ) -> Option<Place> {
+        let mut lists = self.lists.lock();
+        let fullest = lists.heads.iter().rev().find(|&&head| head != 0);
+        let number = match fullest {
+            Some(head) => head - 1,
+            None if grow => self.start(&mut lists, class, geometry, node, ground)?,
+            None => return None,
+        };
+        let frame = ground.frames.get(number);
+        let freed = frame.freed.get();
+        let slot = if freed != 0 {
+            let slot = u32::from(freed) - 1;
+            let at = ground.frames.address(place(number, slot, geometry));
+            // SAFETY: a freed slot of a zspage whose class is locked: nobody else uses it, and `free` left the link.
+            frame.freed.set(unsafe { at.cast::<u16>().read_unaligned() });
+            slot
+        } else {
+            let slot = frame.used.get();
+            debug_assert!(slot < u32::from(geometry.slots));
+            frame.used.set(slot + 1);
+            ground.reach(number, ((slot + 1) * geometry.slot_bytes) as usize);
+            slot
+        };
+        frame.live.set(frame.live.get() + 1);
+        lists.objects += 1;
+        self.room.set(self.room.get() - 1);
+        regroup(&mut lists, number, geometry, ground.frames);
+        Some(place(number, slot, geometry))
+    }
+
+    fn start(
+        &self,
+        lists: &mut Lists,
+        class: u16,
+        geometry: Geometry,
+        node: u8,
+        ground: Ground<'_>,
+    ) -> Option<u32> {
+        let number = ground.take_frame(node)?;
+        let frame = ground.frames.get(number);
+        frame.node.set(node);
+        frame.kind.set(kind::CLASS + class);
+        self.used.set(1);
+        lists.zspages += 1;
+        self.room.set(self.room.get() + u32::from(geometry.slots));
+        link(lists, number, 0, ground.frames);
+        Some(number)
+    }
+
+    /// Frees the slot at `place`; the zspage goes when it was the last.
+    pub(crate) fn free(&self, at: Place, geometry: Geometry, ground: Ground<'_>) {
+        let frame = ground.frames.get(at.frame);
+        let slot = u32::from(at.offset) / geometry.slot_bytes;
+        debug_assert_eq!(place(at.frame, slot, geometry), at, "not the start of a slot");
+        let mut lists = self.lists.lock();
+        let address = ground.frames.address(at);
+        // SAFETY: the slot's object is gone, and slots have 32 bytes at least.
+        unsafe { address.cast::<u16>().write_unaligned(frame.freed.get()) };
+        frame.freed.set(slot as u16 + 1);
+        let live = frame.live.get() - 1;
+        frame.live.set(live);
+        lists.objects -= 1;
+        let source = frame.source.get() != 0;
+        if !source {
+            self.room.set(self.room.get() + 1);
+        }
+        if live > 0 {
+            if !source {
+                regroup(&mut lists, at.frame, geometry, ground.frames);
+            }
+            return;
+        }
+        if !source {
+            self.room.set(self.room.get() - u32::from(geometry.slots));
+            unlink(&mut lists, at.frame, ground.frames);
+        }
+        lists.zspages -= 1;
+        drop(lists);
+        ground.release_frame(at.frame);
+    }
+
+    /// Makes a zspage a source of compaction: it gets no new objects. False when it is of another class by now.
+    pub(crate) fn make_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) -> bool {
+        let mut lists = self.lists.lock();
+        let frame = frames.get(number);
+        if frame.kind.get() != kind::CLASS + class || frame.source.get() != 0 {
+            return false;
+        }
+        unlink(&mut lists, number, frames);
+        frame.source.set(1);
+        self.room.set(self.room.get() - (u32::from(geometry.slots) - frame.live.get()));
+        true
+    }
+
+    /// Ends [`make_source`](Self::make_source) for a zspage that still has objects.
+    pub(crate) fn end_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        let frame = frames.get(number);
+        if frame.kind.get() != kind::CLASS + class || frame.source.get() == 0 {
+            return;
+        }
+        frame.source.set(0);
+        self.room.set(self.room.get() + (u32::from(geometry.slots) - frame.live.get()));
+        regroup(&mut lists, number, geometry, frames);
+    }
+}
+
+impl ClassList {
+    /// Gives back the pages behind the last slot ever used of a zspage of this class.
+    pub(crate) fn trim_tail(&self, number: u32, class: u16, geometry: Geometry, ground: Ground<'_>) {
+        let _lists = self.lists.lock();
+        let frame = ground.frames.get(number);
+        if frame.kind.get() == kind::CLASS + class {
+            ground.trim_tail(number, (frame.used.get() * geometry.slot_bytes) as usize);
+        }
+    }
+}
+
+fn place(frame: u32, slot: u32, geometry: Geometry) -> Place {
+    Place { frame, offset: (slot * geometry.slot_bytes) as u16 }
+}
+
+/// Moves a zspage to the group that its objects ask for.
+#[inline]
+fn regroup(lists: &mut Lists, number: u32, geometry: Geometry, frames: &Frames) {
+    let frame = frames.get(number);
+    let (live, slots) = (frame.live.get(), u32::from(geometry.slots));
+    debug_assert!(live <= slots);
+    let group = if live == slots { UNLISTED } else { (live * GROUPS as u32 / slots) as u8 };
+    if group != frame.group.get() {
+        unlink(lists, number, frames);
+        if group != UNLISTED {
+            link(lists, number, group, frames);
+        }
+    }
+}
+
+fn link(lists: &mut Lists, number: u32, group: u8, frames: &Frames) {
+    let frame = frames.get(number);
+    let head = &mut lists.heads[usize::from(group)];
+    frame.prev.set(0);
+    frame.next.set(*head);
+    if *head != 0 {
+        frames.get(*head - 1).prev.set(number + 1);
+    }
+    *head = number + 1;
+    frame.group.set(group);
+}
+
+fn unlink(lists: &mut Lists, number: u32, frames: &Frames) {
+    let frame = frames.get(number);
+    let group = frame.group.get();
+    if group == UNLISTED {
+        return;
+    }
+    let (prev, next) = (frame.prev.get(), frame.next.get());
+    match prev {
+        0 => lists.heads[usize::from(group)] = next,
+        prev => frames.get(prev - 1).next.set(next),
+    }
+    if next != 0 {
+        frames.get(next - 1).prev.set(prev);
+    }
+    frame.group.set(UNLISTED);
+}
