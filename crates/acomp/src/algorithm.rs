@@ -28,6 +28,12 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
+    /// Whether this is no compressor at all, so that a unit that does not shrink is what is expected of it: such units
+    /// are kept as they are, never refused.
+    fn keeps_raw(&self) -> bool {
+        false
+    }
+
     /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is allocated here and
     /// nothing later, so that compressing never allocates.
     ///

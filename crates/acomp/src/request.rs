@@ -43,7 +43,9 @@ impl CompressRequest<'_, '_> {
 
     /// Panics when the request's parts do not fit together: a broken invariant of the caller.
     pub fn assert_valid(&self) {
-        assert!(self.unit_size.is_multiple_of(PAGE_SIZE) && (PAGE_SIZE..=UNIT_SIZE_MAX).contains(&self.unit_size));
+        assert!(
+            self.unit_size.is_multiple_of(PAGE_SIZE) && (PAGE_SIZE..=UNIT_SIZE_MAX).contains(&self.unit_size)
+        );
         let units = self.units();
         assert!((1..=MAX_BATCH).contains(&units), "{units} units in a request");
         assert!(self.outputs.len() == units && self.results.len() == units);

@@ -35,7 +35,8 @@ impl<C: UnitCodec> Context for Software<C> {
         request.assert_valid();
         let pages_per_unit = request.unit_size / PAGE_SIZE;
         let units = request.pages.chunks(pages_per_unit);
-        for ((pages, output), result) in units.zip(request.outputs.iter_mut()).zip(request.results.iter_mut()) {
+        for ((pages, output), result) in units.zip(request.outputs.iter_mut()).zip(request.results.iter_mut())
+        {
             *result = match pages {
                 [page] => self.codec.compress_unit(page.as_slice(), output),
                 pages => {

@@ -1,1 +1,44 @@
-//! The compressed pool: store, load, invalidate; entries, LRU, limits, counters, writeback
+//! The compressed pool: pages go in by group and key, come out again byte for byte, and take little room between.
+//!
+//! A *group* is a program or a tenant; a *key* is a page number, up to 2^36 of them, sparse. [`Zswap::store`] takes a
+//! folio of consecutive pages, all or nothing; [`Zswap::load`] gives pages back, keeping the entries or not;
+//! [`Zswap::invalidate`] forgets a range of any length. What is stored can be told from [`Zswap::present`].
+//!
+//! Behaviour, counters and their names follow the Linux zswap. Three things are its own:
+//!
+//! - Entries live in *leaves* of 16 pages ([`LEAF_PAGES`]): table, LRU links and entries of 64 KiB of address space
+//!   in 160 bytes, so that a batch touches three cache lines instead of eight scattered entries.
+//! - A unit of compression may be larger than a page. Its pages share one object; a partial load gives the pages
+//!   asked for and keeps the rest.
+//! - Pages that repeat one 8-byte word take no object at all.
+//!
+//! The state is plain memory from [`sys::house`] and the global allocator: no thread-local storage, no threads, no
+//! file descriptors. It survives `fork` when no call is in progress.
+//!
+//! Lock order: pages pinned by a load, in ascending order; a worker's context; the group; slabs and the allocator.
+
+mod checksum;
+mod config;
+mod counters;
+mod filled;
+mod group;
+mod invalidate;
+mod leaf;
+mod load;
+mod lru;
+mod pool;
+mod shrink;
+mod slab;
+mod store;
+mod sync;
+mod tree;
+mod writeback;
+mod zswap;
+
+pub use acomp::{Page, PAGE_SIZE};
+pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NODES_MAX, POOLS_MAX};
+pub use counters::{Counters, GroupUsage};
+pub use leaf::LEAF_PAGES;
+pub use shrink::ShrinkReport;
+pub use writeback::{FailingWriteback, MemoryWriteback, Writeback, WritebackError};
+pub use zswap::Zswap;

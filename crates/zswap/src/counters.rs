@@ -1,0 +1,115 @@
+//! Counters under the kernel's names.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What happened so far, and what is stored now. The names and their meaning are the Linux zswap's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Pages stored now, those without object included.
+    pub stored_pages: u64,
+    /// Pages stored now as they are, because they did not shrink.
+    pub stored_incompressible_pages: u64,
+    /// Pages stored now that repeat one word and take no object.
+    pub same_filled_pages: u64,
+    /// Bytes of memory taken by the objects of all pools.
+    pub pool_total_size: u64,
+    /// Pages stored since the start, counted a folio at a time once all of it was stored.
+    pub zswpout: u64,
+    /// Pages loaded since the start.
+    pub zswpin: u64,
+    /// Pages written back since the start.
+    pub zswpwb: u64,
+    /// The same, as the debug counters name it.
+    pub written_back_pages: u64,
+    /// Stores that found the pool at or above its maximum.
+    pub pool_limit_hit: u64,
+    /// Attempts to write pages back that failed.
+    pub reject_reclaim_fail: u64,
+    /// Pages refused because the compressor failed on them.
+    pub reject_compress_fail: u64,
+    /// Pages refused because they did not shrink.
+    pub reject_compress_poor: u64,
+    /// Folios refused because no object could be allocated.
+    pub reject_alloc_fail: u64,
+    /// Folios refused because no entry could be allocated.
+    pub reject_kmemcache_fail: u64,
+    /// Pages that could not be decompressed to what was stored.
+    pub decompress_fail: u64,
+}
+
+/// One group's part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupUsage {
+    /// Compressed bytes: what counts against the group's limit.
+    pub zswap: u64,
+    /// Bytes those were before compression.
+    pub zswapped: u64,
+    /// Pages kept as they are.
+    pub incompressible: u64,
+    /// Pages stored since the start.
+    pub zswpout: u64,
+    /// Pages loaded since the start.
+    pub zswpin: u64,
+    /// Pages written back since the start.
+    pub zswpwb: u64,
+}
+
+/// A number that only the holder of a lock changes and anybody may read.
+#[derive(Default)]
+pub(crate) struct Held(AtomicU64);
+
+impl Held {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The caller holds the lock that guards the number, so no locked instruction is needed.
+    pub(crate) fn add(&self, value: u64) {
+        self.0.store(self.get() + value, Ordering::Relaxed);
+    }
+
+    /// As [`Held::add`].
+    pub(crate) fn sub(&self, value: u64) {
+        let now = self.get();
+        debug_assert!(now >= value, "{now} - {value}");
+        self.0.store(now - value, Ordering::Relaxed);
+    }
+}
+
+/// A number anybody may change, approximate in order, exact in sum.
+#[derive(Default)]
+pub(crate) struct Event(AtomicU64);
+
+impl Event {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+/// The rare events of the whole store.
+#[derive(Default)]
+pub(crate) struct Events {
+    pub(crate) pool_limit_hit: Event,
+    pub(crate) reject_reclaim_fail: Event,
+    pub(crate) reject_compress_fail: Event,
+    pub(crate) reject_compress_poor: Event,
+    pub(crate) reject_alloc_fail: Event,
+    pub(crate) reject_kmemcache_fail: Event,
+    pub(crate) decompress_fail: Event,
+}
+
+/// A group's numbers; its lock guards them.
+#[derive(Default)]
+pub(crate) struct GroupNumbers {
+    pub(crate) stored_pages: Held,
+    pub(crate) incompressible: Held,
+    pub(crate) same_filled: Held,
+    pub(crate) bytes: Held,
+    pub(crate) zswpout: Held,
+    pub(crate) zswpin: Held,
+    pub(crate) zswpwb: Held,
+}

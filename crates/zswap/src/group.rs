@@ -1,0 +1,281 @@
+//! One group's entries: its tree and lists under one lock, its limits and its numbers.
+
+use crate::counters::GroupNumbers;
+use crate::leaf::{Entry, Removed, LEAF_BITS, LEAF_PAGES};
+use crate::lru::Lru;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::{lock, Condvar, Mutex, MutexGuard};
+use crate::tree::{Slabs, Tree};
+
+/// A group. Everything in `state` is consistent whenever the lock is free.
+pub(crate) struct GroupCell {
+    state: Mutex<GroupState>,
+    /// Signalled when pages stop being busy and somebody waits for that.
+    idle: Condvar,
+    pub(crate) numbers: GroupNumbers,
+    /// Most compressed bytes; `u64::MAX` for no limit, 0 for no stores at all.
+    pub(crate) limit: AtomicU64,
+    /// Whether the group's pages may be written back.
+    pub(crate) writeback: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct GroupState {
+    pub(crate) tree: Tree,
+    pub(crate) lru: Lru,
+    waiting: u32,
+}
+
+/// Objects taken out of the tables, to be freed once no lock is held. At most two leaves' worth at a time.
+pub(crate) struct Freed {
+    entries: [Entry; Freed::MAX],
+    len: usize,
+}
+
+impl Freed {
+    pub(crate) const MAX: usize = 64;
+
+    pub(crate) fn new() -> Self {
+        Freed { entries: [Entry(0); Freed::MAX], len: 0 }
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.entries[self.len] = entry;
+        self.len += 1;
+    }
+
+    /// Whether another leaf's objects fit.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len + LEAF_PAGES <= Freed::MAX
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Entry] {
+        &self.entries[..self.len]
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+/// One page as it is published.
+#[derive(Clone, Copy)]
+pub(crate) struct Item {
+    /// The entry, or the repeated word.
+    pub(crate) word: u64,
+    pub(crate) same: bool,
+}
+
+/// The part of `[key, key + count)` that lies in the leaf of `key`: the leaf's name in the tree and the pages' mask.
+pub(crate) fn leaf_part(key: u64, count: u64) -> (u32, u16) {
+    let slot = (key & (LEAF_PAGES as u64 - 1)) as u32;
+    let pages = count.min(u64::from(LEAF_PAGES as u32 - slot)) as u32;
+    ((key >> LEAF_BITS) as u32, (((1u32 << pages) - 1) << slot) as u16)
+}
+
+/// The places of the bits that are set, ascending.
+pub(crate) fn slots(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (slot < LEAF_PAGES).then_some(slot)
+    })
+}
+
+impl GroupCell {
+    pub(crate) fn new() -> Self {
+        GroupCell {
+            state: Mutex::new(GroupState::default()),
+            idle: Condvar::new(),
+            numbers: GroupNumbers::default(),
+            limit: AtomicU64::new(u64::MAX),
+            writeback: AtomicBool::new(true),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, GroupState> {
+        lock(&self.state)
+    }
+
+    /// Waits until some pages are no longer busy. Callers hold no context, no lock but this, and no pages that a
+    /// reader with lower keys could want.
+    pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState> {
+        state.waiting += 1;
+        let mut state = self.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.waiting -= 1;
+        state
+    }
+
+    /// Ends the pages' being busy.
+    pub(crate) fn unpin(&self, state: &mut GroupState, slabs: &Slabs, name: u32, mask: u16) {
+        let leaf = state.tree.leaf(slabs, name);
+        assert!(leaf.busy & mask == mask, "pages are unpinned by who pinned them");
+        leaf.busy &= !mask;
+        if state.waiting > 0 {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Whether any page of the range is being read.
+    pub(crate) fn is_busy(
+        &self,
+        state: &mut GroupState,
+        slabs: &Slabs,
+        mut key: u64,
+        mut count: u64,
+    ) -> bool {
+        while count > 0 {
+            let (key_high, mask) = leaf_part(key, count);
+            if let Some(name) = state.tree.find(slabs, key_high) {
+                if state.tree.leaf(slabs, name).busy & mask != 0 {
+                    return true;
+                }
+            }
+            key += u64::from(mask.count_ones());
+            count -= u64::from(mask.count_ones());
+        }
+        false
+    }
+
+    /// Takes the pages of `mask`, all present and idle, out of a leaf; their objects go to `freed`. A leaf left empty
+    /// goes too.
+    pub(crate) fn remove(
+        &self,
+        state: &mut GroupState,
+        slabs: &Slabs,
+        name: u32,
+        mask: u16,
+        freed: &mut Freed,
+    ) {
+        self.take_out(state, slabs, name, mask, freed);
+        let leaf = state.tree.leaf(slabs, name);
+        let (key_high, present, objects) = (leaf.key_high, leaf.present(), leaf.objects());
+        if objects == 0 {
+            state.lru.remove(&mut state.tree, slabs, name);
+        }
+        if present == 0 {
+            state.tree.remove(slabs, key_high);
+        }
+    }
+
+    fn take_out(&self, state: &mut GroupState, slabs: &Slabs, name: u32, mask: u16, freed: &mut Freed) {
+        let leaf = state.tree.leaf(slabs, name);
+        let (mut bytes, mut raw, mut same) = (0, 0, 0);
+        for slot in slots(mask) {
+            match leaf.remove(slot) {
+                Removed::Same => same += 1,
+                Removed::Part(entry) => raw += u64::from(entry.is_raw()),
+                Removed::Object(entry) => {
+                    raw += u64::from(entry.is_raw());
+                    bytes += entry.len() as u64;
+                    freed.push(entry);
+                }
+            }
+        }
+        self.numbers.stored_pages.sub(u64::from(mask.count_ones()));
+        if bytes > 0 {
+            self.numbers.bytes.sub(bytes);
+        }
+        if raw > 0 {
+            self.numbers.incompressible.sub(raw);
+        }
+        if same > 0 {
+            self.numbers.same_filled.sub(same);
+        }
+    }
+
+    /// Publishes consecutive pages, replacing what was there, and makes their leaves the youngest of `node`: the
+    /// table first, the list last. No page of the range is busy. `bytes` is what the pages' objects weigh.
+    ///
+    /// # Errors
+    /// When there is no memory for a leaf; nothing was published then.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn publish(
+        &self,
+        state: &mut GroupState,
+        slabs: &Slabs,
+        key: u64,
+        items: &[Item],
+        sums: Option<&[u32]>,
+        bytes: u64,
+        node: usize,
+        freed: &mut Freed,
+    ) -> Result<(), std::io::Error> {
+        const LEAVES_MAX: usize = crate::store::BATCH_PAGES_MAX / LEAF_PAGES + 1;
+        let mut names = [0u32; LEAVES_MAX];
+        let mut made = 0;
+        let (mut at, mut left) = (key, items.len() as u64);
+        while left > 0 {
+            let (key_high, mask) = leaf_part(at, left);
+            match state.tree.make(slabs, key_high) {
+                Ok(name) => names[made] = name,
+                Err(error) => {
+                    for &name in &names[..made] {
+                        let leaf = state.tree.leaf(slabs, name);
+                        if leaf.present() == 0 {
+                            let key_high = leaf.key_high;
+                            state.tree.remove(slabs, key_high);
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+            made += 1;
+            at += u64::from(mask.count_ones());
+            left -= u64::from(mask.count_ones());
+        }
+        let mut done = 0;
+        for &name in &names[..made] {
+            let (_, mask) = leaf_part(key + done as u64, (items.len() - done) as u64);
+            let old = state.tree.leaf(slabs, name).present() & mask;
+            if old != 0 {
+                self.take_out(state, slabs, name, old, freed);
+            }
+            let pages = mask.count_ones() as usize;
+            let leaf = state.tree.leaf(slabs, name);
+            let first = mask.trailing_zeros() as usize;
+            for (slot, item) in (first..).zip(&items[done..done + pages]) {
+                leaf.insert(slot, item.word, item.same);
+            }
+            leaf.referenced = true;
+            let objects = leaf.objects();
+            if let Some(sums) = sums {
+                state.tree.sums(slabs, name)[first..first + pages].copy_from_slice(&sums[done..done + pages]);
+            }
+            if objects != 0 {
+                state.lru.touch(&mut state.tree, slabs, name, node);
+            } else {
+                state.lru.remove(&mut state.tree, slabs, name);
+            }
+            done += pages;
+        }
+        let (mut raw, mut same) = (0, 0);
+        for item in items {
+            same += u64::from(item.same);
+            raw += u64::from(!item.same && Entry(item.word).is_raw());
+        }
+        self.numbers.stored_pages.add(items.len() as u64);
+        self.numbers.bytes.add(bytes);
+        if raw > 0 {
+            self.numbers.incompressible.add(raw);
+        }
+        if same > 0 {
+            self.numbers.same_filled.add(same);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_at_leaves() {
+        assert_eq!(leaf_part(0, 64), (0, 0xFFFF));
+        assert_eq!(leaf_part(0x35, 3), (3, 0b1110_0000));
+        assert_eq!(leaf_part(0x3F, u64::MAX), (3, 0x8000));
+        assert_eq!(slots(0b1010_0000_0000_0001).collect::<Vec<_>>(), [0, 13, 15]);
+        assert_eq!(slots(0).count(), 0);
+    }
+}

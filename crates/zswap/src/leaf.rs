@@ -1,0 +1,274 @@
+//! Sixteen pages' entries, side by side.
+//!
+//! ```text
+//!   0         128        132       134    136    138          140    144    148    152  153         160     224
+//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-------+
+//!   | 16 words | key >> 4 | present | same | busy | writing    | -    | prev | next |list|referenced| - sums|
+//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-------+
+//!   word: same-filled page: the repeated word.
+//!         else  63..32 handle | 31..16 length - 1 | 15..12 page within unit | 11..8 pages of unit - 1 | 7..5 pool |
+//!               4..2 node | 1..0 unused
+//! ```
+//!
+//! Entries of sixteen neighbours together, instead of an entry, a table slot and two links for each page, is what
+//! makes a batch cheap and the metadata small: 10 bytes a page in a full leaf, 14 with checksums. The price is that
+//! age is told for 64 KiB of address space at once: folios are stored whole, so their pages have one age anyway.
+//!
+//! A unit's pages never straddle two leaves. Each page of a unit repeats the unit's handle; the object is freed with
+//! the last page of its unit.
+
+use acomp::PAGE_SIZE;
+
+/// Pages whose entries share a leaf.
+pub const LEAF_PAGES: usize = 16;
+pub(crate) const LEAF_BITS: u32 = 4;
+
+/// What is known of a stored page that has an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(pub(crate) u64);
+
+impl Entry {
+    pub(crate) fn new(
+        handle: u32,
+        len: usize,
+        position: usize,
+        pages: usize,
+        pool: usize,
+        node: usize,
+    ) -> Self {
+        debug_assert!((1..=pages * PAGE_SIZE).contains(&len) && pages <= LEAF_PAGES && position < pages);
+        debug_assert!(pool < 8 && node < 8);
+        Entry(
+            u64::from(handle) << 32
+                | (len as u64 - 1) << 16
+                | (position as u64) << 12
+                | (pages as u64 - 1) << 8
+                | (pool as u64) << 5
+                | (node as u64) << 2,
+        )
+    }
+
+    /// The same entry for another page of its unit.
+    pub(crate) fn at(self, position: usize) -> Self {
+        debug_assert!(position < self.pages());
+        Entry(self.0 & !(0xF << 12) | (position as u64) << 12)
+    }
+
+    pub(crate) fn handle(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Bytes of the object.
+    pub(crate) fn len(self) -> usize {
+        ((self.0 >> 16) as u16) as usize + 1
+    }
+
+    /// The page's place in its unit.
+    pub(crate) fn position(self) -> usize {
+        (self.0 >> 12) as usize & 0xF
+    }
+
+    /// Pages of the unit.
+    pub(crate) fn pages(self) -> usize {
+        ((self.0 >> 8) as usize & 0xF) + 1
+    }
+
+    pub(crate) fn pool(self) -> usize {
+        (self.0 >> 5) as usize & 7
+    }
+
+    #[cfg(test)]
+    pub(crate) fn node(self) -> usize {
+        (self.0 >> 2) as usize & 7
+    }
+
+    /// Whether the unit is kept as it was.
+    pub(crate) fn is_raw(self) -> bool {
+        self.len() == self.pages() * PAGE_SIZE
+    }
+
+    /// Whether both name the same object.
+    pub(crate) fn same_object(self, other: Entry) -> bool {
+        self.handle() == other.handle() && self.pool() == other.pool()
+    }
+}
+
+/// The leaf itself, as it lies in its slab; checksums, one a page, follow it when they are kept.
+#[repr(C)]
+pub(crate) struct Leaf {
+    words: [u64; LEAF_PAGES],
+    /// The keys' bits above the page within the leaf.
+    pub(crate) key_high: u32,
+    /// Which pages are stored.
+    present: u16,
+    /// Which of them repeat one word.
+    same: u16,
+    /// Which of them are being read: they may not go, nor change.
+    pub(crate) busy: u16,
+    /// Which of them are being written back and have not changed since.
+    writing: u16,
+    _reserved: u32,
+    /// LRU neighbours by name; 0 at the ends.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// The list the leaf is on: its node + 1, or 0 when on none.
+    pub(crate) list: u8,
+    /// Whether the leaf's next turn to be written back is skipped.
+    pub(crate) referenced: bool,
+}
+
+pub(crate) const LEAF_BYTES: usize = 160;
+pub(crate) const LEAF_BYTES_WITH_SUMS: usize = LEAF_BYTES + 4 * LEAF_PAGES;
+const _: () = assert!(size_of::<Leaf>() == LEAF_BYTES);
+
+impl Leaf {
+    pub(crate) fn present(&self) -> u16 {
+        self.present
+    }
+
+    /// Pages that have an object.
+    pub(crate) fn objects(&self) -> u16 {
+        self.present & !self.same
+    }
+
+    /// The repeated word of a page without object.
+    pub(crate) fn same_word(&self, slot: usize) -> Option<u64> {
+        (self.same >> slot & 1 == 1).then(|| self.words[slot])
+    }
+
+    /// The entry of a page with an object.
+    pub(crate) fn entry(&self, slot: usize) -> Entry {
+        debug_assert!(self.objects() >> slot & 1 == 1);
+        Entry(self.words[slot])
+    }
+
+    /// Publishes a page. The slot must be free.
+    pub(crate) fn insert(&mut self, slot: usize, word: u64, same: bool) {
+        assert!(self.present >> slot & 1 == 0 && self.busy >> slot & 1 == 0);
+        self.present |= 1 << slot;
+        self.same |= u16::from(same) << slot;
+        self.words[slot] = word;
+    }
+
+    /// The pages still stored of the unit that the page at `slot` belongs to.
+    pub(crate) fn unit_of(&self, slot: usize) -> u16 {
+        let entry = self.entry(slot);
+        if entry.pages() == 1 {
+            return 1 << slot;
+        }
+        let first = slot - entry.position();
+        let objects = self.objects();
+        (first..first + entry.pages())
+            .filter(|&other| objects >> other & 1 == 1 && Entry(self.words[other]).same_object(entry))
+            .fold(0, |mask, other| mask | 1 << other)
+    }
+
+    /// Takes a page out. Answers its entry when that was the last page of its unit: the object is the caller's to free.
+    pub(crate) fn remove(&mut self, slot: usize) -> Removed {
+        let bit = 1u16 << slot;
+        assert!(self.present & bit != 0 && self.busy & bit == 0);
+        let removed = if self.same & bit != 0 {
+            Removed::Same
+        } else {
+            let last = self.unit_of(slot) == bit;
+            let entry = self.entry(slot);
+            if last {
+                Removed::Object(entry)
+            } else {
+                Removed::Part(entry)
+            }
+        };
+        self.present &= !bit;
+        self.same &= !bit;
+        self.writing &= !bit;
+        removed
+    }
+
+    /// Notes that the pages are being written back.
+    pub(crate) fn begin_writing(&mut self, mask: u16) {
+        assert!(self.writing == 0 && mask & !self.objects() == 0);
+        self.writing = mask;
+    }
+
+    /// Which pages are being written back and have not changed.
+    pub(crate) fn writing(&self) -> u16 {
+        self.writing
+    }
+
+    /// Which of the pages noted neither went nor changed since.
+    pub(crate) fn end_writing(&mut self) -> u16 {
+        std::mem::take(&mut self.writing)
+    }
+}
+
+/// What left a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// A page without object.
+    Same,
+    /// A page whose unit has other pages yet.
+    Part(Entry),
+    /// The last page of its unit.
+    Object(Entry),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Leaf {
+        // SAFETY: all fields are integers and a bool, for which zeroes are values.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn an_entry_keeps_every_field_at_its_limits() {
+        for (handle, len, position, pages, pool, node) in [
+            (u32::MAX, 65536, 15, 16, 7, 7),
+            (1, 1, 0, 1, 0, 0),
+            (77, 4096, 0, 1, 3, 5),
+            (78, 4097, 1, 2, 4, 1),
+        ] {
+            let entry = Entry::new(handle, len, position, pages, pool, node);
+            assert_eq!(
+                (entry.handle(), entry.len(), entry.position(), entry.pages(), entry.pool(), entry.node()),
+                (handle, len, position, pages, pool, node)
+            );
+            assert_eq!(entry.is_raw(), len == pages * 4096);
+        }
+    }
+
+    #[test]
+    fn an_object_goes_with_the_last_page_of_its_unit() {
+        let mut leaf = empty();
+        let unit = Entry::new(9, 5000, 0, 4, 1, 0);
+        for position in 0..4 {
+            leaf.insert(4 + position, unit.at(position).0, false);
+        }
+        leaf.insert(8, Entry::new(9, 100, 0, 1, 2, 0).0, false);
+        assert_eq!(leaf.unit_of(6), 0xF0);
+        assert_eq!(leaf.remove(5), Removed::Part(unit.at(1)));
+        // A newer page in the unit's range is not of the unit.
+        leaf.insert(5, Entry::new(10, 50, 0, 1, 1, 0).0, false);
+        assert_eq!(leaf.unit_of(7), 0xD0);
+        assert_eq!(leaf.remove(4), Removed::Part(unit));
+        assert_eq!(leaf.remove(7), Removed::Part(unit.at(3)));
+        assert_eq!(leaf.remove(6), Removed::Object(unit.at(2)));
+        leaf.insert(6, 42, true);
+        assert_eq!(leaf.same_word(6), Some(42));
+        assert_eq!(leaf.remove(6), Removed::Same);
+        assert_eq!(leaf.present(), 1 << 5 | 1 << 8);
+    }
+
+    #[test]
+    fn a_change_ends_a_page_s_writing() {
+        let mut leaf = empty();
+        for slot in 0..3 {
+            leaf.insert(slot, Entry::new(slot as u32 + 1, 10, 0, 1, 0, 0).0, false);
+        }
+        leaf.begin_writing(0b111);
+        leaf.remove(1);
+        leaf.insert(1, Entry::new(2, 10, 0, 1, 0, 0).0, false);
+        assert_eq!(leaf.end_writing(), 0b101);
+    }
+}

@@ -1,0 +1,401 @@
+//! A page's way out: entries pinned, objects decompressed in batches with no lock held, entries removed at the end.
+
+use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
+
+use crate::config::{Group, Keep, LoadError};
+use crate::group::{leaf_part, slots, Freed, GroupCell, GroupState};
+use crate::leaf::{Entry, LEAF_PAGES};
+use crate::sync::MutexGuard;
+use crate::zswap::{handle_of, in_range};
+use crate::{checksum, filled, Zswap};
+
+/// Most pages whose entries are read at a time.
+const CHUNK: usize = 64;
+
+/// Entries of up to 64 pages, copied from the tables while their pages are pinned; page by page as asked for.
+pub(crate) struct Chunk {
+    words: [u64; CHUNK],
+    /// Which words are repeated words, by index.
+    same: u64,
+    sums: [u32; CHUNK],
+    len: usize,
+}
+
+impl Chunk {
+    pub(crate) fn new() -> Self {
+        Chunk { words: [0; CHUNK], same: 0, sums: [0; CHUNK], len: 0 }
+    }
+
+    fn entry(&self, index: usize) -> Option<Entry> {
+        (self.same >> index & 1 == 0).then(|| Entry(self.words[index]))
+    }
+
+    /// Adds the pages of `mask` of a leaf.
+    pub(crate) fn add(&mut self, zswap: &Zswap, state: &mut GroupState, name: u32, mask: u16) {
+        let sums = zswap.config.verify.then(|| *state.tree.sums(&zswap.slabs, name));
+        let leaf = state.tree.leaf(&zswap.slabs, name);
+        for slot in slots(mask) {
+            let at = self.len;
+            match leaf.same_word(slot) {
+                Some(word) => {
+                    self.words[at] = word;
+                    self.same |= 1 << at;
+                }
+                None => self.words[at] = leaf.entry(slot).0,
+            }
+            if let Some(sums) = &sums {
+                self.sums[at] = sums[slot];
+            }
+            self.len += 1;
+        }
+    }
+}
+
+/// The pages of a chunk of keys, cut at leaves: key bits of the leaf and mask within.
+fn parts(key: u64, mask: u64) -> impl Iterator<Item = (u32, u16)> {
+    let mut done = 0;
+    let count = u64::from(64 - mask.leading_zeros());
+    std::iter::from_fn(move || {
+        (done < count).then(|| {
+            let (key_high, all) = leaf_part(key + done, count - done);
+            let part = ((mask >> done) as u16) << all.trailing_zeros() & all;
+            done += u64::from(all.count_ones());
+            (key_high, part)
+        })
+    })
+    .filter(|&(_, part)| part != 0)
+}
+
+/// Pages of the chunk that starts at page `done` of a request: chunks end with leaves, so that no unit is in two.
+fn chunk_len(key: u64, done: usize, left: usize) -> usize {
+    left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
+}
+
+/// The lowest `count` bits.
+fn ones(count: usize) -> u64 {
+    match count {
+        0 => 0,
+        count => !0 >> (64 - count),
+    }
+}
+
+impl Zswap {
+    /// Loads consecutive pages from `key`.
+    ///
+    /// # Errors
+    /// [`LoadError`], when any page is missing or damaged; no entry was removed then.
+    pub fn load(&self, group: Group, key: u64, pages: &mut [&mut Page], keep: Keep) -> Result<(), LoadError> {
+        let missing = LoadError::Missing { index: 0 };
+        if !in_range(key, pages.len() as u64) {
+            return Err(missing);
+        }
+        let Some(cell) = self.group(group) else { return Err(missing) };
+        let mut done = 0;
+        let mut result = Ok(());
+        let mut rest = &mut *pages;
+        while !rest.is_empty() {
+            let (pages, later) = rest.split_at_mut(chunk_len(key, done, rest.len()));
+            rest = later;
+            let mask = ones(pages.len());
+            if let Err(error) = self.load_chunk(cell, key + done as u64, mask, pages) {
+                result = Err(at_index(error, done));
+                break;
+            }
+            if keep == Keep::Shared {
+                self.end_chunk(cell, key + done as u64, mask, keep);
+            }
+            done += pages.len();
+        }
+        if keep == Keep::Exclusive {
+            // Every page is here, or none will go.
+            let mut ended = 0;
+            while ended < done {
+                let count = chunk_len(key, ended, done - ended);
+                let key = key + ended as u64;
+                match result {
+                    Ok(()) => self.end_chunk(cell, key, ones(count), keep),
+                    Err(_) => {
+                        let mut state = cell.lock();
+                        self.unpin_chunk(cell, &mut state, key, ones(count));
+                    }
+                }
+                ended += count;
+            }
+        }
+        result
+    }
+
+    /// Loads the pages of `mask`, bit `i` being key `key + i`: `pages` has one page a set bit, in order. For ranges
+    /// of which [`present`](Zswap::present) said what is stored.
+    ///
+    /// # Errors
+    /// As [`load`](Zswap::load); an index counts `pages`.
+    ///
+    /// # Panics
+    /// When `pages` and the mask do not agree.
+    pub fn load_masked(
+        &self,
+        group: Group,
+        key: u64,
+        mask: u64,
+        pages: &mut [&mut Page],
+        keep: Keep,
+    ) -> Result<(), LoadError> {
+        assert_eq!(pages.len(), mask.count_ones() as usize, "a page for each bit");
+        if mask == 0 {
+            return Ok(());
+        }
+        let missing = LoadError::Missing { index: 0 };
+        if !in_range(key, u64::from(64 - mask.leading_zeros())) {
+            return Err(missing);
+        }
+        let Some(cell) = self.group(group) else { return Err(missing) };
+        self.load_chunk(cell, key, mask, pages)?;
+        self.end_chunk(cell, key, mask, keep);
+        Ok(())
+    }
+
+    /// Pins and decompresses up to 64 pages. They are pinned afterwards exactly when that succeeded.
+    fn load_chunk(
+        &self,
+        cell: &GroupCell,
+        key: u64,
+        mask: u64,
+        pages: &mut [&mut Page],
+    ) -> Result<(), LoadError> {
+        let mut chunk = Chunk::new();
+        self.pin_chunk(cell, key, mask, &mut chunk)?;
+        if let Err(index) = self.decompress(&chunk, pages) {
+            self.events.decompress_fail.add(1);
+            let mut state = cell.lock();
+            self.unpin_chunk(cell, &mut state, key, mask);
+            return Err(LoadError::Damaged { index });
+        }
+        Ok(())
+    }
+
+    /// Pins the pages, all of them present and none busy, and copies their entries. Waits for busy ones; since every
+    /// load pins in ascending order, waiting while holding lower ones cannot go round in circles.
+    fn pin_chunk(&self, cell: &GroupCell, key: u64, mask: u64, chunk: &mut Chunk) -> Result<(), LoadError> {
+        let mut state = cell.lock();
+        'again: loop {
+            let mut seen = 0;
+            for (key_high, part) in parts(key, mask) {
+                let found = state.tree.find(&self.slabs, key_high);
+                let present = found.map_or(0, |name| state.tree.leaf(&self.slabs, name).present());
+                if present & part != part {
+                    let before = part & ((1u16 << (part & !present).trailing_zeros()) - 1);
+                    return Err(LoadError::Missing { index: seen + before.count_ones() as usize });
+                }
+                seen += part.count_ones() as usize;
+                let name = found.expect("it has pages");
+                if state.tree.leaf(&self.slabs, name).busy & self.with_units(&mut state, name, part) != 0 {
+                    state = cell.wait(state);
+                    continue 'again;
+                }
+            }
+            break;
+        }
+        for (key_high, part) in parts(key, mask) {
+            let name = state.tree.find(&self.slabs, key_high).expect("found above");
+            let all = self.with_units(&mut state, name, part);
+            state.tree.leaf(&self.slabs, name).busy |= all;
+            chunk.add(self, &mut state, name, part);
+        }
+        Ok(())
+    }
+
+    /// The pages of a leaf and those that share their objects.
+    pub(crate) fn with_units(&self, state: &mut GroupState, name: u32, part: u16) -> u16 {
+        if self.unit_pages == 1 {
+            return part;
+        }
+        let leaf = state.tree.leaf(&self.slabs, name);
+        slots(part & leaf.objects()).fold(part, |all, slot| all | leaf.unit_of(slot))
+    }
+
+    fn unpin_chunk(&self, cell: &GroupCell, state: &mut MutexGuard<'_, GroupState>, key: u64, mask: u64) {
+        for (key_high, part) in parts(key, mask) {
+            let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
+            let all = self.with_units(state, name, part);
+            cell.unpin(state, &self.slabs, name, all);
+        }
+    }
+
+    /// Ends the load of pages that were decompressed: unpins them, and takes them out or gives them a second chance.
+    fn end_chunk(&self, cell: &GroupCell, key: u64, mask: u64, keep: Keep) {
+        let mut freed = Freed::new();
+        let mut state = cell.lock();
+        for (key_high, part) in parts(key, mask) {
+            let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
+            let all = self.with_units(&mut state, name, part);
+            cell.unpin(&mut state, &self.slabs, name, all);
+            match keep {
+                Keep::Exclusive => cell.remove(&mut state, &self.slabs, name, part, &mut freed),
+                Keep::Shared => state.tree.leaf(&self.slabs, name).referenced = true,
+            }
+        }
+        cell.numbers.zswpin.add(u64::from(mask.count_ones()));
+        drop(state);
+        self.free(&mut freed);
+    }
+
+    /// Makes the pages of a chunk. The objects stay meanwhile, since their pages are pinned. Answers the index of a
+    /// page that could not be made.
+    pub(crate) fn decompress(&self, chunk: &Chunk, pages: &mut [&mut Page]) -> Result<(), usize> {
+        assert_eq!(chunk.len, pages.len());
+        let cpu = self.cpu_hint();
+        let mut at = 0;
+        while at < chunk.len {
+            let Some(entry) = chunk.entry(at) else {
+                filled::fill(pages[at], chunk.words[at]);
+                at += 1;
+                continue;
+            };
+            if entry.is_raw() {
+                self.copy_raw(entry, pages[at]);
+                at += 1;
+                continue;
+            }
+            at = self.decompress_batch(chunk, at, entry.pool(), pages, cpu)?;
+        }
+        if self.config.verify {
+            for (index, page) in pages.iter().enumerate() {
+                if checksum::of(page) != chunk.sums[index] {
+                    return Err(index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_raw(&self, entry: Entry, page: &mut Page) {
+        let objects = &self.pools.of_objects(entry.pool()).objects;
+        let object = objects.read(handle_of(entry));
+        let (head, tail) = (object.head(), object.tail());
+        let start = entry.position() * PAGE_SIZE;
+        let (first, second) = piece(head, tail, start);
+        page[..first.len()].copy_from_slice(first);
+        page[first.len()..].copy_from_slice(second);
+    }
+
+    /// Decompresses one batch of units from page `from` on, passing over pages without one; answers where the next
+    /// batch starts.
+    fn decompress_batch(
+        &self,
+        chunk: &Chunk,
+        from: usize,
+        pool_id: usize,
+        pages: &mut [&mut Page],
+        cpu: usize,
+    ) -> Result<usize, usize> {
+        let pool = self.pools.of_objects(pool_id);
+        // Consecutive pages of one object are one unit.
+        let mut units = [(0u8, 0u8); MAX_BATCH];
+        let (mut len, mut at) = (0, from);
+        while at < chunk.len && len < pool.batch {
+            let Some(entry) = chunk.entry(at) else { break };
+            if entry.is_raw() || entry.pool() != pool_id {
+                break;
+            }
+            let same = |index: &usize| chunk.entry(*index).is_some_and(|other| other.same_object(entry));
+            let run = (at..chunk.len).take_while(same).count();
+            units[len] = (at as u8, run as u8);
+            len += 1;
+            at += run;
+        }
+        let units = &units[..len];
+
+        let mut worker = pool.worker(cpu);
+        let worker = &mut *worker;
+        let guards: [Option<zsmalloc::ReadGuard<'_>>; MAX_BATCH] = std::array::from_fn(|n| {
+            let entry = Entry(chunk.words[units.get(n)?.0 as usize]);
+            Some(pool.objects.read(handle_of(entry)))
+        });
+        let objects: [Object<'_>; MAX_BATCH] = std::array::from_fn(|n| match &guards[n] {
+            Some(guard) => Object { head: guard.head(), tail: guard.tail() },
+            None => Object::default(),
+        });
+        let mut results = [Err(UnitError::Failed); MAX_BATCH];
+        {
+            let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
+            let mut rest = pages[from..at].iter_mut();
+            let mut outputs: [&mut [u8]; MAX_BATCH] = std::array::from_fn(|n| {
+                let Some(&(first, run)) = units.get(n) else { return &mut [][..] };
+                let page = rest.next().expect("the unit's first page");
+                for _ in 1..run {
+                    rest.next();
+                }
+                match Entry(chunk.words[first as usize]).pages() {
+                    1 => page.as_mut_slice(),
+                    pages => &mut rooms.next().expect("a room a unit")[..pages * PAGE_SIZE],
+                }
+            });
+            worker.context.decompress(&mut DecompressRequest {
+                objects: &objects[..len],
+                outputs: &mut outputs[..len],
+                results: &mut results[..len],
+            });
+        }
+        let mut rooms = worker.buffers.chunks_exact(self.config.unit_size);
+        for (&(first, run), result) in units.iter().zip(&results) {
+            let (first, run) = (first as usize, run as usize);
+            let unit_pages = Entry(chunk.words[first]).pages();
+            if *result != Ok(unit_pages * PAGE_SIZE) {
+                return Err(first);
+            }
+            if unit_pages > 1 {
+                let room = rooms.next().expect("a room a unit");
+                let words = &chunk.words[first..first + run];
+                for (page, &word) in pages[first..first + run].iter_mut().zip(words) {
+                    let start = Entry(word).position() * PAGE_SIZE;
+                    page.copy_from_slice(&room[start..start + PAGE_SIZE]);
+                }
+            }
+        }
+        Ok(at)
+    }
+}
+
+/// A page's bytes from `start` of an object in two pieces.
+fn piece<'a>(head: &'a [u8], tail: &'a [u8], start: usize) -> (&'a [u8], &'a [u8]) {
+    let end = start + PAGE_SIZE;
+    let cut = head.len();
+    let first = &head[start.min(cut)..end.min(cut)];
+    let second = &tail[start.saturating_sub(cut)..end.saturating_sub(cut)];
+    (first, second)
+}
+
+fn at_index(error: LoadError, done: usize) -> LoadError {
+    match error {
+        LoadError::Missing { index } => LoadError::Missing { index: index + done },
+        LoadError::Damaged { index } => LoadError::Damaged { index: index + done },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_cut_at_leaves() {
+        let all: Vec<_> = parts(0x1E, ones(20)).collect();
+        assert_eq!(all, [(1, 0xC000), (2, 0xFFFF), (3, 0b11)]);
+        let some: Vec<_> = parts(0x1E, 0b1000_0000_0000_0000_0001).collect();
+        assert_eq!(some, [(1, 0x4000), (3, 0b10)]);
+        assert_eq!(parts(0, ones(64)).count(), 4);
+    }
+
+    #[test]
+    fn a_page_is_found_in_an_object_of_two_pieces() {
+        let bytes: Vec<u8> = (0..4 * PAGE_SIZE).map(|at| (at / 100) as u8).collect();
+        for cut in [0, 1, 4096, 6000, 8192, 16384] {
+            let (head, tail) = bytes.split_at(cut);
+            for position in 0..4 {
+                let start = position * PAGE_SIZE;
+                let (first, second) = piece(head, tail, start);
+                assert_eq!([first, second].concat(), &bytes[start..start + PAGE_SIZE]);
+            }
+        }
+    }
+}

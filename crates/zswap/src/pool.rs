@@ -1,0 +1,215 @@
+//! Pools: one compressor each, with its contexts and its zsmalloc arena. One is current; older ones drain.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+use acomp::{Algorithm, Context, MAX_BATCH};
+
+use crate::config::{Config, Error, POOLS_MAX};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{lock, try_lock, Mutex, MutexGuard};
+
+/// A pool's living parts.
+pub(crate) struct Pool {
+    pub(crate) algorithm: Arc<dyn Algorithm>,
+    pub(crate) objects: zsmalloc::Pool,
+    /// Units in one request.
+    pub(crate) batch: usize,
+    workers: Box<[Mutex<Worker>]>,
+}
+
+/// What one request at a time works with: made with the pool, gone with the pool, whatever CPU or thread comes by.
+pub(crate) struct Worker {
+    pub(crate) context: Box<dyn Context>,
+    /// One unit of room for each unit of a batch: destinations of compressions, and of units larger than a page.
+    pub(crate) buffers: Box<[u8]>,
+}
+
+/// Room for units a worker has at most, so that large units do not mean large workers.
+const BUFFERS_BYTES_MAX: usize = 128 * 1024;
+
+impl Pool {
+    pub(crate) fn new(
+        config: &Config,
+        contexts: usize,
+        nodes: usize,
+        algorithm: Arc<dyn Algorithm>,
+    ) -> Result<Self, Error> {
+        let wish = match (config.batch, algorithm.batch_size()) {
+            (0, 0 | 1) => MAX_BATCH,
+            (0, own) => own,
+            (set, _) => set,
+        };
+        let batch = wish.min(MAX_BATCH).min(BUFFERS_BYTES_MAX / config.unit_size).max(1);
+        let worker = || -> Result<_, Error> {
+            let buffers = vec![0; batch * config.unit_size].into_boxed_slice();
+            Ok(Mutex::new(Worker { context: algorithm.context()?, buffers }))
+        };
+        let workers = (0..contexts).map(|_| worker()).collect::<Result<_, _>>()?;
+        let objects = zsmalloc::Pool::new(&zsmalloc::Config { chain: config.chain, nodes: nodes as u8 })?;
+        Ok(Pool { algorithm, objects, batch, workers })
+    }
+
+    /// A worker that is free, near `hint`; else the hint's own, when it becomes free. Whoever holds a worker never
+    /// waits for busy pages or for a group.
+    pub(crate) fn worker(&self, hint: usize) -> MutexGuard<'_, Worker> {
+        let first = hint % self.workers.len();
+        let (before, from) = self.workers.split_at(first);
+        let free = from.iter().chain(before).find_map(try_lock);
+        free.unwrap_or_else(|| lock(&self.workers[first]))
+    }
+}
+
+/// States of a slot beyond any count of references.
+const EMPTY: usize = usize::MAX;
+const DYING: usize = usize::MAX - 1;
+const REFS_MAX: usize = usize::MAX / 2;
+
+/// Room for a pool. `refs` counts whatever needs it: every object in it, requests in progress, and being current.
+/// The one who takes the last reference away, and finds nobody else came by, takes the pool down.
+struct Slot {
+    refs: AtomicUsize,
+    pool: UnsafeCell<Option<Pool>>,
+}
+
+/// All pools of a store.
+pub(crate) struct Pools {
+    slots: [Slot; POOLS_MAX],
+    current: AtomicUsize,
+    switching: Mutex<()>,
+}
+
+// SAFETY: a slot's pool is shared only by holders of references, and Pool is Sync but for `Box<dyn Context>`, which is
+// Send and behind a Mutex. It is written only by the switcher of an EMPTY slot, under `switching`, and dropped only by
+// the one thread that turned 0 references to DYING.
+unsafe impl Sync for Pools {}
+
+/// References to a pool, given back on drop unless they were handed to objects.
+pub(crate) struct PoolRefs<'a> {
+    pools: &'a Pools,
+    pub(crate) id: usize,
+    count: usize,
+}
+
+impl Pools {
+    pub(crate) fn new(first: Pool) -> Self {
+        let slot = || Slot { refs: AtomicUsize::new(EMPTY), pool: UnsafeCell::new(None) };
+        let pools = Pools {
+            slots: std::array::from_fn(|_| slot()),
+            current: AtomicUsize::new(0),
+            switching: Mutex::new(()),
+        };
+        // SAFETY: nobody else knows the pools yet.
+        unsafe { *pools.slots[0].pool.get() = Some(first) };
+        pools.slots[0].refs.store(1, Ordering::Release);
+        pools
+    }
+
+    fn try_get(&self, id: usize, count: usize) -> Option<PoolRefs<'_>> {
+        let refs = &self.slots[id].refs;
+        let mut now = refs.load(Ordering::Relaxed);
+        loop {
+            if now > REFS_MAX {
+                return None;
+            }
+            match refs.compare_exchange_weak(now, now + count, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(PoolRefs { pools: self, id, count }),
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// The current pool, with `count` references.
+    pub(crate) fn current(&self, count: usize) -> PoolRefs<'_> {
+        loop {
+            let id = self.current.load(Ordering::Acquire);
+            if let Some(refs) = self.try_get(id, count) {
+                return refs;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The pool of objects that cannot go meanwhile: their pages are pinned, or they were just taken out of the
+    /// tables by the caller, who has not freed them yet.
+    pub(crate) fn of_objects(&self, id: usize) -> &Pool {
+        debug_assert!((1..=REFS_MAX).contains(&self.slots[id].refs.load(Ordering::Relaxed)));
+        // SAFETY: each object holds a reference, so the pool stays.
+        unsafe { (*self.slots[id].pool.get()).as_ref().expect("referenced pools exist") }
+    }
+
+    /// Every pool that is alive, one after the other.
+    pub(crate) fn each(&self) -> impl Iterator<Item = PoolRefs<'_>> {
+        (0..POOLS_MAX).filter_map(|id| self.try_get(id, 1))
+    }
+
+    /// Gives references back.
+    pub(crate) fn put(&self, id: usize, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let slot = &self.slots[id];
+        let before = slot.refs.fetch_sub(count, Ordering::AcqRel);
+        debug_assert!(before >= count && before <= REFS_MAX);
+        if before > count {
+            return;
+        }
+        // Last one out, unless somebody came by since: then they are, later.
+        if slot.refs.compare_exchange(0, DYING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // SAFETY: no references and none can be had of a DYING slot; only one thread can have made it so.
+            let pool = unsafe { (*slot.pool.get()).take() };
+            debug_assert!(pool.is_some());
+            drop(pool);
+            slot.refs.store(EMPTY, Ordering::Release);
+        }
+    }
+
+    /// Makes the pool of `name` current when one is alive, else what `make` makes. The former current pool drains.
+    pub(crate) fn switch(&self, name: &str, make: impl FnOnce() -> Result<Pool, Error>) -> Result<(), Error> {
+        let _switching = lock(&self.switching);
+        let alive = self.each().find(|refs| refs.pool().algorithm.name() == name);
+        let next = match alive {
+            // The reference of being current.
+            Some(refs) => refs.keep(),
+            None => {
+                let empty = |slot: &Slot| slot.refs.load(Ordering::Acquire) == EMPTY;
+                if !self.slots.iter().any(empty) {
+                    return Err(Error::TooManyPools);
+                }
+                let pool = make()?;
+                // Slots empty themselves but only this thread fills them.
+                let id = self.slots.iter().position(empty).expect("there was one");
+                // SAFETY: EMPTY, and `switching` is held.
+                unsafe { *self.slots[id].pool.get() = Some(pool) };
+                self.slots[id].refs.store(1, Ordering::Release);
+                id
+            }
+        };
+        let before = self.current.swap(next, Ordering::AcqRel);
+        self.put(before, 1);
+        Ok(())
+    }
+}
+
+impl PoolRefs<'_> {
+    pub(crate) fn pool(&self) -> &Pool {
+        self.pools.of_objects(self.id)
+    }
+
+    /// Leaves `count` references to objects.
+    pub(crate) fn hand_over(&mut self, count: usize) {
+        self.count -= count;
+    }
+
+    /// Keeps all references beyond this guard's life.
+    fn keep(mut self) -> usize {
+        self.count = 0;
+        self.id
+    }
+}
+
+impl Drop for PoolRefs<'_> {
+    fn drop(&mut self) {
+        self.pools.put(self.id, self.count);
+    }
+}

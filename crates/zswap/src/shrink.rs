@@ -1,0 +1,225 @@
+//! Writeback: the oldest leaves leave the pool, group by group in turn, with a second chance each.
+
+use acomp::{Page, PAGE_SIZE};
+
+use crate::config::{Config, Group, NODES_MAX};
+use crate::group::{slots, Freed, GroupCell};
+use crate::leaf::{LEAF_BITS, LEAF_PAGES};
+use crate::load::Chunk;
+use crate::sync::atomic::Ordering;
+use crate::sync::{lock, try_lock};
+use crate::{Writeback, Zswap};
+
+/// Failed attempts after which a shrink gives up; the kernel's figure.
+const FAILURES_MAX: u32 = 16;
+
+/// What a shrink did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShrinkReport {
+    /// Pages written back.
+    pub pages_written: u64,
+    /// Leaves of which nothing could be written.
+    pub failures: u32,
+    /// Whether the pool is within the target now.
+    pub reached: bool,
+}
+
+/// State of the one shrink that may be in progress.
+pub(crate) struct Shrinker {
+    /// The group whose turn is next.
+    cursor: usize,
+    /// Where pages are decompressed to; empty when nothing can be written back.
+    pages: Box<[Page]>,
+}
+
+impl Shrinker {
+    pub(crate) fn new(config: &Config) -> Self {
+        let pages = if config.writeback.is_some() { LEAF_PAGES } else { 0 };
+        Shrinker { cursor: 0, pages: vec![[0; PAGE_SIZE]; pages].into_boxed_slice() }
+    }
+}
+
+/// One visit of a list.
+enum Visit {
+    /// No leaf could be tried.
+    Nothing,
+    /// A leaf was tried and none of its pages left.
+    Failed,
+    /// Pages that left.
+    Written(u64),
+}
+
+impl Zswap {
+    /// Whether a store was refused because the pool is full, and writing back would help: time to call
+    /// [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
+    pub fn wants_shrink(&self) -> bool {
+        self.config.writeback.is_some() && self.reached_full.load(Ordering::Relaxed)
+    }
+
+    /// Writes pages back until stores are accepted again.
+    pub fn shrink_to_accept(&self) -> ShrinkReport {
+        self.shrink(self.accept_threshold())
+    }
+
+    /// Writes pages back, the oldest first, one leaf a group and node in turn, until the pools take no more than
+    /// `target_bytes`; gives up after 16 leaves that could not be written, or when no page may be written.
+    pub fn shrink(&self, target_bytes: u64) -> ShrinkReport {
+        let mut report = ShrinkReport::default();
+        let mut shrinker = lock(&self.shrinker);
+        let groups = self.groups.len();
+        // Groups in a row that had nothing to write.
+        let mut idle = 0;
+        while self.pool_bytes() > target_bytes {
+            if idle > groups || report.failures >= FAILURES_MAX {
+                // Holes are left where pages went; closing them may be enough.
+                self.compact();
+                report.reached = self.pool_bytes() <= target_bytes;
+                return report;
+            }
+            let number = shrinker.cursor % groups;
+            shrinker.cursor = (number + 1) % groups;
+            let group = Group(number as u16);
+            idle += 1;
+            let Some(cell) = self.group(group) else { continue };
+            for node in 0..NODES_MAX {
+                match self.write_back_oldest(group, cell, node, &mut shrinker) {
+                    Visit::Nothing => {}
+                    Visit::Failed => {
+                        report.failures += 1;
+                        idle = 0;
+                    }
+                    Visit::Written(pages) => {
+                        report.pages_written += pages;
+                        idle = 0;
+                    }
+                }
+            }
+            // Where pages went one by one no whole zspage may have become free.
+            let live = self.compressed_bytes();
+            if idle == 0 && live <= target_bytes - target_bytes / 16 {
+                self.compact();
+            }
+        }
+        report.reached = true;
+        report
+    }
+
+    /// One leaf of a group that is at its limit, by the thread that wants to store. Whether pages left.
+    pub(crate) fn shrink_group(&self, group: Group, cell: &GroupCell) -> bool {
+        let Some(mut shrinker) = try_lock(&self.shrinker) else { return false };
+        let mut written = false;
+        for node in 0..NODES_MAX {
+            written |= matches!(self.write_back_oldest(group, cell, node, &mut shrinker), Visit::Written(_));
+        }
+        written
+    }
+
+    /// Bytes at which a full pool accepts stores again.
+    pub(crate) fn accept_threshold(&self) -> u64 {
+        let share = u128::from(self.config.max_pool_bytes) * u128::from(self.config.accept_threshold_percent);
+        (share / 100) as u64
+    }
+
+    pub(crate) fn can_write_back(&self, group: Group, cell: &GroupCell) -> bool {
+        self.writeback_of(group, cell).is_some()
+    }
+
+    fn writeback_of(&self, group: Group, cell: &GroupCell) -> Option<&dyn Writeback> {
+        let writeback = self.config.writeback.as_deref()?;
+        (cell.writeback.load(Ordering::Relaxed) && writeback.enabled(group)).then_some(writeback)
+    }
+
+    fn write_back_oldest(
+        &self,
+        group: Group,
+        cell: &GroupCell,
+        node: usize,
+        shrinker: &mut Shrinker,
+    ) -> Visit {
+        let Some(writeback) = self.writeback_of(group, cell) else { return Visit::Nothing };
+        let Some((key_high, pinned)) = self.pin_oldest(cell, node) else { return Visit::Nothing };
+        let key = u64::from(key_high) << LEAF_BITS;
+        let mut claimed = writeback.claim(group, key, pinned) & pinned;
+        let asked = claimed;
+
+        // Pages that do not decompress stay where they are.
+        while claimed != 0 {
+            let mut chunk = Chunk::new();
+            {
+                let mut state = cell.lock();
+                let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
+                chunk.add(self, &mut state, name, claimed);
+            }
+            let mut rest = shrinker.pages.iter_mut();
+            let mut pages: [&mut Page; LEAF_PAGES] = std::array::from_fn(|_| rest.next().expect("16 pages"));
+            match self.decompress(&chunk, &mut pages[..claimed.count_ones() as usize]) {
+                Ok(()) => break,
+                Err(index) => {
+                    self.events.decompress_fail.add(1);
+                    let slot = slots(claimed).nth(index).expect("an index of the mask");
+                    claimed &= !(1 << slot);
+                }
+            }
+        }
+        {
+            let mut state = cell.lock();
+            let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
+            state.tree.leaf(&self.slabs, name).begin_writing(claimed);
+            cell.unpin(&mut state, &self.slabs, name, pinned);
+        }
+        let written = claimed != 0 && {
+            let pages: [&Page; LEAF_PAGES] = std::array::from_fn(|slot| &shrinker.pages[slot]);
+            writeback.write(group, key, claimed, &pages[..claimed.count_ones() as usize]).is_ok()
+        };
+
+        let mut freed = Freed::new();
+        let mut state = cell.lock();
+        let mut done = 0;
+        // A reader of such a page ends by itself; if it takes the page, the page is no longer being written.
+        while let Some(name) = state.tree.find(&self.slabs, key_high) {
+            let leaf = state.tree.leaf(&self.slabs, name);
+            if written && leaf.busy & leaf.writing() != 0 {
+                state = cell.wait(state);
+                continue;
+            }
+            let unchanged = leaf.end_writing();
+            if written && unchanged != 0 {
+                done = unchanged;
+                cell.remove(&mut state, &self.slabs, name, done, &mut freed);
+                cell.numbers.zswpwb.add(u64::from(done.count_ones()));
+            }
+            break;
+        }
+        if asked != 0 {
+            writeback.finish(group, key, asked, done);
+        }
+        drop(state);
+        self.free(&mut freed);
+        if done == 0 {
+            self.events.reject_reclaim_fail.add(1);
+            return Visit::Failed;
+        }
+        Visit::Written(u64::from(done.count_ones()))
+    }
+
+    /// Pins the pages with objects of the node's oldest leaf that had its second chance and that nobody reads, and
+    /// makes it the youngest.
+    fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
+        let mut guard = cell.lock();
+        let state = &mut *guard;
+        // Once round, and once more for the first of those that just lost their second chance.
+        for _ in 0..=state.lru.leaves(node) {
+            let name = state.lru.oldest(node)?;
+            state.lru.touch(&mut state.tree, &self.slabs, name, node);
+            let leaf = state.tree.leaf(&self.slabs, name);
+            if std::mem::take(&mut leaf.referenced) || leaf.busy != 0 || leaf.writing() != 0 {
+                continue;
+            }
+            let mask = leaf.objects();
+            debug_assert!(mask != 0);
+            leaf.busy = mask;
+            return Some((leaf.key_high, mask));
+        }
+        None
+    }
+}

@@ -1,0 +1,306 @@
+//! The store itself: what its calls share, and the calls that only ask.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use acomp::{Algorithm, PAGE_SIZE, UNIT_SIZE_MAX};
+
+use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
+use crate::counters::{Counters, Events, GroupUsage};
+use crate::group::{leaf_part, Freed, GroupCell};
+use crate::leaf::{Entry, LEAF_BYTES, LEAF_BYTES_WITH_SUMS};
+use crate::pool::{Pool, Pools};
+use crate::shrink::Shrinker;
+use crate::slab::Slab;
+use crate::sync::atomic::Ordering;
+use crate::sync::Mutex;
+use crate::tree::{Slabs, NODE_BYTES};
+
+/// Most leaves: 2^24 of 16 pages are 1 TiB of stored pages.
+const LEAVES_MAX: usize = 1 << 24;
+const NODES_TOTAL_MAX: usize = 1 << 20;
+
+/// The compressed pool. See the crate's documentation.
+///
+/// All calls may be made from any thread at any time.
+pub struct Zswap {
+    pub(crate) config: Config,
+    pub(crate) unit_pages: usize,
+    pub(crate) slabs: Slabs,
+    pub(crate) groups: Box<[OnceLock<Box<GroupCell>>]>,
+    pub(crate) pools: Pools,
+    pub(crate) events: Events,
+    pub(crate) reached_full: AtomicBool,
+    pub(crate) shrinker: Mutex<Shrinker>,
+    contexts: usize,
+    nodes: usize,
+    /// NUMA node of each CPU.
+    node_of_cpu: Box<[u8]>,
+}
+
+impl Zswap {
+    /// Makes an empty store that compresses with `algorithm`.
+    ///
+    /// # Errors
+    /// [`Error`], when a figure is out of range or there is no memory for contexts.
+    pub fn new(config: Config, algorithm: Arc<dyn Algorithm>) -> Result<Zswap, Error> {
+        check(&config)?;
+        let cpus = sys_cpus();
+        let contexts = if config.contexts == 0 { cpus } else { config.contexts };
+        let stride = if config.verify { LEAF_BYTES_WITH_SUMS } else { LEAF_BYTES };
+        let node_of_cpu = nodes_of_cpus(cpus);
+        let nodes = node_of_cpu.iter().max().map_or(1, |&node| node as usize + 1);
+        let pool = Pool::new(&config, contexts, nodes, algorithm)?;
+        Ok(Zswap {
+            unit_pages: config.unit_size / PAGE_SIZE,
+            slabs: Slabs {
+                leaves: Slab::new(stride, 7, LEAVES_MAX),
+                nodes: Slab::new(NODE_BYTES, 4, NODES_TOTAL_MAX),
+            },
+            groups: (0..config.max_groups).map(|_| OnceLock::new()).collect(),
+            pools: Pools::new(pool),
+            events: Events::default(),
+            reached_full: AtomicBool::new(false),
+            shrinker: Mutex::new(Shrinker::new(&config)),
+            contexts,
+            nodes,
+            node_of_cpu,
+            config,
+        })
+    }
+
+    /// Compresses later stores with `algorithm`. What is stored stays readable; its pool goes with its last object,
+    /// unless the same name is chosen again before.
+    ///
+    /// # Errors
+    /// [`Error`], and the current compressor stays.
+    pub fn set_compressor(&self, algorithm: Arc<dyn Algorithm>) -> Result<(), Error> {
+        let name = algorithm.name().to_owned();
+        self.pools.switch(&name, || Pool::new(&self.config, self.contexts, self.nodes, algorithm))
+    }
+
+    /// The name of the current compressor.
+    pub fn compressor(&self) -> String {
+        self.pools.current(1).pool().algorithm.name().to_owned()
+    }
+
+    /// Names of the pools alive: the current one and those that drain.
+    pub fn pools(&self) -> Vec<String> {
+        self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
+    }
+
+    /// Which of up to 64 pages from `key` are stored: bit `i` for key `key + i`.
+    pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
+        let count = count.min(64);
+        if !in_range(key, count as u64) {
+            return 0;
+        }
+        let Some(cell) = self.group(group) else { return 0 };
+        let mut state = cell.lock();
+        let (mut mask, mut done) = (0, 0);
+        while done < count {
+            let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
+            if let Some(name) = state.tree.find(&self.slabs, key_high) {
+                let here = state.tree.leaf(&self.slabs, name).present() & part;
+                mask |= u64::from(here >> part.trailing_zeros()) << done;
+            }
+            done += part.count_ones() as usize;
+        }
+        mask
+    }
+
+    /// Limits a group's compressed bytes. 0 refuses all its stores; `u64::MAX` lifts the limit.
+    ///
+    /// # Panics
+    /// When the group's number is not below the configured maximum.
+    pub fn set_group_limit(&self, group: Group, bytes: u64) {
+        self.make_group(group)
+            .expect("a group within the configured maximum")
+            .limit
+            .store(bytes, Ordering::Relaxed);
+    }
+
+    /// Allows or forbids that a group's pages are written back. Allowed at first.
+    ///
+    /// # Panics
+    /// When the group's number is not below the configured maximum.
+    pub fn set_group_writeback(&self, group: Group, allowed: bool) {
+        let cell = self.make_group(group).expect("a group within the configured maximum");
+        cell.writeback.store(allowed, Ordering::Relaxed);
+    }
+
+    /// What a group uses.
+    pub fn group_usage(&self, group: Group) -> GroupUsage {
+        let Some(cell) = self.group(group) else { return GroupUsage::default() };
+        let numbers = &cell.numbers;
+        GroupUsage {
+            zswap: numbers.bytes.get(),
+            zswapped: numbers.stored_pages.get() * PAGE_SIZE as u64,
+            incompressible: numbers.incompressible.get(),
+            zswpout: numbers.zswpout.get(),
+            zswpin: numbers.zswpin.get(),
+            zswpwb: numbers.zswpwb.get(),
+        }
+    }
+
+    /// All counters, as they are now.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters {
+            pool_total_size: self.pool_bytes(),
+            pool_limit_hit: self.events.pool_limit_hit.get(),
+            reject_reclaim_fail: self.events.reject_reclaim_fail.get(),
+            reject_compress_fail: self.events.reject_compress_fail.get(),
+            reject_compress_poor: self.events.reject_compress_poor.get(),
+            reject_alloc_fail: self.events.reject_alloc_fail.get(),
+            reject_kmemcache_fail: self.events.reject_kmemcache_fail.get(),
+            decompress_fail: self.events.decompress_fail.get(),
+            ..Counters::default()
+        };
+        for cell in self.cells() {
+            let numbers = &cell.numbers;
+            counters.stored_pages += numbers.stored_pages.get();
+            counters.stored_incompressible_pages += numbers.incompressible.get();
+            counters.same_filled_pages += numbers.same_filled.get();
+            counters.zswpout += numbers.zswpout.get();
+            counters.zswpin += numbers.zswpin.get();
+            counters.zswpwb += numbers.zswpwb.get();
+        }
+        counters.written_back_pages = counters.zswpwb;
+        counters
+    }
+
+    /// Pages stored now.
+    pub fn stored_pages(&self) -> u64 {
+        self.cells().map(|cell| cell.numbers.stored_pages.get()).sum()
+    }
+
+    /// Bytes the objects of all pages have together, without what the arenas add.
+    pub fn compressed_bytes(&self) -> u64 {
+        self.cells().map(|cell| cell.numbers.bytes.get()).sum()
+    }
+
+    /// Bytes of memory that the objects' arenas take.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pools.each().map(|refs| refs.pool().objects.bytes() as u64).sum()
+    }
+
+    /// Objects of all pools.
+    pub fn objects(&self) -> u64 {
+        self.pools.each().map(|refs| refs.pool().objects.stats().objects).sum()
+    }
+
+    /// Bytes of memory that tables, entries and lists take; 0 when nothing is stored.
+    pub fn table_bytes(&self) -> u64 {
+        self.slabs.leaves.bytes() + self.slabs.nodes.bytes()
+    }
+
+    /// Bytes of memory that tables, entries, lists and handles take.
+    pub fn metadata_bytes(&self) -> u64 {
+        let handles: u64 = self.pools.each().map(|refs| refs.pool().objects.metadata_bytes() as u64).sum();
+        self.table_bytes() + handles
+    }
+
+    /// Packs the objects of all pools more densely; answers how many bytes went back to the system.
+    pub fn compact(&self) -> u64 {
+        let pages: usize = self.pools.each().map(|refs| refs.pool().objects.compact()).sum();
+        (pages * PAGE_SIZE) as u64
+    }
+
+    /// The group, if it was ever used.
+    pub(crate) fn group(&self, group: Group) -> Option<&GroupCell> {
+        self.groups.get(group.0 as usize)?.get().map(|cell| &**cell)
+    }
+
+    /// The group, made when it was never used.
+    pub(crate) fn make_group(&self, group: Group) -> Option<&GroupCell> {
+        Some(self.groups.get(group.0 as usize)?.get_or_init(|| Box::new(GroupCell::new())))
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &GroupCell> {
+        self.groups.iter().filter_map(|cell| cell.get().map(|cell| &**cell))
+    }
+
+    /// The CPU this thread runs on just now: a hint at a free context, nothing else.
+    pub(crate) fn cpu_hint(&self) -> usize {
+        // SAFETY: no arguments, no memory.
+        let cpu = unsafe { libc::sched_getcpu() };
+        usize::try_from(cpu).unwrap_or(0)
+    }
+
+    pub(crate) fn node_of(&self, cpu: usize) -> usize {
+        self.node_of_cpu.get(cpu).copied().unwrap_or(0) as usize
+    }
+
+    /// Frees objects that are in no table any more. Call with no lock held.
+    pub(crate) fn free(&self, freed: &mut Freed) {
+        let mut handles = [zsmalloc::Handle::DANGLING; Freed::MAX];
+        let mut rest = freed.as_slice();
+        while let Some(first) = rest.first() {
+            // Objects of one pool mostly come together.
+            let pool = first.pool();
+            let run = rest.iter().take_while(|entry| entry.pool() == pool).count();
+            for (handle, entry) in handles.iter_mut().zip(&rest[..run]) {
+                *handle = handle_of(*entry);
+            }
+            self.pools.of_objects(pool).objects.free_bulk(&handles[..run]);
+            self.pools.put(pool, run);
+            rest = &rest[run..];
+        }
+        freed.clear();
+    }
+}
+
+/// The allocator's name of an entry's object.
+pub(crate) fn handle_of(entry: Entry) -> zsmalloc::Handle {
+    zsmalloc::Handle::from_raw(NonZeroU32::new(entry.handle()).expect("entries with objects have handles"))
+}
+
+/// Whether all keys of a range are keys.
+pub(crate) fn in_range(key: u64, count: u64) -> bool {
+    key.checked_add(count).is_some_and(|end| end <= 1 << KEY_BITS)
+}
+
+fn check(config: &Config) -> Result<(), Error> {
+    let unit = config.unit_size;
+    let bad = |what, value: usize, wanted| Err(Error::Config { what, value: value as u64, wanted });
+    if !unit.is_power_of_two() || !(PAGE_SIZE..=UNIT_SIZE_MAX).contains(&unit) {
+        return bad("unit_size", unit, "4096, 8192, 16384, 32768 or 65536");
+    }
+    if config.batch > acomp::MAX_BATCH {
+        return bad("batch", config.batch, "0 to 8");
+    }
+    if config.accept_threshold_percent > 100 {
+        return bad("accept_threshold_percent", config.accept_threshold_percent.into(), "0 to 100");
+    }
+    if config.max_groups == 0 {
+        return bad("max_groups", 0, "1 or more");
+    }
+    if config.contexts > 4096 {
+        return bad("contexts", config.contexts, "0 to 4096");
+    }
+    Ok(())
+}
+
+fn sys_cpus() -> usize {
+    // SAFETY: no memory is involved.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(cpus).unwrap_or(1).clamp(1, 4096)
+}
+
+/// Reads which CPU belongs to which NUMA node; all to node 0 where the kernel does not say.
+fn nodes_of_cpus(cpus: usize) -> Box<[u8]> {
+    let mut nodes = vec![0u8; cpus].into_boxed_slice();
+    for node in 0..64 {
+        let path = format!("/sys/devices/system/node/node{node}/cpulist");
+        let Ok(list) = std::fs::read_to_string(path) else { continue };
+        for range in list.trim().split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
+            for slot in nodes.iter_mut().take(last + 1).skip(first) {
+                *slot = (node % NODES_MAX) as u8;
+            }
+        }
+    }
+    nodes
+}

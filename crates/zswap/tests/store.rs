@@ -1,0 +1,171 @@
+//! Stores, loads and invalidations on one thread.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use support::{assert_empty, load, page, refs, Trim};
+use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+
+const A: Group = Group(0);
+const B: Group = Group(7);
+
+fn make(config: Config) -> (Zswap, Arc<Trim>) {
+    let trim = Trim::new("trim", 1);
+    (Zswap::new(config, trim.clone()).unwrap(), trim)
+}
+
+fn mixed(count: usize, seed: u64) -> Vec<Page> {
+    (0..count as u64).map(|n| page(if n % 5 == 0 { 0 } else { 2 }, seed + n)).collect()
+}
+
+#[test]
+fn what_goes_in_comes_out_for_every_unit_and_alignment() {
+    for unit_size in [4096, 8192, 16384, 32768, 65536] {
+        for batch in [1, 3, 8] {
+            let (zswap, _) = make(Config { unit_size, batch, ..Config::default() });
+            for (key, count) in [(0, 16), (5, 1), (13, 9), (30, 37), (1 << 35, 130), ((1 << 36) - 3, 3)] {
+                let pages = mixed(count, key);
+                zswap.store(A, key, &refs(&pages)).unwrap();
+                assert_eq!(load(&zswap, A, key, count, Keep::Shared).unwrap(), pages);
+                assert_eq!(zswap.stored_pages(), count as u64);
+                assert_eq!(load(&zswap, A, key, count, Keep::Exclusive).unwrap(), pages);
+                assert_empty(&zswap);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_unit_leaves_the_rest() {
+    let (zswap, _) = make(Config { unit_size: 16384, ..Config::default() });
+    let pages: Vec<Page> = (0..16).map(|n| page(2, n)).collect();
+    zswap.store(A, 16, &refs(&pages)).unwrap();
+    let bytes = zswap.compressed_bytes();
+    assert_eq!(load(&zswap, A, 17, 2, Keep::Exclusive).unwrap(), pages[1..3]);
+    assert_eq!(zswap.compressed_bytes(), bytes, "the unit has pages yet");
+    assert_eq!(zswap.present(A, 16, 16), 0xFFF9);
+    // A newer page where the unit had one.
+    let newer = page(2, 99);
+    zswap.store(A, 18, &[&newer]).unwrap();
+    assert_eq!(load(&zswap, A, 18, 3, Keep::Shared).unwrap(), [newer, pages[3], pages[4]]);
+    assert_eq!(zswap.invalidate(A, 16, 1), 1);
+    assert_eq!(load(&zswap, A, 19, 13, Keep::Exclusive).unwrap(), pages[3..]);
+    assert_eq!(load(&zswap, A, 18, 1, Keep::Exclusive).unwrap(), [newer]);
+    assert_empty(&zswap);
+}
+
+#[test]
+fn a_mask_loads_what_is_there() {
+    for unit_size in [4096, 16384] {
+        let (zswap, _) = make(Config { unit_size, ..Config::default() });
+        let pages = mixed(64, 3);
+        zswap.store(A, 1000, &refs(&pages)).unwrap();
+        for at in [0, 1, 7, 8, 31, 50, 63] {
+            zswap.invalidate(A, 1000 + at, 1);
+        }
+        let mask = zswap.present(A, 1000, 64);
+        assert_eq!(mask.count_ones(), 57);
+        let mut loaded = vec![[1; 4096]; 57];
+        zswap
+            .load_masked(A, 1000, mask, &mut loaded.iter_mut().collect::<Vec<_>>(), Keep::Exclusive)
+            .unwrap();
+        let kept: Vec<Page> = (0..64).filter(|at| mask >> at & 1 == 1).map(|at| pages[at]).collect();
+        assert_eq!(loaded, kept);
+        assert_empty(&zswap);
+    }
+}
+
+#[test]
+fn a_missing_page_fails_the_load_and_removes_nothing() {
+    let (zswap, _) = make(Config::default());
+    let pages = mixed(100, 1);
+    zswap.store(A, 0, &refs(&pages)).unwrap();
+    zswap.invalidate(A, 77, 1);
+    assert_eq!(load(&zswap, A, 0, 100, Keep::Exclusive), Err(LoadError::Missing { index: 77 }));
+    assert_eq!(load(&zswap, A, 76, 3, Keep::Exclusive), Err(LoadError::Missing { index: 1 }));
+    assert_eq!(zswap.stored_pages(), 99);
+    assert_eq!(load(&zswap, A, 0, 77, Keep::Exclusive).unwrap(), pages[..77]);
+    assert_eq!(load(&zswap, B, 0, 1, Keep::Shared), Err(LoadError::Missing { index: 0 }));
+}
+
+#[test]
+fn groups_are_apart() {
+    let (zswap, _) = make(Config::default());
+    let (one, two) = (mixed(16, 1), mixed(16, 2));
+    zswap.store(A, 32, &refs(&one)).unwrap();
+    zswap.store(B, 32, &refs(&two)).unwrap();
+    assert_eq!(load(&zswap, A, 32, 16, Keep::Exclusive).unwrap(), one);
+    assert_eq!(load(&zswap, B, 32, 16, Keep::Exclusive).unwrap(), two);
+    assert_eq!(zswap.store(Group(9999), 0, &refs(&one)), Err(StoreError::OutOfRange));
+    assert_eq!(zswap.store(A, (1 << 36) - 1, &refs(&one)), Err(StoreError::OutOfRange));
+}
+
+#[test]
+fn a_huge_invalidation_costs_what_is_stored() {
+    let (zswap, _) = make(Config::default());
+    let pages = mixed(20, 4);
+    for key in [0, 1 << 20, 1 << 30, (1 << 36) - 20] {
+        zswap.store(A, key, &refs(&pages)).unwrap();
+    }
+    assert_eq!(zswap.invalidate(A, 5, (1 << 30) - 5 + 3), 15 + 20 + 3);
+    assert_eq!(zswap.present(A, 0, 20), 0x1F);
+    assert_eq!(zswap.present(A, 1 << 30, 20), 0xFFFF8);
+    assert_eq!(zswap.invalidate(A, 0, u64::MAX), 5 + 17 + 20);
+    assert_empty(&zswap);
+}
+
+#[test]
+fn a_newer_store_replaces_an_older_one() {
+    let (zswap, _) = make(Config::default());
+    let (old, new) = (mixed(32, 1), mixed(7, 100));
+    zswap.store(A, 64, &refs(&old)).unwrap();
+    zswap.store(A, 70, &refs(&new)).unwrap();
+    let mut expected = old.clone();
+    expected[6..13].copy_from_slice(&new);
+    assert_eq!(load(&zswap, A, 64, 32, Keep::Exclusive).unwrap(), expected);
+    assert_empty(&zswap);
+}
+
+#[test]
+fn same_filled_pages_take_no_object() {
+    let (zswap, trim) = make(Config::default());
+    let pages: Vec<Page> = (0..40).map(|n| page(0, n)).collect();
+    zswap.store(A, 3, &refs(&pages)).unwrap();
+    assert_eq!((zswap.compressed_bytes(), zswap.pool_bytes(), zswap.objects()), (0, 0, 0));
+    assert_eq!(trim.units.load(Ordering::Relaxed), 0);
+    assert_eq!(zswap.counters().same_filled_pages, 40);
+    assert_eq!(load(&zswap, A, 3, 40, Keep::Exclusive).unwrap(), pages);
+    assert_empty(&zswap);
+}
+
+#[test]
+fn incompressible_pages_are_raw_with_writeback_and_refused_without() {
+    for unit_size in [4096, 16384] {
+        let pages: Vec<Page> = (0..16).map(|n| page(if n == 9 { 1 } else { 2 }, n)).collect();
+        let hard: Vec<Page> = (0..16).map(|n| page(1, n)).collect();
+        let first_of_unit = 9 / (unit_size / 4096) * (unit_size / 4096);
+
+        let (zswap, _) = make(Config { unit_size, ..Config::default() });
+        zswap.store(A, 0, &refs(&mixed(16, 5))).unwrap();
+        let refused = zswap.store(A, 0, &refs(if unit_size == 4096 { &pages } else { &hard }));
+        let index = if unit_size == 4096 { first_of_unit } else { 0 };
+        assert_eq!(refused, Err(StoreError::Poor { index }));
+        assert!(zswap.counters().reject_compress_poor > 0);
+        assert_empty(&zswap);
+
+        let writeback = Arc::new(MemoryWriteback::new());
+        let (zswap, _) = make(Config { unit_size, writeback: Some(writeback), ..Config::default() });
+        zswap.store(A, 0, &refs(&hard)).unwrap();
+        assert_eq!(zswap.counters().stored_incompressible_pages, 16);
+        assert_eq!(zswap.compressed_bytes(), 16 * 4096);
+        assert_eq!(load(&zswap, A, 5, 3, Keep::Shared).unwrap(), hard[5..8]);
+        assert_eq!(load(&zswap, A, 0, 16, Keep::Exclusive).unwrap(), hard);
+        assert_empty(&zswap);
+        // Forbidden for the group: refused again.
+        zswap.set_group_writeback(A, false);
+        assert_eq!(zswap.store(A, 0, &refs(&hard)), Err(StoreError::Poor { index: 0 }));
+        assert_empty(&zswap);
+    }
+}

@@ -1,0 +1,174 @@
+//! A compressor whose faults are asked for, and pages for it.
+#![allow(dead_code)]
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Software, UnitCodec,
+    UnitError, UnitResult,
+};
+
+/// Leaves out the zeroes that end a page, and keeps a sum to find damage.
+pub struct Trim {
+    name: String,
+    batch: usize,
+    /// Units that still compress before one fails; negative for no failure.
+    pub fail_after: Arc<AtomicI64>,
+    /// Units compressed.
+    pub units: Arc<AtomicU64>,
+    /// Requests of each size.
+    pub requests: Arc<[AtomicU64; 9]>,
+}
+
+impl Trim {
+    pub fn new(name: &str, batch: usize) -> Arc<Self> {
+        Arc::new(Trim {
+            name: name.to_owned(),
+            batch,
+            fail_after: Arc::new(AtomicI64::new(-1)),
+            units: Arc::default(),
+            requests: Arc::default(),
+        })
+    }
+}
+
+impl Algorithm for Trim {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        let codec = TrimCodec { fail_after: self.fail_after.clone(), units: self.units.clone() };
+        Ok(Box::new(Counting { inner: Software::new(codec), requests: self.requests.clone() }))
+    }
+}
+
+struct Counting {
+    inner: Software<TrimCodec>,
+    requests: Arc<[AtomicU64; 9]>,
+}
+
+impl Context for Counting {
+    fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
+        self.requests[request.units()].fetch_add(1, Ordering::Relaxed);
+        self.inner.compress(request);
+    }
+
+    fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
+        self.inner.decompress(request);
+    }
+}
+
+struct TrimCodec {
+    fail_after: Arc<AtomicI64>,
+    units: Arc<AtomicU64>,
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(1, |sum: u32, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+impl UnitCodec for TrimCodec {
+    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+        self.units.fetch_add(1, Ordering::Relaxed);
+        if self.fail_after.load(Ordering::Relaxed) >= 0
+            && self.fail_after.fetch_sub(1, Ordering::Relaxed) == 0
+        {
+            return Err(UnitError::Failed);
+        }
+        let mut at = 4;
+        for page in unit.chunks(4096) {
+            // Pages of one byte repeated, and what follows the last byte that is not zero, are left out.
+            let same = page.iter().all(|byte| *byte == page[0]);
+            let len = if same { 1 } else { page.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1 };
+            if at + len + 2 >= output.len() {
+                return Err(UnitError::NoSpace);
+            }
+            let header = (len as u16) << 1 | u16::from(same);
+            output[at..at + 2].copy_from_slice(&header.to_le_bytes());
+            output[at + 2..at + 2 + len].copy_from_slice(&page[..len]);
+            at += 2 + len;
+        }
+        let sum = sum(&output[4..at]);
+        output[..4].copy_from_slice(&sum.to_le_bytes());
+        Ok(at)
+    }
+
+    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+        let (stored, mut bytes) = object.split_at_checked(4).ok_or(UnitError::Failed)?;
+        if stored != sum(bytes).to_le_bytes() {
+            return Err(UnitError::Failed);
+        }
+        for page in output.chunks_mut(4096) {
+            let (header, rest) = bytes.split_at_checked(2).ok_or(UnitError::Failed)?;
+            let header = u16::from_le_bytes([header[0], header[1]]);
+            let (content, rest) = rest.split_at_checked(header as usize >> 1).ok_or(UnitError::Failed)?;
+            bytes = rest;
+            page.fill(if header & 1 == 1 { content[0] } else { 0 });
+            page[..content.len()].copy_from_slice(content);
+        }
+        Ok(())
+    }
+}
+
+/// A page of a kind: 0 same-filled, 1 incompressible, else about half full; `seed` makes it its own.
+pub fn page(kind: u8, seed: u64) -> Page {
+    let mut page = [0; 4096];
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    match kind {
+        0 => {
+            let byte = if seed.is_multiple_of(3) { 0 } else { next() as u8 };
+            page.fill(byte);
+        }
+        1 => {
+            page.chunks_exact_mut(8).for_each(|slot| slot.copy_from_slice(&(next() | 1 << 63).to_le_bytes()))
+        }
+        _ => {
+            let words = 1 + (next() % 400) as usize;
+            page.chunks_exact_mut(8).take(words).for_each(|slot| slot.copy_from_slice(&next().to_le_bytes()));
+        }
+    }
+    page
+}
+
+/// Borrows pages the way a store wants them.
+pub fn refs(pages: &[Page]) -> Vec<&Page> {
+    pages.iter().collect()
+}
+
+/// Loads pages into fresh memory.
+pub fn load(
+    zswap: &zswap::Zswap,
+    group: zswap::Group,
+    key: u64,
+    count: usize,
+    keep: zswap::Keep,
+) -> Result<Vec<Page>, zswap::LoadError> {
+    let mut pages = vec![[0xEE; 4096]; count];
+    zswap.load(group, key, &mut pages.iter_mut().collect::<Vec<_>>(), keep)?;
+    Ok(pages)
+}
+
+/// Nothing is left of anything.
+pub fn assert_empty(zswap: &zswap::Zswap) {
+    let counters = zswap.counters();
+    assert_eq!(counters.stored_pages, 0);
+    assert_eq!(counters.stored_incompressible_pages, 0);
+    assert_eq!(counters.same_filled_pages, 0);
+    assert_eq!(zswap.compressed_bytes(), 0);
+    assert_eq!(zswap.objects(), 0);
+    assert_eq!(zswap.table_bytes(), 0);
+    zswap.compact();
+    assert_eq!(zswap.pool_bytes(), 0);
+}
