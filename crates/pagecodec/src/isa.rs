@@ -1,6 +1,10 @@
 //! Which instruction set runs the codec.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Bit `isa as u8` for each that the machine has; zero before the first look.
+static KNOWN: AtomicU8 = AtomicU8::new(0);
 
 /// An implementation of the codec. All of them write identical bytes and read each other's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,7 +22,26 @@ impl Isa {
     pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
 
     /// Whether this machine can run it.
+    #[inline]
     pub fn is_available(self) -> bool {
+        // One load: this is asked for every page.
+        let known = match KNOWN.load(Ordering::Relaxed) {
+            0 => Self::detect_all(),
+            known => known,
+        };
+        known & 1 << self as u8 != 0
+    }
+
+    /// Looks at the machine, once.
+    #[cold]
+    fn detect_all() -> u8 {
+        let known =
+            Isa::ALL.into_iter().filter(|isa| isa.detect()).fold(0, |known, isa| known | 1 << isa as u8);
+        KNOWN.store(known, Ordering::Relaxed);
+        known
+    }
+
+    fn detect(self) -> bool {
         match self {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
@@ -31,7 +54,7 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
-                Isa::Avx2.is_available()
+                Isa::Avx2.detect()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")

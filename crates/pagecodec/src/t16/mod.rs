@@ -1,5 +1,7 @@
 //! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading the same bytes.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod encoder;
 mod format;
 mod portable;
@@ -28,7 +30,34 @@ use crate::Isa;
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     match isa {
         Isa::Portable => portable::decode(object, page),
-        _ => portable::decode(object, page),
+        Isa::Avx2 => portable::decode(object, page),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => {
+            assert!(isa.is_available(), "this machine lacks {isa}");
+            // SAFETY: the machine has the features.
+            unsafe { avx512::decode(object, page) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => panic!("this machine lacks {isa}"),
+    }
+}
+
+/// Decodes objects one after the other, each into the page of the same place, while fetching the next from memory.
+///
+/// # Panics
+/// When the slices differ in length, or the machine lacks `isa`.
+pub fn decode_batch(
+    isa: Isa,
+    objects: &[&[u8]],
+    pages: &mut [&mut [u8; PAGE_SIZE]],
+    results: &mut [Result<(), Damaged>],
+) {
+    assert!(objects.len() == pages.len() && objects.len() == results.len());
+    for at in 0..objects.len() {
+        if let Some(next) = objects.get(at + 1) {
+            prefetch(next);
+        }
+        results[at] = decode(isa, objects[at], pages[at]);
     }
 }
 
