@@ -1,5 +1,7 @@
 //! The encoder as callers see it: analysis of a page, then the writing of its object.
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 use super::format::{PAGE_SIZE, WORDS};
 use super::portable;
 use super::work::Work;
@@ -65,11 +67,11 @@ impl Encoder {
     /// [`EncodeError::TooManyRaw`].
     #[inline]
     pub fn plan(&mut self, page: &[u8; PAGE_SIZE], unfit_max: usize) -> Result<Plan, EncodeError> {
-        let unfit = portable::analyse(&mut self.work, page);
+        let unfit = self.analyse(page);
         if unfit > unfit_max {
             return Err(EncodeError::TooManyRaw(unfit));
         }
-        portable::reduce(&mut self.work);
+        self.reduce(page);
         let work = &self.work;
         Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
     }
@@ -82,8 +84,33 @@ impl Encoder {
     pub fn write(&mut self, out: &mut [u8]) -> Result<usize, EncodeError> {
         let len = self.work.object_len();
         let out = out.get_mut(..len).ok_or(EncodeError::NoSpace(len))?;
-        portable::write(&self.work, out);
+        match self.isa {
+            // SAFETY: the machine has the features: `with_isa` has checked.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512::write(&self.work, out) },
+            _ => portable::write(&self.work, out),
+        }
         Ok(len)
+    }
+
+    #[inline]
+    fn analyse(&mut self, page: &[u8; PAGE_SIZE]) -> usize {
+        match self.isa {
+            // SAFETY: the machine has the features: `with_isa` has checked.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page) },
+            _ => portable::analyse(&mut self.work, page),
+        }
+    }
+
+    #[inline]
+    fn reduce(&mut self, page: &[u8; PAGE_SIZE]) {
+        match self.isa {
+            // SAFETY: the machine has the features: `with_isa` has checked.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512::reduce(&mut self.work, page) },
+            _ => portable::reduce(&mut self.work, page),
+        }
     }
 
     /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or as many as are worth storing.

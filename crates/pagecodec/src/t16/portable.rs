@@ -4,13 +4,16 @@ use super::format::{
     page_words, u16_at, u32_at, u64_at, word, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS,
 };
 use super::select::select;
-use super::templates::{hash8, HASH_MULTIPLIER, NO_TAG};
-use super::work::{Work, NO_WINNER, RAW_REFERABLE};
+use super::templates::{hash8, HASH_MULTIPLIER};
+use super::work::{Work, NO_WINNER, RAW_BUCKETS, RAW_REFERABLE};
+
+/// Multiplier of the hash of tag lines.
+pub(crate) const LINE_MULTIPLIER: u32 = 0x9E37_79B1;
 
 /// Bucket of a tag line.
 #[inline(always)]
 pub(crate) fn line_bucket(line: u32) -> usize {
-    (line.wrapping_mul(0x9E37_79B1) >> 24) as usize
+    (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
 }
 
 /// Bucket of a raw word.
@@ -19,90 +22,81 @@ pub(crate) fn raw_bucket(word: u64) -> usize {
     (word.wrapping_mul(HASH_MULTIPLIER) >> 43) as usize & 511
 }
 
-/// First half of the encoder: templates, tags, raw words. Answers the number of raw words, repeats included.
+/// First half of the encoder: templates, tag lines, literals, raw words. Answers the number of raw words, repeats
+/// included.
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     let page = page_words(page);
-    for at in 0..WORDS {
-        let word = word(page, at);
-        work.word_hashes[at] = hash8(word) as u8;
-        work.prefix_hashes[at] = hash8(word >> 16) as u8;
-    }
-    select(&mut work.templates, page, &work.word_hashes, &work.prefix_hashes);
-
+    select(&mut work.templates, page);
     let templates = &work.templates;
-    let wide_first = 14 - templates.wide;
-    let prefix_first = templates.prefix_first();
-    let mut raw_len = 0;
-    for block in 0..LINES / 8 {
-        let (mut a_mask, mut b_mask) = (0u64, 0u64);
-        for bit in 0..64 {
-            let at = 64 * block + bit;
+    let (prefix_first, wide_first) = (templates.prefix_first(), templates.wide_first());
+    let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
+    for line in 0..LINES {
+        let mut tags = 0;
+        for k in 0..8 {
+            let at = 8 * line + k;
             let word = word(page, at);
-            let exact = templates.exact_tags[work.word_hashes[at] as usize];
-            let tag = if word == 0 {
-                0
-            } else if exact != NO_TAG && templates.values[exact as usize & 15] == word {
-                exact as usize
-            } else {
-                templates.code(word, work.prefix_hashes[at] as usize)
-            };
-            work.tags[at] = tag as u8;
-            let rotated =
-                templates.rotated_prefix == Some(tag as u8) || templates.rotated_wide == Some(tag as u8);
-            work.lows[at] = if rotated { (word >> 32) as u32 } else { word as u32 };
-            a_mask |= u64::from((prefix_first..14).contains(&tag)) << bit;
-            b_mask |= u64::from((wide_first..14).contains(&tag)) << bit;
-            work.raws[raw_len] = word;
+            let mut tag = usize::from(templates.exact_tags[hash8(word)]);
+            if templates.values[tag & 15] != word {
+                tag = templates.code(word, hash8(word >> 16));
+            }
+            tags |= (tag as u32) << (4 * k);
+            let low = if templates.is_rotated(tag) { (word >> 32) as u32 } else { word as u32 };
+            work.a[a_len] = low as u16;
+            work.b[b_len] = (low >> 16) as u16;
             work.raw_places[raw_len] = at as u16;
-            raw_len += usize::from(tag == TAG_RAW as usize);
+            let raw = tag == TAG_RAW as usize;
+            a_len += usize::from(tag >= prefix_first && !raw);
+            b_len += usize::from(tag >= wide_first && !raw);
+            raw_len += usize::from(raw);
         }
-        work.a_masks[block] = a_mask;
-        work.b_masks[block] = b_mask;
+        work.all_lines[line] = tags;
     }
-    work.a_len = work.a_masks.iter().map(|mask| mask.count_ones() as usize).sum();
-    work.b_len = work.b_masks.iter().map(|mask| mask.count_ones() as usize).sum();
-    work.raw_len = raw_len;
+    (work.a_len, work.b_len, work.all_raws_len) = (a_len, b_len, raw_len);
     raw_len
 }
 
 /// Second half of the encoder: references among raw words, distinct tag lines.
-pub(crate) fn reduce(work: &mut Work) {
+pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+    gather_raws(work, page);
     refer_raws(work);
-    for (line, tags) in work.lines.iter_mut().zip(work.tags.chunks_exact(8)) {
-        *line = tags.iter().rev().fold(0, |line, &tag| line << 4 | u32::from(tag));
-    }
     share_lines(work);
 }
 
-/// Turns raw words that repeat an earlier one into references.
-pub(crate) fn refer_raws(work: &mut Work) {
-    let len = work.raw_len;
-    for number in (0..len).rev() {
-        // The first of a bucket is stored last and wins.
-        let winner = if number < RAW_REFERABLE { number as u8 } else { NO_WINNER };
-        work.raw_winners[raw_bucket(work.raws[number])] = winner;
+/// Fetches the raw words whose places are known.
+#[inline(always)]
+pub(crate) fn gather_raws(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+    let page = page_words(page);
+    for (raw, &place) in work.all_raws.iter_mut().zip(&work.raw_places).take(work.all_raws_len) {
+        *raw = word(page, usize::from(place) % WORDS);
     }
-    // Number in the finished stream, by number in the list.
-    let mut numbers = [0u8; 256];
+}
+
+/// Turns raw words that repeat an earlier one into references.
+#[inline(always)]
+pub(crate) fn refer_raws(work: &mut Work) {
+    let len = work.all_raws_len;
+    for number in (0..len).rev() {
+        let bucket = raw_bucket(work.all_raws[number]);
+        work.raw_buckets[number] = bucket as u16;
+        // The first of a bucket is stored last and wins.
+        work.raw_winners[bucket] = if number < RAW_REFERABLE { number as u8 } else { NO_WINNER };
+    }
+    // Place in the raw stream, by number in the list of all.
+    let mut places = [0u8; 256];
     let (mut kept, mut refs) = (0, 0);
     for number in 0..len {
-        let word = work.raws[number];
-        let winner = work.raw_winners[raw_bucket(word)];
-        // A winner's word was not moved behind itself by the compaction: look it up by its new number.
-        if winner != NO_WINNER
-            && usize::from(winner) < number
-            && work.raws[numbers[winner as usize] as usize] == word
-        {
-            work.tags[work.raw_places[number] as usize] = TAG_REF as u8;
-            work.refs[refs] = numbers[winner as usize] + work.templates.raw_len as u8;
-            refs += 1;
-        } else {
-            if number < RAW_REFERABLE {
-                numbers[number] = kept as u8;
-            }
-            work.raws[kept] = word;
-            kept += 1;
-        }
+        let word = work.all_raws[number];
+        let winner = work.raw_winners[work.raw_buckets[number] as usize & (RAW_BUCKETS - 1)];
+        let repeats =
+            usize::from(winner) < number.min(RAW_REFERABLE) && work.all_raws[usize::from(winner)] == word;
+        places[number.min(usize::from(NO_WINNER))] = kept as u8;
+        work.raws[kept] = word;
+        work.refs[refs] = places[usize::from(winner)].wrapping_add(work.templates.raw_len as u8);
+        kept += usize::from(!repeats);
+        refs += usize::from(repeats);
+        // From tag 15 to 14.
+        let place = usize::from(work.raw_places[number]);
+        work.all_lines[place / 8 % LINES] ^= u32::from(repeats) << (4 * (place % 8));
     }
     work.raw_len = kept;
     work.ref_len = refs;
@@ -111,23 +105,19 @@ pub(crate) fn refer_raws(work: &mut Work) {
 /// Keeps each distinct tag line once.
 pub(crate) fn share_lines(work: &mut Work) {
     for line in (0..LINES).rev() {
-        work.line_winners[line_bucket(work.lines[line])] = line as u8;
+        work.line_winners[line_bucket(work.all_lines[line])] = line as u8;
     }
     let mut ranks = [0u8; LINES];
-    let (mut distinct, mut repeats, mut fresh) = (0, 0, 0u64);
+    let (mut distinct, mut fresh) = (0, 0u64);
     for at in 0..LINES {
-        let line = work.lines[at];
-        let winner = work.line_winners[line_bucket(line)] as usize;
-        let rank = ranks[winner];
-        if winner < at && work.lines[rank as usize] == line {
-            work.index[repeats] = rank;
-            repeats += 1;
-        } else {
-            ranks[at] = distinct as u8;
-            work.lines[distinct] = line;
-            distinct += 1;
-            fresh |= 1 << at;
-        }
+        let line = work.all_lines[at];
+        let winner = work.line_winners[line_bucket(line)] as usize % LINES;
+        let repeats = winner != at && work.all_lines[winner] == line;
+        work.index[at - distinct] = ranks[winner];
+        work.lines[distinct] = line;
+        ranks[at] = distinct as u8;
+        distinct += usize::from(!repeats);
+        fresh |= u64::from(!repeats) << at;
     }
     work.fresh = fresh;
 }
@@ -154,22 +144,14 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     for literal in &templates.a[..templates.a_len] {
         put(&literal.to_le_bytes());
     }
-    for (lows, &mask) in work.lows.chunks_exact(64).zip(&work.a_masks) {
-        let mut mask = mask;
-        while mask != 0 {
-            put(&(lows[mask.trailing_zeros() as usize] as u16).to_le_bytes());
-            mask &= mask - 1;
-        }
+    for literal in &work.a[..work.a_len] {
+        put(&literal.to_le_bytes());
     }
     for literal in &templates.b[..templates.b_len] {
         put(&literal.to_le_bytes());
     }
-    for (lows, &mask) in work.lows.chunks_exact(64).zip(&work.b_masks) {
-        let mut mask = mask;
-        while mask != 0 {
-            put(&((lows[mask.trailing_zeros() as usize] >> 16) as u16).to_le_bytes());
-            mask &= mask - 1;
-        }
+    for literal in &work.b[..work.b_len] {
+        put(&literal.to_le_bytes());
     }
     for raw in templates.raw[..templates.raw_len].iter().chain(&work.raws[..work.raw_len]) {
         put(&raw.to_le_bytes());

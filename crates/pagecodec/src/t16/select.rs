@@ -1,7 +1,7 @@
 //! Choosing the templates of a page from a sample of its words: the portable implementation.
 
 use super::format::{word, PageWords};
-use super::templates::{Templates, NO_TAG, PREFIX_MAX};
+use super::templates::{hash8, Templates, NO_TAG, PREFIX_MAX};
 
 /// Words in the sample: one line of every four.
 pub(crate) const SAMPLES: usize = 128;
@@ -40,33 +40,30 @@ fn best(scores: &[u16; 256], best: &mut [u8], limit: usize) -> usize {
     len
 }
 
-/// Chooses the templates. `word_hashes` and `prefix_hashes` hold `hash8(word)` and `hash8(word >> 16)` of each word.
-pub(crate) fn select(
-    templates: &mut Templates,
-    page: &PageWords,
-    word_hashes: &[u8; 512],
-    prefix_hashes: &[u8; 512],
-) {
+/// Chooses the templates of `page`.
+pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     let (mut word_counts, mut prefix_counts) = ([0u8; 256], [0u8; 256]);
     let (mut word_last, mut prefix_last) = ([0u16; 256], [0u16; 256]);
-    let (mut zeros, mut small_upper, mut large_upper) = (0u8, 0u8, 0u8);
+    let (mut small_upper, mut large_upper) = (0u8, 0u8);
     for group in 0..SAMPLES / 8 {
         let line = 8 * sample_line(group);
         for at in line..line + 8 {
             let word = word(page, at);
-            let (bucket, prefix) = (word_hashes[at] as usize, prefix_hashes[at] as usize);
+            if word == 0 {
+                continue;
+            }
+            let (bucket, prefix) = (hash8(word), hash8(word >> 16));
             word_counts[bucket] += 1;
             word_last[bucket] = at as u16;
             prefix_counts[prefix] += 1;
             prefix_last[prefix] = at as u16;
             let low_clear = word as u32 == 0;
-            zeros += u8::from(word == 0);
-            small_upper += u8::from(low_clear && word != 0 && word >> 48 == 0);
+            small_upper += u8::from(low_clear && word >> 48 == 0);
             large_upper += u8::from(low_clear && word >> 48 != 0);
         }
     }
+    // The bucket of the word zero is needed for tag 0.
     word_counts[0] = 0;
-    prefix_counts[0] -= zeros;
 
     // Prefix templates and what goes above them, from tag 13 downwards.
     let mut scores = [0u16; 256];
@@ -101,12 +98,13 @@ pub(crate) fn select(
     // Exact templates take the tags that are left. A repeated word saves six bytes more each time when no prefix
     // template would have caught it.
     for (bucket, (score, &count)) in scores.iter_mut().zip(&word_counts).enumerate() {
-        let covered = templates.prefix_tags[prefix_hashes[word_last[bucket] as usize] as usize] != NO_TAG;
+        let last = word(page, word_last[bucket] as usize);
+        let covered = templates.prefix_tags[hash8(last >> 16)] != NO_TAG;
         let weight = if covered { 2 } else { 8 };
         *score = if count >= 2 { u16::from(count) * weight } else { 0 };
     }
     templates.exact = best(&scores, &mut ranked, tag - 1);
-    templates.exact_tags = [NO_TAG; 256];
+    templates.exact_tags = [0; 256];
     for (rank, &bucket) in ranked[..templates.exact].iter().enumerate() {
         templates.values[1 + rank] = word(page, word_last[bucket as usize] as usize);
         templates.exact_tags[bucket as usize] = 1 + rank as u8;

@@ -4,8 +4,9 @@ use super::format::VERSION;
 
 /// The most prefix templates that the encoder uses (the format allows 13).
 pub(crate) const PREFIX_MAX: usize = 6;
-/// In the tables from hash bucket to tag: no template. Bit 7 set, so that byte blends can test it.
-pub(crate) const NO_TAG: u8 = 0x8f;
+/// In the table from prefix bucket to tag: no template. (In the table of exact tags zero stands there, which is right
+/// for the word zero and, as all exact values are tried, harmless for others.)
+pub(crate) const NO_TAG: u8 = 15;
 
 /// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction computes the hash of eight words.
 pub(crate) const HASH_MULTIPLIER: u64 = 0x9_E377_9B97_F4A7;
@@ -22,7 +23,7 @@ pub(crate) fn hash8(word: u64) -> usize {
 pub(crate) struct Templates {
     /// Value of each tag: the exact value, or what the literals are added to.
     pub(crate) values: [u64; 16],
-    /// From bucket of `hash8(word)` to exact tag or [`NO_TAG`].
+    /// From bucket of `hash8(word)` to exact tag, or to tag 0.
     pub(crate) exact_tags: [u8; 256],
     /// From bucket of `hash8(word >> 16)` to prefix tag or [`NO_TAG`].
     pub(crate) prefix_tags: [u8; 256],
@@ -54,7 +55,7 @@ impl Templates {
     pub(crate) fn new() -> Self {
         Templates {
             values: [0; 16],
-            exact_tags: [NO_TAG; 256],
+            exact_tags: [0; 256],
             prefix_tags: [NO_TAG; 256],
             exact: 0,
             prefix: 0,
@@ -80,6 +81,18 @@ impl Templates {
     #[inline(always)]
     pub(crate) fn prefix_first(&self) -> usize {
         14 - self.wide - self.prefix
+    }
+
+    /// Lowest tag of the wide class.
+    #[inline(always)]
+    pub(crate) fn wide_first(&self) -> usize {
+        14 - self.wide
+    }
+
+    /// Whether words of `tag` are rotated.
+    #[inline(always)]
+    pub(crate) fn is_rotated(&self, tag: usize) -> bool {
+        self.rotated_prefix == Some(tag as u8) || self.rotated_wide == Some(tag as u8)
     }
 
     /// The non-exact tag that codes `word`, or raw.
@@ -110,7 +123,7 @@ impl Templates {
             self.exact as u64 | (self.prefix as u64) << 56 | (self.wide as u64) << 60 | VERSION << 62;
         self.highs_len = 0;
         for tag in first..14 {
-            let rotated = self.rotated_prefix == Some(tag as u8) || self.rotated_wide == Some(tag as u8);
+            let rotated = self.is_rotated(tag);
             let high = (self.values[tag] >> 32) as u32;
             let mut index = 0;
             if high != 0 {
@@ -133,11 +146,11 @@ impl Templates {
                 self.raw_len += 1;
                 continue;
             }
-            let rotated = self.rotated_prefix == Some(code as u8) || self.rotated_wide == Some(code as u8);
+            let rotated = self.is_rotated(code);
             let low = if rotated { word.rotate_right(32) } else { word } as u32;
             self.a[self.a_len] = low as u16;
             self.a_len += 1;
-            if code >= 14 - self.wide {
+            if code >= self.wide_first() {
                 self.b[self.b_len] = (low >> 16) as u16;
                 self.b_len += 1;
             }

@@ -16,37 +16,36 @@ pub(crate) const NO_WINNER: u8 = 255;
 pub(crate) struct Work {
     /// The template table.
     pub(crate) templates: Templates,
-    /// `hash8(word)`.
-    pub(crate) word_hashes: [u8; WORDS],
-    /// `hash8(word >> 16)`.
-    pub(crate) prefix_hashes: [u8; WORDS],
-    /// The tag of each word.
-    pub(crate) tags: [u8; WORDS],
-    /// The low half of each word, after undoing the rotation of its tag.
-    pub(crate) lows: [u32; WORDS],
-    /// Raw words; first all in order, then without repeats. Vector stores may overrun by seven.
+    /// Streams A and B, without the literals of the exact templates. Vector stores may overrun by 31.
+    pub(crate) a: [u16; WORDS + 32],
+    pub(crate) b: [u16; WORDS + 32],
+    /// All raw words in order. Vector stores may overrun by seven.
+    pub(crate) all_raws: [u64; WORDS + 8],
+    /// Their buckets.
+    pub(crate) raw_buckets: [u16; WORDS + 32],
+    /// Raw words without repeats: the raw stream without the exact templates.
     pub(crate) raws: [u64; WORDS + 8],
-    /// The word number of each raw word.
-    pub(crate) raw_places: [u16; WORDS + 32],
+    /// The word number of each raw word. Vector stores may overrun by 64.
+    pub(crate) raw_places: [u16; WORDS + 64],
     /// Numbers of the raw words repeated.
     pub(crate) refs: [u8; WORDS + 64],
     /// Winner of each bucket of raw words.
     pub(crate) raw_winners: [u8; RAW_BUCKETS],
-    /// Tag lines; first all, then the distinct ones. Vector stores may overrun by fifteen.
+    /// The tag line of each line.
+    pub(crate) all_lines: [u32; LINES],
+    /// The distinct ones. Vector stores may overrun by fifteen.
     pub(crate) lines: [u32; LINES + 16],
     /// Index bytes of the lines that repeat another. Vector stores may overrun.
     pub(crate) index: [u8; 2 * LINES],
     /// Winner of each bucket of lines.
     pub(crate) line_winners: [u8; 256],
-    /// Bit `k` of word `g / 8`, byte `g % 8`: word `k` of line `g` has a literal in stream A.
-    pub(crate) a_masks: [u64; LINES / 8],
-    /// The same for stream B.
-    pub(crate) b_masks: [u64; LINES / 8],
     /// Bit `g`: line `g` is the first of its kind.
     pub(crate) fresh: u64,
     /// Stream lengths, without the literals of the exact templates.
     pub(crate) a_len: usize,
     pub(crate) b_len: usize,
+    /// All raw words, repeats included.
+    pub(crate) all_raws_len: usize,
     pub(crate) raw_len: usize,
     pub(crate) ref_len: usize,
 }
@@ -55,22 +54,22 @@ impl Work {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Work {
             templates: Templates::new(),
-            word_hashes: [0; WORDS],
-            prefix_hashes: [0; WORDS],
-            tags: [0; WORDS],
-            lows: [0; WORDS],
+            a: [0; WORDS + 32],
+            b: [0; WORDS + 32],
+            all_raws: [0; WORDS + 8],
+            raw_buckets: [0; WORDS + 32],
             raws: [0; WORDS + 8],
-            raw_places: [0; WORDS + 32],
+            raw_places: [0; WORDS + 64],
             refs: [0; WORDS + 64],
             raw_winners: [0; RAW_BUCKETS],
+            all_lines: [0; LINES],
             lines: [0; LINES + 16],
             index: [0; 2 * LINES],
             line_winners: [0; 256],
-            a_masks: [0; LINES / 8],
-            b_masks: [0; LINES / 8],
             fresh: 0,
             a_len: 0,
             b_len: 0,
+            all_raws_len: 0,
             raw_len: 0,
             ref_len: 0,
         })

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::{Aligned, COUNTING};
 use crate::t16::format::{Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF};
 
 /// Bits of a tag's class, as looked up for 64 tags at a time.
@@ -11,19 +12,8 @@ const CLASS_ROTATED: i8 = 4;
 const CLASS_REF: i8 = 8;
 const CLASS_RAW: i8 = 16;
 
-/// The bytes 0 to 63.
-const COUNTING: [u8; 64] = {
-    let mut bytes = [0; 64];
-    let mut at = 0;
-    while at < 64 {
-        bytes[at] = at as u8;
-        at += 1;
-    }
-    bytes
-};
-
 /// Word indices that interleave the low (or high) 16 words of two registers.
-const fn interleave(from: u16) -> [u16; 32] {
+const fn interleave(from: u16) -> Aligned<[u16; 32]> {
     let mut words = [0; 32];
     let mut at = 0;
     while at < 16 {
@@ -31,13 +21,10 @@ const fn interleave(from: u16) -> [u16; 32] {
         words[2 * at + 1] = 32 + from + at as u16;
         at += 1;
     }
-    words
+    Aligned(words)
 }
-const INTERLEAVE_LOW: [u16; 32] = interleave(0);
-const INTERLEAVE_HIGH: [u16; 32] = interleave(16);
-
-#[repr(C, align(64))]
-struct Aligned<T>(T);
+static INTERLEAVE_LOW: Aligned<[u16; 32]> = interleave(0);
+static INTERLEAVE_HIGH: Aligned<[u16; 32]> = interleave(16);
 
 /// The low `count` (at most 63) bits set.
 #[inline(always)]
@@ -99,8 +86,8 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     if _mm512_mask_cmpge_epu8_mask(repeats, index, _mm512_set1_epi8(layout.lines_len as i8)) != 0 {
         return Err(Damaged);
     }
-    // SAFETY: the constant has 64 bytes.
-    let counting = unsafe { _mm512_loadu_si512(COUNTING.as_ptr().cast()) };
+    // SAFETY: 64 bytes, aligned.
+    let counting = unsafe { _mm512_load_si512(COUNTING.0.as_ptr().cast()) };
     let ranks = _mm512_maskz_expand_epi8(fresh, counting);
     let ranks = _mm512_mask_expand_epi8(ranks, !fresh, index);
 
@@ -223,11 +210,11 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         raw = raw.wrapping_add(exact_raw.count_ones() as usize);
     }
 
-    // SAFETY: the constants have 64 bytes each.
+    // SAFETY: constants of 64 bytes, aligned.
     let (interleave_low, interleave_high) = unsafe {
         (
-            _mm512_loadu_si512(INTERLEAVE_LOW.as_ptr().cast()),
-            _mm512_loadu_si512(INTERLEAVE_HIGH.as_ptr().cast()),
+            _mm512_load_si512(INTERLEAVE_LOW.0.as_ptr().cast()),
+            _mm512_load_si512(INTERLEAVE_HIGH.0.as_ptr().cast()),
         )
     };
     let mut halves = Aligned([0u32; 64]);

@@ -1,0 +1,356 @@
+//! Encoding: tags and literals 64 words at a time, then repeats among lines and raw words, then the object.
+
+use std::arch::x86_64::*;
+
+use super::{spread_counting, Aligned, COUNTING};
+use crate::t16::format::{HEADER, LINES, PAGE_SIZE, TAG_RAW};
+use crate::t16::portable;
+use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
+use crate::t16::work::Work;
+
+/// From bytes ordered by word within the line, then line, to the order of the page.
+static LINE_ORDER: Aligned<[u8; 64]> = {
+    let mut bytes = [0; 64];
+    let mut at = 0;
+    while at < 64 {
+        bytes[at] = (at % 8 * 8 + at / 8) as u8;
+        at += 1;
+    }
+    Aligned(bytes)
+};
+
+/// The even dwords (low halves of 64-bit words) of two registers.
+static EVEN_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 0));
+/// The even and the odd 16-bit words of two registers.
+static EVEN_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 0));
+static ODD_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 1));
+
+/// A 256-byte table in four registers.
+struct Table([__m512i; 4]);
+
+impl Table {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn load(bytes: &[u8; 256]) -> Table {
+        // SAFETY: four times 64 bytes of 256.
+        Table(std::array::from_fn(|part| unsafe { _mm512_loadu_si512(bytes.as_ptr().add(64 * part).cast()) }))
+    }
+
+    /// The entries at 64 indices.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn look_up(&self, indices: __m512i) -> __m512i {
+        let low = _mm512_permutex2var_epi8(self.0[0], indices, self.0[1]);
+        let high = _mm512_permutex2var_epi8(self.0[2], indices, self.0[3]);
+        _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(indices), high)
+    }
+}
+
+/// First half of the encoder; see the portable one.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+    crate::t16::select::select(&mut work.templates, crate::t16::page_words(page));
+    if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
+        assign::<true>(work, page)
+    } else {
+        assign::<false>(work, page)
+    }
+}
+
+/// Tags and literals of all words.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+    let templates = &work.templates;
+    let exact_tags = Table::load(&templates.exact_tags);
+    let prefix_tags = Table::load(&templates.prefix_tags);
+    // SAFETY: two times eight of 16 values.
+    let (exact_low, exact_high) = unsafe {
+        let at = templates.values.as_ptr();
+        (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(8).cast()))
+    };
+    let prefix_low = _mm512_srli_epi64::<16>(exact_low);
+    // No word shifted right by 16 has all bits set, so entry 15, which stands for "no template", never matches.
+    let prefix_high =
+        _mm512_mask_set1_epi64(_mm512_srli_epi64::<16>(exact_high), 1 << (NO_TAG - 8), u64::MAX as i64);
+    let wide_base = _mm512_set1_epi64(templates.values[Templates::WIDE] as i64);
+    let wide_limit = _mm512_set1_epi64(1 << 32);
+    let low_half = _mm512_set1_epi64(u32::MAX as i64);
+    let upper_limit = _mm512_set1_epi64(1 << 48);
+    let rotated_prefix = _mm512_set1_epi8(templates.rotated_prefix.unwrap_or(0) as i8);
+    let rotated_wide = _mm512_set1_epi8(templates.rotated_wide.unwrap_or(0) as i8);
+    let prefix_first = _mm512_set1_epi8(templates.prefix_first() as i8);
+    let wide_first = _mm512_set1_epi8(templates.wide_first() as i8);
+    let multiplier = _mm512_set1_epi64(HASH_MULTIPLIER as i64);
+    let zero = _mm512_setzero_si512();
+    // SAFETY: constants of 64 bytes.
+    let (line_order, even_dwords, even_words, odd_words, counting) = unsafe {
+        (
+            _mm512_load_si512(LINE_ORDER.0.as_ptr().cast()),
+            _mm512_load_si512(EVEN_DWORDS.0.as_ptr().cast()),
+            _mm512_load_si512(EVEN_WORDS.0.as_ptr().cast()),
+            _mm512_load_si512(ODD_WORDS.0.as_ptr().cast()),
+            _mm512_load_si512(COUNTING.0.as_ptr().cast()),
+        )
+    };
+
+    let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
+    for block in 0..LINES / 8 {
+        // SAFETY: 64 times 64 bytes of a page.
+        let words: [__m512i; 8] = std::array::from_fn(|line| unsafe {
+            _mm512_loadu_si512(page.as_ptr().add(512 * block + 64 * line).cast())
+        });
+        // Bits 44 to 51 of the products; byte `line` of lane `k` for word `k` of the line.
+        let take = _mm512_set1_epi8(44);
+        let (mut word_hashes, mut prefix_hashes) = (zero, zero);
+        for line in 0..8 {
+            let place = 0x0101_0101_0101_0101 << line;
+            let product = _mm512_madd52lo_epu64(zero, words[line], multiplier);
+            word_hashes = _mm512_mask_multishift_epi64_epi8(word_hashes, place, take, product);
+            let product = _mm512_madd52lo_epu64(zero, _mm512_srli_epi64::<16>(words[line]), multiplier);
+            prefix_hashes = _mm512_mask_multishift_epi64_epi8(prefix_hashes, place, take, product);
+        }
+        let exact = exact_tags.look_up(word_hashes);
+        let prefix = prefix_tags.look_up(prefix_hashes);
+
+        // From the lowest priority to the highest, each overriding the one before.
+        let mut tags = _mm512_set1_epi8(TAG_RAW as i8);
+        macro_rules! line {
+            ($line:literal) => {{
+                let byte = _mm512_set1_epi64(0xff << (8 * $line));
+                let word = words[$line];
+                let wide = _mm512_cmplt_epu64_mask(_mm512_xor_si512(word, wide_base), wide_limit);
+                tags = choose(tags, wide, byte, _mm512_set1_epi8(Templates::WIDE as i8));
+                if ROTATES {
+                    let low_clear = _mm512_testn_epi64_mask(word, low_half);
+                    if templates.rotated_wide.is_some() {
+                        tags = choose(tags, low_clear, byte, rotated_wide);
+                    }
+                    if templates.rotated_prefix.is_some() {
+                        let small = _mm512_mask_cmplt_epu64_mask(low_clear, word, upper_limit);
+                        tags = choose(tags, small, byte, rotated_prefix);
+                    }
+                }
+                let expected = _mm512_permutex2var_epi64(
+                    prefix_low,
+                    _mm512_srli_epi64::<{ 8 * $line }>(prefix),
+                    prefix_high,
+                );
+                let same = _mm512_cmpeq_epi64_mask(_mm512_srli_epi64::<16>(word), expected);
+                tags = choose(tags, same, byte, prefix);
+                let expected = _mm512_permutex2var_epi64(
+                    exact_low,
+                    _mm512_srli_epi64::<{ 8 * $line }>(exact),
+                    exact_high,
+                );
+                let same = _mm512_cmpeq_epi64_mask(word, expected);
+                tags = choose(tags, same, byte, exact);
+            }};
+        }
+        line!(0);
+        line!(1);
+        line!(2);
+        line!(3);
+        line!(4);
+        line!(5);
+        line!(6);
+        line!(7);
+        let tags = _mm512_permutexvar_epi8(line_order, tags);
+
+        // Two tags a byte.
+        let nibbles = _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(tags, _mm512_set1_epi16(0x1001)));
+        // SAFETY: eight times eight lines of 64.
+        unsafe { _mm256_storeu_si256(work.all_lines.as_mut_ptr().add(8 * block).cast(), nibbles) };
+
+        let raw_mask = _mm512_cmpeq_epi8_mask(tags, _mm512_set1_epi8(TAG_RAW as i8));
+        let a_mask = _mm512_cmpge_epu8_mask(tags, prefix_first) & !raw_mask;
+        let b_mask = _mm512_cmpge_epu8_mask(tags, wide_first) & !raw_mask;
+
+        let mut halves = words;
+        if ROTATES {
+            let rotated =
+                _mm512_cmpeq_epi8_mask(tags, rotated_wide) | _mm512_cmpeq_epi8_mask(tags, rotated_prefix);
+            for (line, half) in halves.iter_mut().enumerate() {
+                // Tag 0 may be among them when one rotated template is missing; zero rotated is zero.
+                *half = _mm512_mask_rol_epi64::<32>(*half, (rotated >> (8 * line)) as u8, *half);
+            }
+        }
+        let lows: [__m512i; 4] = std::array::from_fn(|pair| {
+            _mm512_permutex2var_epi32(halves[2 * pair], even_dwords, halves[2 * pair + 1])
+        });
+        for part in 0..2 {
+            let (low, high) = (lows[2 * part], lows[2 * part + 1]);
+            let mask = (a_mask >> (32 * part)) as u32;
+            let half = _mm512_maskz_compress_epi16(mask, _mm512_permutex2var_epi16(low, even_words, high));
+            // SAFETY: at most 512 literals come, and the buffer has room for 32 more.
+            unsafe { _mm512_storeu_si512(work.a.as_mut_ptr().add(a_len).cast(), half) };
+            a_len += mask.count_ones() as usize;
+            let mask = (b_mask >> (32 * part)) as u32;
+            let half = _mm512_maskz_compress_epi16(mask, _mm512_permutex2var_epi16(low, odd_words, high));
+            // SAFETY: the same.
+            unsafe { _mm512_storeu_si512(work.b.as_mut_ptr().add(b_len).cast(), half) };
+            b_len += mask.count_ones() as usize;
+        }
+
+        // The numbers of the raw words.
+        let places = _mm512_maskz_compress_epi8(raw_mask, counting);
+        let base = _mm512_set1_epi16(64 * block as i16);
+        // SAFETY: at most 512 raw words come, and the buffer has room for 64 more.
+        unsafe {
+            let at = work.raw_places.as_mut_ptr().add(raw_len);
+            let low = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(places));
+            let high = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(places));
+            _mm512_storeu_si512(at.cast(), _mm512_add_epi16(low, base));
+            _mm512_storeu_si512(at.add(32).cast(), _mm512_add_epi16(high, base));
+        }
+        raw_len += raw_mask.count_ones() as usize;
+    }
+    (work.a_len, work.b_len, work.all_raws_len) = (a_len, b_len, raw_len);
+    raw_len
+}
+
+/// `tag` in the bytes chosen by `byte` of the chosen lanes, `tags` elsewhere.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn choose(tags: __m512i, lanes: __mmask8, byte: __m512i, tag: __m512i) -> __m512i {
+    // For each bit: byte ? tag : tags.
+    _mm512_mask_ternarylogic_epi64::<0xb8>(tags, lanes, byte, tag)
+}
+
+/// Second half of the encoder; see the portable one.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+    portable::gather_raws(work, page);
+    portable::refer_raws(work);
+    share_lines(work);
+}
+
+/// Keeps each distinct tag line once.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+fn share_lines(work: &mut Work) {
+    let mut buckets = Aligned([0u8; LINES]);
+    // SAFETY: four times 16 lines of 64.
+    let lines: [__m512i; 4] = std::array::from_fn(|part| unsafe {
+        _mm512_loadu_si512(work.all_lines.as_ptr().add(16 * part).cast())
+    });
+    for (part, lines) in lines.iter().enumerate() {
+        let product = _mm512_mullo_epi32(*lines, _mm512_set1_epi32(portable::LINE_MULTIPLIER as i32));
+        let bytes = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<24>(product));
+        // SAFETY: four times 16 bytes of 64, aligned.
+        unsafe { _mm_store_si128(buckets.0.as_mut_ptr().add(16 * part).cast(), bytes) };
+    }
+    for line in (0..LINES).rev() {
+        work.line_winners[usize::from(buckets.0[line])] = line as u8;
+    }
+    let winners: Aligned<[u8; LINES]> =
+        Aligned(std::array::from_fn(|line| work.line_winners[usize::from(buckets.0[line])]));
+    // SAFETY: 64 bytes each.
+    let (winners, counting) = unsafe {
+        (_mm512_load_si512(winners.0.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
+    };
+    let parts = [
+        _mm512_castsi512_si128(winners),
+        _mm512_extracti32x4_epi32::<1>(winners),
+        _mm512_extracti32x4_epi32::<2>(winners),
+        _mm512_extracti32x4_epi32::<3>(winners),
+    ];
+    let mut same = 0u64;
+    for (part, winners) in parts.into_iter().enumerate() {
+        let winners = _mm512_cvtepu8_epi32(winners);
+        let low = _mm512_permutex2var_epi32(lines[0], winners, lines[1]);
+        let high = _mm512_permutex2var_epi32(lines[2], winners, lines[3]);
+        let upper = _mm512_test_epi32_mask(winners, _mm512_set1_epi32(32));
+        let line = _mm512_mask_mov_epi32(low, upper, high);
+        same |= u64::from(_mm512_cmpeq_epi32_mask(line, lines[part])) << (16 * part);
+    }
+    let repeats = _mm512_mask_cmpneq_epi8_mask(same, winners, counting);
+    let fresh = !repeats;
+    let ranks = _mm512_maskz_expand_epi8(fresh, counting);
+    let index = _mm512_maskz_compress_epi8(repeats, _mm512_permutexvar_epi8(winners, ranks));
+    // SAFETY: the buffer has 128 bytes.
+    unsafe { _mm512_storeu_si512(work.index.as_mut_ptr().cast(), index) };
+    let mut distinct = 0;
+    for (part, lines) in lines.iter().enumerate() {
+        let mask = (fresh >> (16 * part)) as u16;
+        let kept = _mm512_maskz_compress_epi32(mask, *lines);
+        // SAFETY: at most 64 lines come, and the buffer has room for 16 more.
+        unsafe { _mm512_storeu_si512(work.lines.as_mut_ptr().add(distinct).cast(), kept) };
+        distinct += mask.count_ones() as usize;
+    }
+    work.fresh = fresh;
+}
+
+/// Copies `len` bytes in steps of 64; reads and writes up to 63 bytes more.
+///
+/// # Safety
+/// `len` bytes and 63 more can be read at `from` and written at `to`, which do not overlap.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    let mut at = 0;
+    while at < len {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast())) };
+        at += 64;
+    }
+}
+
+/// Writes the object; see the portable one.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+pub(crate) fn write(work: &Work, out: &mut [u8]) {
+    assert_eq!(out.len(), work.object_len());
+    let templates = &work.templates;
+    let first = templates.prefix_first();
+    let distinct = work.lines_len();
+    // The parts are written in the order in which they lie. Every part but the last two may write up to 63 bytes of
+    // rubbish behind itself; the last two have 67 bytes or more, and overwrite it.
+    // SAFETY: the length was checked above, the sources are buffers of `work` with room behind what they hold.
+    unsafe {
+        let base = out.as_mut_ptr();
+        base.cast::<u64>().write_unaligned(templates.kinds);
+        base.add(8).cast::<u32>().write_unaligned(work.counts());
+        base.add(12).cast::<u64>().write_unaligned(work.fresh);
+        let mut at = base.add(HEADER);
+        _mm256_storeu_si256(at.cast(), _mm256_loadu_si256(templates.highs.as_ptr().cast()));
+        at = at.add(4 * templates.highs_len);
+        let values = templates.values.as_ptr();
+        let low = _mm512_cvtepi64_epi16(_mm512_srli_epi64::<16>(_mm512_loadu_si512(values.cast())));
+        let high = _mm512_cvtepi64_epi16(_mm512_srli_epi64::<16>(_mm512_loadu_si512(values.add(8).cast())));
+        let mids = _mm256_set_m128i(high, low);
+        let mask = (0xffff_u32 << first) as u16;
+        _mm256_storeu_si256(at.cast(), _mm256_maskz_compress_epi16(mask, mids));
+        at = at.add(2 * templates.prefix);
+        _mm256_storeu_si256(at.cast(), _mm256_loadu_si256(templates.a.as_ptr().cast()));
+        at = at.add(2 * templates.a_len);
+        copy(work.a.as_ptr().cast(), at, 2 * work.a_len);
+        at = at.add(2 * work.a_len);
+        _mm256_storeu_si256(at.cast(), _mm256_loadu_si256(templates.b.as_ptr().cast()));
+        at = at.add(2 * templates.b_len);
+        copy(work.b.as_ptr().cast(), at, 2 * work.b_len);
+        at = at.add(2 * work.b_len);
+        copy(templates.raw.as_ptr().cast(), at, 8 * templates.raw_len);
+        at = at.add(8 * templates.raw_len);
+        copy(work.raws.as_ptr().cast(), at, 8 * work.raw_len);
+        at = at.add(8 * work.raw_len);
+        copy(work.refs.as_ptr(), at, work.ref_len);
+        at = at.add(work.ref_len);
+        _mm512_storeu_si512(at.cast(), _mm512_loadu_si512(work.index.as_ptr().cast()));
+        at = at.add(LINES - distinct);
+        debug_assert_eq!(at.add(4 * distinct), base.add(out.len()));
+        let present = u64::MAX >> (LINES - distinct);
+        for part in 0..4 {
+            let lines = _mm512_loadu_si512(work.lines.as_ptr().add(16 * part).cast());
+            let mask = (present >> (16 * part)) as u16;
+            _mm512_mask_storeu_epi32(at.wrapping_add(64 * part).cast(), mask, lines);
+        }
+    }
+}
