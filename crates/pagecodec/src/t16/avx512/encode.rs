@@ -106,11 +106,11 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize
         // Bits 44 to 51 of the products; byte `line` of lane `k` for word `k` of the line.
         let take = _mm512_set1_epi8(44);
         let (mut word_hashes, mut prefix_hashes) = (zero, zero);
-        for line in 0..8 {
+        for (line, &words) in words.iter().enumerate() {
             let place = 0x0101_0101_0101_0101 << line;
-            let product = _mm512_madd52lo_epu64(zero, words[line], multiplier);
+            let product = _mm512_madd52lo_epu64(zero, words, multiplier);
             word_hashes = _mm512_mask_multishift_epi64_epi8(word_hashes, place, take, product);
-            let product = _mm512_madd52lo_epu64(zero, _mm512_srli_epi64::<16>(words[line]), multiplier);
+            let product = _mm512_madd52lo_epu64(zero, _mm512_srli_epi64::<16>(words), multiplier);
             prefix_hashes = _mm512_mask_multishift_epi64_epi8(prefix_hashes, place, take, product);
         }
         let exact = exact_tags.look_up(word_hashes);
