@@ -40,6 +40,15 @@ pub trait Algorithm: Send + Sync {
     /// # Errors
     /// When memory or a device is missing.
     fn context(&self) -> Result<Box<dyn Context>, ContextError>;
+
+    /// Makes a context that will see no unit above `unit_size` bytes, which for many algorithms is a smaller one.
+    ///
+    /// # Errors
+    /// As [`context`](Algorithm::context).
+    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
+        let _ = unit_size;
+        self.context()
+    }
 }
 
 /// The working state of one worker. Used by one thread at a time; may move between threads.

@@ -25,8 +25,13 @@ pub struct Software<C> {
 impl<C: UnitCodec> Software<C> {
     /// Wraps `codec`; allocates the one bounce buffer it will ever need.
     pub fn new(codec: C) -> Self {
+        Self::for_units(codec, UNIT_SIZE_MAX)
+    }
+
+    /// Wraps `codec` for units of up to `unit_size` bytes.
+    pub fn for_units(codec: C, unit_size: usize) -> Self {
         // An object is never longer than its unit, so one buffer serves both directions.
-        Software { codec, bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice() }
+        Software { codec, bounce: vec![0; unit_size].into_boxed_slice() }
     }
 }
 
@@ -34,6 +39,7 @@ impl<C: UnitCodec> Context for Software<C> {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
         request.assert_valid();
         let pages_per_unit = request.unit_size / PAGE_SIZE;
+        assert!(pages_per_unit == 1 || request.unit_size <= self.bounce.len(), "a context for smaller units");
         let units = request.pages.chunks(pages_per_unit);
         for ((pages, output), result) in units.zip(request.outputs.iter_mut()).zip(request.results.iter_mut())
         {

@@ -1,3 +1,29 @@
-//! The software compressors behind acomp: none, lz4, zstd, deflate, t16, auto
+//! The software compressors behind [`acomp`].
+//!
+//! | name | what |
+//! |---|---|
+//! | `none` | pages as they are |
+//! | `lz4`, `lz4:ACCEL` | LZ4 blocks |
+//! | `zstd`, `zstd:LEVEL`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
+//! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
+//! | `t16` | the page codec of `pagecodec` |
+//!
+//! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
+//! workspaces or get their memory from Rust's allocator.
 
+pub mod deflate;
+pub mod dictionary;
+mod heap;
+pub mod lz4;
+pub mod none;
 pub mod t16;
+pub mod zstd;
+
+/// Adds every compressor of this crate to `registry`.
+pub fn register_all(registry: &mut acomp::Registry) {
+    none::register(registry);
+    lz4::register(registry);
+    zstd::register(registry);
+    deflate::register(registry);
+    t16::register(registry);
+}

@@ -43,7 +43,7 @@ impl Pool {
         let batch = wish.min(MAX_BATCH).min(BUFFERS_BYTES_MAX / config.unit_size).max(1);
         let worker = || -> Result<_, Error> {
             let buffers = vec![0; batch * config.unit_size].into_boxed_slice();
-            Ok(Mutex::new(Worker { context: algorithm.context()?, buffers }))
+            Ok(Mutex::new(Worker { context: algorithm.context_for(config.unit_size)?, buffers }))
         };
         let workers = (0..contexts).map(|_| worker()).collect::<Result<_, _>>()?;
         let objects = zsmalloc::Pool::new(&zsmalloc::Config { chain: config.chain, nodes: nodes as u8 })?;

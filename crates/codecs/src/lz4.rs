@@ -1,0 +1,124 @@
+//! LZ4 blocks by the reference library, with external state.
+//!
+//! An object is one LZ4 block, without frame: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, UNIT_SIZE_MAX,
+};
+// Only for its side effect: the library is linked.
+use lz4_sys as _;
+
+use crate::heap::Workspace;
+
+extern "C" {
+    fn LZ4_sizeofState() -> c_int;
+    fn LZ4_initStream(buffer: *mut c_void, size: usize) -> *mut c_void;
+    /// Like LZ4_compress_fast_extState, but does not clear a state that the library left usable, which saves clearing
+    /// 16 KiB a page.
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut c_void,
+        source: *const c_char,
+        destination: *mut c_char,
+        source_len: c_int,
+        capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe(
+        source: *const c_char,
+        destination: *mut c_char,
+        source_len: c_int,
+        capacity: c_int,
+    ) -> c_int;
+}
+
+/// The library's own limit of the acceleration.
+const ACCELERATION_MAX: c_int = 65537;
+
+/// Adds the family `lz4` to `registry`. Its parameter is the acceleration: higher is faster and compresses less.
+pub fn register(registry: &mut Registry) {
+    registry.register("lz4", "lz4[:ACCEL]", |parameter| {
+        let acceleration = match parameter {
+            None => 1,
+            Some(text) => match text.parse() {
+                Ok(acceleration) if (1..=ACCELERATION_MAX).contains(&acceleration) => acceleration,
+                _ => return Err(format!("the acceleration is 1 to {ACCELERATION_MAX}, not {text:?}")),
+            },
+        };
+        let name = parameter.map_or_else(|| "lz4".to_owned(), |_| format!("lz4:{acceleration}"));
+        Ok(Arc::new(Lz4 { name, acceleration }))
+    });
+}
+
+struct Lz4 {
+    name: String,
+    acceleration: c_int,
+}
+
+impl Algorithm for Lz4 {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        self.context_for(UNIT_SIZE_MAX)
+    }
+
+    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
+        // SAFETY: no arguments.
+        let state = Workspace::new(unsafe { LZ4_sizeofState() } as usize);
+        // SAFETY: the workspace has the length that the library asked for, and is aligned.
+        let made = unsafe { LZ4_initStream(state.as_ptr(), state.len()) };
+        if made.is_null() {
+            return Err(ContextError {
+                algorithm: self.name.clone(),
+                reason: "the library refused its state".into(),
+            });
+        }
+        Ok(Box::new(Software::for_units(Codec { state, acceleration: self.acceleration }, unit_size)))
+    }
+}
+
+struct Codec {
+    state: Workspace,
+    acceleration: c_int,
+}
+
+impl UnitCodec for Codec {
+    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+        // SAFETY: the state was initialised and is used by this thread alone; both buffers have the lengths given.
+        let len = unsafe {
+            LZ4_compress_fast_extState_fastReset(
+                self.state.as_ptr(),
+                unit.as_ptr().cast(),
+                output.as_mut_ptr().cast(),
+                unit.len() as c_int,
+                output.len() as c_int,
+                self.acceleration,
+            )
+        };
+        match len {
+            1.. => Ok(len as usize),
+            _ => Err(UnitError::NoSpace),
+        }
+    }
+
+    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+        // SAFETY: both buffers have the lengths given, which the decoder does not leave whatever the object says.
+        let len = unsafe {
+            LZ4_decompress_safe(
+                object.as_ptr().cast(),
+                output.as_mut_ptr().cast(),
+                object.len() as c_int,
+                output.len() as c_int,
+            )
+        };
+        if usize::try_from(len) == Ok(output.len()) {
+            Ok(())
+        } else {
+            Err(UnitError::Failed)
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Zstandard by the reference library, all state in fixed workspaces.
+//!
+//! An object is one frame without magic number, checksum, content size and dictionary number: the header is two bytes
+//! (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f fd` for other decoders.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, PAGE_SIZE,
+    UNIT_SIZE_MAX,
+};
+use zstd_sys as sys;
+
+use crate::dictionary::Dictionary;
+use crate::heap::Workspace;
+
+/// What the library itself takes when no level is named.
+const LEVEL_DEFAULT: c_int = 3;
+
+/// Adds the family `zstd` to `registry`. Its parameters are the level, negative ones included, and a dictionary file.
+pub fn register(registry: &mut Registry) {
+    registry.register("zstd", "zstd[:LEVEL][,dict=FILE]", |parameter| {
+        let Some(parameter) = parameter else {
+            return Ok(Arc::new(Zstd { name: "zstd".into(), level: LEVEL_DEFAULT, dictionary: None }));
+        };
+        let (mut level, mut dictionary) = (LEVEL_DEFAULT, None);
+        for part in parameter.split(',') {
+            if let Some(path) = part.strip_prefix("dict=") {
+                dictionary = Some(std::fs::read(path).map_err(|error| format!("{path}: {error}"))?);
+            } else {
+                // SAFETY: no arguments.
+                let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
+                level = match part.parse() {
+                    Ok(0) => LEVEL_DEFAULT,
+                    Ok(level) if (min..=max).contains(&level) => level,
+                    _ => return Err(format!("the level is {min} to {max}, not {part:?}")),
+                };
+            }
+        }
+        let zstd = Zstd { name: format!("zstd:{parameter}"), level, dictionary: None };
+        match dictionary {
+            None => Ok(Arc::new(zstd)),
+            Some(bytes) => Ok(Arc::new(zstd.with_dictionary(bytes)?)),
+        }
+    });
+}
+
+/// The algorithm `zstd` at a level, with a dictionary that was trained on pages like those to come.
+///
+/// # Errors
+/// When the library does not take the dictionary, or the level is none.
+pub fn with_dictionary(name: &str, level: i32, dictionary: Vec<u8>) -> Result<Arc<dyn Algorithm>, String> {
+    Ok(Arc::new(Zstd { name: name.to_owned(), level, dictionary: None }.with_dictionary(dictionary)?))
+}
+
+struct Zstd {
+    name: String,
+    level: c_int,
+    dictionary: Option<Arc<Dictionary>>,
+}
+
+impl Zstd {
+    fn with_dictionary(mut self, bytes: Vec<u8>) -> Result<Self, String> {
+        self.dictionary = Some(Arc::new(Dictionary::new(bytes, self.level)?));
+        Ok(self)
+    }
+
+    /// Bytes of state for units up to `unit_size`, and any below.
+    fn state_bytes(&self, unit_size: usize) -> usize {
+        let dictionary_bytes = self.dictionary.as_ref().map_or(0, |dictionary| dictionary.len());
+        let mut bytes = 0;
+        let mut unit = PAGE_SIZE;
+        while unit <= unit_size {
+            // SAFETY: plain figures in, plain figures out.
+            let estimate = unsafe {
+                let parameters = sys::ZSTD_getCParams(self.level, unit as u64, dictionary_bytes);
+                sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
+            };
+            bytes = bytes.max(estimate);
+            unit *= 2;
+        }
+        // The estimate has no dictionary in mind; a page more is more than attaching one takes.
+        bytes + PAGE_SIZE
+    }
+}
+
+impl Algorithm for Zstd {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        self.context_for(UNIT_SIZE_MAX)
+    }
+
+    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
+        let refused = |what: &str| ContextError { algorithm: self.name.clone(), reason: what.to_owned() };
+        let compress_state = Workspace::new(self.state_bytes(unit_size));
+        // SAFETY: no arguments.
+        let decompress_state = Workspace::new(unsafe { sys::ZSTD_estimateDCtxSize() });
+        // SAFETY: the workspace is aligned, has the length given, and lives as long as the codec below.
+        let compressor = unsafe { sys::ZSTD_initStaticCCtx(compress_state.as_ptr(), compress_state.len()) };
+        let compressor = NonNull::new(compressor).ok_or_else(|| refused("no compression state"))?;
+        // SAFETY: as above.
+        let decompressor =
+            unsafe { sys::ZSTD_initStaticDCtx(decompress_state.as_ptr(), decompress_state.len()) };
+        let decompressor = NonNull::new(decompressor).ok_or_else(|| refused("no decompression state"))?;
+        let magicless = sys::ZSTD_format_e::ZSTD_f_zstd1_magicless;
+        let set = |parameter, value| {
+            // SAFETY: the state was initialised above and nobody else knows it.
+            let code = unsafe { sys::ZSTD_CCtx_setParameter(compressor.as_ptr(), parameter, value) };
+            is_error(code)
+        };
+        let mut bad = set(sys::ZSTD_cParameter::ZSTD_c_compressionLevel, self.level);
+        bad |= set(sys::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0);
+        bad |= set(sys::ZSTD_cParameter::ZSTD_c_checksumFlag, 0);
+        bad |= set(sys::ZSTD_cParameter::ZSTD_c_dictIDFlag, 0);
+        // ZSTD_c_format
+        bad |= set(sys::ZSTD_cParameter::ZSTD_c_experimentalParam2, magicless as c_int);
+        // SAFETY: as for the compression state.
+        bad |= is_error(unsafe { sys::ZSTD_DCtx_setFormat(decompressor.as_ptr(), magicless) });
+        if let Some(dictionary) = &self.dictionary {
+            // SAFETY: the codec keeps the dictionary as long as the states that refer to it.
+            bad |= is_error(unsafe { sys::ZSTD_CCtx_refCDict(compressor.as_ptr(), dictionary.compress()) });
+            // SAFETY: as above.
+            bad |=
+                is_error(unsafe { sys::ZSTD_DCtx_refDDict(decompressor.as_ptr(), dictionary.decompress()) });
+        }
+        if bad {
+            return Err(refused("the library refused a parameter"));
+        }
+        let mut codec = Codec {
+            compressor,
+            decompressor,
+            _states: [compress_state, decompress_state],
+            _dictionary: self.dictionary.clone(),
+        };
+        codec.try_out(unit_size).map_err(|error| refused(&format!("a first unit failed: {error}")))?;
+        Ok(Box::new(Software::for_units(codec, unit_size)))
+    }
+}
+
+fn is_error(code: usize) -> bool {
+    // SAFETY: looks at the number only.
+    unsafe { sys::ZSTD_isError(code) != 0 }
+}
+
+struct Codec {
+    compressor: NonNull<sys::ZSTD_CCtx>,
+    decompressor: NonNull<sys::ZSTD_DCtx>,
+    _states: [Workspace; 2],
+    _dictionary: Option<Arc<Dictionary>>,
+}
+
+// SAFETY: the states lie in the workspaces that go along, and the dictionary is shared and immutable.
+unsafe impl Send for Codec {}
+
+impl Codec {
+    /// Compresses a unit of every size, so that too small a workspace shows now and not on some fault.
+    fn try_out(&mut self, unit_size: usize) -> Result<(), UnitError> {
+        let unit: Vec<u8> = (0..unit_size).map(|at| (at / 7 * at) as u8 & 0x3F).collect();
+        let mut object = vec![0; unit_size];
+        let mut back = vec![0; unit_size];
+        let mut len = PAGE_SIZE;
+        while len <= unit_size {
+            let object_len = self.compress_unit(&unit[..len], &mut object[..len])?;
+            self.decompress_unit(&object[..object_len], &mut back[..len])?;
+            len *= 2;
+        }
+        Ok(())
+    }
+}
+
+impl UnitCodec for Codec {
+    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+        // SAFETY: the state is initialised and this thread's; both buffers have the lengths given.
+        let code = unsafe {
+            sys::ZSTD_compress2(
+                self.compressor.as_ptr(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+                unit.as_ptr().cast(),
+                unit.len(),
+            )
+        };
+        if !is_error(code) {
+            return Ok(code);
+        }
+        // SAFETY: looks at the number only.
+        match unsafe { sys::ZSTD_getErrorCode(code) } {
+            sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall => Err(UnitError::NoSpace),
+            _ => Err(UnitError::Failed),
+        }
+    }
+
+    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+        // SAFETY: as above; the decoder stays within both buffers whatever the object says.
+        let code = unsafe {
+            sys::ZSTD_decompressDCtx(
+                self.decompressor.as_ptr(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+                object.as_ptr().cast(),
+                object.len(),
+            )
+        };
+        // An error code is far above any length.
+        if code == output.len() {
+            Ok(())
+        } else {
+            Err(UnitError::Failed)
+        }
+    }
+}
