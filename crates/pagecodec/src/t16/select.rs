@@ -2,6 +2,7 @@
 
 use super::format::{word, PageWords};
 use super::templates::{hash8, Templates, NO_TAG, PREFIX_MAX};
+use super::work::Aligned;
 
 /// Words in the sample: one line of every four.
 pub(crate) const SAMPLES: usize = 128;
@@ -11,31 +12,47 @@ pub(crate) const SAMPLE_PHASE: [usize; 4] = [0, 2, 1, 3];
 
 /// The line that holds samples `8 * group ..`.
 #[inline(always)]
-pub(crate) fn sample_line(group: usize) -> usize {
+pub(crate) const fn sample_line(group: usize) -> usize {
     4 * group + SAMPLE_PHASE[group % 4]
 }
 
-/// One more than the highest score: count 128 times weight 8.
-const SCORES: usize = 1025;
+/// Counters of hash buckets, in four sets that the samples use in turn.
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) words: [Aligned<[u8; 256]>; 4],
+    pub(crate) prefixes: [Aligned<[u8; 256]>; 4],
+    /// The last sample of each bucket of words; meaningless for buckets without samples.
+    pub(crate) word_last: Aligned<[u8; 256]>,
+}
 
-/// Writes the `limit` best of `scores` (bucket by bucket; zero never counts), best first, lower bucket first when
-/// equal, into `best`; answers how many.
-fn best(scores: &[u16; 256], best: &mut [u8], limit: usize) -> usize {
+impl Counters {
+    pub(crate) fn new() -> Self {
+        let empty = || [0; 4].map(|_: i32| Aligned([0; 256]));
+        Counters { words: empty(), prefixes: empty(), word_last: Aligned([0; 256]) }
+    }
+}
+
+/// The `limit` buckets with the highest scores, at least 1 each, the lower bucket first when equal; in ascending order
+/// of bucket. Answers how many.
+fn best(scores: &[u8; 256], best: &mut [u8; 16], limit: usize) -> usize {
+    let mut counts = [0u16; 256];
+    for &score in scores {
+        counts[usize::from(score)] += 1;
+    }
+    // The score of the last one taken, and how many with that score are.
+    let (mut least, mut room) = (255, limit);
+    while least > 1 && usize::from(counts[least]) < room {
+        room -= usize::from(counts[least]);
+        least -= 1;
+    }
     let mut len = 0;
-    // Insertion into a short sorted list: few buckets have a score at all.
-    let mut kept = [0u16; 16];
     for (bucket, &score) in scores.iter().enumerate() {
-        if score == 0 || (len == limit && (limit == 0 || kept[len - 1] >= score)) {
-            continue;
+        let score = usize::from(score);
+        if score > least || (score == least && room > 0) {
+            room -= usize::from(score == least);
+            best[len] = bucket as u8;
+            len += 1;
         }
-        debug_assert!((score as usize) < SCORES);
-        let mut at = if len < limit { len } else { len - 1 };
-        while at > 0 && kept[at - 1] < score {
-            (kept[at], best[at]) = (kept[at - 1], best[at - 1]);
-            at -= 1;
-        }
-        (kept[at], best[at]) = (score, bucket as u8);
-        len = (len + 1).min(limit);
     }
     len
 }
@@ -65,49 +82,48 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     // The bucket of the word zero is needed for tag 0.
     word_counts[0] = 0;
 
-    // Prefix templates and what goes above them, from tag 13 downwards.
-    let mut scores = [0u16; 256];
-    for (score, &count) in scores.iter_mut().zip(&prefix_counts) {
-        *score = if count >= 2 { u16::from(count) } else { 0 };
-    }
-    let mut ranked = [0u8; 16];
-    let prefixes = best(&scores, &mut ranked, PREFIX_MAX);
+    // Prefix templates and what goes above them.
+    let mut scores = prefix_counts.map(|count| if count >= 2 { count } else { 0 });
+    let mut chosen = [0u8; 16];
+    let prefixes = best(&scores, &mut chosen, PREFIX_MAX);
     templates.values = [0; 16];
     templates.prefix_tags = [NO_TAG; 256];
-    let mut tag = Templates::WIDE;
-    templates.rotated_wide = (large_upper >= 1).then(|| {
-        tag -= 1;
-        tag as u8
-    });
-    templates.wide = 14 - tag;
-    templates.rotated_prefix = (small_upper >= 2).then(|| {
-        tag -= 1;
-        tag as u8
-    });
-    for &bucket in &ranked[..prefixes] {
-        tag -= 1;
-        let word = word(page, prefix_last[bucket as usize] as usize);
-        templates.values[tag] = word >> 16 << 16;
-        templates.prefix_tags[bucket as usize] = tag as u8;
-        if templates.values[Templates::WIDE] == 0 {
+    let mut first = Templates::WIDE;
+    first -= usize::from(large_upper >= 1);
+    templates.rotated_wide = (large_upper >= 1).then_some(first as u8);
+    templates.wide = 14 - first;
+    first -= usize::from(small_upper >= 2);
+    templates.rotated_prefix = (small_upper >= 2).then_some(first as u8);
+    first -= prefixes;
+    templates.prefix = 14 - templates.wide - first;
+    let mut wide_count = 0;
+    for (at, &bucket) in chosen[..prefixes].iter().enumerate() {
+        let word = word(page, usize::from(prefix_last[usize::from(bucket)]));
+        templates.values[first + at] = word >> 16 << 16;
+        templates.prefix_tags[usize::from(bucket)] = (first + at) as u8;
+        let count = prefix_counts[usize::from(bucket)];
+        if word >> 32 != 0 && count > wide_count {
+            wide_count = count;
             templates.values[Templates::WIDE] = word >> 32 << 32;
         }
     }
-    templates.prefix = 14 - templates.wide - tag;
 
-    // Exact templates take the tags that are left. A repeated word saves six bytes more each time when no prefix
-    // template would have caught it.
+    // Exact templates take the tags that are left. A repeated word saves four times as much when no prefix template
+    // would have caught it.
     for (bucket, (score, &count)) in scores.iter_mut().zip(&word_counts).enumerate() {
-        let last = word(page, word_last[bucket] as usize);
+        let last = word(page, usize::from(word_last[bucket]));
         let covered = templates.prefix_tags[hash8(last >> 16)] != NO_TAG;
-        let weight = if covered { 2 } else { 8 };
-        *score = if count >= 2 { u16::from(count) * weight } else { 0 };
+        *score = match count {
+            0 | 1 => 0,
+            _ if covered => count,
+            _ => count.saturating_mul(4),
+        };
     }
-    templates.exact = best(&scores, &mut ranked, tag - 1);
+    templates.exact = best(&scores, &mut chosen, first - 1);
     templates.exact_tags = [0; 256];
-    for (rank, &bucket) in ranked[..templates.exact].iter().enumerate() {
-        templates.values[1 + rank] = word(page, word_last[bucket as usize] as usize);
-        templates.exact_tags[bucket as usize] = 1 + rank as u8;
+    for (at, &bucket) in chosen[..templates.exact].iter().enumerate() {
+        templates.values[1 + at] = word(page, usize::from(word_last[usize::from(bucket)]));
+        templates.exact_tags[usize::from(bucket)] = 1 + at as u8;
     }
     templates.finish();
 }

@@ -1,6 +1,7 @@
 //! What the encoder decides before it writes: the template table of a page.
 
 use super::format::VERSION;
+use super::select::Counters;
 
 /// The most prefix templates that the encoder uses (the format allows 13).
 pub(crate) const PREFIX_MAX: usize = 6;
@@ -27,6 +28,8 @@ pub(crate) struct Templates {
     pub(crate) exact_tags: [u8; 256],
     /// From bucket of `hash8(word >> 16)` to prefix tag or [`NO_TAG`].
     pub(crate) prefix_tags: [u8; 256],
+    /// Counters of the sampled words' buckets.
+    pub(crate) counters: Counters,
     /// Number of exact templates.
     pub(crate) exact: usize,
     /// Number of prefix templates, the rotated one included.
@@ -57,6 +60,7 @@ impl Templates {
             values: [0; 16],
             exact_tags: [0; 256],
             prefix_tags: [NO_TAG; 256],
+            counters: Counters::new(),
             exact: 0,
             prefix: 0,
             wide: 0,

@@ -3,6 +3,10 @@
 use super::format::{HEADER, LINES, OBJECT_MAX, WORDS};
 use super::templates::Templates;
 
+/// A value on a cache line of its own.
+#[repr(C, align(64))]
+pub(crate) struct Aligned<T>(pub(crate) T);
+
 /// Buckets of the table that finds repeated raw words.
 pub(crate) const RAW_BUCKETS: usize = 512;
 /// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw words of exact

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Aligned, COUNTING};
+use super::{low_bits, Aligned, COUNTING};
 use crate::t16::format::{Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF};
 
 /// Bits of a tag's class, as looked up for 64 tags at a time.
@@ -25,12 +25,6 @@ const fn interleave(from: u16) -> Aligned<[u16; 32]> {
 }
 static INTERLEAVE_LOW: Aligned<[u16; 32]> = interleave(0);
 static INTERLEAVE_HIGH: Aligned<[u16; 32]> = interleave(16);
-
-/// The low `count` (at most 63) bits set.
-#[inline(always)]
-fn low_bits(count: usize) -> u64 {
-    (1u64 << count) - 1
-}
 
 /// Decodes `object` into `page`.
 ///

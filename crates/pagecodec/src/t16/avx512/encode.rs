@@ -2,56 +2,19 @@
 
 use std::arch::x86_64::*;
 
-use super::{spread_counting, Aligned, COUNTING};
+use super::select::select;
+use super::{choose, Aligned, Table, COUNTING, EVEN_DWORDS, EVEN_WORDS, LINE_ORDER, ODD_WORDS};
 use crate::t16::format::{HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::portable;
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::Work;
-
-/// From bytes ordered by word within the line, then line, to the order of the page.
-static LINE_ORDER: Aligned<[u8; 64]> = {
-    let mut bytes = [0; 64];
-    let mut at = 0;
-    while at < 64 {
-        bytes[at] = (at % 8 * 8 + at / 8) as u8;
-        at += 1;
-    }
-    Aligned(bytes)
-};
-
-/// The even dwords (low halves of 64-bit words) of two registers.
-static EVEN_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 0));
-/// The even and the odd 16-bit words of two registers.
-static EVEN_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 0));
-static ODD_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 1));
-
-/// A 256-byte table in four registers.
-struct Table([__m512i; 4]);
-
-impl Table {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn load(bytes: &[u8; 256]) -> Table {
-        // SAFETY: four times 64 bytes of 256.
-        Table(std::array::from_fn(|part| unsafe { _mm512_loadu_si512(bytes.as_ptr().add(64 * part).cast()) }))
-    }
-
-    /// The entries at 64 indices.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn look_up(&self, indices: __m512i) -> __m512i {
-        let low = _mm512_permutex2var_epi8(self.0[0], indices, self.0[1]);
-        let high = _mm512_permutex2var_epi8(self.0[2], indices, self.0[3]);
-        _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(indices), high)
-    }
-}
 
 /// First half of the encoder; see the portable one.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
-    crate::t16::select::select(&mut work.templates, crate::t16::page_words(page));
+    select(&mut work.templates, page);
     if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
         assign::<true>(work, page)
     } else {
@@ -210,14 +173,6 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize
     }
     (work.a_len, work.b_len, work.all_raws_len) = (a_len, b_len, raw_len);
     raw_len
-}
-
-/// `tag` in the bytes chosen by `byte` of the chosen lanes, `tags` elsewhere.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn choose(tags: __m512i, lanes: __mmask8, byte: __m512i, tag: __m512i) -> __m512i {
-    // For each bit: byte ? tag : tags.
-    _mm512_mask_ternarylogic_epi64::<0xb8>(tags, lanes, byte, tag)
 }
 
 /// Second half of the encoder; see the portable one.
