@@ -69,6 +69,7 @@ fn decompress_t16(isa: Isa, objects: &Objects, out: &mut [Page; BATCH]) -> f64 {
 
 fn compress_lz4(state: &mut [u64], pages: &[Page], objects: &mut Objects) -> f64 {
     objects.lens.clear();
+    let mut room = [0u8; t16::OBJECT_MAX];
     let mut at = 0;
     let start = Instant::now();
     for page in pages {
@@ -77,14 +78,16 @@ fn compress_lz4(state: &mut [u64], pages: &[Page], objects: &mut Objects) -> f64
             LZ4_compress_fast_extState(
                 state.as_mut_ptr().cast(),
                 page.as_ptr().cast(),
-                objects.bytes[at..].as_mut_ptr().cast(),
+                room.as_mut_ptr().cast(),
                 PAGE_SIZE as i32,
                 t16::OBJECT_MAX as i32,
                 1,
             )
         };
-        objects.lens.push(len as usize);
-        at += len as usize;
+        let len = len as usize;
+        objects.bytes[at..at + len].copy_from_slice(&room[..len]);
+        objects.lens.push(len);
+        at += len;
     }
     start.elapsed().as_secs_f64()
 }

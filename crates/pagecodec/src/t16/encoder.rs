@@ -3,8 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::format::{PAGE_SIZE, WORDS};
-use super::portable;
 use super::work::Work;
+use super::{portable, prefetch};
 use crate::Isa;
 
 /// Why a page was not encoded.
@@ -135,8 +135,11 @@ impl Encoder {
         results: &mut [Result<usize, EncodeError>],
     ) {
         assert!(pages.len() == outs.len() && pages.len() == results.len());
-        for ((page, out), result) in pages.iter().zip(outs).zip(results) {
-            *result = self.encode(page, out);
+        for (at, (out, result)) in outs.iter_mut().zip(results).enumerate() {
+            if let Some(next) = pages.get(at + 1) {
+                prefetch(*next);
+            }
+            *result = self.encode(pages[at], out);
         }
     }
 }

@@ -60,8 +60,8 @@ impl Candidates {
     fn pick(&self, table: &[__m512i; 4]) -> __m512i {
         let counting = counting();
         let mut picked = _mm512_maskz_compress_epi8(self.sets[0], table[0]);
-        for part in 1..4 {
-            let compressed = _mm512_maskz_compress_epi8(self.sets[part], table[part]);
+        for (part, table) in table.iter().enumerate().skip(1) {
+            let compressed = _mm512_maskz_compress_epi8(self.sets[part], *table);
             let indices = _mm512_sub_epi8(counting, _mm512_set1_epi8(self.offsets[part] as i8));
             let behind = u64::MAX.checked_shl(self.offsets[part] as u32).unwrap_or(0);
             picked = _mm512_mask_permutexvar_epi8(picked, behind, indices, compressed);
