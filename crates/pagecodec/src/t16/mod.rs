@@ -5,6 +5,7 @@ mod avx512;
 mod encoder;
 mod format;
 mod portable;
+mod raws;
 mod select;
 mod templates;
 mod work;

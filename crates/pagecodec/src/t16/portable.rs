@@ -1,11 +1,12 @@
 //! The encoder and decoder in plain Rust: the reference for the others.
 
 use super::format::{
-    page_words, u16_at, u32_at, u64_at, word, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS,
+    page_words, u16_at, u32_at, u64_at, word, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF,
 };
+use super::raws;
 use super::select::select;
-use super::templates::{hash8, HASH_MULTIPLIER};
-use super::work::{Work, NO_WINNER, RAW_BUCKETS, RAW_REFERABLE};
+use super::templates::hash8;
+use super::work::Work;
 
 /// Multiplier of the hash of tag lines.
 pub(crate) const LINE_MULTIPLIER: u32 = 0x9E37_79B1;
@@ -14,12 +15,6 @@ pub(crate) const LINE_MULTIPLIER: u32 = 0x9E37_79B1;
 #[inline(always)]
 pub(crate) fn line_bucket(line: u32) -> usize {
     (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
-}
-
-/// Bucket of a raw word.
-#[inline(always)]
-pub(crate) fn raw_bucket(word: u64) -> usize {
-    (word.wrapping_mul(HASH_MULTIPLIER) >> 43) as usize & 511
 }
 
 /// First half of the encoder: templates, tag lines, literals, raw words. Answers the number of raw words, repeats
@@ -57,49 +52,8 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
 
 /// Second half of the encoder: references among raw words, distinct tag lines.
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-    gather_raws(work, page);
-    refer_raws(work);
+    raws::refer(work, page_words(page));
     share_lines(work);
-}
-
-/// Fetches the raw words whose places are known.
-#[inline(always)]
-pub(crate) fn gather_raws(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-    let page = page_words(page);
-    for (raw, &place) in work.all_raws.iter_mut().zip(&work.raw_places).take(work.all_raws_len) {
-        *raw = word(page, usize::from(place) % WORDS);
-    }
-}
-
-/// Turns raw words that repeat an earlier one into references.
-#[inline(always)]
-pub(crate) fn refer_raws(work: &mut Work) {
-    let len = work.all_raws_len;
-    for number in (0..len).rev() {
-        let bucket = raw_bucket(work.all_raws[number]);
-        work.raw_buckets[number] = bucket as u16;
-        // The first of a bucket is stored last and wins.
-        work.raw_winners[bucket] = if number < RAW_REFERABLE { number as u8 } else { NO_WINNER };
-    }
-    // Place in the raw stream, by number in the list of all.
-    let mut places = [0u8; 256];
-    let (mut kept, mut refs) = (0, 0);
-    for number in 0..len {
-        let word = work.all_raws[number];
-        let winner = work.raw_winners[work.raw_buckets[number] as usize & (RAW_BUCKETS - 1)];
-        let repeats =
-            usize::from(winner) < number.min(RAW_REFERABLE) && work.all_raws[usize::from(winner)] == word;
-        places[number.min(usize::from(NO_WINNER))] = kept as u8;
-        work.raws[kept] = word;
-        work.refs[refs] = places[usize::from(winner)].wrapping_add(work.templates.raw_len as u8);
-        kept += usize::from(!repeats);
-        refs += usize::from(repeats);
-        // From tag 15 to 14.
-        let place = usize::from(work.raw_places[number]);
-        work.all_lines[place / 8 % LINES] ^= u32::from(repeats) << (4 * (place % 8));
-    }
-    work.raw_len = kept;
-    work.ref_len = refs;
 }
 
 /// Keeps each distinct tag line once.
@@ -153,8 +107,13 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     for literal in &work.b[..work.b_len] {
         put(&literal.to_le_bytes());
     }
-    for raw in templates.raw[..templates.raw_len].iter().chain(&work.raws[..work.raw_len]) {
+    for raw in &templates.raw[..templates.raw_len] {
         put(&raw.to_le_bytes());
+    }
+    for (number, raw) in work.all_raws[..work.all_raws_len].iter().enumerate() {
+        if work.repeats[number / 64] >> (number % 64) & 1 == 0 {
+            put(&raw.to_le_bytes());
+        }
     }
     put(&work.refs[..work.ref_len]);
     put(&work.index[..LINES - work.lines_len()]);

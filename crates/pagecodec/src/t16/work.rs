@@ -1,19 +1,12 @@
 //! The encoder's working memory: everything known of a page between its analysis and the writing of its object.
 
 use super::format::{HEADER, LINES, OBJECT_MAX, WORDS};
+use super::raws;
 use super::templates::Templates;
 
 /// A value on a cache line of its own.
 #[repr(C, align(64))]
 pub(crate) struct Aligned<T>(pub(crate) T);
-
-/// Buckets of the table that finds repeated raw words.
-pub(crate) const RAW_BUCKETS: usize = 512;
-/// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw words of exact
-/// templates come first.
-pub(crate) const RAW_REFERABLE: usize = 240;
-/// Winner in the raw table: none.
-pub(crate) const NO_WINNER: u8 = 255;
 
 /// One page's analysis. About 14 KiB, reused for page after page.
 #[repr(C, align(64))]
@@ -27,14 +20,17 @@ pub(crate) struct Work {
     pub(crate) all_raws: [u64; WORDS + 8],
     /// Their buckets.
     pub(crate) raw_buckets: [u16; WORDS + 32],
-    /// Raw words without repeats: the raw stream without the exact templates.
-    pub(crate) raws: [u64; WORDS + 8],
+    /// Bit `number % 64` of word `number / 64`: the raw word repeats an earlier one and is not stored.
+    pub(crate) repeats: [u64; WORDS / 64],
+    /// Number of the raw word that each reference repeats, and the word number of the repeat.
+    pub(crate) sources: [u8; WORDS],
+    pub(crate) ref_places: [u16; WORDS],
     /// The word number of each raw word. Vector stores may overrun by 64.
     pub(crate) raw_places: [u16; WORDS + 64],
-    /// Numbers of the raw words repeated.
+    /// Places in the raw stream of the words repeated.
     pub(crate) refs: [u8; WORDS + 64],
     /// Winner of each bucket of raw words.
-    pub(crate) raw_winners: [u8; RAW_BUCKETS],
+    pub(crate) raw_winners: [u8; raws::BUCKETS],
     /// The tag line of each line.
     pub(crate) all_lines: [u32; LINES],
     /// The distinct ones. Vector stores may overrun by fifteen.
@@ -62,10 +58,12 @@ impl Work {
             b: [0; WORDS + 32],
             all_raws: [0; WORDS + 8],
             raw_buckets: [0; WORDS + 32],
-            raws: [0; WORDS + 8],
+            repeats: [0; WORDS / 64],
+            sources: [0; WORDS],
+            ref_places: [0; WORDS],
             raw_places: [0; WORDS + 64],
             refs: [0; WORDS + 64],
-            raw_winners: [0; RAW_BUCKETS],
+            raw_winners: [0; raws::BUCKETS],
             all_lines: [0; LINES],
             lines: [0; LINES + 16],
             index: [0; 2 * LINES],

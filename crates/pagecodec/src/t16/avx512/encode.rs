@@ -3,11 +3,13 @@
 use std::arch::x86_64::*;
 
 use super::select::select;
-use super::{choose, Aligned, Table, COUNTING, EVEN_DWORDS, EVEN_WORDS, LINE_ORDER, ODD_WORDS};
-use crate::t16::format::{HEADER, LINES, PAGE_SIZE, TAG_RAW};
-use crate::t16::portable;
+use super::{
+    choose, through_memory, Aligned, Table, COUNTING, EVEN_DWORDS, EVEN_WORDS, LINE_ORDER, ODD_WORDS,
+};
+use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::Work;
+use crate::t16::{portable, raws};
 
 /// First half of the encoder; see the portable one.
 #[target_feature(
@@ -180,8 +182,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-    portable::gather_raws(work, page);
-    portable::refer_raws(work);
+    raws::refer(work, page_words(page));
     share_lines(work);
 }
 
@@ -201,11 +202,16 @@ fn share_lines(work: &mut Work) {
         // SAFETY: four times 16 bytes of 64, aligned.
         unsafe { _mm_store_si128(buckets.0.as_mut_ptr().add(16 * part).cast(), bytes) };
     }
+    through_memory(&mut buckets);
     for line in (0..LINES).rev() {
         work.line_winners[usize::from(buckets.0[line])] = line as u8;
     }
-    let winners: Aligned<[u8; LINES]> =
-        Aligned(std::array::from_fn(|line| work.line_winners[usize::from(buckets.0[line])]));
+    let mut winners = Aligned([0u8; LINES]);
+    through_memory(&mut winners);
+    for line in 0..LINES {
+        winners.0[line] = work.line_winners[usize::from(buckets.0[line])];
+    }
+    through_memory(&mut winners);
     // SAFETY: 64 bytes each.
     let (winners, counting) = unsafe {
         (_mm512_load_si512(winners.0.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
@@ -294,8 +300,16 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
         at = at.add(2 * work.b_len);
         copy(templates.raw.as_ptr().cast(), at, 8 * templates.raw_len);
         at = at.add(8 * templates.raw_len);
-        copy(work.raws.as_ptr().cast(), at, 8 * work.raw_len);
-        at = at.add(8 * work.raw_len);
+        for (number, words) in
+            work.all_raws[..work.all_raws_len.next_multiple_of(8)].chunks_exact(8).enumerate()
+        {
+            let repeats = (work.repeats[number / 8] >> (8 * (number % 8))) as u8;
+            let missing = (8 * number + 8).saturating_sub(work.all_raws_len);
+            let kept = !repeats & 0xff >> missing;
+            let words = _mm512_loadu_si512(words.as_ptr().cast());
+            _mm512_storeu_si512(at.cast(), _mm512_maskz_compress_epi64(kept, words));
+            at = at.add(8 * kept.count_ones() as usize);
+        }
         copy(work.refs.as_ptr(), at, work.ref_len);
         at = at.add(work.ref_len);
         _mm512_storeu_si512(at.cast(), _mm512_loadu_si512(work.index.as_ptr().cast()));

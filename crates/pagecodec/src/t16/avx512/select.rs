@@ -3,7 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::{
-    choose, low_bits, spread_counting, Aligned, Table, COUNTING, EVEN_DWORDS, LINE_ORDER, ODD_DWORDS,
+    choose, low_bits, spread_counting, through_memory, Aligned, Table, COUNTING, EVEN_DWORDS, LINE_ORDER,
+    ODD_DWORDS,
 };
 use crate::t16::format::{PAGE_SIZE, VERSION};
 use crate::t16::select::{sample_line, Counters, SAMPLES};
@@ -229,6 +230,7 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
             _mm512_store_si512(hashes.0[1].as_mut_ptr().add(64 * part).cast(), prefix_hashes[part]);
         }
     }
+    through_memory(&mut hashes);
     count(counters, &hashes.0[0], &hashes.0[1]);
     let mut word_counts = merge(&counters.words);
     let mut prefix_counts = merge(&counters.prefixes);
