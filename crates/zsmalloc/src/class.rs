@@ -1,8 +1,8 @@
 //! Size classes: which slot an object of a size goes into.
 //!
 //! A zspage is a chain of `pages` pages cut into equal slots. Every chain length and slot count gives a candidate slot
-//! of `pages * 4096 / slots` bytes, so no zspage has a tail worth mentioning. Candidates less than 1/128 below the
-//! next larger class are merged into it: a class costs a partly filled zspage.
+//! of `pages * 4096 / slots` bytes, so no zspage has a tail worth mentioning. Candidates less than 1/128, or
+//! 4 bytes, below the next larger class are merged into it: a class costs a partly filled zspage and a table row.
 
 use std::sync::OnceLock;
 
@@ -16,8 +16,10 @@ pub const OBJECT_BYTES_MAX: usize = FRAME_BYTES;
 /// Bytes of the smallest slot; smaller objects take one of these.
 pub(crate) const SLOT_BYTES_MIN: usize = 32;
 
-/// Least distance of two classes, as a divisor of their size.
+/// Least distance of two classes, as a divisor of their size, ...
 const MERGE_DIVISOR: usize = 128;
+/// ... and in bytes: every class costs a table row.
+const MERGE_BYTES: usize = 4;
 
 /// Shortest and longest chain that can be asked for.
 pub(crate) const CHAIN_MIN: usize = 4;
@@ -105,7 +107,7 @@ fn classes(chain: usize) -> Vec<Geometry> {
     candidates.sort_by_key(|class| (std::cmp::Reverse(class.slot_bytes), std::cmp::Reverse(class.pages)));
     let mut kept: Vec<Geometry> = Vec::new();
     for class in candidates {
-        let step = (class.slot_bytes as usize / MERGE_DIVISOR).max(1) as u32;
+        let step = (class.slot_bytes as usize / MERGE_DIVISOR).max(MERGE_BYTES) as u32;
         if kept.last().is_none_or(|larger| larger.slot_bytes - class.slot_bytes >= step) {
             kept.push(class);
         }

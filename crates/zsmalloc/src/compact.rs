@@ -4,9 +4,8 @@
 //! zspages to empty, then walks the handle table once and moves each object that lies in a marked one. Walking costs
 //! about a nanosecond a handle; moving costs a copy. An object that is pinned, or freed meanwhile, is passed over.
 //!
-//! What a class is left with decides where its objects go. When the zspages it needs fit its objects well, the surplus
-//! ones are emptied into the others. When it is small, and a partly filled page would weigh too much, all its objects
-//! go to mixed zspages.
+//! A class is left with full zspages only: the emptiest are emptied into the others, and what does not fill a zspage
+//! goes to mixed ones. A class whose slots fit its objects badly goes to mixed zspages as a whole.
 
 use std::sync::atomic::Ordering;
 
@@ -15,11 +14,15 @@ use sys::PAGE_SIZE;
 use crate::entry::{Entry, Object, Place};
 use crate::frame::{kind, Field, FRAME_BYTES, OPEN};
 use crate::pool::Pool;
+use crate::shard::Shard;
 
 /// Live bytes of the zspages that one pass empties: bounds the memory held twice, ...
 const PASS_BYTES_MIN: u64 = 1 << 20;
 /// ... as a fraction of the pool too.
 const PASS_DIVISOR: u64 = 16;
+
+/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the walk to pay.
+const TIDY_BYTES: u64 = 4 << 20;
 
 /// A zspage, or a class, that wastes more than one byte in so many is worth moving.
 const WASTE_DIVISOR: u64 = 128;
@@ -69,13 +72,11 @@ impl Pool {
             }
         }
         self.trim_tails();
-        for supply in &self.supplies {
-            supply.trim(&self.frames, 0);
-        }
+        self.trim();
         before.saturating_sub(self.bytes()) / PAGE_SIZE
     }
 
-    /// One pass over mixed zspages a quarter of which, or more, is holes. Called when holes are a good part of the
+    /// One pass over mixed zspages an eighth of which, or more, is holes. Called when holes are a good part of the
     /// pool, so that a pool nobody compacts stays dense.
     pub(crate) fn tidy(&self) {
         let Some(_only) = self.compaction.try_lock() else { return };
@@ -84,15 +85,15 @@ impl Pool {
         self.each_zspage(|seen| {
             let live = u64::from(seen.live);
             let resident = u64::from(seen.resident) * PAGE_SIZE as u64;
-            let sparse = seen.kind == kind::MIXED && live * 4 <= resident * 3;
-            if sparse && live_bytes + live <= PASS_BYTES_MIN {
+            let sparse = seen.kind == kind::MIXED && live * 8 <= resident * 7;
+            if sparse && live_bytes + live <= TIDY_BYTES {
                 live_bytes += live;
                 let (number, gain) = (seen.number, resident - live);
                 sources.push(Source { number, mark: Mark::ToMixed, live_bytes: live, gain });
             }
         });
         self.pass(sources, &mut Vec::new());
-        let left = self.mixed.dead_bytes.load(Ordering::Relaxed);
+        let left = self.shards.totals().dead_bytes();
         self.tidy_above.store(left + 2 * FRAME_BYTES, Ordering::Relaxed);
     }
 
@@ -113,11 +114,15 @@ impl Pool {
         let mut zspages = Vec::new();
         self.each_zspage(|seen| zspages.push(seen));
         zspages.sort_unstable();
+        let (counts, _) = self.shards.count(0..self.table.len() as u16);
         let mut sources = Vec::new();
         for group in zspages.chunk_by(|one, other| (one.node, one.kind) == (other.node, other.kind)) {
             match group[0].kind {
                 kind::MIXED => sources.extend(group.iter().filter_map(mixed_source)),
-                class => self.class_sources(class - kind::CLASS, group, &mut sources),
+                class => {
+                    let class = class - kind::CLASS;
+                    self.class_sources(class, counts[usize::from(class)], group, &mut sources);
+                }
             }
         }
         sources.sort_by_key(|source| source.live_bytes * 1024 / (source.gain + 1));
@@ -132,23 +137,24 @@ impl Pool {
         sources
     }
 
-    /// `group`: the class's zspages on one node, emptiest first.
-    fn class_sources(&self, class: u16, group: &[Seen], sources: &mut Vec<Source>) {
+    /// `count`: objects and payload bytes of the class's sizes; `group`: its zspages on one node, emptiest first.
+    fn class_sources(&self, class: u16, count: (u64, u64), group: &[Seen], sources: &mut Vec<Source>) {
         let geometry = self.table.geometry(class);
         let (slot_bytes, slots) = (u64::from(geometry.slot_bytes), u64::from(geometry.slots));
         let objects: u64 = group.iter().map(|zspage| u64::from(zspage.live)).sum();
-        let (all_objects, all_payload) = self.tallies[usize::from(class)].get();
-        let payload = all_payload * objects / all_objects.max(1);
-        let tail_bytes = (objects % slots * slot_bytes).next_multiple_of(PAGE_SIZE as u64);
-        let needed_bytes = objects / slots * u64::from(geometry.pages) * PAGE_SIZE as u64 + tail_bytes;
-        let dissolve = needed_bytes > payload + payload / WASTE_DIVISOR;
-        let surplus = group.len() - objects.div_ceil(slots) as usize;
+        let payload = count.1 * objects / count.0.max(1);
+        let full = objects / slots;
+        let full_bytes = full * u64::from(geometry.pages) * PAGE_SIZE as u64;
+        let full_payload = payload * (full * slots) / objects;
+        let dissolve = full_bytes > full_payload + full_payload / WASTE_DIVISOR;
+        // What does not fill a zspage finds no room in the others and goes to mixed ones.
+        let surplus = group.len() - full as usize;
         let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
         sources.extend(group[..count].iter().map(|zspage| {
             let live_bytes = u64::from(zspage.live) * slot_bytes;
             let gain = (u64::from(zspage.resident) * PAGE_SIZE as u64).saturating_sub(match mark {
                 // Into slots that are there already.
-                Mark::ToClass => 0,
+                Mark::ToClass if full > 0 => 0,
                 _ => payload * u64::from(zspage.live) / objects,
             });
             Source { number: zspage.number, mark, live_bytes, gain }
@@ -175,20 +181,24 @@ impl Pool {
             // are moved for nothing, and nothing else happens.
             marks[source.number as usize] = source.mark;
         }
+        let mut moves = Moves { batch: [(0, Object::NOWHERE, Mark::Keep); MOVE_BATCH], count: 0 };
         let (mut moved, mut memory) = (0, true);
-        for index in 1..self.handles.end() {
-            let Some(entry) = self.handles.at(index) else { break };
-            let Some(object) = entry.peek() else { continue };
-            match marks.get(object.place.frame as usize) {
-                None | Some(Mark::Keep) => {}
-                Some(&mark) => match self.move_object(entry, object, mark) {
-                    Moved::Yes => moved += 1,
-                    Moved::InUse => {}
-                    Moved::NoMemory => {
-                        memory = false;
-                        break;
-                    }
-                },
+        let end = self.handles.end();
+        for index in 1..end {
+            if let Some(object) = self.handles.at(index).and_then(Entry::peek) {
+                let mark = marks.get(object.place.frame as usize).copied().unwrap_or(Mark::Keep);
+                if mark != Mark::Keep {
+                    moves.batch[moves.count] = (index, object, mark);
+                    moves.count += 1;
+                }
+            }
+            if moves.count == MOVE_BATCH || index + 1 == end {
+                let done = self.move_objects(&mut moves);
+                moved += done.0;
+                memory = done.1;
+                if !memory {
+                    break;
+                }
             }
         }
         for (number, node, class) in class_sources {
@@ -198,17 +208,34 @@ impl Pool {
         memory && moved > 0
     }
 
-    fn move_object(&self, entry: &Entry, object: Object, mark: Mark) -> Moved {
+    /// Moves a batch under one lock of a shard; threads that want that shard meanwhile take another. Answers how many
+    /// objects have moved, and whether there was memory.
+    fn move_objects(&self, moves: &mut Moves) -> (usize, bool) {
+        let mut shard = self.shards.lock();
+        let mut moved = 0;
+        for (index, object, mark) in moves.batch[..std::mem::take(&mut moves.count)].iter().copied() {
+            let Some(entry) = self.handles.at(index) else { continue };
+            match self.move_object(&mut shard, entry, object, mark) {
+                Moved::Yes => moved += 1,
+                Moved::InUse => {}
+                Moved::NoMemory => return (moved, false),
+            }
+        }
+        (moved, true)
+    }
+
+    fn move_object(&self, shard: &mut Shard, entry: &Entry, object: Object, mark: Mark) -> Moved {
         let frame = self.frames.get(object.place.frame);
         if frame.kind.get() == kind::MIXED && frame.live.load(Ordering::Relaxed) & OPEN != 0 {
             // Emptied, released, and taking new objects already.
             return Moved::InUse;
         }
+        // Never waits: the shard is locked.
         if !entry.try_lock(object) {
             return Moved::InUse;
         }
         // From here on the object, and so its zspage, stays.
-        let Some(place) = self.find_place(object, mark, frame.node.get()) else {
+        let Some(place) = self.find_place(shard, object, mark, frame.node.get()) else {
             entry.unlock(object);
             return Moved::NoMemory;
         };
@@ -217,36 +244,37 @@ impl Pool {
         // locked, the new place is nobody else's, and two places in use do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, object.len as usize) };
         entry.unlock(Object { place, len: object.len });
-        self.free_place(object);
+        self.free_places(shard, &[object]);
         Moved::Yes
     }
 
-    fn find_place(&self, object: Object, mark: Mark, node: u8) -> Option<Place> {
+    fn find_place(&self, shard: &mut Shard, object: Object, mark: Mark, node: u8) -> Option<Place> {
         if mark == Mark::ToClass {
             let class = self.table.class_of(object.len);
             let list = self.class_list(node, class);
-            let found = list.allocate(class, self.table.geometry(class), node, false, self.ground());
-            if found.is_some() {
-                return found;
+            let mut place = [Place::NOWHERE];
+            if list.allocate(class, self.table.geometry(class), node, 0, &mut place, self.ground()) == 1 {
+                return Some(place[0]);
             }
-            // Other threads took the room meanwhile.
+            // Full, or other threads took the room meanwhile.
         }
-        let mut shard = self.lock_shard();
-        shard.open[usize::from(node)].allocate(object.len, node, &self.mixed, self.ground())
+        self.place_mixed(shard, object.len, node)
     }
 
     /// Closes the open mixed zspages of all shards.
     fn close_mixed(&self) {
-        for shard in self.shards() {
-            for open in &mut shard.lock().open {
-                open.close_all(&self.mixed, self.ground());
+        for shard in self.shards.iter() {
+            let mut shard = shard.lock();
+            let Shard { open, ledger, .. } = &mut *shard;
+            for open in open {
+                open.close_all(ledger, self.shards.totals(), self.ground());
             }
         }
     }
 
     /// Gives back pages of zspages in use that lie behind their last used byte: frames come with pages from the cache.
     fn trim_tails(&self) {
-        for shard in self.shards() {
+        for shard in self.shards.iter() {
             for open in &mut shard.lock().open {
                 open.trim_tails(self.ground());
             }
@@ -261,6 +289,15 @@ impl Pool {
             }
         }
     }
+}
+
+/// Objects that are moved under one lock.
+const MOVE_BATCH: usize = 32;
+
+/// What to move next: index in the handle table, the object as it was seen, what to do with it.
+struct Moves {
+    batch: [(u32, Object, Mark); MOVE_BATCH],
+    count: usize,
 }
 
 enum Moved {

@@ -3,15 +3,15 @@
 //! ```text
 //!   63          40 39        24 23        8   7    6      0
 //!  +--------------+------------+-----------+------+--------+
-//!  |    frame     |   offset   | length - 1| live |  pins  |   an object
+//!  |    frame     |   offset   | length - 1| live |  pins  |   an object; live is 0 while it is only reserved
 //!  +--------------+------------+-----------+------+--------+
 //!  |             next free handle          |  0   |   0    |   a free handle
 //!  +--------------+------------+-----------+------+--------+
 //! ```
 //!
 //! `pins` is a tiny reader-writer lock: 0 nobody, 1..=126 readers, 127 one thread alone (a writer, or compaction moving
-//! the object). It is held for one copy, or for the life of a read guard. Everything that changes the word swaps it
-//! as a whole, so location and pins can never disagree.
+//! the object). It is held for one copy, or for the life of a read guard. Everything that changes a live word swaps
+//! it as a whole, so location and pins can never disagree.
 
 use super::sync::{relax, AtomicU64, Ordering};
 
@@ -40,7 +40,15 @@ pub(crate) struct Object {
     pub(crate) len: u32,
 }
 
+impl Place {
+    /// To fill arrays.
+    pub(crate) const NOWHERE: Place = Place { frame: 0, offset: 0 };
+}
+
 impl Object {
+    /// To fill arrays.
+    pub(crate) const NOWHERE: Object = Object { place: Place::NOWHERE, len: 1 };
+
     fn encode(self) -> u64 {
         debug_assert!((1..=65536).contains(&self.len) && self.place.frame < FRAME_LIMIT);
         u64::from(self.place.frame) << 40
@@ -66,11 +74,24 @@ impl Entry {
         Entry(AtomicU64::new(0))
     }
 
-    /// Makes a free entry name `object`. The caller owns the free handle.
+    /// Notes where the object of a free handle is going to be. The caller owns the free handle.
     #[inline]
-    pub(crate) fn publish(&self, object: Object) {
-        debug_assert_eq!(self.0.load(Ordering::Relaxed) & (LIVE | PINS), 0, "publishing a live handle");
-        self.0.store(object.encode(), Ordering::Release);
+    pub(crate) fn reserve(&self, object: Object) {
+        debug_assert_eq!(self.0.load(Ordering::Relaxed) & (LIVE | PINS), 0, "reserving a live handle");
+        self.0.store(object.encode() & !LIVE, Ordering::Relaxed);
+    }
+
+    /// What [`reserve`](Self::reserve) noted.
+    pub(crate) fn reserved(&self) -> Object {
+        let word = self.0.load(Ordering::Relaxed);
+        debug_assert_eq!(word & (LIVE | PINS), 0, "not reserved");
+        Object::decode(word)
+    }
+
+    /// Makes the reserved object one that everybody can see.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
     /// The object, whoever uses it; `None` for a free handle.
@@ -206,7 +227,9 @@ mod tests {
     fn readers_share_and_movers_keep_off() {
         let entry = Entry::free();
         assert_eq!(entry.peek(), None);
-        entry.publish(OBJECT);
+        entry.reserve(OBJECT);
+        assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
+        entry.publish();
         assert_eq!(entry.pin(), OBJECT);
         assert_eq!(entry.pin(), OBJECT);
         assert!(!entry.try_lock(OBJECT));
@@ -227,7 +250,9 @@ mod tests {
     #[should_panic(expected = "being read")]
     fn freeing_under_a_reader_is_refused() {
         let entry = Entry::free();
-        entry.publish(OBJECT);
+        entry.reserve(OBJECT);
+        assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
+        entry.publish();
         entry.pin();
         entry.claim();
     }
@@ -236,7 +261,9 @@ mod tests {
     #[should_panic(expected = "freed handle")]
     fn freeing_twice_is_refused() {
         let entry = Entry::free();
-        entry.publish(OBJECT);
+        entry.reserve(OBJECT);
+        assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
+        entry.publish();
         entry.claim();
         entry.claim();
     }

@@ -31,7 +31,8 @@ pub(crate) mod kind {
     pub(crate) const CLASS: u16 = 2;
 }
 
-/// Set in [`Frame::live`] while a mixed zspage takes new objects: keeps it when its last object goes.
+/// Set in [`Frame::live`] while a mixed zspage takes new objects. The count then says [`FRAME_BYTES`] less what was
+/// freed, so that only who frees writes it, and cannot come to nothing.
 pub(crate) const OPEN: u32 = 1 << 31;
 
 /// The descriptor of a frame. Its fields belong to the lock of the list that the frame is on: the class's for a zspage
@@ -41,9 +42,10 @@ pub(crate) const OPEN: u32 = 1 << 31;
 pub(crate) struct Frame {
     /// Address of the first byte; 0 in a descriptor that was never used. Set once.
     base: AtomicUsize,
-    /// Class zspage: objects in it. Mixed zspage: bytes of the objects in it, and [`OPEN`].
+    /// Class zspage: objects in it. Mixed zspage: bytes of the objects in it; while it is open, see [`OPEN`].
     pub(crate) live: AtomicU32,
-    /// Class zspage: slots ever used, the ones behind are untouched. Mixed zspage: bytes ever used.
+    /// Class zspage: slots ever used, the ones behind are untouched. Mixed zspage: bytes ever used, once
+    /// it is closed.
     pub(crate) used: AtomicU32,
     /// Links of the list that the frame is on, as frame number + 1; 0 ends the list.
     pub(crate) prev: AtomicU32,
@@ -52,7 +54,7 @@ pub(crate) struct Frame {
     pub(crate) kind: AtomicU16,
     /// Class zspage: first freed slot + 1, 0 when there is none.
     pub(crate) freed: AtomicU16,
-    /// Class zspage: the fullness group whose list it is on.
+    /// Class zspage: the fullness group whose list it is on, or why it is on none.
     pub(crate) group: AtomicU8,
     /// Pages from the start that may be resident.
     pub(crate) resident: AtomicU8,
@@ -60,9 +62,9 @@ pub(crate) struct Frame {
     pub(crate) node: AtomicU8,
     /// Node whose supply the frame goes back to.
     pub(crate) home: AtomicU8,
-    /// 1 while compaction empties the zspage: no new objects.
-    pub(crate) source: AtomicU8,
 }
+
+const _: () = assert!(size_of::<Frame>() == 32, "a page holds the descriptors of 8 MiB");
 
 // SAFETY: all fields are atomic integers.
 unsafe impl Zero for Frame {}

@@ -16,15 +16,16 @@
 //! address space: zspages of a class have equal slots, mixed zspages hold any sizes back to back. `docs/zsmalloc.md`
 //! draws the layout and gives the measurements.
 //!
-//! Locks are taken in this order, and none is held while an object is copied:
-//! compaction, shard (open mixed zspages and free handles), class list, supply of free frames. An object's entry is
-//! locked before any of the last three by compaction only; who holds one of them never waits for an entry, apart from
-//! undoing an allocation that nobody else knows of.
+//! Locks are taken in this order: compaction, shard (free handles, open mixed zspages, counts), class list, supply of
+//! free frames. The pins in an object's entry are a lock too, waited for by who reads, writes or frees, always before
+//! any of the others: who holds a shard only tries. Compaction copies objects with a shard locked, a batch at a time;
+//! others take another shard then.
 //!
 //! The crate runs inside programs that are being paged, on the way of a page fault: no thread-local storage, no libc
 //! allocation on the way of an object, no panic but for broken invariants of the caller. All memory for objects and
 //! handles comes from [`sys::house`].
 
+mod alloc;
 mod blocks;
 mod class;
 mod compact;
@@ -36,6 +37,7 @@ mod lock;
 mod mixed;
 mod pool;
 mod read;
+mod shard;
 mod stats;
 mod supply;
 mod sync;

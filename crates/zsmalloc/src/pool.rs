@@ -1,21 +1,21 @@
-//! The pool: allocate, write, read, free.
+//! The pool: how it is made, and the way to an object's bytes.
 
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use sys::PAGE_SIZE;
 
 use crate::blocks;
 use crate::class::{ClassTable, CHAIN_MAX, CHAIN_MIN, OBJECT_BYTES_MAX};
-use crate::entry::{Entry, Object, Place};
+use crate::entry::Entry;
 use crate::faults::Faults;
-use crate::frame::{kind, Field, Frames, FRAME_BYTES};
-use crate::handles::{FreeHandles, Handle, HandleTable};
-use crate::lock::{Lock, Locked};
-use crate::mixed::{self, MixedTotals, OpenSet};
+use crate::frame::Frames;
+use crate::handles::{Handle, HandleTable};
+use crate::lock::Lock;
 use crate::read::ReadGuard;
+use crate::shard::Shards;
 use crate::supply::Supply;
 use crate::uniform::{ClassList, Ground};
 
@@ -50,69 +50,19 @@ pub enum AllocError {
     NoMemory,
 }
 
-/// Payload of a class, in bytes, from which on the class starts zspages of its own; below, its objects go to mixed
-/// zspages. A zspage's last page is half used on average: 2 KiB of 64 KiB are 3 % of the class at worst, and less with
-/// every further zspage.
-const UNIFORM_PAYLOAD_MIN: u64 = 64 * 1024;
-
-/// Bytes of holes that are never worth a pass.
-const HOLES_MIN: usize = 4 * FRAME_BYTES;
-
-/// Sets of open zspages and free handles. Threads spread over them by the address of their stack.
-const SHARDS: usize = 8;
-
-/// What threads that allocate take turns on.
-#[derive(Default)]
-pub(crate) struct Shard {
-    pub(crate) handles: FreeHandles,
-    /// One a node.
-    pub(crate) open: Vec<OpenSet>,
-}
-
-/// A shard alone on its cache lines: neighbours are used by other threads.
-#[repr(align(128))]
-struct Padded<T>(T);
-
-/// Objects and payload bytes of a class, in one word: `objects << 38 | bytes`.
-#[derive(Default)]
-pub(crate) struct Tally(AtomicU64);
-
-const TALLY_OBJECT: u64 = 1 << 38;
-
-impl Tally {
-    #[inline]
-    fn add(&self, size: u32) {
-        self.0.fetch_add(TALLY_OBJECT + u64::from(size), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn sub(&self, size: u32) {
-        self.0.fetch_sub(TALLY_OBJECT + u64::from(size), Ordering::Relaxed);
-    }
-
-    /// Objects and bytes.
-    #[inline]
-    pub(crate) fn get(&self) -> (u64, u64) {
-        let word = self.0.load(Ordering::Relaxed);
-        (word >> 38, word & (TALLY_OBJECT - 1))
-    }
-}
-
 /// An allocator of compressed objects. See the crate's documentation for how it works.
 pub struct Pool {
     pub(crate) table: &'static ClassTable,
     pub(crate) frames: Frames,
     pub(crate) handles: HandleTable,
     pub(crate) supplies: Vec<Supply>,
-    pub(crate) mixed: MixedTotals,
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) shards: Shards,
     pub(crate) faults: Faults,
     /// Bytes of holes below which the next tidying is not worth it: the last one left this many, and some.
     pub(crate) tidy_above: AtomicUsize,
     /// Held by the one thread that compacts.
     pub(crate) compaction: Lock<()>,
     lists: Lists,
-    shards: [Padded<Lock<Shard>>; SHARDS],
 }
 
 /// The class lists of all nodes: zeroes from the house, since most classes of a small pool are never touched.
@@ -165,193 +115,17 @@ impl Pool {
         }
         let table = ClassTable::of_chain(config.chain);
         let nodes = usize::from(config.nodes);
-        let shard = || Shard {
-            handles: FreeHandles::default(),
-            open: std::iter::repeat_with(OpenSet::default).take(nodes).collect(),
-        };
         Ok(Pool {
             table,
             frames: Frames::new(),
             handles: HandleTable::new(),
             supplies: (0..config.nodes).map(|node| Supply::new(node, config.nodes > 1)).collect(),
-            mixed: MixedTotals::default(),
-            tallies: std::iter::repeat_with(Tally::default).take(table.len()).collect(),
+            shards: Shards::new(table.len(), nodes)?,
             faults: Faults::new(),
             tidy_above: AtomicUsize::new(0),
             compaction: Lock::new(()),
             lists: Lists::new(table.len() * nodes)?,
-            shards: std::array::from_fn(|_| Padded(Lock::new(shard()))),
         })
-    }
-
-    /// Allocates one object of `size` bytes. See [`malloc_bulk`](Self::malloc_bulk).
-    ///
-    /// # Errors
-    /// As [`malloc_bulk`](Self::malloc_bulk).
-    pub fn malloc(&self, size: u32, nid: u8) -> Result<Handle, AllocError> {
-        let mut handle = [Handle::DANGLING];
-        self.malloc_bulk(&[size], nid, &mut handle)?;
-        Ok(handle[0])
-    }
-
-    /// Allocates one object a size, preferably in memory of node `nid`, all or none. Their content is unspecified
-    /// until written.
-    ///
-    /// # Errors
-    /// [`AllocError`]; `handles` is unchanged then and nothing is held.
-    ///
-    /// # Panics
-    /// When there are not as many handles as sizes.
-    pub fn malloc_bulk(&self, sizes: &[u32], nid: u8, handles: &mut [Handle]) -> Result<(), AllocError> {
-        assert_eq!(sizes.len(), handles.len(), "one handle a size");
-        for &size in sizes {
-            match size as usize {
-                0 => return Err(AllocError::Empty),
-                1..=OBJECT_BYTES_MAX => {}
-                _ => return Err(AllocError::TooBig),
-            }
-        }
-        let node = nid.min(self.supplies.len() as u8 - 1);
-        if self.has_many_holes() {
-            self.tidy();
-        }
-        let mut shard = self.lock_shard();
-        for done in 0..sizes.len() {
-            match self.malloc_locked(&mut shard, sizes[done], node) {
-                // The slots of `handles` filled so far are put back below when a later object fails.
-                Some(handle) => handles[done] = handle,
-                None => {
-                    for slot in &mut handles[..done] {
-                        let handle = std::mem::replace(slot, Handle::DANGLING);
-                        self.free_object(handle);
-                        shard.handles.push(handle, &self.handles);
-                    }
-                    return Err(AllocError::NoMemory);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether holes are a quarter of the mixed zspages, and weigh in the pool.
-    #[inline]
-    fn has_many_holes(&self) -> bool {
-        let dead = self.mixed.dead_bytes.load(Ordering::Relaxed);
-        dead > HOLES_MIN
-            && dead > self.tidy_above.load(Ordering::Relaxed)
-            && dead > self.mixed.zspages.load(Ordering::Relaxed) * FRAME_BYTES / 4
-            && dead > self.bytes() / 32
-    }
-
-    fn malloc_locked(&self, shard: &mut Shard, size: u32, node: u8) -> Option<Handle> {
-        if self.faults.object_fails() {
-            return None;
-        }
-        let handle = self.take_handle(shard)?;
-        let Some(place) = self.place(shard, size, node) else {
-            shard.handles.push(handle, &self.handles);
-            return None;
-        };
-        self.entry(handle).publish(Object { place, len: size });
-        self.tallies[usize::from(self.table.class_of(size))].add(size);
-        Some(handle)
-    }
-
-    fn take_handle(&self, shard: &mut Shard) -> Option<Handle> {
-        if shard.handles.len() == 0 {
-            self.find_handles(shard)?;
-        }
-        shard.handles.pop(&self.handles)
-    }
-
-    #[cold]
-    fn find_handles(&self, shard: &mut Shard) -> Option<()> {
-        for other in &self.shards {
-            // Only tried, so that two shards that rob each other cannot wait for each other; this shard's own lock is
-            // held and fails too.
-            if let Some(mut other) = other.0.try_lock() {
-                shard.handles.steal(&mut other.handles);
-                if shard.handles.len() > 0 {
-                    return Some(());
-                }
-            }
-        }
-        shard.handles.refill(&self.handles).then_some(())
-    }
-
-    /// Finds room for `size` bytes.
-    pub(crate) fn place(&self, shard: &mut Shard, size: u32, node: u8) -> Option<Place> {
-        let class = self.table.class_of(size);
-        let list = self.class_list(node, class);
-        let (_, payload) = self.tallies[usize::from(class)].get();
-        let grow = payload >= UNIFORM_PAYLOAD_MIN;
-        if grow || list.has_room() {
-            let geometry = self.table.geometry(class);
-            if let Some(place) = list.allocate(class, geometry, node, grow, self.ground()) {
-                return Some(place);
-            }
-        }
-        let found = shard.open[usize::from(node)].allocate(size, node, &self.mixed, self.ground());
-        found.or_else(|| self.place_anywhere(shard, size, class))
-    }
-
-    /// The last resort when no frame can be had: whatever has room.
-    #[cold]
-    fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
-        let geometry = self.table.geometry(class);
-        for node in 0..self.supplies.len() as u8 {
-            let list = self.class_list(node, class);
-            if list.has_room() {
-                if let Some(place) = list.allocate(class, geometry, node, false, self.ground()) {
-                    return Some(place);
-                }
-            }
-            let found = shard.open[usize::from(node)].allocate(size, node, &self.mixed, self.ground());
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-
-    /// Frees one object. See [`free_bulk`](Self::free_bulk).
-    pub fn free(&self, handle: Handle) {
-        self.free_bulk(&[handle]);
-    }
-
-    /// Frees objects; their handles may be given out again at once.
-    ///
-    /// # Panics
-    /// When a handle is not an object's, or the object is being read: broken invariants of the caller.
-    pub fn free_bulk(&self, handles: &[Handle]) {
-        for &handle in handles {
-            self.free_object(handle);
-        }
-        let mut shard = self.lock_shard();
-        for &handle in handles {
-            shard.handles.push(handle, &self.handles);
-        }
-    }
-
-    /// Frees the object and leaves the handle in the caller's hands.
-    fn free_object(&self, handle: Handle) {
-        let object = self.entry(handle).claim();
-        self.tallies[usize::from(self.table.class_of(object.len))].sub(object.len);
-        self.free_place(object);
-    }
-
-    /// Frees the memory of an object whose entry does not name it any more.
-    pub(crate) fn free_place(&self, object: Object) {
-        let frame = self.frames.get(object.place.frame);
-        match frame.kind.get() {
-            kind::FREE => unreachable!("an object in a free frame"),
-            kind::MIXED => mixed::free(object, &self.mixed, self.ground()),
-            class => {
-                let class = class - kind::CLASS;
-                let list = self.class_list(frame.node.get(), class);
-                list.free(object.place, self.table.geometry(class), self.ground());
-            }
-        }
     }
 
     /// Writes the object from its start; `bytes` may be shorter than the object. Waits while compaction moves it.
@@ -423,24 +197,24 @@ impl Pool {
         self.lists.as_slice()
     }
 
-    /// Locks the shard of this thread, or another one that is free.
-    pub(crate) fn lock_shard(&self) -> Locked<'_, Shard> {
-        let home = shard_hint();
-        for step in 0..SHARDS {
-            if let Some(shard) = self.shards[(home + step) % SHARDS].0.try_lock() {
-                return shard;
-            }
-        }
-        self.shards[home].0.lock()
-    }
-
-    pub(crate) fn shards(&self) -> impl Iterator<Item = &Lock<Shard>> {
-        self.shards.iter().map(|shard| &shard.0)
-    }
-
     /// Pages resident for objects, as bytes: zspages and the few pages kept for the next ones.
     pub fn bytes(&self) -> usize {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
+    }
+
+    /// Gives the pages that are in no zspage back to the system. To call when the program is idle or short of memory;
+    /// [`compact`](Self::compact) does it too.
+    pub fn trim(&self) {
+        for supply in &self.supplies {
+            supply.trim(&self.frames, 0);
+        }
+    }
+
+    /// Sets how many bytes of pages each node may keep for the next zspages when zspages empty; 8 MiB in a new pool.
+    pub fn set_cached_bytes_max(&self, bytes: usize) {
+        for supply in &self.supplies {
+            supply.set_cached_pages_max(bytes / PAGE_SIZE);
+        }
     }
 
     /// Bytes of everything else: handle table, frame descriptors, class lists and tables, the pool itself.
@@ -448,15 +222,13 @@ impl Pool {
         let lists = self.lists.as_slice();
         let page_lists = PAGE_SIZE / size_of::<ClassList>();
         let list_pages = lists.chunks(page_lists).filter(|page| page.iter().any(ClassList::was_used)).count();
-        let open = SHARDS * self.supplies.len() * size_of::<OpenSet>();
-        size_of::<Self>()
+        size_of::<Self>() - size_of::<Shards>()
+            + self.shards.bytes()
             + self.handles.bytes()
             + self.frames.bytes()
             + list_pages * PAGE_SIZE
             + self.table.bytes()
-            + size_of_val(&self.tallies[..])
             + size_of_val(&self.supplies[..])
-            + open
     }
 
     /// For tests: after `count` more objects, the allocation of one fails with [`AllocError::NoMemory`].
@@ -468,12 +240,4 @@ impl Pool {
     pub fn fail_frames_after(&self, count: Option<u32>) {
         self.faults.fail_frames_after(count);
     }
-}
-
-/// A number below [`SHARDS`] that is mostly the same for a thread and mostly differs between threads. Stacks lie a
-/// megabyte apart at least; thread-local storage is not to be touched here.
-fn shard_hint() -> usize {
-    let mark = 0u8;
-    let stack = (&raw const mark as usize) >> 20;
-    (stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SHARDS
 }

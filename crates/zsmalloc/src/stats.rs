@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use sys::PAGE_SIZE;
+
 use crate::class::Geometry;
 use crate::pool::Pool;
 
@@ -31,6 +33,8 @@ pub struct Stats {
     pub payload_bytes: u64,
     /// Bytes of resident pages, as [`Pool::bytes`].
     pub pool_bytes: u64,
+    /// Bytes of those that are in no zspage, kept for the next ones.
+    pub cached_bytes: u64,
     /// Bytes of everything else, as [`Pool::metadata_bytes`].
     pub metadata_bytes: u64,
     /// Zspages of classes.
@@ -59,28 +63,25 @@ impl Stats {
 impl Pool {
     /// Figures of the whole pool.
     pub fn stats(&self) -> Stats {
-        let (mut objects, mut payload_bytes) = (0, 0);
-        for tally in &self.tallies {
-            let (class_objects, class_bytes) = tally.get();
-            objects += class_objects;
-            payload_bytes += class_bytes;
-        }
+        let (counts, mixed_dead_bytes) = self.shards.count(0..self.table.len() as u16);
         let used = self.class_lists().iter().filter(|list| list.was_used());
         Stats {
-            objects,
-            payload_bytes,
+            objects: counts.iter().map(|count| count.0).sum(),
+            payload_bytes: counts.iter().map(|count| count.1).sum(),
             pool_bytes: self.bytes() as u64,
+            cached_bytes: self.supplies.iter().map(|supply| (supply.cached_pages() * PAGE_SIZE) as u64).sum(),
             metadata_bytes: self.metadata_bytes() as u64,
-            class_zspages: used.map(|list| u64::from(list.lists().zspages)).sum(),
-            mixed_zspages: self.mixed.zspages.load(Ordering::Relaxed) as u64,
-            mixed_dead_bytes: self.mixed.dead_bytes.load(Ordering::Relaxed) as u64,
+            class_zspages: used.map(|list| u64::from(list.zspages())).sum(),
+            mixed_zspages: self.shards.totals().mixed_zspages.load(Ordering::Relaxed) as u64,
+            mixed_dead_bytes,
         }
     }
 
     /// Figures of every class that has objects or zspages, smallest first.
     pub fn class_stats(&self) -> impl Iterator<Item = ClassStats> + '_ {
-        (0..self.table.len() as u16).filter_map(|class| {
-            let (objects, payload_bytes) = self.tallies[usize::from(class)].get();
+        let classes = 0..self.table.len() as u16;
+        let (counts, _) = self.shards.count(classes.clone());
+        classes.zip(counts).filter_map(|(class, (objects, payload_bytes))| {
             let geometry = self.table.geometry(class);
             let (zspages, objects_in_class, free_slots) = (0, 0, 0);
             let mut stats =
@@ -88,9 +89,8 @@ impl Pool {
             for node in 0..self.supplies.len() as u8 {
                 let list = self.class_list(node, class);
                 if list.was_used() {
-                    let lists = list.lists();
-                    stats.zspages += u64::from(lists.zspages);
-                    stats.objects_in_class += u64::from(lists.objects);
+                    stats.zspages += u64::from(list.zspages());
+                    stats.objects_in_class += u64::from(list.lists().objects);
                     stats.free_slots += u64::from(list.room());
                 }
             }

@@ -9,15 +9,12 @@ use sys::{memory, PAGE_SIZE};
 
 use crate::entry::Place;
 use crate::faults::Faults;
-use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES, FRAME_PAGES};
+use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES};
 use crate::lock::Lock;
 
-/// Pages kept in free frames: at most this, ...
-const CACHED_PAGES_MAX: usize = 512;
-/// ... at most this fraction of all resident pages, ...
-const CACHED_DIVISOR: usize = 64;
-/// ... but one frame at least.
-const CACHED_PAGES_MIN: usize = FRAME_PAGES;
+/// Bytes kept in free frames unless the pool is told otherwise: what one thread stores in some milliseconds. To fault a
+/// page in and give it back costs 1.5 us (Zen 5 in a virtual machine), four times what the objects in it cost.
+const CACHED_BYTES_MAX: usize = 8 << 20;
 /// Frames given back at once.
 const DISCARD_FRAMES: usize = 16;
 
@@ -38,6 +35,8 @@ pub(crate) struct Supply {
     node: u8,
     bind: bool,
     free: Lock<Free>,
+    /// Pages to keep in free frames.
+    cached_pages_max: AtomicUsize,
     /// Pages resident in zspages and free frames.
     pages: AtomicUsize,
 }
@@ -45,12 +44,18 @@ pub(crate) struct Supply {
 impl Supply {
     /// The supply of `node`; `bind` asks the system for memory of that node.
     pub(crate) fn new(node: u8, bind: bool) -> Self {
-        Supply { node, bind, free: Lock::default(), pages: AtomicUsize::new(0) }
+        let cached_pages_max = AtomicUsize::new(CACHED_BYTES_MAX / PAGE_SIZE);
+        Supply { node, bind, free: Lock::default(), cached_pages_max, pages: AtomicUsize::new(0) }
     }
 
     /// Pages resident in zspages and in free frames.
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Pages of those that are in free frames.
+    pub(crate) fn cached_pages(&self) -> usize {
+        self.free.lock().cached_pages
     }
 
     /// Takes a frame: one with pages if there is any.
@@ -79,7 +84,6 @@ impl Supply {
         frame.freed.set(0);
         frame.prev.set(0);
         frame.next.set(0);
-        frame.source.set(0);
         Some(number)
     }
 
@@ -117,12 +121,17 @@ impl Supply {
         frame.kind.set(kind::FREE);
         let mut free = self.free.lock();
         self.put(frames, &mut free, number);
-        let limit = (self.pages() / CACHED_DIVISOR).clamp(CACHED_PAGES_MIN, CACHED_PAGES_MAX);
-        if free.cached_pages > limit {
-            // Down to half, so that a pool that shrinks makes few calls.
+        let max = self.cached_pages_max.load(Ordering::Relaxed);
+        if free.cached_pages > max {
+            // Somewhat deeper, so that a pool that shrinks makes few calls.
             drop(free);
-            self.trim(frames, limit / 2);
+            self.trim(frames, max - max / 8);
         }
+    }
+
+    /// Sets how many pages are kept in free frames from now on.
+    pub(crate) fn set_cached_pages_max(&self, pages: usize) {
+        self.cached_pages_max.store(pages, Ordering::Relaxed);
     }
 
     fn put(&self, frames: &Frames, free: &mut Free, number: u32) {

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sys::PAGE_SIZE;
+
 use crate::class::Geometry;
 use crate::entry::Place;
 use crate::faults::Faults;
@@ -16,17 +18,17 @@ use crate::table::Zero;
 
 /// Groups of zspages with room, by sixths of their slots. Full zspages are on no list.
 pub(crate) const GROUPS: usize = 6;
-/// [`crate::frame::Frame::group`] of a zspage on no list: full, or a source of compaction.
-const UNLISTED: u8 = 0xff;
+/// [`crate::frame::Frame::group`] of a full zspage: on no list.
+const FULL: u8 = 0xff;
+/// Group of a zspage that compaction empties: on no list, so it gets no new objects.
+const SOURCE: u8 = 0xfe;
 
 /// The lists of a class.
 #[derive(Default)]
 pub(crate) struct Lists {
     /// First zspage of each group, frame number + 1, emptiest group first.
     heads: [u32; GROUPS],
-    /// Zspages, full ones and sources included.
-    pub(crate) zspages: u32,
-    /// Objects in them.
+    /// Objects in the class's zspages.
     pub(crate) objects: u32,
 }
 
@@ -36,6 +38,8 @@ pub(crate) struct ClassList {
     lists: Lock<Lists>,
     /// Free slots of the zspages on lists. Written under the lock, read without as a hint.
     room: AtomicU32,
+    /// Zspages, full ones and sources included. As `room`.
+    zspages: AtomicU32,
     /// 1 once the class has had a zspage: until then nobody has written here and the page is not resident.
     used: AtomicU32,
 }
@@ -91,6 +95,12 @@ impl ClassList {
         self.used.load(Ordering::Relaxed) != 0
     }
 
+    /// Zspages of the class.
+    #[inline]
+    pub(crate) fn zspages(&self) -> u32 {
+        self.zspages.load(Ordering::Relaxed)
+    }
+
     /// Free slots on lists.
     pub(crate) fn room(&self) -> u32 {
         self.room.load(Ordering::Relaxed)
@@ -101,42 +111,38 @@ impl ClassList {
         self.lists.lock()
     }
 
-    /// Takes a slot; starts a zspage if `grow` and none has room.
+    /// Takes slots for all of `places`, or as many as there are; when none has room, starts zspages as long as there are
+    /// at most `zspages_max` then. Answers how many.
     pub(crate) fn allocate(
         &self,
         class: u16,
         geometry: Geometry,
         node: u8,
-        grow: bool,
+        zspages_max: u64,
+        places: &mut [Place],
         ground: Ground<'_>,
-    ) -> Option<Place> {
+    ) -> usize {
         let mut lists = self.lists.lock();
-        let fullest = lists.heads.iter().rev().find(|&&head| head != 0);
-        let number = match fullest {
-            Some(head) => head - 1,
-            None if grow => self.start(&mut lists, class, geometry, node, ground)?,
-            None => return None,
-        };
-        let frame = ground.frames.get(number);
-        let freed = frame.freed.get();
-        let slot = if freed != 0 {
-            let slot = u32::from(freed) - 1;
-            let at = ground.frames.address(place(number, slot, geometry));
-            // SAFETY: a freed slot of a zspage whose class is locked: nobody else uses it, and `free` left the link.
-            frame.freed.set(unsafe { at.cast::<u16>().read_unaligned() });
-            slot
-        } else {
-            let slot = frame.used.get();
-            debug_assert!(slot < u32::from(geometry.slots));
-            frame.used.set(slot + 1);
-            ground.reach(number, ((slot + 1) * geometry.slot_bytes) as usize);
-            slot
-        };
-        frame.live.set(frame.live.get() + 1);
-        lists.objects += 1;
-        self.room.set(self.room.get() - 1);
-        regroup(&mut lists, number, geometry, ground.frames);
-        Some(place(number, slot, geometry))
+        let mut done = 0;
+        while done < places.len() {
+            let fullest = lists.heads.iter().rev().find(|&&head| head != 0);
+            let number = match fullest {
+                Some(head) => head - 1,
+                None if u64::from(self.zspages()) < zspages_max => {
+                    match self.start(&mut lists, class, geometry, node, ground) {
+                        Some(number) => number,
+                        None => break,
+                    }
+                }
+                None => break,
+            };
+            let count = take_slots(number, geometry, &mut places[done..], ground);
+            lists.objects += count as u32;
+            self.room.set(self.room.get() - count as u32);
+            regroup(&mut lists, number, geometry, ground.frames);
+            done += count;
+        }
+        done
     }
 
     fn start(
@@ -149,21 +155,30 @@ impl ClassList {
     ) -> Option<u32> {
         let number = ground.take_frame(node)?;
         let frame = ground.frames.get(number);
+        // A shorter chain than the frame's last zspage had would keep pages that nobody uses.
+        ground.trim_tail(number, usize::from(geometry.pages) * PAGE_SIZE);
         frame.node.set(node);
         frame.kind.set(kind::CLASS + class);
         self.used.set(1);
-        lists.zspages += 1;
+        self.zspages.set(self.zspages.get() + 1);
         self.room.set(self.room.get() + u32::from(geometry.slots));
         link(lists, number, 0, ground.frames);
         Some(number)
     }
 
-    /// Frees the slot at `place`; the zspage goes when it was the last.
-    pub(crate) fn free(&self, at: Place, geometry: Geometry, ground: Ground<'_>) {
+    /// Frees the slots at `places`; a zspage goes with its last.
+    pub(crate) fn free(&self, places: &[Place], geometry: Geometry, ground: Ground<'_>) {
+        let mut lists = self.lists.lock();
+        for &at in places {
+            self.free_one(&mut lists, at, geometry, ground);
+        }
+    }
+
+    #[inline]
+    fn free_one(&self, lists: &mut Lists, at: Place, geometry: Geometry, ground: Ground<'_>) {
         let frame = ground.frames.get(at.frame);
         let slot = u32::from(at.offset) / geometry.slot_bytes;
         debug_assert_eq!(place(at.frame, slot, geometry), at, "not the start of a slot");
-        let mut lists = self.lists.lock();
         let address = ground.frames.address(at);
         // SAFETY: the slot's object is gone, and slots have 32 bytes at least.
         unsafe { address.cast::<u16>().write_unaligned(frame.freed.get()) };
@@ -171,22 +186,21 @@ impl ClassList {
         let live = frame.live.get() - 1;
         frame.live.set(live);
         lists.objects -= 1;
-        let source = frame.source.get() != 0;
+        let source = frame.group.get() == SOURCE;
         if !source {
             self.room.set(self.room.get() + 1);
         }
         if live > 0 {
             if !source {
-                regroup(&mut lists, at.frame, geometry, ground.frames);
+                regroup(lists, at.frame, geometry, ground.frames);
             }
             return;
         }
         if !source {
             self.room.set(self.room.get() - u32::from(geometry.slots));
-            unlink(&mut lists, at.frame, ground.frames);
+            unlink(lists, at.frame, ground.frames);
         }
-        lists.zspages -= 1;
-        drop(lists);
+        self.zspages.set(self.zspages.get() - 1);
         ground.release_frame(at.frame);
     }
 
@@ -194,11 +208,11 @@ impl ClassList {
     pub(crate) fn make_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) -> bool {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if frame.kind.get() != kind::CLASS + class || frame.source.get() != 0 {
+        if frame.kind.get() != kind::CLASS + class {
             return false;
         }
         unlink(&mut lists, number, frames);
-        frame.source.set(1);
+        frame.group.set(SOURCE);
         self.room.set(self.room.get() - (u32::from(geometry.slots) - frame.live.get()));
         true
     }
@@ -207,10 +221,10 @@ impl ClassList {
     pub(crate) fn end_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if frame.kind.get() != kind::CLASS + class || frame.source.get() == 0 {
+        if frame.kind.get() != kind::CLASS + class || frame.group.get() != SOURCE {
             return;
         }
-        frame.source.set(0);
+        frame.group.set(FULL);
         self.room.set(self.room.get() + (u32::from(geometry.slots) - frame.live.get()));
         regroup(&mut lists, number, geometry, frames);
     }
@@ -227,6 +241,35 @@ impl ClassList {
     }
 }
 
+/// Takes slots of a zspage that has room, for as many of `places` as it has. The class is locked.
+fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Ground<'_>) -> usize {
+    let frame = ground.frames.get(number);
+    let (live, used) = (frame.live.get(), frame.used.get());
+    let count = places.len().min((u32::from(geometry.slots) - live) as usize);
+    let (mut freed, mut fresh) = (frame.freed.get(), used);
+    for at in &mut places[..count] {
+        let slot = if freed != 0 {
+            let slot = u32::from(freed) - 1;
+            let address = ground.frames.address(place(number, slot, geometry));
+            // SAFETY: a freed slot of a zspage whose class is locked: nobody else uses it, and `free` left the link.
+            freed = unsafe { address.cast::<u16>().read_unaligned() };
+            slot
+        } else {
+            debug_assert!(fresh < u32::from(geometry.slots));
+            fresh += 1;
+            fresh - 1
+        };
+        *at = place(number, slot, geometry);
+    }
+    frame.freed.set(freed);
+    frame.live.set(live + count as u32);
+    if fresh > used {
+        frame.used.set(fresh);
+        ground.reach(number, (fresh * geometry.slot_bytes) as usize);
+    }
+    count
+}
+
 fn place(frame: u32, slot: u32, geometry: Geometry) -> Place {
     Place { frame, offset: (slot * geometry.slot_bytes) as u16 }
 }
@@ -237,10 +280,10 @@ fn regroup(lists: &mut Lists, number: u32, geometry: Geometry, frames: &Frames) 
     let frame = frames.get(number);
     let (live, slots) = (frame.live.get(), u32::from(geometry.slots));
     debug_assert!(live <= slots);
-    let group = if live == slots { UNLISTED } else { (live * GROUPS as u32 / slots) as u8 };
+    let group = if live == slots { FULL } else { (live * GROUPS as u32 / slots) as u8 };
     if group != frame.group.get() {
         unlink(lists, number, frames);
-        if group != UNLISTED {
+        if group != FULL {
             link(lists, number, group, frames);
         }
     }
@@ -261,7 +304,7 @@ fn link(lists: &mut Lists, number: u32, group: u8, frames: &Frames) {
 fn unlink(lists: &mut Lists, number: u32, frames: &Frames) {
     let frame = frames.get(number);
     let group = frame.group.get();
-    if group == UNLISTED {
+    if group == FULL {
         return;
     }
     let (prev, next) = (frame.prev.get(), frame.next.get());
@@ -272,5 +315,5 @@ fn unlink(lists: &mut Lists, number: u32, frames: &Frames) {
     if next != 0 {
         frames.get(next - 1).prev.set(prev);
     }
-    frame.group.set(UNLISTED);
+    frame.group.set(FULL);
 }

@@ -1,0 +1,251 @@
+//! Allocating and freeing, in bulk.
+
+use std::sync::atomic::Ordering;
+
+use sys::PAGE_SIZE;
+
+use crate::class::OBJECT_BYTES_MAX;
+use crate::entry::{Object, Place};
+use crate::frame::{kind, Field, FRAME_BYTES};
+use crate::handles::Handle;
+use crate::mixed;
+use crate::pool::{AllocError, Pool};
+use crate::shard::{Shard, HOLES_BYTES_MIN};
+
+/// Objects that one lock of a shard, and of a class when they are of one, serves.
+const BATCH: usize = 8;
+
+impl Pool {
+    /// Allocates one object of `size` bytes. See [`malloc_bulk`](Self::malloc_bulk).
+    ///
+    /// # Errors
+    /// As [`malloc_bulk`](Self::malloc_bulk).
+    pub fn malloc(&self, size: u32, nid: u8) -> Result<Handle, AllocError> {
+        let mut handle = [Handle::DANGLING];
+        self.malloc_bulk(&[size], nid, &mut handle)?;
+        Ok(handle[0])
+    }
+
+    /// Allocates one object a size, preferably in memory of node `nid`, all or none. Their content is unspecified
+    /// until written.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing is held then, and `handles` names nothing.
+    ///
+    /// # Panics
+    /// When there are not as many handles as sizes.
+    pub fn malloc_bulk(&self, sizes: &[u32], nid: u8, handles: &mut [Handle]) -> Result<(), AllocError> {
+        assert_eq!(sizes.len(), handles.len(), "one handle a size");
+        for &size in sizes {
+            match size as usize {
+                0 => return Err(AllocError::Empty),
+                1..=OBJECT_BYTES_MAX => {}
+                _ => return Err(AllocError::TooBig),
+            }
+        }
+        let node = nid.min(self.supplies.len() as u8 - 1);
+        if self.has_many_holes() {
+            self.tidy();
+        }
+        let mut shard = self.shards.lock();
+        let mut done = 0;
+        while done < sizes.len() {
+            let end = sizes.len().min(done + BATCH);
+            let (count, whole) = self.reserve(&mut shard, &sizes[done..end], node, &mut handles[done..end]);
+            done += count;
+            if !whole {
+                self.unreserve(&mut shard, &mut handles[..done]);
+                return Err(AllocError::NoMemory);
+            }
+        }
+        // Only now can compaction see the objects: until here they could be taken back without waiting for it.
+        for &handle in &*handles {
+            self.entry(handle).publish();
+        }
+        Ok(())
+    }
+
+    /// Whether holes are an eighth of the mixed zspages, and weigh in the pool.
+    #[inline]
+    fn has_many_holes(&self) -> bool {
+        let totals = self.shards.totals();
+        let dead = totals.dead_bytes();
+        dead > HOLES_BYTES_MIN
+            && dead > self.tidy_above.load(Ordering::Relaxed)
+            && dead > totals.mixed_zspages.load(Ordering::Relaxed) * FRAME_BYTES / 8
+            && dead > self.bytes() / 32
+    }
+
+    /// Allocates objects that nobody can see yet: the first, and those after it that are of the same class, as far as
+    /// there is memory. Answers how many, and whether there was memory for all of these.
+    #[inline]
+    fn reserve(&self, shard: &mut Shard, sizes: &[u32], node: u8, handles: &mut [Handle]) -> (usize, bool) {
+        let class = self.table.class_of(sizes[0]);
+        let run = sizes.iter().take_while(|&&size| self.table.class_of(size) == class).count();
+        let mut places = [Place::NOWHERE; BATCH];
+        let allowed = (0..run).take_while(|_| !self.faults.object_fails()).count();
+        let placed = self.place(shard, &sizes[..allowed], class, node, &mut places[..allowed]);
+        for index in 0..placed {
+            let object = Object { place: places[index], len: sizes[index] };
+            let Some(handle) = self.take_handle(shard) else {
+                for index in index..placed {
+                    let object = Object { place: places[index], len: sizes[index] };
+                    self.free_places(shard, &[object]);
+                }
+                return (index, false);
+            };
+            self.entry(handle).reserve(object);
+            shard.ledger.count(class, 1, object.len as i32, self.shards.totals());
+            handles[index] = handle;
+        }
+        (placed, placed == run)
+    }
+
+    #[cold]
+    fn unreserve(&self, shard: &mut Shard, handles: &mut [Handle]) {
+        for slot in handles {
+            let handle = std::mem::replace(slot, Handle::DANGLING);
+            let object = self.entry(handle).reserved();
+            self.free_objects(shard, &[object]);
+            shard.handles.push(handle, &self.handles);
+        }
+    }
+
+    fn take_handle(&self, shard: &mut Shard) -> Option<Handle> {
+        if shard.handles.len() == 0 {
+            self.find_handles(shard)?;
+        }
+        shard.handles.pop(&self.handles)
+    }
+
+    #[cold]
+    fn find_handles(&self, shard: &mut Shard) -> Option<()> {
+        for other in self.shards.iter() {
+            // Only tried, so that two shards that rob each other cannot wait for each other; this shard's own lock is
+            // held and fails too.
+            if let Some(mut other) = other.try_lock() {
+                shard.handles.steal(&mut other.handles);
+                if shard.handles.len() > 0 {
+                    return Some(());
+                }
+            }
+        }
+        shard.handles.refill(&self.handles).then_some(())
+    }
+
+    /// Finds room for objects of `class`, in order, as far as there is memory. Answers for how many.
+    #[inline]
+    fn place(&self, shard: &mut Shard, sizes: &[u32], class: u16, node: u8, places: &mut [Place]) -> usize {
+        let list = self.class_list(node, class);
+        // A class may have one zspage less than its objects would fill, wherever they are now. So the slots of its
+        // zspages are always in demand, and what comes and goes around that number is in mixed zspages.
+        let geometry = self.table.geometry(class);
+        let payload = self.shards.totals().payload_bytes(class);
+        let zspages_max = (payload / (u64::from(geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
+        let mut done = 0;
+        if list.has_room() || u64::from(list.zspages()) < zspages_max {
+            done = list.allocate(class, geometry, node, zspages_max, places, self.ground());
+        }
+        for (place, &size) in places.iter_mut().zip(sizes).skip(done) {
+            let found = self.place_mixed(shard, size, node);
+            match found.or_else(|| self.place_anywhere(shard, size, class)) {
+                Some(found) => *place = found,
+                None => break,
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Finds room for `size` bytes in a mixed zspage.
+    #[inline]
+    pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8) -> Option<Place> {
+        let open = &mut shard.open[usize::from(node)];
+        open.allocate(size, node, &mut shard.ledger, self.shards.totals(), self.ground())
+    }
+
+    /// The last resort when no frame can be had: whatever has room.
+    #[cold]
+    fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
+        let geometry = self.table.geometry(class);
+        for node in 0..self.supplies.len() as u8 {
+            let list = self.class_list(node, class);
+            if list.has_room() {
+                let mut place = [Place::NOWHERE];
+                if list.allocate(class, geometry, node, 0, &mut place, self.ground()) == 1 {
+                    return Some(place[0]);
+                }
+            }
+            let found = self.place_mixed(shard, size, node);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Frees one object. See [`free_bulk`](Self::free_bulk).
+    pub fn free(&self, handle: Handle) {
+        self.free_bulk(&[handle]);
+    }
+
+    /// Frees objects; their handles may be given out again at once.
+    ///
+    /// # Panics
+    /// When a handle is not an object's, or the object is being read: broken invariants of the caller.
+    pub fn free_bulk(&self, handles: &[Handle]) {
+        for handles in handles.chunks(BATCH) {
+            // First all entries: who waits for compaction to finish a move holds no lock that it may want.
+            let mut objects = [Object::NOWHERE; BATCH];
+            for (object, &handle) in objects.iter_mut().zip(handles) {
+                *object = self.entry(handle).claim();
+            }
+            let mut shard = self.shards.lock();
+            self.free_objects(&mut shard, &objects[..handles.len()]);
+            for &handle in handles {
+                shard.handles.push(handle, &self.handles);
+            }
+        }
+    }
+
+    /// Frees objects whose entries do not name them any more.
+    #[inline]
+    fn free_objects(&self, shard: &mut Shard, objects: &[Object]) {
+        for object in objects {
+            let class = self.table.class_of(object.len);
+            shard.ledger.count(class, -1, -(object.len as i32), self.shards.totals());
+        }
+        self.free_places(shard, objects);
+    }
+
+    /// Frees the memory of at most [`BATCH`] objects whose entries do not name it any more.
+    #[inline]
+    pub(crate) fn free_places(&self, shard: &mut Shard, objects: &[Object]) {
+        let mut rest = objects;
+        while let Some((&object, others)) = rest.split_first() {
+            let frame = self.frames.get(object.place.frame);
+            let (kind, node) = (frame.kind.get(), frame.node.get());
+            rest = others;
+            match kind {
+                kind::FREE => unreachable!("an object in a free frame"),
+                kind::MIXED => mixed::free(object, &mut shard.ledger, self.shards.totals(), self.ground()),
+                class => {
+                    let mut places = [object.place; BATCH];
+                    let mut count = 1;
+                    while let Some((next, others)) = rest.split_first() {
+                        let frame = self.frames.get(next.place.frame);
+                        if (frame.kind.get(), frame.node.get()) != (kind, node) {
+                            break;
+                        }
+                        places[count] = next.place;
+                        count += 1;
+                        rest = others;
+                    }
+                    let class = class - kind::CLASS;
+                    let list = self.class_list(node, class);
+                    list.free(&places[..count], self.table.geometry(class), self.ground());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What threads that allocate and free take turns on: free handles, open mixed zspages, and counts.
+//!
+//! Threads spread over a few shards, so that each mostly finds its own shard's memory in its own CPU's cache. Counts are
+//! kept by shard for the same reason, and added to the pool's totals only when they have grown: two CPUs that write the
+//! same word for every object would spend more time on that word than on the object.
+
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use sys::PAGE_SIZE;
+
+use crate::blocks;
+use crate::frame::FRAME_BYTES;
+use crate::handles::FreeHandles;
+use crate::lock::{Lock, Locked};
+use crate::mixed::OpenSet;
+
+/// Shards of a pool.
+const SHARDS: usize = 8;
+/// A shard's count of a class goes to the totals when it has come to so many bytes.
+const CLASS_FLUSH_BYTES: u32 = 8192;
+/// A shard's count of holes goes to the totals when it has come to so many bytes.
+const DEAD_FLUSH_BYTES: u64 = 16_384;
+
+/// A shard.
+pub(crate) struct Shard {
+    pub(crate) handles: FreeHandles,
+    /// One a node.
+    pub(crate) open: Vec<OpenSet>,
+    pub(crate) ledger: Ledger,
+}
+
+/// Objects and payload bytes of a class, in one word: `objects << 38 | bytes`.
+#[derive(Default)]
+struct Tally(AtomicU64);
+
+const TALLY_BYTES_BITS: u32 = 38;
+
+/// The pool's totals, as far as shards have reported.
+pub(crate) struct Totals {
+    classes: Vec<Tally>,
+    /// Mixed zspages.
+    pub(crate) mixed_zspages: AtomicUsize,
+    /// Bytes of freed objects in mixed zspages.
+    dead_bytes: AtomicI64,
+}
+
+impl Totals {
+    fn new(classes: usize) -> Self {
+        Totals {
+            classes: std::iter::repeat_with(Tally::default).take(classes).collect(),
+            mixed_zspages: AtomicUsize::new(0),
+            dead_bytes: AtomicI64::new(0),
+        }
+    }
+
+    /// Payload bytes of a class, but for what shards have not reported.
+    #[inline]
+    pub(crate) fn payload_bytes(&self, class: u16) -> u64 {
+        self.classes[usize::from(class)].0.load(Ordering::Relaxed) & ((1 << TALLY_BYTES_BITS) - 1)
+    }
+
+    /// Bytes of holes in mixed zspages, but for what shards have not reported.
+    #[inline]
+    pub(crate) fn dead_bytes(&self) -> usize {
+        self.dead_bytes.load(Ordering::Relaxed).max(0) as usize
+    }
+}
+
+/// Changes of one class that the totals do not have yet.
+#[derive(Default, Clone, Copy)]
+struct Delta {
+    objects: i32,
+    bytes: i32,
+}
+
+/// Changes that the totals do not have yet.
+pub(crate) struct Ledger {
+    deltas: NonNull<Delta>,
+    classes: usize,
+    dead_bytes: i64,
+    /// Whether the page of deltas was ever written.
+    used: bool,
+}
+
+// SAFETY: the deltas belong to this ledger alone.
+unsafe impl Send for Ledger {}
+
+impl Ledger {
+    fn deltas(&self) -> &[Delta] {
+        // SAFETY: the pool's block holds `classes` deltas here for this ledger alone, zeroes are valid ones, and the
+        // block lives as long as the pool.
+        unsafe { std::slice::from_raw_parts(self.deltas.as_ptr(), self.classes) }
+    }
+
+    /// Counts `objects` more (or less) of `class`, with `bytes` of payload.
+    #[inline]
+    pub(crate) fn count(&mut self, class: u16, objects: i32, bytes: i32, totals: &Totals) {
+        self.used = true;
+        assert!(usize::from(class) < self.classes);
+        // SAFETY: as in `deltas`; the index was checked just now.
+        let delta = unsafe { &mut *self.deltas.as_ptr().add(usize::from(class)) };
+        delta.objects += objects;
+        delta.bytes += bytes;
+        if delta.bytes.unsigned_abs() >= CLASS_FLUSH_BYTES || delta.objects.unsigned_abs() >= 1 << 10 {
+            let change = (i64::from(delta.objects) << TALLY_BYTES_BITS).wrapping_add(i64::from(delta.bytes));
+            totals.classes[usize::from(class)].0.fetch_add(change as u64, Ordering::Relaxed);
+            *delta = Delta::default();
+        }
+    }
+
+    /// Counts `bytes` more (or less) of holes in mixed zspages.
+    #[inline]
+    pub(crate) fn count_dead(&mut self, bytes: i64, totals: &Totals) {
+        self.dead_bytes += bytes;
+        if self.dead_bytes.unsigned_abs() >= DEAD_FLUSH_BYTES {
+            totals.dead_bytes.fetch_add(self.dead_bytes, Ordering::Relaxed);
+            self.dead_bytes = 0;
+        }
+    }
+}
+
+/// A shard alone on its cache lines: neighbours are used by other threads.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// All shards of a pool, and the totals.
+pub(crate) struct Shards {
+    shards: [Padded<Lock<Shard>>; SHARDS],
+    totals: Padded<Totals>,
+    block: NonNull<u8>,
+    block_bytes: usize,
+    owner: PhantomData<Delta>,
+}
+
+// SAFETY: the block is only touched through ledgers, which are behind their shards' locks.
+unsafe impl Send for Shards {}
+// SAFETY: as above.
+unsafe impl Sync for Shards {}
+
+impl Shards {
+    pub(crate) fn new(classes: usize, nodes: usize) -> io::Result<Self> {
+        let stride = Self::stride(classes);
+        let block_bytes = stride * SHARDS;
+        let block = blocks::take(block_bytes)?;
+        let shard = |index: usize| Shard {
+            handles: FreeHandles::default(),
+            open: std::iter::repeat_with(OpenSet::default).take(nodes).collect(),
+            ledger: Ledger {
+                // SAFETY: inside the block, which has one stride a shard.
+                deltas: unsafe { block.add(index * stride).cast() },
+                classes,
+                dead_bytes: 0,
+                used: false,
+            },
+        };
+        Ok(Shards {
+            shards: std::array::from_fn(|index| Padded(Lock::new(shard(index)))),
+            totals: Padded(Totals::new(classes)),
+            block,
+            block_bytes,
+            owner: PhantomData,
+        })
+    }
+
+    fn stride(classes: usize) -> usize {
+        (classes * size_of::<Delta>()).next_multiple_of(PAGE_SIZE)
+    }
+
+    #[inline]
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals.0
+    }
+
+    /// Locks the shard of this thread, or another one that is free.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_, Shard> {
+        let home = hint();
+        match self.shards[home].0.try_lock() {
+            Some(shard) => shard,
+            None => self.lock_other(home),
+        }
+    }
+
+    #[cold]
+    fn lock_other(&self, home: usize) -> Locked<'_, Shard> {
+        let others = (home + 1..home + SHARDS).map(|index| &self.shards[index % SHARDS].0);
+        others.into_iter().find_map(Lock::try_lock).unwrap_or_else(|| self.shards[home].0.lock())
+    }
+
+    /// All shards, to lock one after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lock<Shard>> {
+        self.shards.iter().map(|shard| &shard.0)
+    }
+
+    /// Objects and payload bytes of each of `classes`, and bytes of holes in mixed zspages: exact when no other thread
+    /// allocates or frees.
+    pub(crate) fn count(&self, classes: Range<u16>) -> (Vec<(u64, u64)>, u64) {
+        let range = usize::from(classes.start)..usize::from(classes.end);
+        let mut counts: Vec<(i64, i64)> = Vec::new();
+        for tally in &self.totals.0.classes[range.clone()] {
+            let word = tally.0.load(Ordering::Relaxed);
+            counts.push(((word >> TALLY_BYTES_BITS) as i64, (word & ((1 << TALLY_BYTES_BITS) - 1)) as i64));
+        }
+        let mut dead = self.totals.0.dead_bytes.load(Ordering::Relaxed);
+        for shard in self.iter() {
+            let shard = shard.lock();
+            dead += shard.ledger.dead_bytes;
+            for (count, delta) in counts.iter_mut().zip(&shard.ledger.deltas()[range.clone()]) {
+                count.0 += i64::from(delta.objects);
+                count.1 += i64::from(delta.bytes);
+            }
+        }
+        let counts = counts.into_iter().map(|(objects, bytes)| (objects.max(0) as u64, bytes.max(0) as u64));
+        (counts.collect(), dead.max(0) as u64)
+    }
+
+    /// Bytes of everything here.
+    pub(crate) fn bytes(&self) -> usize {
+        let totals = &self.totals.0;
+        let used = self.iter().map(|shard| {
+            let shard = shard.lock();
+            let page = if shard.ledger.used { Self::stride(shard.ledger.classes) } else { 0 };
+            page + size_of_val(&shard.open[..])
+        });
+        size_of::<Self>() + size_of_val(&totals.classes[..]) + used.sum::<usize>()
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        // SAFETY: taken in `new` with this length; nobody borrows the shards any more.
+        unsafe { blocks::give_back(self.block, self.block_bytes) };
+    }
+}
+
+/// A number below [`SHARDS`] that is mostly the same for a thread and mostly differs between threads. Stacks lie a
+/// megabyte apart at least; thread-local storage is not to be touched here.
+#[inline]
+fn hint() -> usize {
+    let mark = 0u8;
+    let stack = (&raw const mark as usize) >> 20;
+    (stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SHARDS
+}
+
+/// Bytes of holes that are never worth moving objects for.
+pub(crate) const HOLES_BYTES_MIN: usize = 4 * FRAME_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_exact_wherever_they_are_kept() {
+        let shards = Shards::new(10, 1).unwrap();
+        // Allocated in one shard, freed in another, in steps below and above what goes to the totals.
+        let all: Vec<&Lock<Shard>> = shards.iter().collect();
+        for (bytes, times) in [(100, 1000), (4096, 7), (1, 3)] {
+            for _ in 0..times {
+                all[0].lock().ledger.count(3, 1, bytes, shards.totals());
+                all[0].lock().ledger.count_dead(i64::from(bytes), shards.totals());
+            }
+            assert_eq!(
+                shards.count(0..10),
+                (
+                    (0..10).map(|c| if c == 3 { (times, times * bytes as u64) } else { (0, 0) }).collect(),
+                    times * bytes as u64
+                )
+            );
+            for _ in 0..times {
+                all[5].lock().ledger.count(3, -1, -bytes, shards.totals());
+                all[5].lock().ledger.count_dead(i64::from(-bytes), shards.totals());
+            }
+            assert_eq!(shards.count(3..4), (vec![(0, 0)], 0));
+        }
+    }
+}
