@@ -21,71 +21,131 @@ pub(crate) const fn sample_line(group: usize) -> usize {
 pub(crate) struct Counters {
     pub(crate) words: [Aligned<[u8; 256]>; 4],
     pub(crate) prefixes: [Aligned<[u8; 256]>; 4],
-    /// The last sample of each bucket of words; meaningless for buckets without samples.
+    /// The last sample of each bucket; meaningless for buckets without samples.
     pub(crate) word_last: Aligned<[u8; 256]>,
+    pub(crate) prefix_last: Aligned<[u8; 256]>,
 }
 
 impl Counters {
     pub(crate) fn new() -> Self {
         let empty = || [0; 4].map(|_: i32| Aligned([0; 256]));
-        Counters { words: empty(), prefixes: empty(), word_last: Aligned([0; 256]) }
+        Counters {
+            words: empty(),
+            prefixes: empty(),
+            word_last: Aligned([0; 256]),
+            prefix_last: Aligned([0; 256]),
+        }
     }
 }
 
-/// The `limit` buckets with the highest scores, at least 1 each, the lower bucket first when equal; in ascending order
-/// of bucket. Answers how many.
-fn best(scores: &[u8; 256], best: &mut [u8; 16], limit: usize) -> usize {
-    let mut counts = [0u16; 256];
-    for &score in scores {
-        counts[usize::from(score)] += 1;
-    }
-    // The score of the last one taken, and how many with that score are.
-    let (mut least, mut room) = (255, limit);
-    while least > 1 && usize::from(counts[least]) < room {
-        room -= usize::from(counts[least]);
-        least -= 1;
-    }
-    let mut len = 0;
-    for (bucket, &score) in scores.iter().enumerate() {
-        let score = usize::from(score);
-        if score > least || (score == least && room > 0) {
-            room -= usize::from(score == least);
-            best[len] = bucket as u8;
-            len += 1;
+/// Buckets of a table that have a score, in ascending order, with the scores.
+struct Candidates {
+    buckets: [u8; 64],
+    scores: [u8; 64],
+    len: usize,
+}
+
+impl Candidates {
+    /// The buckets with counts of two or more; there are at most 64, as there are 128 samples. `score` gets a bucket and
+    /// its count.
+    #[inline(always)]
+    fn new(counts: &[u8; 256], mut score: impl FnMut(u8, u8) -> u8) -> Candidates {
+        let mut candidates = Candidates { buckets: [0; 64], scores: [0; 64], len: 0 };
+        for (eighth, counts) in counts.as_chunks::<8>().0.iter().enumerate() {
+            // Bit 7 of the bytes that are 2 to 128.
+            let counts = u64::from_le_bytes(*counts);
+            let mut set = (counts | counts + 0x7e7e_7e7e_7e7e_7e7e) & 0x8080_8080_8080_8080;
+            while set != 0 {
+                let bit = set.trailing_zeros() & !7;
+                set &= set - 1;
+                let bucket = 8 * eighth as u8 + bit as u8 / 8;
+                let at = candidates.len % 64;
+                candidates.buckets[at] = bucket;
+                candidates.scores[at] = score(bucket, (counts >> bit) as u8);
+                candidates.len += 1;
+            }
         }
+        debug_assert!(candidates.len <= 64);
+        candidates
     }
-    len
+
+    /// Keeps the `limit` with the highest scores, the lower bucket when equal.
+    #[inline(always)]
+    fn keep_best(&mut self, limit: usize) {
+        if self.len <= limit {
+            return;
+        }
+        // A candidate's rank is the number of those with a higher key. Keys are positive as signed numbers, which SSE2
+        // can compare.
+        let mut keys = [0i16; 64];
+        for (at, key) in keys.iter_mut().enumerate() {
+            *key = if at < self.len { i16::from(self.scores[at]) << 7 | (127 - at as i16) } else { 0 };
+        }
+        let mut ranks = [0i16; 64];
+        let rounded = self.len.next_multiple_of(16);
+        for &other in &keys[..self.len] {
+            for (ranks, keys) in ranks[..rounded].chunks_exact_mut(16).zip(keys[..rounded].chunks_exact(16)) {
+                for (rank, &key) in ranks.iter_mut().zip(keys) {
+                    *rank += i16::from(key < other);
+                }
+            }
+        }
+        let mut len = 0;
+        for at in 0..self.len {
+            self.buckets[len] = self.buckets[at];
+            self.scores[len] = self.scores[at];
+            len += usize::from(usize::from(ranks[at] as u16) < limit);
+        }
+        self.len = len;
+    }
 }
 
 /// Chooses the templates of `page`.
+#[inline(always)]
 pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
-    let (mut word_counts, mut prefix_counts) = ([0u8; 256], [0u8; 256]);
-    let (mut word_last, mut prefix_last) = ([0u16; 256], [0u16; 256]);
-    let (mut small_upper, mut large_upper) = (0u8, 0u8);
+    let counters = &mut templates.counters;
+    for set in 0..4 {
+        counters.words[set].0.fill(0);
+        counters.prefixes[set].0.fill(0);
+    }
+    let (mut zeros, mut low_clear, mut small) = (0u8, 0u8, 0u8);
     for group in 0..SAMPLES / 8 {
         let line = 8 * sample_line(group);
-        for at in line..line + 8 {
+        for k in 0..8 {
+            let at = line + k;
             let word = word(page, at);
-            if word == 0 {
-                continue;
-            }
             let (bucket, prefix) = (hash8(word), hash8(word >> 16));
-            word_counts[bucket] += 1;
-            word_last[bucket] = at as u16;
-            prefix_counts[prefix] += 1;
-            prefix_last[prefix] = at as u16;
-            let low_clear = word as u32 == 0;
-            small_upper += u8::from(low_clear && word >> 48 == 0);
-            large_upper += u8::from(low_clear && word >> 48 != 0);
+            counters.words[k % 4].0[bucket] += 1;
+            counters.word_last.0[bucket] = (8 * group + k) as u8;
+            counters.prefixes[k % 4].0[prefix] += 1;
+            counters.prefix_last.0[prefix] =
+                if word != 0 { (8 * group + k) as u8 } else { counters.prefix_last.0[prefix] };
+            zeros += u8::from(word == 0);
+            low_clear += u8::from(word as u32 == 0);
+            small += u8::from(word & 0xffff_0000_ffff_ffff == 0);
         }
     }
-    // The bucket of the word zero is needed for tag 0.
+    let merge = |sets: &[Aligned<[u8; 256]>; 4]| {
+        let mut sum = [0u8; 256];
+        for (at, sum) in sum.iter_mut().enumerate() {
+            *sum = sets[0].0[at] + sets[1].0[at] + sets[2].0[at] + sets[3].0[at];
+        }
+        sum
+    };
+    let (mut word_counts, mut prefix_counts) = (merge(&counters.words), merge(&counters.prefixes));
+    // Words that are zero do not count, and their bucket is needed for tag 0.
     word_counts[0] = 0;
+    prefix_counts[0] -= zeros;
+    let (small_upper, large_upper) = (small - zeros, low_clear - small);
+    let sample = |number: u8| {
+        let number = usize::from(number) % SAMPLES;
+        word(page, 8 * sample_line(number / 8) + number % 8)
+    };
 
     // Prefix templates and what goes above them.
-    let mut scores = prefix_counts.map(|count| if count >= 2 { count } else { 0 });
-    let mut chosen = [0u8; 16];
-    let prefixes = best(&scores, &mut chosen, PREFIX_MAX);
+    let mut chosen = Candidates::new(&prefix_counts, |_, count| count);
+    chosen.keep_best(PREFIX_MAX);
+    let prefixes = chosen.len;
     templates.values = [0; 16];
     templates.prefix_tags = [NO_TAG; 256];
     let mut first = Templates::WIDE;
@@ -96,33 +156,36 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     templates.rotated_prefix = (small_upper >= 2).then_some(first as u8);
     first -= prefixes;
     templates.prefix = 14 - templates.wide - first;
-    let mut wide_count = 0;
-    for (at, &bucket) in chosen[..prefixes].iter().enumerate() {
-        let word = word(page, usize::from(prefix_last[usize::from(bucket)]));
-        templates.values[first + at] = word >> 16 << 16;
-        templates.prefix_tags[usize::from(bucket)] = (first + at) as u8;
-        let count = prefix_counts[usize::from(bucket)];
-        if word >> 32 != 0 && count > wide_count {
-            wide_count = count;
-            templates.values[Templates::WIDE] = word >> 32 << 32;
-        }
+    let (mut wide, mut wide_count) = (0, 0);
+    for at in 0..prefixes {
+        let (bucket, count) = (usize::from(chosen.buckets[at]), chosen.scores[at]);
+        let word = sample(templates.counters.prefix_last.0[bucket]);
+        templates.values[(first + at) % 16] = word >> 16 << 16;
+        templates.prefix_tags[bucket] = (first + at) as u8;
+        let better = word >> 32 != 0 && count > wide_count;
+        wide = if better { word >> 32 << 32 } else { wide };
+        wide_count = if better { count } else { wide_count };
     }
+    templates.values[Templates::WIDE] = wide;
 
     // Exact templates take the tags that are left. A repeated word saves four times as much when no prefix template
     // would have caught it.
-    for (bucket, (score, &count)) in scores.iter_mut().zip(&word_counts).enumerate() {
-        let last = word(page, usize::from(word_last[bucket]));
-        let covered = templates.prefix_tags[hash8(last >> 16)] != NO_TAG;
-        *score = match count {
-            0 | 1 => 0,
-            _ if covered => count,
-            _ => count.saturating_mul(4),
-        };
-    }
-    templates.exact = best(&scores, &mut chosen, first - 1);
+    let word_last = &templates.counters.word_last.0;
+    let prefix_tags = &templates.prefix_tags;
+    let mut chosen = Candidates::new(&word_counts, |bucket, count| {
+        let last = sample(word_last[usize::from(bucket)]);
+        let covered = prefix_tags[hash8(last >> 16)] != NO_TAG;
+        if covered {
+            count
+        } else {
+            count.saturating_mul(4)
+        }
+    });
+    chosen.keep_best(first - 1);
+    templates.exact = chosen.len;
     templates.exact_tags = [0; 256];
-    for (at, &bucket) in chosen[..templates.exact].iter().enumerate() {
-        templates.values[1 + at] = word(page, usize::from(word_last[usize::from(bucket)]));
+    for (at, &bucket) in chosen.buckets[..chosen.len].iter().enumerate() {
+        templates.values[(1 + at) % 16] = sample(templates.counters.word_last.0[usize::from(bucket)]);
         templates.exact_tags[usize::from(bucket)] = 1 + at as u8;
     }
     templates.finish();

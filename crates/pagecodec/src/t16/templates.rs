@@ -102,25 +102,20 @@ impl Templates {
     /// The non-exact tag that codes `word`, or raw.
     #[inline(always)]
     pub(crate) fn code(&self, word: u64, prefix_bucket: usize) -> usize {
-        let tag = self.prefix_tags[prefix_bucket];
-        if tag != NO_TAG && self.values[tag as usize] ^ word < 65536 {
-            return tag as usize;
-        }
-        if word as u32 == 0 {
-            if let Some(tag) = self.rotated_prefix.filter(|_| word >> 48 == 0) {
-                return tag as usize;
-            }
-            if let Some(tag) = self.rotated_wide {
-                return tag as usize;
-            }
-        }
-        if self.values[Self::WIDE] ^ word <= u64::from(u32::MAX) {
-            return Self::WIDE;
-        }
-        15
+        // No branches: from the lowest priority to the highest, each overriding the one before.
+        let mut tag = 15;
+        let wide = (self.values[Self::WIDE] ^ word) >> 32 == 0;
+        tag = if wide { Self::WIDE as u8 } else { tag };
+        let low_clear = word as u32 == 0;
+        tag = if low_clear { self.rotated_wide.unwrap_or(tag) } else { tag };
+        tag = if low_clear && word >> 48 == 0 { self.rotated_prefix.unwrap_or(tag) } else { tag };
+        let prefix = self.prefix_tags[prefix_bucket & 255];
+        let same = (self.values[usize::from(prefix) % 16] ^ word) >> 16 == 0 && prefix != NO_TAG;
+        usize::from(if same { prefix } else { tag })
     }
 
     /// Fills in what follows from the chosen values: `kinds`, the list of high halves, the exact templates' literals.
+    #[inline(always)]
     pub(crate) fn finish(&mut self) {
         let first = self.prefix_first();
         let mut kinds =
