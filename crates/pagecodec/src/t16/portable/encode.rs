@@ -1,9 +1,11 @@
 //! Encoding in plain Rust: the reference for the others.
 
-use crate::t16::format::{page_words, word, LINES, PAGE_SIZE, TAG_RAW};
+use std::hint::select_unpredictable;
+
+use crate::t16::format::{page_words, PageWords, LINES, PAGE_SIZE, TAG_RAW, WORDS};
 use crate::t16::raws;
 use crate::t16::select::select;
-use crate::t16::templates::hash8;
+use crate::t16::templates::{hash8, Templates, NO_TAG};
 use crate::t16::work::Work;
 
 /// Multiplier of the hash of tag lines.
@@ -20,27 +22,55 @@ pub(crate) fn line_bucket(line: u32) -> usize {
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     let page = page_words(page);
     select(&mut work.templates, page);
+    if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
+        assign::<true>(work, page)
+    } else {
+        assign::<false>(work, page)
+    }
+}
+
+/// Tags and literals of all words. No branches: the tag of a word cannot be foreseen.
+#[inline(always)]
+fn assign<const ROTATES: bool>(work: &mut Work, page: &PageWords) -> usize {
     let templates = &work.templates;
     let (prefix_first, wide_first) = (templates.prefix_first(), templates.wide_first());
+    let exact_values = templates.values;
+    let mut prefix_values = templates.values.map(|value| value >> 16);
+    // No word shifted right by 16 has all bits set, so the entry that stands for "no template" never matches.
+    prefix_values[usize::from(NO_TAG)] = u64::MAX;
+    let wide_value = templates.values[Templates::WIDE] >> 32;
+    let a_taken: [u8; 16] = std::array::from_fn(|tag| u8::from((prefix_first..14).contains(&tag)));
+    let b_taken: [u8; 16] = std::array::from_fn(|tag| u8::from((wide_first..14).contains(&tag)));
+    let shift: [u8; 16] = std::array::from_fn(|tag| if templates.is_rotated(tag) { 32 } else { 0 });
     let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
-    for line in 0..LINES {
+    for (line, words) in page.as_chunks::<8>().0.iter().enumerate() {
         let mut tags = 0;
-        for k in 0..8 {
-            let at = 8 * line + k;
-            let word = word(page, at);
-            let mut tag = usize::from(templates.exact_tags[hash8(word)]);
-            if templates.values[tag & 15] != word {
-                tag = templates.code(word, hash8(word >> 16));
+        for (k, word) in words.iter().enumerate() {
+            let word = u64::from_le_bytes(*word);
+            let mut tag = select_unpredictable(word >> 32 == wide_value, Templates::WIDE as u8, 15);
+            if ROTATES {
+                let low_clear = word as u32 == 0;
+                let small = low_clear & (word >> 48 == 0);
+                tag = select_unpredictable(low_clear, templates.rotated_wide.unwrap_or(tag), tag);
+                tag = select_unpredictable(small, templates.rotated_prefix.unwrap_or(tag), tag);
             }
+            let prefix = templates.prefix_tags[hash8(word >> 16)];
+            let same = prefix_values[usize::from(prefix) % 16] == word >> 16;
+            tag = select_unpredictable(same, prefix, tag);
+            let exact = templates.exact_tags[hash8(word)];
+            let same = exact_values[usize::from(exact) % 16] == word;
+            tag = select_unpredictable(same, exact, tag);
+
+            let tag = usize::from(tag) % 16;
             tags |= (tag as u32) << (4 * k);
-            let low = if templates.is_rotated(tag) { (word >> 32) as u32 } else { word as u32 };
-            work.a[a_len] = low as u16;
-            work.b[b_len] = (low >> 16) as u16;
-            work.raw_places[raw_len] = at as u16;
-            let raw = tag == TAG_RAW as usize;
-            a_len += usize::from(tag >= prefix_first && !raw);
-            b_len += usize::from(tag >= wide_first && !raw);
-            raw_len += usize::from(raw);
+            let low = if ROTATES { (word >> shift[tag]) as u32 } else { word as u32 };
+            // The masks change nothing: no stream gets more literals than there are words.
+            work.a[a_len % WORDS] = low as u16;
+            work.b[b_len % WORDS] = (low >> 16) as u16;
+            work.raw_places[raw_len % WORDS] = (8 * line + k) as u16;
+            a_len += usize::from(a_taken[tag]);
+            b_len += usize::from(b_taken[tag]);
+            raw_len += usize::from(tag == TAG_RAW as usize);
         }
         work.all_lines[line] = tags;
     }
