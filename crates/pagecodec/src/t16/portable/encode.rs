@@ -1,7 +1,5 @@
 //! Encoding in plain Rust: the reference for the others.
 
-use std::hint::select_unpredictable;
-
 use crate::t16::format::{page_words, PageWords, LINES, PAGE_SIZE, TAG_RAW, WORDS};
 use crate::t16::raws;
 use crate::t16::select::select;
@@ -29,6 +27,13 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     }
 }
 
+/// `then` if the condition holds, else `otherwise`; as arithmetic, because the compiler makes branches of anything else.
+#[inline(always)]
+fn choose(condition: bool, then: u8, otherwise: u8) -> u8 {
+    let mask = u8::from(condition).wrapping_neg();
+    otherwise ^ (then ^ otherwise) & mask
+}
+
 /// Tags and literals of all words. No branches: the tag of a word cannot be foreseen.
 #[inline(always)]
 fn assign<const ROTATES: bool>(work: &mut Work, page: &PageWords) -> usize {
@@ -47,19 +52,19 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &PageWords) -> usize {
         let mut tags = 0;
         for (k, word) in words.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
-            let mut tag = select_unpredictable(word >> 32 == wide_value, Templates::WIDE as u8, 15);
+            let mut tag = choose(word >> 32 == wide_value, Templates::WIDE as u8, 15);
             if ROTATES {
                 let low_clear = word as u32 == 0;
                 let small = low_clear & (word >> 48 == 0);
-                tag = select_unpredictable(low_clear, templates.rotated_wide.unwrap_or(tag), tag);
-                tag = select_unpredictable(small, templates.rotated_prefix.unwrap_or(tag), tag);
+                tag = choose(low_clear, templates.rotated_wide.unwrap_or(tag), tag);
+                tag = choose(small, templates.rotated_prefix.unwrap_or(tag), tag);
             }
             let prefix = templates.prefix_tags[hash8(word >> 16)];
             let same = prefix_values[usize::from(prefix) % 16] == word >> 16;
-            tag = select_unpredictable(same, prefix, tag);
+            tag = choose(same, prefix, tag);
             let exact = templates.exact_tags[hash8(word)];
             let same = exact_values[usize::from(exact) % 16] == word;
-            tag = select_unpredictable(same, exact, tag);
+            tag = choose(same, exact, tag);
 
             let tag = usize::from(tag) % 16;
             tags |= (tag as u32) << (4 * k);
