@@ -1,9 +1,9 @@
 //! The encoder as callers see it: analysis of a page, then the writing of its object.
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
 use super::format::{PAGE_SIZE, WORDS};
 use super::work::Work;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 use super::{portable, prefetch};
 use crate::Isa;
 
@@ -88,6 +88,9 @@ impl Encoder {
             // SAFETY: the machine has the features: `with_isa` has checked.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::write(&self.work, out) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2::write(&self.work, out) },
             _ => portable::write(&self.work, out),
         }
         Ok(len)
@@ -99,6 +102,9 @@ impl Encoder {
             // SAFETY: the machine has the features: `with_isa` has checked.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2::analyse(&mut self.work, page) },
             _ => portable::analyse(&mut self.work, page),
         }
     }
@@ -109,6 +115,9 @@ impl Encoder {
             // SAFETY: the machine has the features: `with_isa` has checked.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::reduce(&mut self.work, page) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2::reduce(&mut self.work, page) },
             _ => portable::reduce(&mut self.work, page),
         }
     }

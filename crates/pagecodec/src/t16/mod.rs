@@ -1,6 +1,8 @@
 //! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading the same bytes.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod encoder;
 mod format;
@@ -31,7 +33,12 @@ use crate::Isa;
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     match isa {
         Isa::Portable => portable::decode(object, page),
-        Isa::Avx2 => portable::decode(object, page),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => {
+            assert!(isa.is_available(), "this machine lacks {isa}");
+            // SAFETY: the machine has the features.
+            unsafe { avx2::decode(object, page) }
+        }
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => {
             assert!(isa.is_available(), "this machine lacks {isa}");

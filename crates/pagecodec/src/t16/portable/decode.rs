@@ -4,20 +4,20 @@ use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_
 
 /// How the words of a tag are rebuilt.
 #[derive(Clone, Copy, Default)]
-struct Rule {
+pub(crate) struct Rule {
     /// The template; already rotated.
-    value: u64,
+    pub(crate) value: u64,
     /// All ones in the halves that literals fill: A in bits 0-15, B in 16-31.
-    literals: u32,
+    pub(crate) literals: u32,
     /// By how much the literals are shifted: 0 or 32.
-    shift: u32,
+    pub(crate) shift: u32,
     /// How many literals a word takes: A in bits 0-15, B in 16-31, references in 32-47, raw words in 48-63.
-    takes: u64,
+    pub(crate) takes: u64,
 }
 
 /// Rules of all tags but the exact ones, which are left zero.
 #[inline(always)]
-fn rules(object: &[u8], layout: &Layout) -> [Rule; 16] {
+pub(crate) fn rules(object: &[u8], layout: &Layout) -> [Rule; 16] {
     let mut rules = [Rule::default(); 16];
     for tag in layout.prefix_first()..14 {
         let kind = layout.kind(tag);
@@ -42,10 +42,10 @@ fn rules(object: &[u8], layout: &Layout) -> [Rule; 16] {
 }
 
 /// Read positions in an object.
-struct Cursor {
-    a: *const u8,
-    b: *const u8,
-    raw: *const u8,
+pub(crate) struct Cursor {
+    pub(crate) a: *const u8,
+    pub(crate) b: *const u8,
+    pub(crate) raw: *const u8,
 }
 
 impl Cursor {
@@ -54,7 +54,7 @@ impl Cursor {
     /// # Safety
     /// Two bytes can be read at `a` and `b`.
     #[inline(always)]
-    unsafe fn word(&mut self, rule: &Rule) -> u64 {
+    pub(crate) unsafe fn word(&mut self, rule: &Rule) -> u64 {
         // SAFETY: the caller's promise.
         let (a, b) =
             unsafe { (self.a.cast::<u16>().read_unaligned(), self.b.cast::<u16>().read_unaligned()) };

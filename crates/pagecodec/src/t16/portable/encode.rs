@@ -115,45 +115,56 @@ pub(crate) fn share_lines(work: &mut Work) {
 pub(crate) fn write(work: &Work, out: &mut [u8]) {
     let templates = &work.templates;
     let mut rest = out;
-    let mut put = |bytes: &[u8]| {
-        let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());
-        now.copy_from_slice(bytes);
-        rest = later;
-    };
-    put(&templates.kinds.to_le_bytes());
-    put(&work.counts().to_le_bytes());
-    put(&work.fresh.to_le_bytes());
-    for high in &templates.highs[..templates.highs_len] {
-        put(&high.to_le_bytes());
-    }
+    put(&mut rest, &[templates.kinds]);
+    put(&mut rest, &[work.counts()]);
+    put(&mut rest, &[work.fresh]);
+    put(&mut rest, &templates.highs[..templates.highs_len]);
     let first = templates.prefix_first();
     for value in &templates.values[first..first + templates.prefix] {
-        put(&((value >> 16) as u16).to_le_bytes());
+        put(&mut rest, &[(value >> 16) as u16]);
     }
-    for literal in &templates.a[..templates.a_len] {
-        put(&literal.to_le_bytes());
-    }
-    for literal in &work.a[..work.a_len] {
-        put(&literal.to_le_bytes());
-    }
-    for literal in &templates.b[..templates.b_len] {
-        put(&literal.to_le_bytes());
-    }
-    for literal in &work.b[..work.b_len] {
-        put(&literal.to_le_bytes());
-    }
-    for raw in &templates.raw[..templates.raw_len] {
-        put(&raw.to_le_bytes());
-    }
+    put(&mut rest, &templates.a[..templates.a_len]);
+    put(&mut rest, &work.a[..work.a_len]);
+    put(&mut rest, &templates.b[..templates.b_len]);
+    put(&mut rest, &work.b[..work.b_len]);
+    put(&mut rest, &templates.raw[..templates.raw_len]);
+    // Repeats are overwritten by what follows, at least 67 bytes.
+    let mut kept = 0;
     for (number, raw) in work.all_raws[..work.all_raws_len].iter().enumerate() {
-        if work.repeats[number / 64] >> (number % 64) & 1 == 0 {
-            put(&raw.to_le_bytes());
-        }
+        rest[8 * kept..8 * kept + 8].copy_from_slice(&raw.to_le_bytes());
+        kept += 1 - (work.repeats[number / 64 % 8] >> (number % 64) & 1) as usize;
     }
-    put(&work.refs[..work.ref_len]);
-    put(&work.index[..LINES - work.lines_len()]);
-    for line in &work.lines[..work.lines_len()] {
-        put(&line.to_le_bytes());
-    }
+    rest = &mut rest[8 * kept..];
+    put(&mut rest, &work.refs[..work.ref_len]);
+    put(&mut rest, &work.index[..LINES - work.lines_len()]);
+    put(&mut rest, &work.lines[..work.lines_len()]);
     assert!(rest.is_empty());
+}
+
+/// Unsigned integers.
+trait Unsigned: Copy {
+    fn to_le(self) -> Self;
+}
+
+macro_rules! unsigned {
+    ($($type:ty),*) => {
+        $(impl Unsigned for $type {
+            #[inline(always)]
+            fn to_le(self) -> Self {
+                <$type>::to_le(self)
+            }
+        })*
+    };
+}
+unsigned!(u8, u16, u32, u64);
+
+/// Writes values at the start of `rest`, least significant byte first, and moves it behind them.
+#[inline(always)]
+fn put<T: Unsigned>(rest: &mut &mut [u8], values: &[T]) {
+    let (now, later) = std::mem::take(rest).split_at_mut(size_of_val(values));
+    for (at, value) in values.iter().enumerate() {
+        // SAFETY: `now` has the size of the values, which are plain integers.
+        unsafe { now.as_mut_ptr().cast::<T>().add(at).write_unaligned(value.to_le()) };
+    }
+    *rest = later;
 }

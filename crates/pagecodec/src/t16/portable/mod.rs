@@ -3,5 +3,5 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::decode;
-pub(crate) use encode::{analyse, reduce, write, LINE_MULTIPLIER};
+pub(crate) use decode::{decode, rules, Cursor};
+pub(crate) use encode::{analyse, reduce, share_lines, write, LINE_MULTIPLIER};
