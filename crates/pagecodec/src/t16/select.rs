@@ -54,7 +54,7 @@ impl Candidates {
         for (eighth, counts) in counts.as_chunks::<8>().0.iter().enumerate() {
             // Bit 7 of the bytes that are 2 to 128.
             let counts = u64::from_le_bytes(*counts);
-            let mut set = (counts | counts + 0x7e7e_7e7e_7e7e_7e7e) & 0x8080_8080_8080_8080;
+            let mut set = (counts | (counts + 0x7e7e_7e7e_7e7e_7e7e)) & 0x8080_8080_8080_8080;
             while set != 0 {
                 let bit = set.trailing_zeros() & !7;
                 set &= set - 1;
@@ -91,10 +91,10 @@ impl Candidates {
             }
         }
         let mut len = 0;
-        for at in 0..self.len {
+        for (at, &rank) in ranks[..self.len].iter().enumerate() {
             self.buckets[len] = self.buckets[at];
             self.scores[len] = self.scores[at];
-            len += usize::from(usize::from(ranks[at] as u16) < limit);
+            len += usize::from((rank as usize) < limit);
         }
         self.len = len;
     }
