@@ -1,1 +1,18 @@
-//! Intel IAA devices, work queues, portals and descriptors, and the emulated device
+//! Intel IAA devices, work queues, portals and descriptors, and the emulated device.
+//!
+//! - [`Descriptor`] and [`Completion`] are the 64 bytes each way; [`aecs`] is the state a job may read and write.
+//! - [`Portal`] is a queue's door, the same for real and emulated devices.
+//! - [`deflate`] is the codec inside the emulated device, also used for the code tables that generation 1 wants from
+//!   its caller.
+//! - [`assumptions`] names everything that is believed but not proven about real devices.
+
+pub mod aecs;
+pub mod assumptions;
+mod completion;
+pub mod deflate;
+mod descriptor;
+mod portal;
+
+pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
+pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
+pub use portal::{Portal, Submission};

@@ -1,0 +1,520 @@
+//! The 64 bytes that order one job, and the flags inside them.
+//!
+//! Layout and names of flags follow Linux's UAPI header `linux/idxd.h` and Intel's QPL. All fields are little-endian,
+//! as are the machines these devices are in; the emulated device on other machines uses the same in-memory values.
+//!
+//! ```text
+//!  0  pasid 19:0, privileged 31      32  source size
+//!  4  flags 23:0, opcode 31:24       36  interrupt handle   38  codec flags
+//!  8  completion record address      40  source 2 address (AECS)
+//! 16  source address                 48  destination size   52  source 2 size
+//! 24  destination address            56  codec flags 2      60  elements (reserved for compress)
+//! ```
+
+use crate::{aecs, Completion};
+
+/// What a descriptor asks for. Every code of the architecture is named; [`Descriptor`] builds those that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opcode(pub u8);
+
+impl Opcode {
+    /// Does nothing but write its completion record.
+    pub const NOOP: Self = Self(0x00);
+    /// Completes when all descriptors submitted to the queue before it have.
+    pub const DRAIN: Self = Self(0x02);
+    /// Copies memory (listed for DSA and IAA alike).
+    pub const MEMMOVE: Self = Self(0x03);
+    /// Asks the IOMMU for a translation without using it.
+    pub const TRANSLATION_FETCH: Self = Self(0x0a);
+    /// Decrypts (generation 2 with the capability).
+    pub const DECRYPT: Self = Self(0x40);
+    /// Encrypts (generation 2 with the capability).
+    pub const ENCRYPT: Self = Self(0x41);
+    /// Inflates a Deflate stream.
+    pub const DECOMPRESS: Self = Self(0x42);
+    /// Deflates.
+    pub const COMPRESS: Self = Self(0x43);
+    /// Computes a CRC-64.
+    pub const CRC64: Self = Self(0x44);
+    /// Removes zero compression of 32-bit words.
+    pub const ZERO_DECOMPRESS_32: Self = Self(0x48);
+    /// Removes zero compression of 16-bit words.
+    pub const ZERO_DECOMPRESS_16: Self = Self(0x49);
+    /// Removes zero compression of bytes.
+    pub const ZERO_DECOMPRESS_8: Self = Self(0x4a);
+    /// Zero compression of 32-bit words.
+    pub const ZERO_COMPRESS_32: Self = Self(0x4c);
+    /// Zero compression of 16-bit words.
+    pub const ZERO_COMPRESS_16: Self = Self(0x4d);
+    /// Zero compression of bytes.
+    pub const ZERO_COMPRESS_8: Self = Self(0x4e);
+    /// Filter: scan.
+    pub const SCAN: Self = Self(0x50);
+    /// Filter: set membership.
+    pub const SET_MEMBERSHIP: Self = Self(0x51);
+    /// Filter: extract.
+    pub const EXTRACT: Self = Self(0x52);
+    /// Filter: select.
+    pub const SELECT: Self = Self(0x53);
+    /// Filter: run-length burst.
+    pub const RLE_BURST: Self = Self(0x54);
+    /// Filter: find unique.
+    pub const FIND_UNIQUE: Self = Self(0x55);
+    /// Filter: expand.
+    pub const EXPAND: Self = Self(0x56);
+
+    /// The code's name, or `unknown`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NOOP => "noop",
+            Self::DRAIN => "drain",
+            Self::MEMMOVE => "memmove",
+            Self::TRANSLATION_FETCH => "translation-fetch",
+            Self::DECRYPT => "decrypt",
+            Self::ENCRYPT => "encrypt",
+            Self::DECOMPRESS => "decompress",
+            Self::COMPRESS => "compress",
+            Self::CRC64 => "crc64",
+            Self::ZERO_DECOMPRESS_32 => "zero-decompress-32",
+            Self::ZERO_DECOMPRESS_16 => "zero-decompress-16",
+            Self::ZERO_DECOMPRESS_8 => "zero-decompress-8",
+            Self::ZERO_COMPRESS_32 => "zero-compress-32",
+            Self::ZERO_COMPRESS_16 => "zero-compress-16",
+            Self::ZERO_COMPRESS_8 => "zero-compress-8",
+            Self::SCAN => "scan",
+            Self::SET_MEMBERSHIP => "set-membership",
+            Self::EXTRACT => "extract",
+            Self::SELECT => "select",
+            Self::RLE_BURST => "rle-burst",
+            Self::FIND_UNIQUE => "find-unique",
+            Self::EXPAND => "expand",
+            _ => "unknown",
+        }
+    }
+}
+
+/// Operation flags: bits 23:0 of the dword at offset 4.
+pub mod flags {
+    /// Waits for earlier descriptors of the same batch.
+    pub const FENCE: u32 = 1 << 0;
+    /// Waits for the operating system at a page fault instead of completing with one. The queue must allow it.
+    pub const BLOCK_ON_FAULT: u32 = 1 << 1;
+    /// The completion record address is valid (CRAV).
+    pub const COMPLETION_VALID: u32 = 1 << 2;
+    /// Writes a completion record also after success (RCR).
+    pub const REQUEST_COMPLETION: u32 = 1 << 3;
+    /// Raises an interrupt on completion (RCI).
+    pub const REQUEST_INTERRUPT: u32 = 1 << 4;
+    /// Steering tag select of the completion record.
+    pub const COMPLETION_STEERING_TAG: u32 = 1 << 5;
+    /// Check result (DSA only).
+    pub const CHECK_RESULT: u32 = 1 << 7;
+    /// Writes the destination into the CPU's cache.
+    pub const CACHE_CONTROL: u32 = 1 << 8;
+    /// Traffic-class selector of address 1.
+    pub const TRAFFIC_CLASS_1: u32 = 1 << 9;
+    /// Traffic-class selector of address 2.
+    pub const TRAFFIC_CLASS_2: u32 = 1 << 10;
+    /// Traffic-class selector of address 3.
+    pub const TRAFFIC_CLASS_3: u32 = 1 << 11;
+    /// Traffic-class selector of the completion record.
+    pub const TRAFFIC_CLASS_COMPLETION: u32 = 1 << 12;
+    /// Strict ordering of writes.
+    pub const STRICT_ORDERING: u32 = 1 << 13;
+    /// Reads the destination back before completing.
+    pub const DESTINATION_READBACK: u32 = 1 << 14;
+    /// Steering tag select of the destination.
+    pub const DESTINATION_STEERING_TAG: u32 = 1 << 15;
+    /// The field that says how source 2 is read.
+    pub const READ_SOURCE_2_MASK: u32 = 3 << 16;
+    /// Source 2 is an AECS.
+    pub const READ_AECS: u32 = 1 << 16;
+    /// Source 2 is the second input of a filter.
+    pub const READ_FILTER_INPUT: u32 = 2 << 16;
+    /// The field that says when the AECS is written back.
+    pub const WRITE_SOURCE_2_MASK: u32 = 3 << 18;
+    /// Writes the AECS whenever the job completes.
+    pub const WRITE_AECS: u32 = 1 << 18;
+    /// Writes the AECS only when the output overflowed.
+    pub const WRITE_AECS_ON_OVERFLOW: u32 = 2 << 18;
+    /// Steering tag select of source 2.
+    pub const SOURCE_2_STEERING_TAG: u32 = 1 << 20;
+    /// The CRC is CRC-32C (RFC 3720) instead of the one of gzip.
+    pub const CRC_RFC3720: u32 = 1 << 21;
+    /// Source 2 is two AECS one after the other. Clear: the first is read and the second written; set: the reverse.
+    pub const AECS_TOGGLE: u32 = 1 << 22;
+
+    /// Every flag, with its name.
+    pub const NAMES: &[(u32, &str)] = &[
+        (FENCE, "fence"),
+        (BLOCK_ON_FAULT, "block-on-fault"),
+        (COMPLETION_VALID, "completion-valid"),
+        (REQUEST_COMPLETION, "request-completion"),
+        (REQUEST_INTERRUPT, "request-interrupt"),
+        (COMPLETION_STEERING_TAG, "completion-steering-tag"),
+        (CHECK_RESULT, "check-result"),
+        (CACHE_CONTROL, "cache-control"),
+        (TRAFFIC_CLASS_1, "traffic-class-1"),
+        (TRAFFIC_CLASS_2, "traffic-class-2"),
+        (TRAFFIC_CLASS_3, "traffic-class-3"),
+        (TRAFFIC_CLASS_COMPLETION, "traffic-class-completion"),
+        (STRICT_ORDERING, "strict-ordering"),
+        (DESTINATION_READBACK, "destination-readback"),
+        (DESTINATION_STEERING_TAG, "destination-steering-tag"),
+        (READ_AECS, "read-aecs"),
+        (READ_FILTER_INPUT, "read-filter-input"),
+        (WRITE_AECS, "write-aecs"),
+        (WRITE_AECS_ON_OVERFLOW, "write-aecs-on-overflow"),
+        (SOURCE_2_STEERING_TAG, "source-2-steering-tag"),
+        (CRC_RFC3720, "crc-rfc3720"),
+        (AECS_TOGGLE, "aecs-toggle"),
+    ];
+}
+
+/// Compression flags: the u16 at offset 38 when the opcode is compress.
+pub mod compress_flags {
+    /// Writes symbol counts to the destination instead of compressed data.
+    pub const STATISTICS: u16 = 1 << 0;
+    /// Emits the last, partly filled byte.
+    pub const FLUSH_OUTPUT: u16 = 1 << 1;
+    /// The field that says what follows the last token.
+    pub const END_MASK: u16 = 3 << 2;
+    /// Appends the end-of-block symbol.
+    pub const END_EOB: u16 = 1 << 2;
+    /// Appends the end-of-block symbol and an empty stored block that is not the last.
+    pub const END_EOB_STORED: u16 = 2 << 2;
+    /// Appends the end-of-block symbol and an empty stored block that is the last.
+    pub const END_EOB_STORED_FINAL: u16 = 3 << 2;
+    /// Looks for no matches.
+    pub const ALL_LITERALS: u16 = 1 << 4;
+    /// Output in 16-bit big-endian units.
+    pub const BIG_ENDIAN_16: u16 = 1 << 5;
+    /// Indexing: 0 is off, 1 to 7 are mini-blocks of 512 bytes to 32 KiB.
+    pub const MINI_BLOCK_MASK: u16 = 7 << 6;
+    /// Loads a dictionary (generation 2).
+    pub const LOAD_DICTIONARY_MASK: u16 = 3 << 10;
+    /// The field that asks for header generation (generation 2).
+    pub const HEADER_MASK: u16 = 7 << 12;
+    /// One pass for the caller, two inside: the device makes tables and header itself; the block is not the last.
+    pub const HEADER_ONE_PASS: u16 = 2 << 12;
+    /// As [`HEADER_ONE_PASS`], and the block is the last.
+    pub const HEADER_ONE_PASS_FINAL: u16 = 3 << 12;
+    /// First of two passes: tables only, no Deflate header.
+    pub const HEADER_TWO_PASS_BARE: u16 = 5 << 12;
+    /// First of two passes: tables, and a header of a block that is not the last.
+    pub const HEADER_TWO_PASS: u16 = 6 << 12;
+    /// First of two passes: tables, and a header of the last block.
+    pub const HEADER_TWO_PASS_FINAL: u16 = 7 << 12;
+    /// Bits that no source gives a meaning.
+    pub const RESERVED: u16 = 1 << 9 | 1 << 15;
+
+    /// "Compression 2 flags", the dword at offset 56: writes the Huffman tables into the AECS that is written back.
+    pub const WRITE_TABLES: u32 = 1 << 1;
+}
+
+/// Decompression flags: the u16 at offset 38 when the opcode is decompress.
+///
+/// The kernel's header has [`STOP_ON_EOB`](decompress_flags::STOP_ON_EOB) and
+/// [`CHECK_EOB`](decompress_flags::CHECK_EOB) the other way round; both drivers set the two together. Here they are
+/// named as in QPL, which uses them one by one.
+pub mod decompress_flags {
+    /// Decompresses; clear, the input passes unchanged.
+    pub const ENABLE: u16 = 1 << 0;
+    /// Emits the last, partly filled unit of output.
+    pub const FLUSH_OUTPUT: u16 = 1 << 1;
+    /// Stops at an end-of-block symbol.
+    pub const STOP_ON_EOB: u16 = 1 << 2;
+    /// Fails when the input does not end with an end-of-block symbol.
+    pub const CHECK_EOB: u16 = 1 << 3;
+    /// The two flags above look at the end-of-block symbol of the final block only.
+    pub const SELECT_FINAL_EOB: u16 = 1 << 4;
+    /// Input in 16-bit big-endian units.
+    pub const BIG_ENDIAN_16: u16 = 1 << 5;
+    /// Bits to ignore at the end of the input, bits 2:0.
+    pub const IGNORE_END_BITS_MASK: u16 = 7 << 6;
+    /// Writes no output; checksums are still taken.
+    pub const SUPPRESS_OUTPUT: u16 = 1 << 9;
+    /// Indexing: 0 is off.
+    pub const MINI_BLOCK_MASK: u16 = 7 << 10;
+    /// Bits to ignore at the end of the input, bit 3 (generation 2).
+    pub const IGNORE_END_BITS_HIGH: u16 = 1 << 14;
+    /// Bits that no source gives a meaning.
+    pub const RESERVED: u16 = 1 << 13 | 1 << 15;
+}
+
+/// One job. See the module's text for the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Descriptor {
+    /// PASID (19:0) and privilege (31): zero from user space, filled by CPU or kernel.
+    pub pasid: u32,
+    /// Flags (23:0) and opcode (31:24).
+    pub control: u32,
+    /// Address of the [`Completion`], aligned to 64.
+    pub completion: u64,
+    /// Address of the input.
+    pub source: u64,
+    /// Address of the output.
+    pub destination: u64,
+    /// Bytes of input.
+    pub source_size: u32,
+    /// Interrupt handle, zero unless [`flags::REQUEST_INTERRUPT`] is set.
+    pub interrupt_handle: u16,
+    /// [`compress_flags`] or [`decompress_flags`].
+    pub codec_flags: u16,
+    /// Address of the AECS, aligned to 32, or zero.
+    pub source_2: u64,
+    /// Most bytes of output.
+    pub destination_size: u32,
+    /// Bytes of AECS, a multiple of 32.
+    pub source_2_size: u32,
+    /// Compress: [`compress_flags::WRITE_TABLES`]. Decompress: filter flags, zero without a filter.
+    pub codec_flags_2: u32,
+    /// Decompress: number of input elements for a filter, else zero. Compress: reserved.
+    pub elements: u32,
+}
+
+const _: () = {
+    use std::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<Descriptor>() == 64 && align_of::<Descriptor>() == 64);
+    assert!(offset_of!(Descriptor, control) == 4);
+    assert!(offset_of!(Descriptor, completion) == 8);
+    assert!(offset_of!(Descriptor, source) == 16);
+    assert!(offset_of!(Descriptor, destination) == 24);
+    assert!(offset_of!(Descriptor, source_size) == 32);
+    assert!(offset_of!(Descriptor, interrupt_handle) == 36);
+    assert!(offset_of!(Descriptor, codec_flags) == 38);
+    assert!(offset_of!(Descriptor, source_2) == 40);
+    assert!(offset_of!(Descriptor, destination_size) == 48);
+    assert!(offset_of!(Descriptor, source_2_size) == 52);
+    assert!(offset_of!(Descriptor, codec_flags_2) == 56);
+    assert!(offset_of!(Descriptor, elements) == 60);
+};
+
+/// Flags that every built job carries: a completion record is wanted in any case.
+const ANSWERED: u32 = flags::COMPLETION_VALID | flags::REQUEST_COMPLETION;
+
+impl Descriptor {
+    fn new(opcode: Opcode, flags: u32, completion: *const Completion) -> Self {
+        debug_assert!(flags < 1 << 24);
+        Descriptor {
+            pasid: 0,
+            control: flags | u32::from(opcode.0) << 24,
+            completion: completion as u64,
+            source: 0,
+            destination: 0,
+            source_size: 0,
+            interrupt_handle: 0,
+            codec_flags: 0,
+            source_2: 0,
+            destination_size: 0,
+            source_2_size: 0,
+            codec_flags_2: 0,
+            elements: 0,
+        }
+    }
+
+    /// Does nothing but complete: probes whether a queue works.
+    pub fn noop(completion: *const Completion) -> Self {
+        Self::new(Opcode::NOOP, ANSWERED, completion)
+    }
+
+    /// Completes after everything submitted to the same queue before.
+    pub fn drain(completion: *const Completion) -> Self {
+        Self::new(Opcode::DRAIN, ANSWERED, completion)
+    }
+
+    fn job(
+        opcode: Opcode,
+        completion: *const Completion,
+        source: (*const u8, u32),
+        destination: (*mut u8, u32),
+    ) -> Self {
+        Descriptor {
+            source: source.0 as u64,
+            source_size: source.1,
+            destination: destination.0 as u64,
+            destination_size: destination.1,
+            ..Self::new(opcode, ANSWERED | flags::CACHE_CONTROL, completion)
+        }
+    }
+
+    /// Compresses with the codes of `aecs`, as the kernel driver does in fixed mode with [`aecs::FIXED`]: one final
+    /// block, end-of-block appended, padded to a byte.
+    pub fn compress_fixed(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        destination: (*mut u8, u32),
+        aecs: *const aecs::CompressAecs,
+    ) -> Self {
+        let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
+        job.control |= flags::READ_AECS;
+        job.codec_flags = compress_flags::FLUSH_OUTPUT | compress_flags::END_EOB;
+        job.source_2 = aecs as u64;
+        job.source_2_size = aecs::COMPRESS_SIZE as u32;
+        job
+    }
+
+    /// Compresses with tables the device makes itself, in one descriptor. Generation 2 with header generation; input
+    /// of up to one page.
+    pub fn compress_dynamic(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        destination: (*mut u8, u32),
+    ) -> Self {
+        let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
+        job.codec_flags =
+            compress_flags::FLUSH_OUTPUT | compress_flags::END_EOB | compress_flags::HEADER_ONE_PASS_FINAL;
+        job
+    }
+
+    /// First of two descriptors on generation 1: counts symbols into `histogram`. Software then makes the tables
+    /// ([`aecs::CompressAecs::set_dynamic`]), writes them into an AECS and compresses with [`Descriptor::compress_fixed`].
+    pub fn compress_statistics(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        histogram: *mut aecs::Histogram,
+    ) -> Self {
+        let destination = (histogram.cast(), aecs::HISTOGRAM_SIZE as u32);
+        let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
+        job.codec_flags = compress_flags::STATISTICS;
+        job
+    }
+
+    /// First of two descriptors on generation 2, for inputs over one page: makes tables and header into the second of
+    /// two adjacent AECS images. The second is [`Descriptor::compress_fixed`] with that second image.
+    pub fn compress_two_pass_header(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        aecs: *mut [aecs::CompressAecs; 2],
+    ) -> Self {
+        let mut job = Self::job(Opcode::COMPRESS, completion, source, (std::ptr::null_mut(), 0));
+        job.control |= flags::READ_AECS | flags::WRITE_AECS;
+        job.codec_flags = compress_flags::END_EOB | compress_flags::HEADER_TWO_PASS_FINAL;
+        job.codec_flags_2 = compress_flags::WRITE_TABLES;
+        job.source_2 = aecs as u64;
+        job.source_2_size = aecs::COMPRESS_SIZE as u32;
+        job
+    }
+
+    /// Decompresses one whole Deflate stream, of either mode.
+    pub fn decompress(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        destination: (*mut u8, u32),
+    ) -> Self {
+        let mut job = Self::job(Opcode::DECOMPRESS, completion, source, destination);
+        job.codec_flags = decompress_flags::ENABLE
+            | decompress_flags::FLUSH_OUTPUT
+            | decompress_flags::STOP_ON_EOB
+            | decompress_flags::CHECK_EOB;
+        job
+    }
+
+    /// Decompresses without output: the record's CRC, compared with that of the compress record, tells whether a
+    /// compressed page is intact. `destination` is not written. Rely on status and CRC only.
+    pub fn verify(
+        completion: *const Completion,
+        source: (*const u8, u32),
+        destination: (*mut u8, u32),
+    ) -> Self {
+        let mut job = Self::decompress(completion, source, destination);
+        job.codec_flags |= decompress_flags::SUPPRESS_OUTPUT;
+        job
+    }
+
+    /// The same decompression, of a stream that may have several blocks: only the final block's end stops it. Pages
+    /// from this crate's compressors are one block; streams from elsewhere may not be.
+    pub fn of_many_blocks(mut self) -> Self {
+        debug_assert_eq!(self.opcode(), Opcode::DECOMPRESS);
+        self.codec_flags |= decompress_flags::SELECT_FINAL_EOB;
+        self
+    }
+
+    /// The same job with [`flags::BLOCK_ON_FAULT`] set: only on queues that allow it.
+    pub fn blocking_on_fault(mut self) -> Self {
+        self.control |= flags::BLOCK_ON_FAULT;
+        self
+    }
+
+    /// What is asked for.
+    pub fn opcode(&self) -> Opcode {
+        Opcode((self.control >> 24) as u8)
+    }
+
+    /// The operation flags.
+    pub fn flags(&self) -> u32 {
+        self.control & 0xff_ffff
+    }
+
+    /// The 64 bytes as they cross the portal.
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        bytes[0..4].copy_from_slice(&self.pasid.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.control.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.completion.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.source.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&self.destination.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&self.source_size.to_ne_bytes());
+        bytes[36..38].copy_from_slice(&self.interrupt_handle.to_ne_bytes());
+        bytes[38..40].copy_from_slice(&self.codec_flags.to_ne_bytes());
+        bytes[40..48].copy_from_slice(&self.source_2.to_ne_bytes());
+        bytes[48..52].copy_from_slice(&self.destination_size.to_ne_bytes());
+        bytes[52..56].copy_from_slice(&self.source_2_size.to_ne_bytes());
+        bytes[56..60].copy_from_slice(&self.codec_flags_2.to_ne_bytes());
+        bytes[60..64].copy_from_slice(&self.elements.to_ne_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The control words of the kernel driver's own descriptors.
+    #[test]
+    fn builders_give_what_the_kernel_driver_submits() {
+        let record = Completion::new();
+        let input = [0u8; 64];
+        let mut output = [0u8; 64];
+        let source = (input.as_ptr(), 64);
+        let destination = (output.as_mut_ptr(), 64);
+
+        let fixed = Descriptor::compress_fixed(&record, source, destination, &aecs::FIXED);
+        assert_eq!((fixed.control, fixed.codec_flags, fixed.source_2_size), (0x4301_010c, 0x0006, 1568));
+        let dynamic = Descriptor::compress_dynamic(&record, source, destination);
+        assert_eq!((dynamic.control, dynamic.codec_flags, dynamic.source_2), (0x4300_010c, 0x3006, 0));
+        let decompress = Descriptor::decompress(&record, source, destination);
+        assert_eq!((decompress.control, decompress.codec_flags), (0x4200_010c, 0x000f));
+        let verify = Descriptor::verify(&record, source, destination);
+        assert_eq!((verify.control, verify.codec_flags), (0x4200_010c, 0x020f));
+        assert_eq!(verify.blocking_on_fault().flags(), 0x10e);
+        assert_eq!(Descriptor::noop(&record).opcode(), Opcode::NOOP);
+    }
+
+    #[test]
+    fn bytes_are_the_memory_image() {
+        let record = Completion::new();
+        let job = Descriptor { elements: 0x1234_5678, interrupt_handle: 7, ..Descriptor::drain(&record) };
+        // SAFETY: 64 plain bytes without padding, as the layout checks above prove.
+        let image: [u8; 64] = unsafe { std::mem::transmute(job) };
+        assert_eq!(image, job.to_bytes());
+    }
+
+    #[test]
+    fn flags_are_distinct_bits() {
+        let mut seen = 0;
+        for (bit, name) in flags::NAMES {
+            assert!(bit.is_power_of_two() && seen & bit == 0, "{name}");
+            seen |= bit;
+        }
+    }
+
+    #[test]
+    fn opcodes_have_distinct_names() {
+        let names: Vec<_> =
+            (0..=255).map(|code| Opcode(code).name()).filter(|name| *name != "unknown").collect();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!((names.len(), distinct.len()), (22, 22));
+    }
+}

@@ -1,0 +1,61 @@
+//! Where descriptors are handed over: the one thing that real and emulated queues have in common.
+
+use crate::Descriptor;
+
+/// What became of a descriptor that was handed to a portal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Submission {
+    /// The queue has it; its completion record will be written. To a dedicated queue descriptors are *posted*: the
+    /// device does not answer, and this only says that they were sent.
+    Accepted,
+    /// A shared queue did not take it. Nothing happened; try again, but not for ever.
+    Retry,
+    /// No credit: as many descriptors are under way as the queue has entries. Answered by the wrapper that counts
+    /// credits for a dedicated queue (and by the `write` path of one); never by the device itself.
+    Full,
+    /// The portal can no longer be used: the queue was disabled, the file is not this process's.
+    Gone,
+}
+
+/// A work queue's door.
+///
+/// Semantics, for both kinds of queue and both kinds of device
+/// - *Dedicated*: [`Portal::submit`] is posted and never refuses. Whoever owns the queue counts what is under way and
+///   never exceeds the queue's size; a descriptor over that is lost (see [`crate::assumptions`]).
+/// - *Shared*: [`Portal::submit`] answers [`Submission::Retry`] when the queue is full or past its threshold.
+/// - After [`Submission::Accepted`] the record may be written at any time, also before `submit` returns. A record may
+///   also never be written: the submitter needs a deadline.
+pub trait Portal: Send + Sync {
+    /// Hands over the 64 bytes of `descriptor`, after all earlier writes of this thread.
+    ///
+    /// # Safety
+    /// Every buffer the descriptor names (source, destination, AECS) and its completion record must be valid for the
+    /// device's accesses until the completion record is written or the queue is drained, and nothing else may write
+    /// to the source and AECS, or touch the destination, in that time.
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Submission;
+
+    /// Called by those who poll for a completion that is not there yet. Real devices need nothing; an emulated device
+    /// without threads works here.
+    fn progress(&self) {}
+
+    /// Whether an emulated device is behind this portal.
+    fn is_emulated(&self) -> bool {
+        false
+    }
+}
+
+impl<P: Portal + ?Sized> Portal for std::sync::Arc<P> {
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
+        // SAFETY: the caller's promise is passed on unchanged.
+        unsafe { (**self).submit(descriptor) }
+    }
+
+    fn progress(&self) {
+        (**self).progress();
+    }
+
+    fn is_emulated(&self) -> bool {
+        (**self).is_emulated()
+    }
+}
