@@ -1,0 +1,246 @@
+//! Whatever the bytes: a decoder answers an error or some page, and all instruction sets answer the same.
+
+mod support;
+
+use pagecodec::{t16, Isa};
+use support::{Page, Random, CLASSES};
+
+/// Decodes with every instruction set and compares. Answers whether the object was accepted.
+fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
+    // An allocation of exactly its length: sanitizers and guard pages notice what is read outside.
+    let exact: Box<[u8]> = object.into();
+    let mut expected: Page = [0; 4096];
+    let verdict = t16::decode(Isa::Portable, &exact, &mut expected);
+    for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
+        // Canaries around the page.
+        let mut room = [0xa5u8; 4096 + 128];
+        let page: &mut Page = (&mut room[64..64 + 4096]).try_into().expect("a page");
+        assert_eq!(t16::decode(isa, &exact, page), verdict, "{}: {isa}", what());
+        if verdict.is_ok() {
+            assert!(*page == expected, "{}: {isa} decoded another page", what());
+        }
+        let intact = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0xa5);
+        assert!(intact(&room[..64]) && intact(&room[64 + 4096..]), "{}: {isa} wrote outside", what());
+    }
+    verdict.is_ok()
+}
+
+/// How often the generators below run: once by default, more for a soak (`PAGECODEC_SOAK=100`).
+fn rounds() -> u64 {
+    std::env::var("PAGECODEC_SOAK").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
+}
+
+fn objects(seed: u64) -> Vec<(&'static str, Vec<u8>)> {
+    let mut encoder = t16::Encoder::new();
+    let mut random = Random(seed);
+    let objects = CLASSES.iter().map(|(name, class)| {
+        let mut object = vec![0; t16::OBJECT_MAX];
+        let len = encoder.encode(&class(&mut random), &mut object).expect("room");
+        object.truncate(len);
+        (*name, object)
+    });
+    objects.collect()
+}
+
+#[test]
+fn changed_bytes() {
+    let (mut accepted, mut refused) = (0, 0);
+    for round in 0..rounds() {
+        let mut random = Random(100 + round);
+        for (name, object) in objects(round) {
+            for case in 0..400 {
+                let mut object = object.clone();
+                for _ in 0..1 + random.below(4) {
+                    // Half of the changes hit the header, where the structure is.
+                    let bound = if random.below(2) == 0 { 64.min(object.len()) } else { object.len() };
+                    let at = random.below(bound as u64) as usize;
+                    object[at] = match random.below(3) {
+                        0 => object[at] ^ 1 << random.below(8),
+                        1 => random.next() as u8,
+                        _ => [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
+                    };
+                }
+                let ok = check(&object, &|| format!("{name}, round {round}, case {case}"));
+                *(if ok { &mut accepted } else { &mut refused }) += 1;
+            }
+        }
+    }
+    // The test is worth something only while both happen often.
+    assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn truncated_and_extended() {
+    for (name, object) in objects(7) {
+        for len in 0..object.len().min(400) {
+            assert!(!check(&object[..len], &|| format!("{name} cut to {len}")) || len == object.len());
+        }
+        for cut in 1..9.min(object.len()) {
+            check(&object[..object.len() - cut], &|| format!("{name} short by {cut}"));
+        }
+        let mut longer = object.clone();
+        for extra in 1..20u32 {
+            longer.push((extra * 13) as u8);
+            check(&longer, &|| format!("{name} long by {extra}"));
+        }
+    }
+}
+
+#[test]
+fn random_bytes() {
+    let mut random = Random(3);
+    for case in 0..20_000 * rounds() {
+        let len = random.below(t16::OBJECT_MAX as u64 + 100) as usize;
+        let mut object = vec![0; len];
+        random.fill(&mut object);
+        if len > 12 && random.below(4) != 0 {
+            // Past the first check: the right version.
+            object[7] = object[7] & 0x3f | 0x40;
+        }
+        check(&object, &|| format!("case {case}"));
+    }
+}
+
+/// Headers that are consistent with their length, over streams of random bytes: these get furthest into the decoders.
+#[test]
+fn random_objects_with_fitting_headers() {
+    let (mut accepted, mut refused) = (0, 0);
+    for case in 0..20_000 * rounds() {
+        let mut random = Random(case);
+        let wide = random.below(4);
+        let prefix = random.below(14 - wide);
+        let exact = random.below(14 - wide - prefix);
+        let first = 14 - wide - prefix;
+        let mut kinds = exact | prefix << 56 | wide << 60 | 1 << 62;
+        kinds |= random.next() & 0x00ff_ffff_ffff_fff0;
+        let fresh = match random.below(3) {
+            0 => random.next() & random.next() | 1,
+            1 => random.next() | 1,
+            _ => u64::MAX,
+        };
+        let distinct = fresh.count_ones() as usize;
+        let mut lines = vec![0u32; distinct];
+        let sparse = random.below(2) == 0;
+        for line in &mut lines {
+            *line = random.next() as u32;
+            if sparse {
+                *line &= random.next() as u32 & random.next() as u32;
+            }
+        }
+        let index: Vec<u8> = (distinct..64).map(|_| random.below(distinct as u64) as u8).collect();
+        // What the tags take.
+        let (mut a, mut b, mut refs, mut raw) = (0usize, 0usize, 0usize, 0usize);
+        let mut take = |tag: u64, exact: bool| match tag {
+            14 if exact => {}
+            14 => refs += 1,
+            15 => raw += 1,
+            tag if tag >= first => {
+                a += 1;
+                b += usize::from(tag >= 14 - wide);
+            }
+            _ => {}
+        };
+        (1..=exact).for_each(|tag| take(kinds >> (4 * tag) & 15, true));
+        let (mut next, mut repeat) = (0, index.iter());
+        for line in 0..64 {
+            let rank = if fresh >> line & 1 == 1 {
+                next += 1;
+                next - 1
+            } else {
+                usize::from(*repeat.next().expect("one for each repeat"))
+            };
+            (0..8).for_each(|k| take(u64::from(lines[rank]) >> (4 * k) & 15, false));
+        }
+        if refs > 511 {
+            continue;
+        }
+        let highs = random.below(8) as usize;
+        let mut object = Vec::new();
+        object.extend(kinds.to_le_bytes());
+        object
+            .extend((a as u32 | (b as u32) << 10 | (refs as u32) << 20 | (highs as u32) << 29).to_le_bytes());
+        object.extend(fresh.to_le_bytes());
+        let body = object.len();
+        object.resize(body + 4 * highs + 2 * prefix as usize + 2 * a + 2 * b + 8 * raw, 0);
+        random.fill(&mut object[body..]);
+        // Mostly good references.
+        let good = random.below(4) != 0;
+        object.extend((0..refs).map(|_| {
+            if good {
+                random.below(raw.clamp(1, 256) as u64) as u8
+            } else {
+                random.next() as u8
+            }
+        }));
+        object.extend(&index);
+        lines.iter().for_each(|line| object.extend(line.to_le_bytes()));
+        let ok = check(&object, &|| format!("case {case}"));
+        // Nothing but a reference can be wrong.
+        assert!(ok || refs > 0, "case {case}");
+        *(if ok { &mut accepted } else { &mut refused }) += 1;
+        if ok && random.below(4) == 0 {
+            let at = random.below(object.len() as u64) as usize;
+            object[at] ^= 1 << random.below(8);
+            check(&object, &|| format!("case {case}, changed"));
+        }
+    }
+    assert!(accepted > 1000 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// The object ends at the end of a mapping: reading behind it would be a fault.
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_is_read_outside_the_object() {
+    const ROOM: usize = 8192;
+    extern "C" {
+        fn mmap(at: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
+        fn mprotect(at: *mut u8, len: usize, prot: i32) -> i32;
+    }
+    // SAFETY: a new private mapping of four pages, whose first and last are then made inaccessible.
+    let room = unsafe {
+        let start = mmap(std::ptr::null_mut(), ROOM + 8192, 3, 0x22, -1, 0);
+        assert!(start as isize > 0, "mmap");
+        assert!(mprotect(start, 4096, 0) == 0 && mprotect(start.add(4096 + ROOM), 4096, 0) == 0, "mprotect");
+        std::slice::from_raw_parts_mut(start.add(4096), ROOM)
+    };
+    let mut page = [0; 4096];
+    let mut out = vec![0; t16::OBJECT_MAX];
+    for (name, object) in objects(9) {
+        for at in [ROOM - object.len(), 0] {
+            let place = at..at + object.len();
+            room[place.clone()].copy_from_slice(&object);
+            for isa in Isa::available() {
+                t16::decode(isa, &room[place.clone()], &mut page)
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        }
+        // The encoder: its page and its output at either end.
+        for isa in Isa::available() {
+            let mut encoder = t16::Encoder::with_isa(isa);
+            for at in [0, ROOM - 4096] {
+                room[at..at + 4096].copy_from_slice(&page);
+                let source: &Page = (&room[at..at + 4096]).try_into().expect("a page");
+                assert_eq!(encoder.encode(source, &mut out), Ok(object.len()));
+                assert!(out[..object.len()] == object);
+            }
+            for at in [0, ROOM - object.len()] {
+                let place = at..at + object.len();
+                assert_eq!(encoder.encode(&page, &mut room[place.clone()]), Ok(object.len()));
+                assert!(room[place] == object);
+            }
+        }
+        // Damaged, at the end of the mapping.
+        let mut random = Random(1);
+        for _ in 0..300 {
+            let place = ROOM - object.len()..ROOM;
+            room[place.clone()].copy_from_slice(&object);
+            for _ in 0..3 {
+                let bound = if random.below(2) == 0 { 24 } else { object.len() };
+                room[place.start + random.below(bound as u64) as usize] = random.next() as u8;
+            }
+            let verdicts: Vec<_> =
+                Isa::available().map(|isa| t16::decode(isa, &room[place.clone()], &mut page)).collect();
+            assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "{name}");
+        }
+    }
+}
