@@ -23,7 +23,8 @@ pub(crate) struct Counters {
     pub(crate) prefixes: [Aligned<[u8; 256]>; 4],
     /// The last sample of each bucket; meaningless for buckets without samples.
     pub(crate) word_last: Aligned<[u8; 256]>,
-    pub(crate) prefix_last: Aligned<[u8; 256]>,
+    /// The same for prefixes, with a second half for words that are zero.
+    pub(crate) prefix_last: Aligned<[u8; 512]>,
 }
 
 impl Counters {
@@ -33,7 +34,7 @@ impl Counters {
             words: empty(),
             prefixes: empty(),
             word_last: Aligned([0; 256]),
-            prefix_last: Aligned([0; 256]),
+            prefix_last: Aligned([0; 512]),
         }
     }
 }
@@ -51,17 +52,21 @@ impl Candidates {
     #[inline(always)]
     fn new(counts: &[u8; 256], mut score: impl FnMut(u8, u8) -> u8) -> Candidates {
         let mut candidates = Candidates { buckets: [0; 64], scores: [0; 64], len: 0 };
-        for (eighth, counts) in counts.as_chunks::<8>().0.iter().enumerate() {
-            // Bit 7 of the bytes that are 2 to 128.
-            let counts = u64::from_le_bytes(*counts);
-            let mut set = (counts | (counts + 0x7e7e_7e7e_7e7e_7e7e)) & 0x8080_8080_8080_8080;
+        for (quarter, counts) in counts.as_chunks::<64>().0.iter().enumerate() {
+            let mut set = 0u64;
+            for (eighth, counts) in counts.as_chunks::<8>().0.iter().enumerate() {
+                // Bit 7 of the bytes that are 2 to 128, then these bits side by side.
+                let counts = u64::from_le_bytes(*counts);
+                let bits = (counts | (counts + 0x7e7e_7e7e_7e7e_7e7e)) >> 7 & 0x0101_0101_0101_0101;
+                set |= (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * eighth);
+            }
             while set != 0 {
-                let bit = set.trailing_zeros() & !7;
+                let bit = set.trailing_zeros() as usize;
                 set &= set - 1;
-                let bucket = 8 * eighth as u8 + bit as u8 / 8;
+                let bucket = (64 * quarter + bit) as u8;
                 let at = candidates.len % 64;
                 candidates.buckets[at] = bucket;
-                candidates.scores[at] = score(bucket, (counts >> bit) as u8);
+                candidates.scores[at] = score(bucket, counts[bit]);
                 candidates.len += 1;
             }
         }
@@ -118,8 +123,9 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
             counters.words[k % 4].0[bucket] += 1;
             counters.word_last.0[bucket] = (8 * group + k) as u8;
             counters.prefixes[k % 4].0[prefix] += 1;
-            counters.prefix_last.0[prefix] =
-                if word != 0 { (8 * group + k) as u8 } else { counters.prefix_last.0[prefix] };
+            // Zero has no say in what its bucket's prefix is: it goes to an entry of its own.
+            let entry = prefix | usize::from(word == 0) << 8;
+            counters.prefix_last.0[entry] = (8 * group + k) as u8;
             zeros += u8::from(word == 0);
             low_clear += u8::from(word as u32 == 0);
             small += u8::from(word & 0xffff_0000_ffff_ffff == 0);
@@ -175,11 +181,8 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     let mut chosen = Candidates::new(&word_counts, |bucket, count| {
         let last = sample(word_last[usize::from(bucket)]);
         let covered = prefix_tags[hash8(last >> 16)] != NO_TAG;
-        if covered {
-            count
-        } else {
-            count.saturating_mul(4)
-        }
+        // A multiplication instead of a branch: 1 or 4.
+        count.saturating_mul(1 + 3 * u8::from(!covered))
     });
     chosen.keep_best(first - 1);
     templates.exact = chosen.len;
