@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 
 use sys::PAGE_SIZE;
 
-use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, Ordering};
+
 use crate::sync::{lock, Mutex};
 
 /// Names are block and index within the block; this many bits are the index.
@@ -18,9 +19,8 @@ pub(crate) struct Slab {
     directory: Box<[AtomicPtr<u8>]>,
     state: Mutex<State>,
     bytes: AtomicU64,
-    /// Tests: allocations that still succeed; negative means no limit.
-    #[cfg(any(test, feature = "faults"))]
-    pub(crate) allowed: std::sync::atomic::AtomicI64,
+    /// For tests: allocations that still succeed; negative means no limit.
+    allowed: AtomicI64,
 }
 
 struct State {
@@ -56,8 +56,7 @@ impl Slab {
             directory: (0..blocks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
             state: Mutex::new(State { blocks: Vec::new(), partial: 0, empty: 0 }),
             bytes: AtomicU64::new(0),
-            #[cfg(any(test, feature = "faults"))]
-            allowed: std::sync::atomic::AtomicI64::new(-1),
+            allowed: AtomicI64::new(-1),
         }
     }
 
@@ -88,10 +87,8 @@ impl Slab {
     /// # Errors
     /// ENOMEM when the house or the directory is full.
     pub(crate) fn alloc(&self) -> io::Result<u32> {
-        #[cfg(any(test, feature = "faults"))]
-        if self.allowed.load(Ordering::Relaxed) >= 0 && self.allowed.fetch_sub(1, Ordering::Relaxed) <= 0 {
-            self.allowed.store(0, Ordering::Relaxed);
-            return Err(io::Error::from_raw_os_error(12));
+        if self.fails() {
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
         let mut state = lock(&self.state);
         let number = match (state.partial, state.empty) {
@@ -132,12 +129,25 @@ impl Slab {
         Ok((number << self.index_bits) + index + 1)
     }
 
+    /// For tests: after `count` more items, allocations fail, until `None`.
+    pub(crate) fn fail_after(&self, count: Option<u32>) {
+        self.allowed.store(count.map_or(-1, i64::from), Ordering::Relaxed);
+    }
+
+    fn fails(&self) -> bool {
+        if self.allowed.load(Ordering::Relaxed) < 0 {
+            return false;
+        }
+        let left = |left: i64| (left > 0).then_some(left - 1);
+        self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_err()
+    }
+
     fn grow(&self, state: &mut State) -> io::Result<u32> {
         let number = state.blocks.len();
         if number == self.directory.len() {
-            return Err(io::Error::from_raw_os_error(12));
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
-        state.blocks.try_reserve(1).map_err(|_| io::Error::from_raw_os_error(12))?;
+        state.blocks.try_reserve(1).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let at: NonNull<u8> = sys::house::take(self.block_bytes(), PAGE_SIZE)?;
         self.directory[number].store(at.as_ptr(), Ordering::Release);
         state.blocks.push(Block::default());

@@ -259,14 +259,12 @@ mod tests {
                     tree.make(&slabs, 0x0101_0101).unwrap();
                 }
                 let before = (slabs.leaves.bytes(), slabs.nodes.bytes());
-                let set = |value| {
-                    slabs.nodes.allowed.store(value, std::sync::atomic::Ordering::Relaxed);
-                    slabs.leaves.allowed.store((value - 4).max(0), std::sync::atomic::Ordering::Relaxed);
-                };
-                set(if first { allowed.min(3) } else { allowed });
+                let nodes = if first { allowed.min(3) } else { allowed };
+                slabs.nodes.fail_after(Some(nodes));
+                slabs.leaves.fail_after(Some(0));
                 assert!(tree.make(&slabs, 0x0201_0101).is_err());
-                set(-1);
-                slabs.leaves.allowed.store(-1, std::sync::atomic::Ordering::Relaxed);
+                slabs.nodes.fail_after(None);
+                slabs.leaves.fail_after(None);
                 assert_eq!((slabs.leaves.bytes(), slabs.nodes.bytes()), before);
                 assert_eq!(tree.find(&slabs, 0x0201_0101), None);
                 assert_eq!(tree.find(&slabs, 0x0101_0101).is_some(), first);

@@ -207,6 +207,24 @@ impl Zswap {
         (pages * PAGE_SIZE) as u64
     }
 
+    /// For tests: after `count` more leaves, the allocation of one fails, until `None`.
+    #[doc(hidden)]
+    pub fn fail_leaves_after(&self, count: Option<u32>) {
+        self.slabs.leaves.fail_after(count);
+    }
+
+    /// For tests: after `count` more tree nodes, the allocation of one fails, until `None`.
+    #[doc(hidden)]
+    pub fn fail_nodes_after(&self, count: Option<u32>) {
+        self.slabs.nodes.fail_after(count);
+    }
+
+    /// For tests: after `count` more objects of the current pool, the allocation of one fails, until `None`.
+    #[doc(hidden)]
+    pub fn fail_objects_after(&self, count: Option<u32>) {
+        self.pools.current(1).pool().objects.fail_object_after(count);
+    }
+
     /// The group, if it was ever used.
     pub(crate) fn group(&self, group: Group) -> Option<&GroupCell> {
         self.groups.get(group.0 as usize)?.get().map(|cell| &**cell)

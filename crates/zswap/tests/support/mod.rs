@@ -15,6 +15,8 @@ pub struct Trim {
     batch: usize,
     /// Units that still compress before one fails; negative for no failure.
     pub fail_after: Arc<AtomicI64>,
+    /// Objects that still decompress before one does not; negative for no failure.
+    pub damage_after: Arc<AtomicI64>,
     /// Units compressed.
     pub units: Arc<AtomicU64>,
     /// Requests of each size.
@@ -27,6 +29,7 @@ impl Trim {
             name: name.to_owned(),
             batch,
             fail_after: Arc::new(AtomicI64::new(-1)),
+            damage_after: Arc::new(AtomicI64::new(-1)),
             units: Arc::default(),
             requests: Arc::default(),
         })
@@ -43,7 +46,11 @@ impl Algorithm for Trim {
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        let codec = TrimCodec { fail_after: self.fail_after.clone(), units: self.units.clone() };
+        let codec = TrimCodec {
+            fail_after: self.fail_after.clone(),
+            damage_after: self.damage_after.clone(),
+            units: self.units.clone(),
+        };
         Ok(Box::new(Counting { inner: Software::new(codec), requests: self.requests.clone() }))
     }
 }
@@ -66,6 +73,7 @@ impl Context for Counting {
 
 struct TrimCodec {
     fail_after: Arc<AtomicI64>,
+    damage_after: Arc<AtomicI64>,
     units: Arc<AtomicU64>,
 }
 
@@ -100,6 +108,11 @@ impl UnitCodec for TrimCodec {
     }
 
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+        if self.damage_after.load(Ordering::Relaxed) >= 0
+            && self.damage_after.fetch_sub(1, Ordering::Relaxed) == 0
+        {
+            return Err(UnitError::Failed);
+        }
         let (stored, mut bytes) = object.split_at_checked(4).ok_or(UnitError::Failed)?;
         if stored != sum(bytes).to_le_bytes() {
             return Err(UnitError::Failed);
@@ -112,6 +125,33 @@ impl UnitCodec for TrimCodec {
             page.fill(if header & 1 == 1 { content[0] } else { 0 });
             page[..content.len()].copy_from_slice(content);
         }
+        Ok(())
+    }
+}
+
+/// A compressor that compresses and then gives other bytes back.
+pub struct Liar;
+
+impl Algorithm for Liar {
+    fn name(&self) -> &str {
+        "liar"
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        Ok(Box::new(Software::new(LiarCodec)))
+    }
+}
+
+struct LiarCodec;
+
+impl UnitCodec for LiarCodec {
+    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+        output[0] = unit[0];
+        Ok(1)
+    }
+
+    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+        output.fill(object[0]);
         Ok(())
     }
 }

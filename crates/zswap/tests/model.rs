@@ -1,0 +1,205 @@
+//! Random operations against ordered maps: one for the store, one for where pages are written back to.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use support::{assert_empty, page, refs, Trim};
+use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+
+/// Keys cluster around these, with room between.
+const PLACES: [u64; 4] = [0, 40, 1 << 20, (1 << 36) - 64];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Store { group: u16, key: u64, kinds: Vec<u8>, seed: u64 },
+    Load { group: u16, key: u64, count: usize, keep: bool },
+    LoadPresent { group: u16, key: u64, keep: bool },
+    Invalidate { group: u16, key: u64, count: u64 },
+    Switch { to: u8 },
+    Compact,
+    Shrink { percent: u64 },
+    Limit { group: u16, bytes: Option<u64> },
+    FailUnit { after: i64 },
+}
+
+fn key() -> impl Strategy<Value = u64> {
+    (0..PLACES.len(), 0u64..40).prop_map(|(place, at)| PLACES[place] + at)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0u16..3, key(), prop::collection::vec(0u8..6, 1..24), any::<u64>())
+            .prop_map(|(group, key, kinds, seed)| Step::Store { group, key, kinds, seed }),
+        5 => (0u16..3, key(), 1usize..24, any::<bool>())
+            .prop_map(|(group, key, count, keep)| Step::Load { group, key, count, keep }),
+        4 => (0u16..3, key(), any::<bool>())
+            .prop_map(|(group, key, keep)| Step::LoadPresent { group, key, keep }),
+        2 => (0u16..3, key(), prop_oneof![1u64..30, Just(1 << 36)])
+            .prop_map(|(group, key, count)| Step::Invalidate { group, key, count }),
+        1 => (0u8..4).prop_map(|to| Step::Switch { to }),
+        1 => Just(Step::Compact),
+        1 => (0u64..100).prop_map(|percent| Step::Shrink { percent }),
+        1 => (0u16..3, prop_oneof![Just(None), (0u64..40_000).prop_map(Some)])
+            .prop_map(|(group, bytes)| Step::Limit { group, bytes }),
+        1 => (0i64..10).prop_map(|after| Step::FailUnit { after }),
+    ]
+}
+
+type Map = BTreeMap<(u16, u64), Page>;
+
+/// Pages that writeback has taken leave the model's map and must be at home there.
+/// Those of `stored` were stored anew since.
+fn reconcile(
+    zswap: &Zswap,
+    writeback: Option<&MemoryWriteback>,
+    map: &mut Map,
+    stored: Option<(u16, std::ops::Range<u64>)>,
+) {
+    let Some(writeback) = writeback else { return };
+    map.retain(|&(group, key), page| match writeback.take(Group(group), key) {
+        Some(written) => {
+            assert!(*written == *page, "what was written back is what was stored");
+            let anew = stored.as_ref().is_some_and(|(other, keys)| *other == group && keys.contains(&key));
+            assert!(anew || zswap.present(Group(group), key, 1) == 0);
+            false
+        }
+        None => true,
+    });
+    assert!(writeback.is_empty());
+}
+
+fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) {
+    let raw_allowed = writeback.is_some();
+    let mut trim = Trim::new("0", 1);
+    let zswap = Zswap::new(Config { writeback: writeback.clone().map(|it| it as _), ..config }, trim.clone())
+        .unwrap();
+    let mut map = Map::new();
+    let mut out = 0u64;
+    for step in steps {
+        match step {
+            Step::Store { group, key, kinds, seed } => {
+                let pages: Vec<Page> = kinds
+                    .iter()
+                    .enumerate()
+                    .map(|(n, &kind)| page(kind, seed.wrapping_add(n as u64)))
+                    .collect();
+                let pages = &pages[..pages.len().min(((1u64 << 36) - key) as usize)];
+                let stored = zswap.store(Group(*group), *key, &refs(pages));
+                let anew = Some((*group, *key..key + pages.len() as u64));
+                reconcile(&zswap, writeback.as_deref(), &mut map, anew);
+                for (at, page) in (*key..).zip(pages) {
+                    match stored {
+                        Ok(()) => map.insert((*group, at), *page),
+                        Err(_) => map.remove(&(*group, at)),
+                    };
+                }
+                match stored {
+                    Ok(()) => out += pages.len() as u64,
+                    Err(StoreError::Poor { index }) => {
+                        assert!(!raw_allowed && index < pages.len());
+                    }
+                    Err(StoreError::Failed { index }) => assert!(!raw_allowed && index < pages.len()),
+                    Err(StoreError::GroupLimit) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            Step::Load { group, key, count, keep } => {
+                let keep = if *keep { Keep::Shared } else { Keep::Exclusive };
+                let missing = (0..*count).find(|&n| !map.contains_key(&(*group, key + n as u64)));
+                match (support::load(&zswap, Group(*group), *key, *count, keep), missing) {
+                    (Ok(pages), None) => {
+                        for (at, page) in (*key..).zip(&pages) {
+                            assert!(map[&(*group, at)] == *page);
+                            if keep == Keep::Exclusive {
+                                map.remove(&(*group, at));
+                            }
+                        }
+                    }
+                    (Err(LoadError::Missing { index }), Some(missing)) => {
+                        assert!(index == missing || key + *count as u64 > 1 << 36);
+                    }
+                    (got, expected) => panic!("{:?} where {expected:?} is missing", got.map(|_| ())),
+                }
+            }
+            Step::LoadPresent { group, key, keep } => {
+                let keep = if *keep { Keep::Shared } else { Keep::Exclusive };
+                let count = 64.min((1u64 << 36) - key) as usize;
+                let mask = zswap.present(Group(*group), *key, count);
+                let expected = (0..count as u64)
+                    .filter(|at| map.contains_key(&(*group, key + at)))
+                    .fold(0u64, |mask, at| mask | 1 << at);
+                assert_eq!(mask, expected);
+                let mut pages = vec![[0xEE; 4096]; mask.count_ones() as usize];
+                let mut slots: Vec<&mut Page> = pages.iter_mut().collect();
+                zswap.load_masked(Group(*group), *key, mask, &mut slots, keep).unwrap();
+                let keys = (0..64).filter(|at| mask >> at & 1 == 1).map(|at| (*group, key + at));
+                for (at, page) in keys.zip(&pages) {
+                    assert!(map[&at] == *page);
+                    if keep == Keep::Exclusive {
+                        map.remove(&at);
+                    }
+                }
+            }
+            Step::Invalidate { group, key, count } => {
+                let gone = zswap.invalidate(Group(*group), *key, *count);
+                let before = map.len();
+                map.retain(|&(other, at), _| {
+                    other != *group || at < *key || at >= key.saturating_add(*count)
+                });
+                assert_eq!(gone as usize, before - map.len());
+            }
+            Step::Switch { to } => {
+                let next = Trim::new(&to.to_string(), 1 + *to as usize * 2);
+                match zswap.set_compressor(next.clone()) {
+                    Ok(()) => trim = next,
+                    Err(error) => panic!("{error}"),
+                }
+                assert_eq!(zswap.compressor(), to.to_string());
+            }
+            Step::Compact => {
+                zswap.compact();
+            }
+            Step::Shrink { percent } => {
+                zswap.shrink(zswap.pool_bytes() * percent / 100);
+                reconcile(&zswap, writeback.as_deref(), &mut map, None);
+            }
+            Step::Limit { group, bytes } => zswap.set_group_limit(Group(*group), bytes.unwrap_or(u64::MAX)),
+            Step::FailUnit { after } => trim.fail_after.store(*after, std::sync::atomic::Ordering::Relaxed),
+        }
+        let counters = zswap.counters();
+        assert_eq!(counters.stored_pages as usize, map.len());
+        assert_eq!(counters.zswpout, out);
+    }
+    for (&(group, key), page) in &map {
+        assert!(support::load(&zswap, Group(group), key, 1, Keep::Exclusive).unwrap()[0] == *page);
+    }
+    assert_empty(&zswap);
+    assert!(zswap.pools().len() == 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_steps_agree_with_maps(
+        steps in prop::collection::vec(step(), 1..80),
+        unit_bits in 0u32..5,
+        batch in 0usize..9,
+        written in any::<bool>(),
+        verify in any::<bool>(),
+    ) {
+        let writeback = written.then(|| Arc::new(MemoryWriteback::new()));
+        let config = Config {
+            unit_size: 4096 << unit_bits,
+            batch,
+            verify,
+            max_groups: 3,
+            contexts: 1,
+            ..Config::default()
+        };
+        run(config, writeback, &steps);
+    }
+}
