@@ -63,6 +63,7 @@ impl Pool {
         let before = self.bytes();
         self.close_mixed();
         let mut marks = Vec::new();
+        let mut held = self.held_pages();
         loop {
             let sources = self.choose_sources();
             let gain: u64 = sources.iter().map(|source| source.gain).sum();
@@ -70,10 +71,21 @@ impl Pool {
             if gain < (PAGE_SIZE * self.supplies.len()) as u64 || !self.pass(sources, &mut marks) {
                 break;
             }
+            // What large objects leave free at a zspage's end looks like a gain, and is there again wherever they go.
+            let now = self.held_pages();
+            if now >= held {
+                break;
+            }
+            held = now;
         }
         self.trim_tails();
         self.trim();
         before.saturating_sub(self.bytes()) / PAGE_SIZE
+    }
+
+    /// Pages of zspages, without those kept for the next ones.
+    fn held_pages(&self) -> usize {
+        self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
     /// One pass over mixed zspages an eighth of which, or more, is holes. Called when holes are a good part of the

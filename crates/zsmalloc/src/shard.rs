@@ -39,6 +39,17 @@ struct Tally(AtomicU64);
 
 const TALLY_BYTES_BITS: u32 = 38;
 
+impl Tally {
+    /// Objects and bytes. Either may be negative for a while: objects are counted by the shard that allocated them and
+    /// by the one that freed them, and the two report at different times.
+    #[inline]
+    fn get(&self) -> (i64, i64) {
+        let word = self.0.load(Ordering::Relaxed) as i64;
+        let bytes = word << (64 - TALLY_BYTES_BITS) >> (64 - TALLY_BYTES_BITS);
+        (word.wrapping_sub(bytes) >> TALLY_BYTES_BITS, bytes)
+    }
+}
+
 /// The pool's totals, as far as shards have reported.
 pub(crate) struct Totals {
     classes: Vec<Tally>,
@@ -60,7 +71,7 @@ impl Totals {
     /// Payload bytes of a class, but for what shards have not reported.
     #[inline]
     pub(crate) fn payload_bytes(&self, class: u16) -> u64 {
-        self.classes[usize::from(class)].0.load(Ordering::Relaxed) & ((1 << TALLY_BYTES_BITS) - 1)
+        self.classes[usize::from(class)].get().1.max(0) as u64
     }
 
     /// Bytes of holes in mixed zspages, but for what shards have not reported.
@@ -200,11 +211,8 @@ impl Shards {
     /// allocates or frees.
     pub(crate) fn count(&self, classes: Range<u16>) -> (Vec<(u64, u64)>, u64) {
         let range = usize::from(classes.start)..usize::from(classes.end);
-        let mut counts: Vec<(i64, i64)> = Vec::new();
-        for tally in &self.totals.0.classes[range.clone()] {
-            let word = tally.0.load(Ordering::Relaxed);
-            counts.push(((word >> TALLY_BYTES_BITS) as i64, (word & ((1 << TALLY_BYTES_BITS) - 1)) as i64));
-        }
+        let totals = &self.totals.0.classes[range.clone()];
+        let mut counts: Vec<(i64, i64)> = totals.iter().map(Tally::get).collect();
         let mut dead = self.totals.0.dead_bytes.load(Ordering::Relaxed);
         for shard in self.iter() {
             let shard = shard.lock();
