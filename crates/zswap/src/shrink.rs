@@ -13,6 +13,9 @@ use crate::{Writeback, Zswap};
 /// Failed attempts after which a shrink gives up; the kernel's figure.
 const FAILURES_MAX: u32 = 16;
 
+/// Leaves written back between two compactions: compacting costs a look at every object.
+const COMPACT_LEAVES: u32 = 64;
+
 /// What a shrink did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
@@ -69,6 +72,7 @@ impl Zswap {
         let groups = self.groups.len();
         // Groups in a row that had nothing to write.
         let mut idle = 0;
+        let mut leaves_since_compaction = COMPACT_LEAVES;
         while self.pool_bytes() > target_bytes {
             if idle > groups || report.failures >= FAILURES_MAX {
                 // Holes are left where pages went; closing them may be enough.
@@ -90,13 +94,15 @@ impl Zswap {
                     }
                     Visit::Written(pages) => {
                         report.pages_written += pages;
+                        leaves_since_compaction += 1;
                         idle = 0;
                     }
                 }
             }
             // Where pages went one by one no whole zspage may have become free.
             let live = self.compressed_bytes();
-            if idle == 0 && live <= target_bytes - target_bytes / 16 {
+            if leaves_since_compaction >= COMPACT_LEAVES && live <= target_bytes - target_bytes / 16 {
+                leaves_since_compaction = 0;
                 self.compact();
             }
         }

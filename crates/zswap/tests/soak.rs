@@ -16,10 +16,12 @@ const FOLIO: usize = 16;
 const FOLIOS: usize = 96;
 const GROUPS: u16 = 2;
 
+type Written = BTreeMap<(u16, u64), Box<Page>>;
+
 /// Where pages go: what is written, and what is at home here since.
 #[derive(Default)]
 struct Home {
-    pages: Mutex<[BTreeMap<(u16, u64), Box<Page>>; 2]>,
+    pages: Mutex<[Written; 2]>,
     writes: AtomicU64,
 }
 
