@@ -1,1 +1,19 @@
-//! Address space, folios, staging, reclaim and the fault service
+//! Address space, folios, staging, reclaim and the fault service.
+
+pub mod accounts;
+mod events;
+mod mappings;
+mod pager;
+mod reclaim;
+mod refs;
+mod service;
+mod staging;
+mod streams;
+mod table;
+mod watch;
+
+pub use accounts::{Accounts, Count};
+pub use pager::{end_process, Config, FixedText, Pager, StartError, HANDLERS_MAX};
+pub use staging::Staging;
+pub use table::{span, runs, BLOCK_BYTES, BLOCK_PAGES};
+pub use watch::Watch;

@@ -51,6 +51,14 @@ pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     Some(resident.saturating_sub(shared) * crate::PAGE_SIZE as u64)
 }
 
+/// Total and private writable size in pages from the text of /proc/PID/statm: they change when mappings do.
+pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
+    let mut fields = statm.split(|byte| *byte == b' ').map(decimal);
+    let total = fields.next()??;
+    let data = fields.nth(4)??;
+    Some((total, data))
+}
+
 /// The value in bytes of `name` (`b"Pss_Anon:"`) in a text of `name   value kB` lines.
 pub fn kilobytes_field(text: &[u8], name: &[u8]) -> Option<u64> {
     let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
@@ -76,6 +84,7 @@ mod tests {
     #[test]
     fn statm_gives_resident_less_shared() {
         assert_eq!(anonymous_bytes(b"1000 300 100 5 0 200 0\n"), Some(200 * 4096));
+        assert_eq!(sizes(b"1000 300 100 5 0 200 0\n"), Some((1000, 200)));
         assert_eq!(anonymous_bytes(b"1000"), None);
         assert_eq!(anonymous_bytes(b"x y z"), None);
     }

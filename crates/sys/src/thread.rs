@@ -217,6 +217,24 @@ pub fn sleep_ns(ns: u64) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
+/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it.
+pub fn end_process() -> ! {
+    // SAFETY: plain system calls; the process ends.
+    unsafe {
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(libc::SIGABRT, &default, std::ptr::null_mut());
+        // The calling thread blocks every signal; another thread, or this one after unblocking, takes it.
+        restore_signals(0);
+        libc::kill(libc::getpid(), libc::SIGABRT);
+        sleep_ns(200_000_000);
+        libc::kill(libc::getpid(), libc::SIGKILL);
+    }
+    loop {
+        sleep_ns(1_000_000_000);
+    }
+}
+
 /// Gives up the CPU for a moment.
 pub fn yield_now() {
     // SAFETY: takes nothing.

@@ -1,0 +1,43 @@
+//! Where a pager reports to and learns its budget from.
+
+/// What is counted. The names of the report follow the kernel's where the meaning matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Faults served.
+    Faults,
+    /// Nanoseconds between reading faults and having served them.
+    FaultNs,
+    /// Pages moved back from staging, never compressed: second chances.
+    Refaults,
+    /// Pages loaded from the pool.
+    PagesIn,
+    /// Pages stored in the pool.
+    PagesOut,
+    /// Calls that stored pages.
+    Batches,
+    /// Pages refused because they did not shrink.
+    Poor,
+    /// Pages refused for other reasons.
+    Refused,
+    /// Pages given on first touch.
+    ZeroFilled,
+    /// Times the budget was exceeded with nothing left to evict.
+    OverBudget,
+}
+
+/// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain
+/// atomics on shared memory: every method may be called on the fault path.
+pub trait Accounts: Sync {
+    /// Bytes that all processes together may use.
+    fn budget(&self) -> u64;
+    /// Bytes that all processes together use, as last published.
+    fn total(&self) -> u64;
+    /// Publishes this process's use: anonymous resident bytes, and what of it is pool and staging.
+    fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64);
+    /// Adds to a counter.
+    fn add(&self, count: Count, by: u64);
+    /// Notes one fault's latency.
+    fn fault(&self, ns: u64);
+    /// Tells the user something. Must not allocate.
+    fn say(&self, text: &str);
+}

@@ -1,0 +1,334 @@
+//! The pager: all its parts, and what belongs to no single one of them.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use sys::pagemap::Pagemap;
+use sys::procfs::{self, ProcFile};
+use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, WRITE_PROTECT};
+use sys::PAGE_SIZE;
+use zswap::Zswap;
+
+use crate::accounts::Accounts;
+use crate::events::Events;
+use crate::mappings::Mappings;
+use crate::reclaim::Hand;
+use crate::staging::Staging;
+use crate::streams::Streams;
+use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
+
+/// The one group of the pool: a pager serves one program.
+pub(crate) const GROUP: zswap::Group = zswap::Group(0);
+/// Most handler threads.
+pub const HANDLERS_MAX: usize = 64;
+
+/// How a pager works.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Pages evicted and stored together: 4 to 512, a power of two.
+    pub folio_pages: usize,
+    /// Pages that may be staged at once.
+    pub staging_pages: usize,
+    /// Handler threads that will run; at most [`HANDLERS_MAX`].
+    pub handlers: usize,
+    /// Ranges never to be touched: the house, the pager's own code and data.
+    pub own: Vec<Range<usize>>,
+}
+
+/// A pager could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No userfaultfd.
+    #[error(transparent)]
+    Userfaultfd(#[from] OpenError),
+    /// No memory, or /proc is not there.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+/// Pages a whole program. Made by a thread with a file table of its own; the threads that run
+/// [`Pager::handle_faults`], [`Pager::reclaim`] and [`Pager::watch`] share that table.
+pub struct Pager {
+    pub(crate) config: Config,
+    pub(crate) accounts: &'static dyn Accounts,
+    pub(crate) table: AddressTable,
+    pub(crate) staging: Staging,
+    pub(crate) store: Zswap,
+    pub(crate) uffd: Userfaultfd,
+    /// Has no event features: discarding a staging page must not wait for this very pager.
+    pub(crate) staging_uffd: Userfaultfd,
+    pub(crate) pagemap: Pagemap,
+    pub(crate) statm: ProcFile,
+    pub(crate) maps: ProcFile,
+    pub(crate) rollup: ProcFile,
+    pub(crate) events: Events,
+    pub(crate) streams: Streams,
+    pub(crate) mappings: Mutex<Mappings>,
+    pub(crate) hand: Mutex<Hand>,
+    /// Raised when there may be something to reclaim; workers sleep on it.
+    pub(crate) pressure: AtomicU32,
+    pub(crate) stopping: AtomicBool,
+    /// Bytes that a shared page's fair share differs from its full size, after fork.
+    pub(crate) shared_discount: AtomicU64,
+    pub(crate) resident: AtomicU64,
+    /// When each handler began its present fault, 0 when idle.
+    pub(crate) busy_since: [AtomicU64; HANDLERS_MAX],
+    pub(crate) has_fork_events: bool,
+}
+
+impl Pager {
+    /// Opens the descriptors and makes every table. Nothing is registered yet.
+    ///
+    /// # Errors
+    /// [`StartError`] names what is missing.
+    pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
+        let system = |what| move |source| StartError::System { what, source };
+        let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
+        let (uffd, features) =
+            Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;
+        if features & needed != needed {
+            return Err(OpenError::Features { missing: needed & !features }.into());
+        }
+        if features & feature::MOVE == 0 {
+            return Err(OpenError::Features { missing: feature::MOVE }.into());
+        }
+        let staging_uffd = Userfaultfd::open(feature::MOVE)?;
+        let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
+        let range = staging.range();
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first
+        // touches of staging pages to the kernel. No page is ever protected.
+        staging_uffd
+            .register(range.start, range.len(), WRITE_PROTECT)
+            .map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+        Ok(Pager {
+            table: AddressTable::new().map_err(system("page table memory"))?,
+            staging,
+            store,
+            uffd,
+            staging_uffd,
+            pagemap: Pagemap::open().map_err(system("/proc/self/pagemap"))?,
+            statm: ProcFile::open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,
+            maps: ProcFile::open(c"/proc/self/maps").map_err(system("/proc/self/maps"))?,
+            rollup: ProcFile::open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
+            events: Events::new(),
+            streams: Streams::new((config.folio_pages * 4).clamp(16, 64)),
+            mappings: Mutex::new(Mappings::new()),
+            hand: Mutex::new(Hand::new()),
+            pressure: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            shared_discount: AtomicU64::new(0),
+            resident: AtomicU64::new(0),
+            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            has_fork_events: features & feature::EVENT_FORK != 0,
+            config,
+            accounts,
+        })
+    }
+
+    /// The userfaultfd that guards the program's memory, for a duplicate elsewhere.
+    pub fn descriptor(&self) -> i32 {
+        self.uffd.descriptor()
+    }
+
+    /// Reads this process's use from the kernel and publishes it; answers the total of all processes.
+    pub fn measure(&self) -> u64 {
+        let mut buffer = [0; 128];
+        if let Some(bytes) = procfs::anonymous_bytes(self.statm.read_at(&mut buffer, 0)) {
+            let fair = bytes.saturating_sub(self.shared_discount.load(Ordering::Relaxed));
+            self.resident.store(fair, Ordering::Relaxed);
+            let staged = (self.staging.pages() * PAGE_SIZE) as u64;
+            let (pool, stored) = (self.store.pool_bytes() as u64, self.store.stored_pages() as u64);
+            self.accounts.publish(fair, pool, staged, stored);
+        }
+        self.accounts.total()
+    }
+
+    /// The level that reclaim works towards: a little under the budget, so that small growth needs no waiting.
+    pub(crate) fn low_water(&self) -> u64 {
+        let budget = self.accounts.budget();
+        budget - (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4)
+    }
+
+    /// Looks at the program's mappings again.
+    pub fn refresh_mappings(&self) {
+        let mut mappings = self.mappings.lock().expect("no panic while held");
+        mappings.refresh(&self.maps, &self.uffd, &self.config.own, sys::now_ns());
+    }
+
+    /// Applies the events read so far.
+    pub(crate) fn apply_events(&self) {
+        self.events.apply(|event| match event {
+            Message::Remove { start, end } => self.forget_range(start, end),
+            Message::Unmap { start, end } => {
+                self.forget_range(start, end);
+                self.mappings.lock().expect("no panic while held").forget(start, end);
+            }
+            Message::Remap { from, to, len } => self.move_range(from, to, len),
+            Message::Fault { .. } | Message::Fork { .. } => unreachable!("not queued"),
+        });
+    }
+
+    /// The program discarded `[start, end)`: it reads as zeroes from now on.
+    fn forget_range(&self, start: usize, end: usize) {
+        self.table.for_each_busy(start, end, |base, block| {
+            block.lock();
+            let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
+            let last = (end - base).min(BLOCK_BYTES) / PAGE_SIZE;
+            let mask = if last > first { crate::table::span(first, last - first) } else { 0 };
+            let (staged, stored) = (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
+            block.change(staged, PageState::Staged, PageState::Kernel);
+            block.change(stored, PageState::Stored, PageState::Kernel);
+            for (first, count) in crate::table::runs(stored) {
+                self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+            }
+            block.unlock();
+        });
+        self.quarantine(start, end);
+    }
+
+    /// Keeps the reclaimer away from blocks whose pages the kernel is about to discard.
+    fn quarantine(&self, start: usize, end: usize) {
+        let now = now_ms();
+        self.table.for_each(start, end, |_, block| block.quarantine(now));
+    }
+
+    /// mremap() moved `[from, from + len)` to `to`: what is stored or staged follows.
+    fn move_range(&self, from: usize, to: usize, len: usize) {
+        self.mappings.lock().expect("no panic while held").forget(from, from + len);
+        let mut buffer = [[0u8; PAGE_SIZE]; 1];
+        self.table.for_each_busy(from, from + len, |base, block| {
+            // A compression in progress looks at the old block when it is done.
+            lock_settled(block);
+            for index in 0..crate::table::BLOCK_PAGES {
+                let page = base + index * PAGE_SIZE;
+                if page < from || page >= from + len {
+                    continue;
+                }
+                let target = page - from + to;
+                let key = (page / PAGE_SIZE) as u64;
+                match block.state(index) {
+                    PageState::Kernel => continue,
+                    PageState::Staged => {
+                        // SAFETY: staged pages are read under their block's lock and stay until it is released.
+                        let bytes = unsafe { &*(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
+                        buffer[0].copy_from_slice(bytes);
+                        block.change(1 << index, PageState::Staged, PageState::Kernel);
+                    }
+                    PageState::Stored => {
+                        let loaded = self.store.load(GROUP, key, &mut [&mut buffer[0]], zswap::Keep::Exclusive);
+                        if let Err(error) = loaded {
+                            self.fatal(format_args!("page {page:#x} could not follow mremap: {error}"));
+                        }
+                        block.change(1 << index, PageState::Stored, PageState::Kernel);
+                    }
+                }
+                self.put_moved(target, &buffer[0]);
+            }
+            block.unlock();
+        });
+    }
+
+    /// Stores one page of a moved range under its new address, or puts it back into memory.
+    fn put_moved(&self, target: usize, bytes: &[u8; PAGE_SIZE]) {
+        let Ok(block) = self.table.block(target) else {
+            self.fatal(format_args!("no memory for the page table"));
+        };
+        let index = target % BLOCK_BYTES / PAGE_SIZE;
+        block.lock();
+        if block.state(index) == PageState::Kernel
+            && self.store.store(GROUP, (target / PAGE_SIZE) as u64, &[bytes]).is_ok()
+        {
+            block.change(1 << index, PageState::Kernel, PageState::Stored);
+            block.unlock();
+            return;
+        }
+        block.unlock();
+        loop {
+            // SAFETY: the bytes are this page's content; a missing page is filled, a present one refuses.
+            let progress = unsafe { self.uffd.copy(target, bytes.as_ptr() as usize, PAGE_SIZE) };
+            match progress.stop {
+                None => return,
+                // This runs while events are applied: the pending one is read by another handler, or is this one,
+                // whose thread only has to run.
+                Some(sys::userfaultfd::Stop::Again) => sys::thread::sleep_ns(20_000),
+                Some(sys::userfaultfd::Stop::Hole) => return,
+                Some(stop) => self.fatal(format_args!("page {target:#x} could not follow mremap: {stop:?}")),
+            }
+        }
+    }
+
+    /// Ends the process with a message that names what broke: the alternative is a wrong byte.
+    pub(crate) fn fatal(&self, what: std::fmt::Arguments<'_>) -> ! {
+        self.accounts.say(FixedText::new(format_args!("the program is ended: {what}")).as_str());
+        end_process()
+    }
+
+    /// Says something about this process.
+    pub(crate) fn say(&self, what: std::fmt::Arguments<'_>) {
+        self.accounts.say(FixedText::new(what).as_str());
+    }
+}
+
+/// A coarse clock for quarantines.
+pub(crate) fn now_ms() -> u32 {
+    (sys::now_ns() / 1_000_000) as u32
+}
+
+/// Waits for the lock of a block that is not being compressed.
+pub(crate) fn lock_settled(block: &Block) {
+    loop {
+        block.lock();
+        if !block.has(COMPRESSING) {
+            return;
+        }
+        block.unlock();
+        sys::thread::yield_now();
+    }
+}
+
+/// Frees the slot number of a block without staged pages.
+pub(crate) fn drop_slot_if_unused(block: &Block) {
+    if block.mask(PageState::Staged) == 0 {
+        block.set_slot(NO_SLOT);
+    }
+}
+
+/// Ends the process by SIGABRT, whatever the program's handler, or SIGKILL.
+pub fn end_process() -> ! {
+    sys::thread::end_process()
+}
+
+/// Text of limited length that needs no heap.
+pub struct FixedText {
+    bytes: [u8; 400],
+    len: usize,
+}
+
+impl FixedText {
+    /// Formats `what`, cut at the end if too long.
+    pub fn new(what: std::fmt::Arguments<'_>) -> Self {
+        let mut text = FixedText { bytes: [0; 400], len: 0 };
+        let _ = std::fmt::Write::write_fmt(&mut text, what);
+        text
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or("(message cut inside a character)")
+    }
+}
+
+impl std::fmt::Write for FixedText {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = (self.bytes.len() - self.len).min(text.len());
+        self.bytes[self.len..self.len + room].copy_from_slice(&text.as_bytes()[..room]);
+        self.len += room;
+        Ok(())
+    }
+}

@@ -1,0 +1,421 @@
+//! Reclaim: which pages go, their way into staging, and from there into the pool.
+
+use std::sync::atomic::Ordering;
+
+use sys::pagemap::Run;
+use sys::userfaultfd::Stop;
+use sys::{futex, PAGE_SIZE};
+use zswap::StoreError;
+
+use crate::accounts::Count;
+use crate::pager::{drop_slot_if_unused, now_ms, Pager, GROUP};
+use crate::table::{
+    runs, span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT, RECENT, STUBBORN,
+};
+
+/// A mapping seen for the first time is left alone for so long: an unmap event of its predecessor at the same address
+/// may still be on its way.
+const YOUNG_NS: u64 = 20_000_000;
+/// Ready pages kept in stock for the fault handlers, per handler.
+const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
+const RUNS: usize = 128;
+
+/// The clock hand: where in the address space the reclaimer looks next.
+pub struct Hand {
+    at: usize,
+    runs: [Run; RUNS],
+    next: usize,
+    count: usize,
+    /// Blocks offered since the hand last passed the end of the address space.
+    offered: usize,
+    /// Whole rounds in which nothing was offered.
+    pub(crate) barren_rounds: u32,
+}
+
+impl Hand {
+    /// At the bottom of the address space.
+    pub fn new() -> Self {
+        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0, barren_rounds: 0 }
+    }
+}
+
+/// What one step of reclaim came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Progress,
+    Nothing,
+}
+
+impl Pager {
+    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
+    pub fn reclaim(&self) {
+        while !self.stopping.load(Ordering::Acquire) {
+            let seen = self.pressure.load(Ordering::Acquire);
+            if !self.reclaim_until_low() {
+                futex::wait(&self.pressure, seen, Some(50_000_000));
+            }
+        }
+    }
+
+    /// Works while there is something to do; false when there was nothing.
+    fn reclaim_until_low(&self) -> bool {
+        let mut worked = false;
+        while !self.stopping.load(Ordering::Acquire) {
+            let (total, low) = (self.measure(), self.low_water());
+            let reserve = self.ready_reserve();
+            let ready = self.staging.ready_pages();
+            if total > low && ready > reserve {
+                if let Some(slot) = self.staging.take_ready(1) {
+                    self.staging.discard(slot);
+                    self.staging.give(slot);
+                }
+            } else if total > low || (ready < reserve && total + self.headroom() > low) {
+                if self.step() == Step::Nothing {
+                    self.note_stuck(total);
+                    return worked;
+                }
+            } else {
+                return worked;
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Bytes under the low water mark within which ready pages are kept in stock.
+    fn headroom(&self) -> u64 {
+        (self.staging.pages_max() * PAGE_SIZE) as u64
+    }
+
+    fn ready_reserve(&self) -> usize {
+        (self.config.handlers * READY_PER_HANDLER).min(self.staging.pages_max() / 4)
+    }
+
+    /// Called by handlers between faults: wakes workers, and lends a hand when they cannot keep up.
+    pub(crate) fn throttle(&self) {
+        let (total, budget) = (self.accounts.total(), self.accounts.budget());
+        if total > self.low_water() || self.staging.ready_pages() < self.ready_reserve() {
+            self.wake_workers();
+        }
+        if total > budget {
+            for _ in 0..4 {
+                if !self.reclaim_step() || self.measure() <= budget {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Wakes one sleeping worker.
+    pub fn wake_workers(&self) {
+        self.pressure.fetch_add(1, Ordering::Release);
+        futex::wake(&self.pressure, 1);
+    }
+
+    /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
+    pub(crate) fn reclaim_step(&self) -> bool {
+        if self.accounts.total() > self.low_water() && self.staging.ready_pages() > self.ready_reserve() {
+            if let Some(slot) = self.staging.take_ready(1) {
+                self.staging.discard(slot);
+                self.staging.give(slot);
+                return true;
+            }
+        }
+        self.step() == Step::Progress
+    }
+
+    /// Moves one block out, or compresses the oldest that was moved out.
+    fn step(&self) -> Step {
+        // The queue is kept as long as staging allows: the longer it is, the better second chances tell hot from cold.
+        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
+        if room >= BLOCK_PAGES {
+            if let Some(slot) = self.staging.take_empty() {
+                return self.evict_next(slot);
+            }
+        }
+        self.compress_oldest()
+    }
+
+    fn evict_next(&self, slot: u32) -> Step {
+        for _ in 0..64 {
+            let Some((base, mask)) = self.next_candidate() else { break };
+            if self.evict(slot, base, mask) {
+                return Step::Progress;
+            }
+        }
+        self.staging.give(slot);
+        self.compress_oldest()
+    }
+
+    fn note_stuck(&self, total: u64) {
+        if total > self.accounts.budget() {
+            self.accounts.add(Count::OverBudget, 1);
+        }
+    }
+
+    /// The next block with present pages, by the clock: blocks faulted in since the last round are passed over once.
+    fn next_candidate(&self) -> Option<(usize, u32)> {
+        let mut hand = self.hand.lock().expect("no panic while held");
+        let mut wraps = 0;
+        loop {
+            while hand.next < hand.count {
+                let run = hand.runs[hand.next];
+                let base = run.start as usize & !(BLOCK_BYTES - 1);
+                let end = (run.end as usize).min(base + BLOCK_BYTES);
+                let first = (run.start as usize - base) / PAGE_SIZE;
+                let mut mask = span(first, (end - run.start as usize) / PAGE_SIZE);
+                if end == run.end as usize {
+                    hand.next += 1;
+                } else {
+                    let index = hand.next;
+                    hand.runs[index].start = end as u64;
+                }
+                // Runs of the same block are one candidate.
+                while hand.next < hand.count && (hand.runs[hand.next].start as usize) < base + BLOCK_BYTES {
+                    let run = hand.runs[hand.next];
+                    let end = (run.end as usize).min(base + BLOCK_BYTES);
+                    let first = (run.start as usize - base) / PAGE_SIZE;
+                    mask |= span(first, (end - run.start as usize) / PAGE_SIZE);
+                    if end < run.end as usize {
+                        let index = hand.next;
+                        hand.runs[index].start = end as u64;
+                        break;
+                    }
+                    hand.next += 1;
+                }
+                let Ok(block) = self.table.block(base) else { continue };
+                if block.clear(RECENT) || self.spare(block, base) {
+                    continue;
+                }
+                hand.offered += 1;
+                return Some((base, mask));
+            }
+            if !self.scan(&mut hand) {
+                hand.at = 0;
+                if hand.offered == 0 {
+                    hand.barren_rounds = hand.barren_rounds.saturating_add(1);
+                    wraps += 1;
+                    // Twice round: the first round may only have cleared marks.
+                    if wraps == 2 {
+                        return None;
+                    }
+                } else {
+                    hand.barren_rounds = 0;
+                }
+                hand.offered = 0;
+            }
+        }
+    }
+
+    /// Whether a block is passed over for a reason other than recent use.
+    fn spare(&self, block: &Block, base: usize) -> bool {
+        if block.has(STUBBORN) {
+            // Tried again once in a while: what did not compress may have changed.
+            if base / BLOCK_BYTES % 16 == (sys::now_ns() >> 28) as usize % 16 {
+                block.clear(STUBBORN);
+            }
+            return true;
+        }
+        block.is_quarantined(now_ms()) || block.has(COMPRESSING)
+    }
+
+    /// Fills the hand with the next present runs; false at the end of the address space.
+    fn scan(&self, hand: &mut Hand) -> bool {
+        let now = sys::now_ns();
+        loop {
+            let mapping = self.mappings.lock().expect("no panic while held").from(hand.at);
+            let Some(mapping) = mapping else { return false };
+            if now.saturating_sub(mapping.seen_ns) < YOUNG_NS {
+                hand.at = mapping.end;
+                continue;
+            }
+            let start = hand.at.max(mapping.start);
+            let (count, walked) = self.pagemap.present(start, mapping.end, &mut hand.runs);
+            hand.at = walked.max(start + PAGE_SIZE);
+            (hand.next, hand.count) = (0, count);
+            if count > 0 {
+                return true;
+            }
+        }
+    }
+
+    /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
+    fn evict(&self, slot: u32, base: usize, mask: u32) -> bool {
+        let Ok(block) = self.table.block(base) else { return false };
+        let mut unshared = false;
+        loop {
+            if !block.try_lock() {
+                return false;
+            }
+            let Some(epoch) = self.events.epoch() else {
+                block.unlock();
+                self.apply_events();
+                return false;
+            };
+            let wanted = mask & block.mask(PageState::Kernel);
+            if wanted == 0 || block.slot() != NO_SLOT || block.has(COMPRESSING) {
+                block.unlock();
+                return false;
+            }
+            let (mut moved, mut busy) = (0, None);
+            {
+                let Some(_moving) = self.events.moving(epoch) else {
+                    block.unlock();
+                    return false;
+                };
+                for (first, count) in runs(wanted) {
+                    let (mut at, end) = (first, first + count);
+                    while at < end {
+                        let (source, target) = (base + at * PAGE_SIZE, self.staging.address(slot, at));
+                        // SAFETY: the pages are moved, not lost: their state says staged before the lock is released,
+                        // and the staging page is missing, since the slot was empty.
+                        let progress = unsafe {
+                            self.staging_uffd.move_pages(target, source, (end - at) * PAGE_SIZE, false)
+                        };
+                        let done = progress.done / PAGE_SIZE;
+                        moved |= span(at, done);
+                        at += done;
+                        match progress.stop {
+                            None => {}
+                            Some(Stop::Again) if done > 0 => {}
+                            Some(Stop::Busy) => {
+                                busy.get_or_insert((source, (end - at) * PAGE_SIZE));
+                                at += 1;
+                            }
+                            Some(Stop::Hole | Stop::Again) => at += 1,
+                            Some(_) => {
+                                block.set(STUBBORN);
+                                at = end;
+                            }
+                        }
+                    }
+                }
+            }
+            if moved != 0 {
+                self.staging.arrived(slot, moved);
+                self.staging.set_owner(slot, base);
+                block.change(moved, PageState::Kernel, PageState::Staged);
+                block.set_slot(slot);
+            }
+            block.unlock();
+            if moved != 0 {
+                self.staging.queue(slot, base);
+                return true;
+            }
+            match busy {
+                // Shared with a forked child, or pinned. Ask the kernel for copies of our own, which can be moved.
+                Some((start, len)) if !unshared => {
+                    sys::memory::unshare(start, len);
+                    unshared = true;
+                }
+                Some(_) => {
+                    block.set(STUBBORN);
+                    return false;
+                }
+                None => return false,
+            }
+        }
+    }
+
+    /// Compresses the slot that has waited longest; its pages become ready pages.
+    fn compress_oldest(&self) -> Step {
+        let Some(slot) = self.staging.oldest() else { return Step::Nothing };
+        let base = self.staging.owner(slot);
+        let block = self.table.find(base).expect("a queued slot's block exists");
+        block.lock();
+        let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };
+        if staged == 0 {
+            if block.slot() == slot {
+                block.set_slot(NO_SLOT);
+            }
+            block.unlock();
+            self.staging.give(slot);
+            return Step::Progress;
+        }
+        block.set(COMPRESSING);
+        block.unlock();
+
+        // No lock while compressing: a fault may move pages out of the slot meanwhile. What is then read from the slot
+        // is meaningless, and its object is dropped below.
+        let mut stored = 0;
+        for (first, count) in runs(staged) {
+            self.store_run(base, slot, first, count, &mut stored);
+        }
+
+        block.lock();
+        let kept = block.mask(PageState::Staged) & staged;
+        for (first, count) in runs(stored & !kept) {
+            self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+        }
+        block.change(stored & kept, PageState::Staged, PageState::Stored);
+        self.accounts.add(Count::PagesOut, (stored & kept).count_ones().into());
+        let refused = kept & !stored;
+        let back = if refused != 0 { self.put_back(block, base, slot, refused) } else { true };
+        drop_slot_if_unused(block);
+        block.clear(COMPRESSING);
+        block.unlock();
+        if back {
+            self.staging.give(slot);
+        } else {
+            self.staging.queue(slot, base);
+        }
+        if stored & kept != 0 || refused == 0 {
+            Step::Progress
+        } else {
+            Step::Nothing
+        }
+    }
+
+    /// Stores adjacent staged pages, folio by folio; around pages that refuse.
+    fn store_run(&self, base: usize, slot: u32, first: usize, count: usize, stored: &mut u32) {
+        let folio = self.config.folio_pages.min(BLOCK_PAGES);
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let next = end.min((at / folio + 1) * folio);
+            // SAFETY: these are readable pages of the slot, which is this worker's; a refault may take one away, which
+            // makes it read as zeroes.
+            let pages: [&[u8; PAGE_SIZE]; BLOCK_PAGES] = std::array::from_fn(|index| unsafe {
+                &*(self.staging.address(slot, (at + index).min(next - 1)) as *const [u8; PAGE_SIZE])
+            });
+            let key = (base / PAGE_SIZE + at) as u64;
+            self.accounts.add(Count::Batches, 1);
+            match self.store.store(GROUP, key, &pages[..next - at]) {
+                Ok(()) => {
+                    *stored |= span(at, next - at);
+                    at = next;
+                }
+                Err(StoreError::Poor { index }) => {
+                    self.accounts.add(Count::Poor, 1);
+                    if index > 0 {
+                        self.store_run(base, slot, at, index, stored);
+                    }
+                    at += index + 1;
+                }
+                Err(_) => {
+                    self.accounts.add(Count::Refused, (next - at) as u64);
+                    at = next;
+                }
+            }
+        }
+    }
+
+    /// Returns pages that the pool refused to the program, and leaves their block alone for a while. False when an
+    /// event is in the way and they stay staged.
+    fn put_back(&self, block: &Block, base: usize, slot: u32, mask: u32) -> bool {
+        block.set(STUBBORN);
+        let Some(epoch) = self.events.epoch() else { return false };
+        let Some(_moving) = self.events.moving(epoch) else { return false };
+        for (first, count) in runs(mask) {
+            let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
+            // SAFETY: the staged bytes are the page's content; a present destination refuses.
+            let progress = unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, true) };
+            let done = span(first, progress.done / PAGE_SIZE);
+            self.staging.left(slot, done);
+            block.change(done, PageState::Staged, PageState::Kernel);
+            if progress.stop.is_some() {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,371 @@
+//! Serving faults.
+
+use std::sync::atomic::Ordering;
+
+use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
+use sys::PAGE_SIZE;
+use zswap::Keep;
+
+use crate::accounts::Count;
+use crate::events::Epoch;
+use crate::pager::{drop_slot_if_unused, Pager, GROUP};
+use crate::refs::PageRefs;
+use crate::staging::Purse;
+use crate::streams::Stream;
+use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, RECENT};
+
+/// Faults read and not yet served by one handler.
+const PENDING_MAX: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Fault {
+    address: usize,
+    write: bool,
+    thread: u32,
+    read_ns: u64,
+}
+
+/// What one handler thread carries along.
+pub(crate) struct Handler {
+    index: usize,
+    purse: Purse,
+    pending: [Option<Fault>; PENDING_MAX],
+    waiting: usize,
+    messages: [Message; MESSAGES_MAX],
+}
+
+/// How an attempt at a page ended.
+enum Attempt {
+    /// That many pages from the faulting one on are in place.
+    Done(usize),
+    /// An event is pending: apply it and look again.
+    Again,
+    /// No page to fill: reclaim and look again.
+    NoPages,
+}
+
+impl Pager {
+    /// Serves faults until the pager stops. `index` numbers the handler; pin its thread to one CPU.
+    pub fn handle_faults(&self, index: usize) {
+        let blank = Message::Remove { start: 0, end: 0 };
+        let mut handler = Handler {
+            index,
+            purse: Purse::new(),
+            pending: [None; PENDING_MAX],
+            waiting: 0,
+            messages: [blank; MESSAGES_MAX],
+        };
+        while !self.stopping.load(Ordering::Acquire) {
+            if handler.waiting == 0 && self.read_messages(&mut handler) == 0 {
+                self.uffd.wait(-1);
+                continue;
+            }
+            while let Some(fault) = handler.take() {
+                self.serve(&mut handler, fault);
+            }
+        }
+        handler.purse.empty_out(&self.staging);
+    }
+
+    /// Reads a message if there is one, and applies events. Answers the number read.
+    fn read_messages(&self, handler: &mut Handler) -> usize {
+        // One at a time: a second fault is better served by another handler than by queueing here.
+        let room = self.events.room().min(PENDING_MAX - handler.waiting).min(1);
+        let mut count = 0;
+        if room > 0 {
+            let _reading = self.events.reading();
+            count = self.uffd.read(&mut handler.messages, room);
+            for message in handler.messages[..count].iter().copied() {
+                match message {
+                    Message::Fault { address, write, thread, .. } => {
+                        let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                        handler.pending[handler.waiting] = Some(fault);
+                        handler.waiting += 1;
+                    }
+                    Message::Fork { .. } => todo!(),
+                    event => self.events.push(event),
+                }
+            }
+        }
+        self.apply_events();
+        count
+    }
+
+    fn serve(&self, handler: &mut Handler, fault: Fault) {
+        self.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
+        let page = fault.address / PAGE_SIZE;
+        let stream = self.streams.find(fault.thread, page as u64);
+        let mut tries = 0u32;
+        let done = loop {
+            match self.try_page(handler, fault, stream.window()) {
+                Attempt::Done(pages) => break pages,
+                Attempt::Again => {
+                    // The thread behind the event must run before the kernel lets pages move again.
+                    if self.read_messages(handler) == 0 {
+                        tries += 1;
+                        if tries > 3 {
+                            sys::thread::sleep_ns(u64::from(tries.min(50)) * 10_000);
+                        } else {
+                            sys::thread::yield_now();
+                        }
+                    }
+                }
+                Attempt::NoPages => {
+                    if !self.reclaim_step() {
+                        sys::thread::sleep_ns(100_000);
+                    }
+                }
+            }
+        };
+        self.ahead(handler, page + done, stream, done);
+        let ns = sys::now_ns() - fault.read_ns;
+        self.accounts.fault(ns);
+        self.accounts.add(Count::Faults, 1);
+        self.accounts.add(Count::FaultNs, ns);
+        self.busy_since[handler.index].store(0, Ordering::Relaxed);
+        self.throttle();
+    }
+
+    /// Brings in what is left of a stream's window behind the block of the fault.
+    fn ahead(&self, handler: &mut Handler, start: usize, stream: Stream, done: usize) {
+        let mut at = start;
+        let mut left = stream.window().saturating_sub(done);
+        // Only what was stored is worth bringing in early; first touches beyond the block may never come.
+        while left > 0 && at % BLOCK_PAGES == 0 {
+            let Some(block) = self.table.find(at * PAGE_SIZE) else { break };
+            if !block.try_lock() {
+                break;
+            }
+            let wanted = block.mask(PageState::Stored) & span(0, left.min(BLOCK_PAGES));
+            let run = wanted.trailing_ones() as usize;
+            let brought = match self.events.epoch() {
+                Some(epoch) if run > 0 => match self.load(handler, block, at * PAGE_SIZE, span(0, run), epoch) {
+                    Attempt::Done(_) => run,
+                    _ => 0,
+                },
+                _ => 0,
+            };
+            if brought > 0 {
+                block.set(RECENT);
+            }
+            block.unlock();
+            at += brought;
+            left -= brought.min(left);
+            if brought < BLOCK_PAGES {
+                break;
+            }
+        }
+        self.streams.ended(stream, at as u64);
+    }
+
+    /// One look at the faulting page under its block's lock.
+    fn try_page(&self, handler: &mut Handler, fault: Fault, window: usize) -> Attempt {
+        let base = fault.address & !(BLOCK_BYTES - 1);
+        let index = fault.address % BLOCK_BYTES / PAGE_SIZE;
+        let Ok(block) = self.table.block(base) else {
+            self.fatal(format_args!("no memory for the page table: the house is full"));
+        };
+        block.lock();
+        let attempt = match self.events.epoch() {
+            None => Attempt::Again,
+            Some(epoch) => {
+                let state = block.state(index);
+                let reach = span(index, window.min(BLOCK_PAGES - index));
+                let run = (block.mask(state) & reach) >> index;
+                let count = run.trailing_ones() as usize;
+                let mask = span(index, count);
+                match state {
+                    PageState::Kernel => self.first_touch(handler, fault, count, epoch),
+                    PageState::Staged => self.unstage(block, base, mask, epoch),
+                    PageState::Stored => self.load(handler, block, base, mask, epoch),
+                }
+            }
+        };
+        if matches!(attempt, Attempt::Done(_)) {
+            block.set(RECENT);
+        }
+        block.unlock();
+        attempt
+    }
+
+    /// Gives zeroes: real pages for a write, the shared zero page for a read.
+    fn first_touch(&self, handler: &mut Handler, fault: Fault, count: usize, epoch: Epoch) -> Attempt {
+        let at = fault.address & !(PAGE_SIZE - 1);
+        let Some(_moving) = self.events.moving(epoch) else { return Attempt::Again };
+        if !fault.write {
+            let progress = self.uffd.zero(at, PAGE_SIZE);
+            return match progress.stop {
+                Some(Stop::Again) => Attempt::Again,
+                Some(Stop::NoMemory) => Attempt::NoPages,
+                // Present already, or gone: either way the thread looks again by itself.
+                Some(_) => self.woken(at),
+                None => Attempt::Done(1),
+            };
+        }
+        let mut done = 0;
+        while done < count {
+            let Some(pages) = handler.purse.pages(&self.staging, count - done) else {
+                return if done > 0 { Attempt::Done(done) } else { Attempt::NoPages };
+            };
+            let source = self.staging.address(pages.slot, pages.first);
+            // SAFETY: the purse's pages belong to this handler.
+            unsafe { std::ptr::write_bytes(source as *mut u8, 0, pages.count * PAGE_SIZE) };
+            // SAFETY: the source is this handler's, the destination is missing (a present page refuses).
+            let progress = unsafe { self.uffd.move_pages(at + done * PAGE_SIZE, source, pages.count * PAGE_SIZE, true) };
+            let moved = progress.done / PAGE_SIZE;
+            handler.purse.spend(&self.staging, pages, moved);
+            self.accounts.add(Count::ZeroFilled, moved as u64);
+            done += moved;
+            match progress.stop {
+                None => {}
+                _ if done > 0 => return Attempt::Done(done),
+                Some(Stop::Again) => return Attempt::Again,
+                Some(Stop::NoMemory) => return Attempt::NoPages,
+                Some(Stop::Invalid) => {
+                    // Not writable any more, or locked: such pages cannot be moved in, only made.
+                    return match self.uffd.zero(at, PAGE_SIZE).stop {
+                        Some(Stop::Again) => Attempt::Again,
+                        _ => self.woken(at),
+                    };
+                }
+                Some(_) => return self.woken(at),
+            }
+        }
+        Attempt::Done(done)
+    }
+
+    fn woken(&self, at: usize) -> Attempt {
+        self.uffd.wake(at, PAGE_SIZE);
+        Attempt::Done(1)
+    }
+
+    /// The second chance: staged pages go straight back.
+    fn unstage(&self, block: &Block, base: usize, mask: u32, epoch: Epoch) -> Attempt {
+        let Some(_moving) = self.events.moving(epoch) else { return Attempt::Again };
+        let (first, count) = (mask.trailing_zeros() as usize, mask.count_ones() as usize);
+        let slot = block.slot();
+        let moved = match self.place(base + first * PAGE_SIZE, self.staging.address(slot, first), count) {
+            Placed::Moved(moved) => {
+                self.staging.left(slot, span(first, moved));
+                moved
+            }
+            // The bytes are in place; the slot's page is left over as a ready page.
+            Placed::Copied => 1,
+            Placed::Lost => 1,
+            Placed::Again => return Attempt::Again,
+            Placed::NoMemory => return Attempt::NoPages,
+        };
+        block.change(span(first, moved), PageState::Staged, PageState::Kernel);
+        drop_slot_if_unused(block);
+        self.accounts.add(Count::Refaults, moved as u64);
+        Attempt::Done(moved)
+    }
+
+    /// Decompresses the adjacent pages of `mask` and moves them in.
+    fn load(&self, handler: &mut Handler, block: &Block, base: usize, mask: u32, epoch: Epoch) -> Attempt {
+        let (first, count) = (mask.trailing_zeros() as usize, mask.count_ones() as usize);
+        let mut done = 0;
+        while done < count {
+            let Some(pages) = handler.purse.pages(&self.staging, count - done) else {
+                return if done > 0 { Attempt::Done(done) } else { Attempt::NoPages };
+            };
+            let at = base + (first + done) * PAGE_SIZE;
+            let key = (at / PAGE_SIZE) as u64;
+            let source = self.staging.address(pages.slot, pages.first);
+            self.decompress(key, source, pages.count);
+            let Some(_moving) = self.events.moving(epoch) else {
+                return if done > 0 { Attempt::Done(done) } else { Attempt::Again };
+            };
+            let placed = match self.place(at, source, pages.count) {
+                Placed::Moved(moved) => {
+                    handler.purse.spend(&self.staging, pages, moved);
+                    moved
+                }
+                Placed::Copied | Placed::Lost => 1,
+                _ if done > 0 => return Attempt::Done(done),
+                Placed::Again => return Attempt::Again,
+                Placed::NoMemory => return Attempt::NoPages,
+            };
+            block.change(span(first + done, placed), PageState::Stored, PageState::Kernel);
+            self.store.invalidate(GROUP, key, placed as u64);
+            self.accounts.add(Count::PagesIn, placed as u64);
+            done += placed;
+            if placed < pages.count {
+                break;
+            }
+        }
+        Attempt::Done(done)
+    }
+
+    fn decompress(&self, key: u64, target: usize, count: usize) {
+        // SAFETY: the purse's pages belong to this handler, lie side by side and are given out here once.
+        let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
+        let mut refs = PageRefs::new();
+        whole.iter_mut().for_each(|page| refs.push(page));
+        if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared) {
+            self.fatal(format_args!("page {:#x} is lost: {error}", key * PAGE_SIZE as u64));
+        }
+    }
+
+    /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
+    fn place(&self, at: usize, source: usize, count: usize) -> Placed {
+        // SAFETY: the source holds exactly the bytes that belong at `at`; present pages refuse.
+        let progress = unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) };
+        if progress.done > 0 || progress.stop.is_none() {
+            return Placed::Moved(progress.done / PAGE_SIZE);
+        }
+        match progress.stop.expect("nothing was done") {
+            Stop::Again => Placed::Again,
+            Stop::NoMemory => Placed::NoMemory,
+            Stop::Gone => crate::pager::end_process(),
+            Stop::Invalid | Stop::Busy => self.place_one(at, source, count),
+            // Present: the mapping was replaced and what is there now is the program's newer truth. Gone: nobody can
+            // see the page any more.
+            Stop::Exists | Stop::Hole => {
+                self.uffd.wake(at, PAGE_SIZE);
+                Placed::Lost
+            }
+        }
+    }
+
+    fn place_one(&self, at: usize, source: usize, count: usize) -> Placed {
+        if count > 1 {
+            // The run may only have crossed a border between mappings.
+            // SAFETY: as in `place`.
+            let progress = unsafe { self.uffd.move_pages(at, source, PAGE_SIZE, true) };
+            if progress.done == PAGE_SIZE {
+                return Placed::Moved(1);
+            }
+        }
+        // SAFETY: as in `place`; copying works whatever the protection.
+        let progress = unsafe { self.uffd.copy(at, source, PAGE_SIZE) };
+        match progress.stop {
+            None => Placed::Copied,
+            Some(Stop::Again) => Placed::Again,
+            Some(Stop::NoMemory) => Placed::NoMemory,
+            Some(_) => {
+                self.uffd.wake(at, PAGE_SIZE);
+                Placed::Lost
+            }
+        }
+    }
+}
+
+/// How [`Pager::place`] ended.
+enum Placed {
+    Moved(usize),
+    Copied,
+    Lost,
+    Again,
+    NoMemory,
+}
+
+impl Handler {
+    fn take(&mut self) -> Option<Fault> {
+        let fault = self.pending[0]?;
+        self.waiting -= 1;
+        self.pending.copy_within(1..self.waiting + 1, 0);
+        self.pending[self.waiting] = None;
+        Some(fault)
+    }
+}

@@ -1,0 +1,321 @@
+//! Staging: slots of 16 pages that program pages are moved into on the way out and out of on the way in.
+//!
+//! There are many more slots than pages that may be in them at once: slots are address space, pages are memory, and the
+//! limit is on pages. A block that had one page evicted occupies a slot, yet one page.
+//!
+//! Slots recycle physical pages. A slot whose pages have been compressed keeps them as *ready* pages: the next fault
+//! decompresses into them and moves them into the program, so in steady state the kernel neither allocates, nor
+//! zeroes, nor frees a page.
+//!
+//! ```text
+//! empty --evict--> staged (queue, oldest first) --compress--> ready --fault-in--> empty
+//!                     \--refault moves pages straight back--/
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use sys::{house, memory, PAGE_SIZE};
+
+use crate::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
+
+struct Slot {
+    /// Address of the block whose pages are staged here.
+    owner: AtomicUsize,
+    /// Pages that physically exist in the slot.
+    present: AtomicU32,
+}
+
+#[derive(Default)]
+struct Lists {
+    empty: Vec<u32>,
+    /// Ready slots with at least [`FULL`] pages.
+    full: Vec<u32>,
+    /// Ready slots with fewer.
+    crumbs: Vec<u32>,
+    queue: VecDeque<u32>,
+}
+
+/// All slots of a pager. A slot outside the lists belongs to whoever took it; a queued slot's pages belong to its
+/// owner's block and are touched under that block's lock only.
+pub struct Staging {
+    base: usize,
+    slots: Box<[Slot]>,
+    lists: Mutex<Lists>,
+    pages_max: usize,
+    /// Pages in all slots.
+    pages: AtomicUsize,
+    /// Pages in ready slots.
+    ready: AtomicUsize,
+    queued: AtomicUsize,
+}
+
+/// Pages from which a ready slot is kept for runs rather than for single pages.
+const FULL: u32 = 8;
+
+impl Staging {
+    /// Makes empty slots for up to `pages_max` pages, wherever they come from.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn new(pages_max: usize) -> io::Result<Self> {
+        let count = pages_max;
+        let base = house::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let slots = (0..count).map(|_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) }).collect();
+        // Full capacity now: nothing here allocates later.
+        let mut lists = Lists {
+            empty: Vec::with_capacity(count),
+            full: Vec::with_capacity(count),
+            crumbs: Vec::with_capacity(count),
+            queue: VecDeque::with_capacity(count + 1),
+        };
+        lists.empty.extend((0..count as u32).rev());
+        let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
+        Ok(Staging { base, slots, lists: Mutex::new(lists), pages_max, pages, ready, queued })
+    }
+
+    /// The range of all slots.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.base..self.base + self.slots.len() * BLOCK_BYTES
+    }
+
+    /// Pages that may be here at once.
+    pub fn pages_max(&self) -> usize {
+        self.pages_max
+    }
+
+    /// Pages that are here now.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Address of page `index` of `slot`.
+    pub fn address(&self, slot: u32, index: usize) -> usize {
+        self.base + slot as usize * BLOCK_BYTES + index * PAGE_SIZE
+    }
+
+    /// Reusable pages in listed slots.
+    pub fn ready_pages(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Slots that wait for compression.
+    pub fn queued_slots(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Address of the block that owns `slot`.
+    pub fn owner(&self, slot: u32) -> usize {
+        self.slots[slot as usize].owner.load(Ordering::Relaxed)
+    }
+
+    /// Pages physically present in `slot`.
+    pub fn present(&self, slot: u32) -> u32 {
+        self.slots[slot as usize].present.load(Ordering::Relaxed)
+    }
+
+    /// Notes that pages arrived in `slot`.
+    pub fn arrived(&self, slot: u32, mask: u32) {
+        let before = self.slots[slot as usize].present.fetch_or(mask, Ordering::Relaxed);
+        assert_eq!(before & mask, 0, "a page arrived where one was");
+        self.pages.fetch_add(mask.count_ones() as usize, Ordering::Relaxed);
+    }
+
+    /// Notes that pages left `slot`.
+    pub fn left(&self, slot: u32, mask: u32) {
+        let before = self.slots[slot as usize].present.fetch_and(!mask, Ordering::Relaxed);
+        assert_eq!(before & mask, mask, "a page left that was not there");
+        self.pages.fetch_sub(mask.count_ones() as usize, Ordering::Relaxed);
+    }
+
+    /// A slot without pages.
+    pub fn take_empty(&self) -> Option<u32> {
+        self.lists.lock().expect("no panic while held").empty.pop()
+    }
+
+    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with crumbs, if possible.
+    pub fn take_ready(&self, wanted: usize) -> Option<u32> {
+        if self.ready_pages() == 0 {
+            return None;
+        }
+        let mut lists = self.lists.lock().expect("no panic while held");
+        let slot = if wanted > 2 {
+            lists.full.pop().or_else(|| lists.crumbs.pop())
+        } else {
+            lists.crumbs.pop().or_else(|| lists.full.pop())
+        }?;
+        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Gives back a slot that holds nothing of value.
+    pub fn give(&self, slot: u32) {
+        let mut lists = self.lists.lock().expect("no panic while held");
+        match self.present(slot).count_ones() {
+            0 => lists.empty.push(slot),
+            count => {
+                if count >= FULL {
+                    lists.full.push(slot);
+                } else {
+                    lists.crumbs.push(slot);
+                }
+                self.ready.fetch_add(count as usize, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Queues `slot` for compression on behalf of the block at `owner`.
+    pub fn queue(&self, slot: u32, owner: usize) {
+        self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
+        self.lists.lock().expect("no panic while held").queue.push_back(slot);
+        self.queued.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Names `slot`'s owner before its first page is moved in.
+    pub fn set_owner(&self, slot: u32, owner: usize) {
+        self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
+    }
+
+    /// The slot that has waited longest.
+    pub fn oldest(&self) -> Option<u32> {
+        if self.queued_slots() == 0 {
+            return None;
+        }
+        let slot = self.lists.lock().expect("no panic while held").queue.pop_front()?;
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Gives the physical pages of a taken slot back to the system; answers how many.
+    pub fn discard(&self, slot: u32) -> usize {
+        let present = self.present(slot);
+        for (first, count) in runs(present) {
+            let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the house");
+            // SAFETY: the slot was taken, so its pages hold nothing that anyone needs.
+            unsafe { memory::discard(at, count * PAGE_SIZE) };
+        }
+        self.left(slot, present);
+        present.count_ones() as usize
+    }
+}
+
+/// Pages in the hands of one worker, to fill and move into the program: from ready slots, else from empty ones, whose
+/// pages the kernel makes on first touch.
+pub struct Purse {
+    slot: Option<u32>,
+}
+
+/// Some pages of a purse.
+#[derive(Debug, Clone, Copy)]
+pub struct Pages {
+    /// Their slot.
+    pub slot: u32,
+    /// First page in the slot.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// Whether the kernel has yet to make them.
+    pub fresh: bool,
+}
+
+impl Purse {
+    /// An empty purse.
+    pub const fn new() -> Self {
+        Purse { slot: None }
+    }
+
+    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the purse until [`Purse::spend`].
+    pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
+        if let Some(slot) = self.slot {
+            let present = staging.present(slot);
+            if let Some((first, count)) = runs(present).max_by_key(|(_, count)| *count) {
+                return Some(Pages { slot, first, count: count.min(wanted), fresh: false });
+            }
+            staging.give(slot);
+            self.slot = None;
+        }
+        if let Some(slot) = staging.take_ready(wanted) {
+            self.slot = Some(slot);
+            return self.pages(staging, wanted);
+        }
+        let slot = staging.take_empty()?;
+        self.slot = Some(slot);
+        // Only the pages asked for come into being, so that the purse holds no surplus.
+        let count = wanted.min(ALL_PAGES.count_ones() as usize);
+        staging.arrived(slot, span(0, count));
+        Some(Pages { slot, first: 0, count, fresh: true })
+    }
+
+    /// Notes that the first `count` of `pages` were moved away.
+    pub fn spend(&mut self, staging: &Staging, pages: Pages, count: usize) {
+        assert_eq!(self.slot, Some(pages.slot));
+        staging.left(pages.slot, span(pages.first, count));
+    }
+
+    /// Gives the slot back to the lists.
+    pub fn empty_out(&mut self, staging: &Staging) {
+        if let Some(slot) = self.slot.take() {
+            staging.give(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_go_round() {
+        let staging = Staging::new(2).unwrap();
+        let a = staging.take_empty().unwrap();
+        staging.arrived(a, 0x00f0);
+        staging.queue(a, 0x10000);
+        assert_eq!((staging.queued_slots(), staging.oldest(), staging.oldest()), (1, Some(a), None));
+        assert_eq!(staging.owner(a), 0x10000);
+        staging.give(a);
+        assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
+        let mut purse = Purse::new();
+        let pages = purse.pages(&staging, 3).unwrap();
+        assert_eq!((pages.slot, pages.first, pages.count, pages.fresh), (a, 4, 3, false));
+        purse.spend(&staging, pages, 3);
+        let pages = purse.pages(&staging, 3).unwrap();
+        assert_eq!((pages.first, pages.count), (7, 1));
+        purse.spend(&staging, pages, 1);
+        assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
+        let pages = purse.pages(&staging, 16).unwrap();
+        assert!(pages.fresh && pages.count == 16);
+        purse.empty_out(&staging);
+        let (b, c) = (staging.take_ready(1), staging.take_empty());
+        assert!(b.is_some() && c.is_some() && b != c && staging.take_empty().is_none());
+    }
+
+    #[test]
+    fn runs_come_from_full_slots_and_single_pages_from_crumbs() {
+        let staging = Staging::new(4).unwrap();
+        let (full, crumbs) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
+        staging.arrived(full, 0xffff);
+        staging.arrived(crumbs, 0x0101);
+        staging.give(full);
+        staging.give(crumbs);
+        assert_eq!(staging.take_ready(1), Some(crumbs));
+        staging.give(crumbs);
+        assert_eq!(staging.take_ready(16), Some(full));
+        assert_eq!(staging.ready_pages(), 2);
+    }
+
+    #[test]
+    fn discarded_pages_are_gone() {
+        let staging = Staging::new(1).unwrap();
+        let slot = staging.take_empty().unwrap();
+        let at = staging.address(slot, 2) as *mut u8;
+        // SAFETY: the slot was taken; its pages are this test's.
+        unsafe { at.write_volatile(9) };
+        staging.arrived(slot, 1 << 2);
+        assert_eq!(staging.discard(slot), 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { at.read_volatile() }, 0);
+        assert_eq!(staging.present(slot), 0);
+    }
+}

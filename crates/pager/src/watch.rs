@@ -1,0 +1,78 @@
+//! The warden's watch: measuring, finding new mappings, noticing what is stuck.
+
+use std::sync::atomic::Ordering;
+
+use sys::procfs;
+
+use crate::pager::Pager;
+
+/// A fault that has waited so long is reported.
+const FAULT_NS_MAX: u64 = 10_000_000_000;
+
+/// What the watch remembers between looks.
+#[derive(Debug, Default)]
+pub struct Watch {
+    sizes: (u64, u64),
+    refreshed_ns: u64,
+    shared_ns: u64,
+    reported: bool,
+}
+
+impl Pager {
+    /// One look: publishes this process's use, registers new mappings, wakes workers. Answers the total use and the
+    /// time in nanoseconds until the next look is due.
+    pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
+        let now = sys::now_ns();
+        let before = self.resident.load(Ordering::Relaxed);
+        let total = self.measure();
+        let grown = self.resident.load(Ordering::Relaxed) != before;
+        let mut buffer = [0; 128];
+        let sizes = procfs::sizes(self.statm.read_at(&mut buffer, 0)).unwrap_or_default();
+        let stale_ns = now - watch.refreshed_ns;
+        // A new or grown mapping shows in the sizes; one that replaced another of equal size is found a little later.
+        if (sizes != watch.sizes && stale_ns > 2_000_000) || stale_ns > 100_000_000 {
+            self.refresh_mappings();
+            watch.sizes = sizes;
+            watch.refreshed_ns = now;
+        }
+        if total > self.low_water() {
+            self.wake_workers();
+        }
+        self.report_stuck_faults(watch, now);
+        (total, if grown { 2_000_000 } else { 8_000_000 })
+    }
+
+    fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
+        for (index, since) in self.busy_since.iter().enumerate() {
+            let since = since.load(Ordering::Relaxed);
+            if since != 0 && now.saturating_sub(since) > FAULT_NS_MAX {
+                if !watch.reported {
+                    self.say(format_args!(
+                        "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
+                        (now - since) / 1_000_000_000
+                    ));
+                    watch.reported = true;
+                }
+                return;
+            }
+        }
+        watch.reported = false;
+    }
+
+    /// Corrects the published use for pages shared with forked relatives: each counts by its fair share. Walks the
+    /// page tables, so it is for processes that have forked, now and then.
+    pub fn measure_shared(&self, watch: &mut Watch) {
+        let now = sys::now_ns();
+        if now - watch.shared_ns < 200_000_000 {
+            return;
+        }
+        let mut text = [0; 2048];
+        let text = self.rollup.read_at(&mut text, 0);
+        if let (Some(fair), Some(full)) =
+            (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
+        {
+            self.shared_discount.store(full.saturating_sub(fair), Ordering::Relaxed);
+        }
+        watch.shared_ns = now + (sys::now_ns() - now) * 20;
+    }
+}

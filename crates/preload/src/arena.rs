@@ -1,0 +1,166 @@
+//! The Rust heap of the preload object, inside the house.
+//!
+//! It must not be the program's heap: that one is paged out, its locks are held by threads that wait for this very
+//! pager, and fork() resets it at moments of its own. Little is allocated here and only while something is set up, so
+//! the design is the plainest that works: power-of-two classes with free lists, larger blocks as runs of pages.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::AtomicU32;
+
+use sys::{futex, house, PAGE_SIZE};
+
+const CLASS_MIN: usize = 16;
+const CLASSES: usize = 12; // 16 B to 32 KiB
+const CLASS_MAX: usize = CLASS_MIN << (CLASSES - 1);
+const CHUNK: usize = 256 * 1024;
+const LARGE_MAX: usize = 64;
+
+struct State {
+    free: [*mut u8; CLASSES],
+    chunk: usize,
+    chunk_end: usize,
+    /// Freed large blocks, to be taken again by requests of the same size.
+    large: [(usize, usize); LARGE_MAX],
+}
+
+/// The allocator.
+pub struct Arena {
+    lock: AtomicU32,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: the state is touched under the lock only.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Nothing allocated.
+    pub const fn new() -> Self {
+        let state = State { free: [null_mut(); CLASSES], chunk: 0, chunk_end: 0, large: [(0, 0); LARGE_MAX] };
+        Arena { lock: AtomicU32::new(0), state: UnsafeCell::new(state) }
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        futex::lock_bits(&self.lock);
+        // SAFETY: the lock is held.
+        let result = act(unsafe { &mut *self.state.get() });
+        futex::unlock_bits(&self.lock);
+        result
+    }
+}
+
+fn class_of(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(layout.align()).max(CLASS_MIN).next_power_of_two();
+    (size <= CLASS_MAX).then(|| (size / CLASS_MIN).trailing_zeros() as usize)
+}
+
+impl State {
+    fn small(&mut self, class: usize) -> *mut u8 {
+        let head = self.free[class];
+        if !head.is_null() {
+            // SAFETY: a free block's first word links to the next.
+            self.free[class] = unsafe { head.cast::<*mut u8>().read() };
+            return head;
+        }
+        let size = CLASS_MIN << class;
+        let at = self.chunk.next_multiple_of(size);
+        if at + size > self.chunk_end {
+            let Ok(chunk) = house::take(CHUNK, PAGE_SIZE) else { return null_mut() };
+            self.chunk = chunk.as_ptr() as usize;
+            self.chunk_end = self.chunk + CHUNK;
+            return self.small(class);
+        }
+        self.chunk = at + size;
+        at as *mut u8
+    }
+
+    fn big(&mut self, layout: Layout) -> *mut u8 {
+        let len = layout.size().next_multiple_of(PAGE_SIZE);
+        let fits = |block: &&mut (usize, usize)| block.1 == len && block.0 % layout.align() == 0;
+        if let Some(block) = self.large.iter_mut().find(fits) {
+            let at = block.0;
+            *block = (0, 0);
+            return at as *mut u8;
+        }
+        house::take(len, layout.align()).map_or(null_mut(), NonNull::as_ptr)
+    }
+}
+
+// SAFETY: blocks of a class are at least as large and as aligned as the layout, handed out once, and never unmapped.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match class_of(layout) {
+            Some(class) => self.with(|state| state.small(class)),
+            None => self.with(|state| state.big(layout)),
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout, unchanged.
+        let at = unsafe { self.alloc(layout) };
+        // Pages fresh from the house are zero already, and large tables rely on not being touched here.
+        if !at.is_null() && class_of(layout).is_some() {
+            // SAFETY: just allocated, at least as long as the layout.
+            unsafe { at.write_bytes(0, layout.size()) };
+        }
+        at
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        match class_of(layout) {
+            Some(class) => self.with(|state| {
+                // SAFETY: the block is free now and holds at least a word.
+                unsafe { at.cast::<*mut u8>().write(state.free[class]) };
+                state.free[class] = at;
+            }),
+            None => {
+                let len = layout.size().next_multiple_of(PAGE_SIZE);
+                // SAFETY: whole pages of a large block, which are not used any more; they read as zeroes again.
+                unsafe { sys::memory::discard(NonNull::new_unchecked(at), len) };
+                self.with(|state| {
+                    if let Some(block) = state.large.iter_mut().find(|block| block.1 == 0) {
+                        *block = (at as usize, len);
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_distinct_and_reused() {
+        let arena = Arena::new();
+        let mut taken = Vec::new();
+        for size in [1, 16, 17, 100, 4096, 32 * 1024, 32 * 1024 + 1, 300_000] {
+            let layout = Layout::from_size_align(size, 64.min(size.next_power_of_two())).unwrap();
+            // SAFETY: a valid layout; the block is written within its size and freed with the same layout.
+            unsafe {
+                let at = arena.alloc_zeroed(layout);
+                assert!(!at.is_null() && at as usize % layout.align() == 0);
+                assert!((0..size).all(|index| *at.add(index) == 0), "zeroed");
+                at.write_bytes(0xa5, size);
+                taken.push((at, layout));
+            }
+        }
+        for pair in &taken {
+            for other in &taken {
+                let (a, b) = (pair.0 as usize, other.0 as usize);
+                assert!(a == b || a + pair.1.size() <= b || b + other.1.size() <= a, "blocks do not overlap");
+            }
+        }
+        for (at, layout) in &taken {
+            // SAFETY: allocated above with this layout; the next allocation of the same size may be the same block.
+            unsafe {
+                arena.dealloc(*at, *layout);
+                let again = arena.alloc_zeroed(*layout);
+                assert_eq!(again, *at);
+                assert!((0..layout.size()).all(|index| *again.add(index) == 0), "zeroed again");
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What happens when the dynamic loader has mapped this object into a program.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sys::thread::{self, Files, THREAD_BYTES};
+use sys::{house, PAGE_SIZE};
+
+use crate::warden;
+
+/// Name of the environment variable that holds the supervisor's socket. Without it this object does nothing.
+pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
+
+/// Most shared objects that a program is started with, as far as they matter here.
+const OBJECTS_MAX: usize = 256;
+
+/// Where the shared objects that were there from the start are mapped, their bss included: this one, the C library and
+/// whatever else pager threads may touch without knowing (the C library's system call wrappers look at a flag in its
+/// bss). The program itself, whose bss may be large, is not among them.
+static OBJECTS: [[AtomicUsize; 2]; OBJECTS_MAX] =
+    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; OBJECTS_MAX];
+static OBJECT_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
+    // SAFETY: a terminated name; the environment is not changed by others while constructors run.
+    let socket = unsafe { libc::getenv(c"UZSWAP_SOCKET".as_ptr()) };
+    if socket.is_null() || !open_house() {
+        return;
+    }
+    // SAFETY: the callback fits the signature and is called before the function returns.
+    unsafe { libc::dl_iterate_phdr(Some(note_object), std::ptr::null_mut()) };
+    // SAFETY: getenv answers a terminated string.
+    warden::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
+    start_warden();
+}
+
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
+
+/// Starts the warden thread on memory of the house.
+pub fn start_warden() {
+    let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return };
+    // SAFETY: the memory is the thread's for ever; the warden keeps to the rules for such threads.
+    let _ = unsafe { thread::spawn(memory, Files::Own, warden::run, 0) };
+}
+
+/// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.
+fn open_house() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    let mut bytes: usize = 256 << 30;
+    if limit.rlim_cur != libc::RLIM_INFINITY {
+        bytes = (limit.rlim_cur as usize / 2).next_power_of_two() / 2;
+        // What the house takes is added to the limit, so that the program has what it had.
+        let raised = libc::rlimit { rlim_cur: limit.rlim_cur + bytes as u64, ..limit };
+        let raised = libc::rlimit { rlim_max: limit.rlim_max.max(raised.rlim_cur), ..raised };
+        // SAFETY: as above. Without the right to raise it the house shares the limit with the program.
+        if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raised) } != 0 {
+            bytes /= 4;
+        }
+    }
+    while bytes >= 16 << 20 {
+        if house::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
+            return true;
+        }
+        bytes /= 2;
+    }
+    false
+}
+
+unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid structure with `dlpi_phnum` headers.
+    let (base, headers) = unsafe {
+        let info = &*info;
+        (info.dlpi_addr as usize, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize))
+    };
+    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let span = loads.fold(usize::MAX..0, |span: Range<usize>, header| {
+        let start = base + header.p_vaddr as usize;
+        span.start.min(start)..span.end.max(start + header.p_memsz as usize)
+    });
+    // SAFETY: the loader's names are terminated; the program's own is empty.
+    let is_program = unsafe { (*info).dlpi_name.is_null() || *(*info).dlpi_name == 0 };
+    let index = OBJECT_COUNT.load(Ordering::Relaxed);
+    if !is_program && span.start < span.end && index < OBJECTS_MAX {
+        OBJECTS[index][0].store(span.start & !(PAGE_SIZE - 1), Ordering::Relaxed);
+        OBJECTS[index][1].store(span.end.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+        OBJECT_COUNT.store(index + 1, Ordering::Relaxed);
+    }
+    0
+}
+
+/// Ranges that must never be paged, in address order: the house and the shared objects of the start.
+pub fn own_ranges() -> Vec<Range<usize>> {
+    let objects = &OBJECTS[..OBJECT_COUNT.load(Ordering::Relaxed)];
+    let bounds = |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
+    let mut ranges: Vec<_> = objects.iter().map(bounds).collect();
+    ranges.push(house::range());
+    ranges.sort_by_key(|range| range.start);
+    ranges
+}

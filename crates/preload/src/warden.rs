@@ -1,0 +1,120 @@
+//! The warden: the first thread of uzswap in a program. It joins the ledger, watches the budget, and sets up the pager
+//! when memory gets tight.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+use pager::{Config, Pager, Watch};
+use sys::procfs::{self, ProcFile};
+use sys::thread::{self, Files, THREAD_BYTES};
+use sys::{house, PAGE_SIZE};
+use zswap::Zswap;
+
+use crate::accounts::{self, Ledgered};
+use crate::start;
+
+static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Below this a process is not worth a pager: its threads and tables would take more than can be saved.
+const MANAGED_BYTES_MIN: u64 = 4 << 20;
+/// A program can touch new memory about so fast; the watch looks often enough not to be overrun.
+const TOUCH_BYTES_PER_NS: u64 = 3;
+
+/// Keeps the supervisor's address for this process and its forks.
+pub fn remember_socket(name: &CStr) {
+    let _ = SOCKET.set(name.to_bytes().to_vec());
+}
+
+/// The pager, once there is one.
+pub fn pager() -> Option<&'static Pager> {
+    // SAFETY: null or a leaked box, which lives for ever.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// The thread.
+pub extern "C" fn run(_argument: usize) {
+    thread::close_all_files();
+    thread::name(c"uzswap");
+    let Some(accounts) = accounts::join(SOCKET.get().map_or(&[], Vec::as_slice)) else { return };
+    let Ok(statm) = ProcFile::open(c"/proc/self/statm") else { return };
+    wait_for_pressure(accounts, &statm);
+    match set_up(accounts) {
+        Ok(pager) => watch(pager),
+        Err(error) => {
+            pager::Accounts::say(
+                accounts,
+                pager::FixedText::new(format_args!("this process is not managed: {error}")).as_str(),
+            );
+        }
+    }
+}
+
+/// Publishes this process's use until the tree comes near its budget.
+fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
+    use pager::Accounts;
+    loop {
+        let mut buffer = [0; 128];
+        let own = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        accounts.publish(own, 0, 0, 0);
+        let (total, tight) = (accounts.total(), accounts.budget() / 4 * 3);
+        if total >= tight && own >= MANAGED_BYTES_MIN {
+            return;
+        }
+        let room = tight.saturating_sub(total);
+        accounts.wait((room / TOUCH_BYTES_PER_NS).clamp(1_000_000, 100_000_000));
+    }
+}
+
+fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
+    use pager::Accounts;
+    let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
+    let mut cpus = [0; pager::HANDLERS_MAX];
+    let cpu_count = thread::allowed_cpus(&mut cpus);
+    let config = Config {
+        folio_pages: 16,
+        staging_pages: staging_bytes / PAGE_SIZE,
+        handlers: cpu_count,
+        own: start::own_ranges(),
+    };
+    let store = Zswap::new();
+    let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
+    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    for cpu in &cpus[..cpu_count] {
+        spawn(handler, *cpu)?;
+    }
+    for index in 0..cpu_count.min(4) {
+        spawn(worker, index)?;
+    }
+    pager.refresh_mappings();
+    Ok(pager)
+}
+
+fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
+    let memory = house::take(THREAD_BYTES, PAGE_SIZE)?;
+    // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
+    unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
+}
+
+static HANDLERS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handler(cpu: usize) {
+    thread::name(c"uzswap-fault");
+    thread::pin(cpu);
+    let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
+    pager().expect("set before threads start").handle_faults(index);
+}
+
+extern "C" fn worker(_index: usize) {
+    thread::name(c"uzswap-reclaim");
+    pager().expect("set before threads start").reclaim();
+}
+
+fn watch(pager: &'static Pager) {
+    let mut watch = Watch::default();
+    loop {
+        let (_, next_ns) = pager.watch(&mut watch);
+        thread::sleep_ns(next_ns);
+    }
+}
