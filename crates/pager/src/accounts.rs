@@ -15,6 +15,8 @@ pub enum Count {
     PagesOut,
     /// Calls that stored pages.
     Batches,
+    /// Pages offered by these calls.
+    BatchPages,
     /// Pages refused because they did not shrink.
     Poor,
     /// Pages refused for other reasons.
@@ -23,6 +25,10 @@ pub enum Count {
     ZeroFilled,
     /// Times the budget was exceeded with nothing left to evict.
     OverBudget,
+    /// Pages brought in because paging had to end.
+    BroughtIn,
+    /// Forks prepared for.
+    Forks,
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain

@@ -143,7 +143,7 @@ impl Pager {
             let fair = bytes.saturating_sub(self.shared_discount.load(Ordering::Relaxed));
             self.resident.store(fair, Ordering::Relaxed);
             let staged = (self.staging.pages() * PAGE_SIZE) as u64;
-            let (pool, stored) = (self.store.pool_bytes() as u64, self.store.stored_pages() as u64);
+            let (pool, stored) = (self.store.pool_bytes(), self.store.stored_pages());
             self.accounts.publish(fair, pool, staged, stored);
         }
         self.accounts.total()

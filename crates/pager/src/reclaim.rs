@@ -379,6 +379,7 @@ impl Pager {
             });
             let key = (base / PAGE_SIZE + at) as u64;
             self.accounts.add(Count::Batches, 1);
+            self.accounts.add(Count::BatchPages, (next - at) as u64);
             match self.store.store(GROUP, key, &pages[..next - at]) {
                 Ok(()) => {
                     *stored |= span(at, next - at);

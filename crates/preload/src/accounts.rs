@@ -1,21 +1,119 @@
-//! temporary
+//! This process's place in the ledger of its tree.
+
+use std::os::fd::BorrowedFd;
+
+use ledger::wire::{self, Kind, Packet};
+use ledger::{Counter, Ledger, Slot};
 use pager::{Accounts, Count};
-use std::sync::atomic::*;
-pub struct Ledgered { budget: u64, own: AtomicU64, counts: [AtomicU64; 16] }
-pub fn join(_socket: &[u8]) -> Option<&'static Ledgered> {
-    let b = std::str::from_utf8(_socket).ok()?.parse::<u64>().ok()? << 20;
-    Some(Box::leak(Box::new(Ledgered { budget: b, own: AtomicU64::new(0), counts: [const { AtomicU64::new(0) }; 16] })))
+
+/// The ledger, this process's slot in it, and the connection to the supervisor. The connection's number is valid in
+/// the file table of the pager's threads only.
+pub struct Ledgered {
+    ledger: Ledger,
+    index: usize,
+    socket: i32,
 }
-impl Ledgered { pub fn wait(&self, ns: u64) { sys::thread::sleep_ns(ns) } 
- pub fn dump(&self) -> String { format!("{:?}", self.counts.iter().map(|c| c.load(Ordering::Relaxed)).collect::<Vec<_>>()) } }
+
+/// Why a process has no place in the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinError {
+    /// The supervisor is gone, or never was.
+    NoSupervisor,
+    /// Every slot is taken; the supervisor knows and says so.
+    Refused,
+}
+
+impl Ledgered {
+    /// Joins the tree whose supervisor listens at `name`.
+    pub fn join(name: &[u8]) -> Result<Self, JoinError> {
+        let socket = wire::connect(name).map_err(|_| JoinError::NoSupervisor)?;
+        // SAFETY: takes nothing.
+        let hello = Packet::new(Kind::Hello, unsafe { libc::getpid() } as u32, 0);
+        wire::send(socket, &hello, None).map_err(|_| JoinError::NoSupervisor)?;
+        match wire::receive(socket) {
+            Ok(Some((packet, Some(file)))) if packet.kind() == Some(Kind::Welcome) => {
+                // SAFETY: received just now, open until closed below.
+                let ledger = Ledger::map(unsafe { BorrowedFd::borrow_raw(file) });
+                // SAFETY: the mapping stays without the descriptor.
+                unsafe { libc::close(file) };
+                let ledger = ledger.map_err(|_| JoinError::NoSupervisor)?;
+                Ok(Ledgered { ledger, index: packet.number as usize, socket })
+            }
+            Ok(Some(_)) => Err(JoinError::Refused),
+            _ => Err(JoinError::NoSupervisor),
+        }
+    }
+
+    /// The ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The connection.
+    pub fn socket(&self) -> i32 {
+        self.socket
+    }
+
+    /// This process's slot.
+    pub fn slot(&self) -> &'static Slot {
+        self.ledger.slot(self.index)
+    }
+
+    /// Gives the supervisor a descriptor to hold until this process has ended.
+    pub fn keep(&self, descriptor: i32) {
+        let _ = wire::send(self.socket, &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
+    }
+
+    /// Sleeps; ends the process when the supervisor is gone: nobody would hold the tree to its budget, or report.
+    pub fn wait(&self, ns: u64) {
+        let mut poll = libc::pollfd { fd: self.socket, events: 0, revents: 0 };
+        let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
+        // SAFETY: one valid pollfd and time, no mask.
+        let ready = unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
+        if ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+            // SAFETY: plain system calls.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+    }
+}
+
 impl Accounts for Ledgered {
-    fn budget(&self) -> u64 { self.budget }
-    fn total(&self) -> u64 { self.own.load(Ordering::Relaxed) }
-    fn publish(&self, r: u64, _p: u64, _s: u64, _n: u64) { self.own.store(r, Ordering::Relaxed) }
-    fn add(&self, c: Count, by: u64) { self.counts[c as usize].fetch_add(by, Ordering::Relaxed); }
-    fn fault(&self, _ns: u64) {}
-    fn say(&self, t: &str) { 
-        let f = unsafe { libc::open(c"/dev/tty".as_ptr(), 1) };
-        let f = if f < 0 { unsafe { libc::open(c"/tmp/say.log".as_ptr(), libc::O_WRONLY|libc::O_APPEND|libc::O_CREAT, 0o666) } } else { f };
-        unsafe { libc::write(f, t.as_ptr().cast(), t.len()); libc::write(f, b"\n".as_ptr().cast(), 1); libc::close(f); } }
+    fn budget(&self) -> u64 {
+        self.ledger.budget_bytes()
+    }
+
+    fn total(&self) -> u64 {
+        self.ledger.total_bytes()
+    }
+
+    fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
+        self.ledger.publish(self.index, resident, pool, staged, stored_pages);
+    }
+
+    fn add(&self, count: Count, by: u64) {
+        let counter = match count {
+            Count::Faults => Counter::Faults,
+            Count::FaultNs => Counter::FaultNs,
+            Count::Refaults => Counter::Refaults,
+            Count::PagesIn => Counter::ZswpIn,
+            Count::PagesOut => Counter::ZswpOut,
+            Count::Batches => Counter::Batches,
+            Count::BatchPages => Counter::BatchPages,
+            Count::Poor => Counter::RejectCompressPoor,
+            Count::Refused => Counter::RejectAllocFail,
+            Count::ZeroFilled => Counter::ZeroFilled,
+            Count::OverBudget => Counter::OverBudget,
+            Count::BroughtIn => Counter::BroughtIn,
+            Count::Forks => Counter::Forks,
+        };
+        self.slot().add(counter, by);
+    }
+
+    fn fault(&self, ns: u64) {
+        self.slot().faults().record(ns);
+    }
+
+    fn say(&self, text: &str) {
+        let _ = wire::send(self.socket, &Packet::say(text), None);
+    }
 }

@@ -21,6 +21,7 @@ const OBJECTS_MAX: usize = 256;
 static OBJECTS: [[AtomicUsize; 2]; OBJECTS_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; OBJECTS_MAX];
 static OBJECT_COUNT: AtomicUsize = AtomicUsize::new(0);
+static TLS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
     // SAFETY: a terminated name; the environment is not changed by others while constructors run.
@@ -30,6 +31,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     }
     // SAFETY: the callback fits the signature and is called before the function returns.
     unsafe { libc::dl_iterate_phdr(Some(note_object), std::ptr::null_mut()) };
+    TLS.store(thread::own_thread_pointer(), Ordering::Relaxed);
     // SAFETY: getenv answers a terminated string.
     warden::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
     start_warden();
@@ -99,6 +101,9 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     let bounds = |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
     let mut ranges: Vec<_> = objects.iter().map(bounds).collect();
     ranges.push(house::range());
+    // The first thread's TLS block: a pager thread that panics looks at it.
+    let pointer = TLS.load(Ordering::Relaxed);
+    ranges.push((pointer & !(PAGE_SIZE - 1)) - 2 * PAGE_SIZE..(pointer & !(PAGE_SIZE - 1)) + 2 * PAGE_SIZE);
     ranges.sort_by_key(|range| range.start);
     ranges
 }

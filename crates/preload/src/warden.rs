@@ -11,7 +11,7 @@ use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{house, PAGE_SIZE};
 use zswap::Zswap;
 
-use crate::accounts::{self, Ledgered};
+use crate::accounts::{JoinError, Ledgered};
 use crate::start;
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -37,11 +37,14 @@ pub fn pager() -> Option<&'static Pager> {
 pub extern "C" fn run(_argument: usize) {
     thread::close_all_files();
     thread::name(c"uzswap");
-    let Some(accounts) = accounts::join(SOCKET.get().map_or(&[], Vec::as_slice)) else { return };
+    let accounts: &'static Ledgered = match Ledgered::join(SOCKET.get().map_or(&[], Vec::as_slice)) {
+        Ok(joined) => Box::leak(Box::new(joined)),
+        Err(JoinError::NoSupervisor | JoinError::Refused) => return,
+    };
     let Ok(statm) = ProcFile::open(c"/proc/self/statm") else { return };
     wait_for_pressure(accounts, &statm);
     match set_up(accounts) {
-        Ok(pager) => watch(pager),
+        Ok(pager) => watch(pager, accounts),
         Err(error) => {
             pager::Accounts::say(
                 accounts,
@@ -69,17 +72,23 @@ fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
 
 fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
+    let settings = accounts.ledger().settings();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
     let config = Config {
-        folio_pages: 16,
+        folio_pages: settings.folio_bytes as usize / PAGE_SIZE,
         staging_pages: staging_bytes / PAGE_SIZE,
         handlers: cpu_count,
         own: start::own_ranges(),
     };
-    let store = Zswap::new();
+    let mut registry = acomp::Registry::new();
+    codecs::register_all(&mut registry);
+    let algorithm = registry.find(&settings.compressor)?;
+    let store = Zswap::new(zswap::Config { max_groups: 1, verify: settings.verify || cfg!(debug_assertions), ..Default::default() }, algorithm)?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
+    accounts.keep(pager.descriptor());
+    accounts.slot().set_managed();
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     for cpu in &cpus[..cpu_count] {
         spawn(handler, *cpu)?;
@@ -111,10 +120,10 @@ extern "C" fn worker(_index: usize) {
     pager().expect("set before threads start").reclaim();
 }
 
-fn watch(pager: &'static Pager) {
+fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     loop {
         let (_, next_ns) = pager.watch(&mut watch);
-        thread::sleep_ns(next_ns);
+        accounts.wait(next_ns);
     }
 }

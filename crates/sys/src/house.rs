@@ -26,6 +26,8 @@ pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
     // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole reservation.
     let at = memory::reserve(len)?;
+    // SAFETY: the reservation was made above.
+    unsafe { memory::keep_small_pages(at, len) };
     let start = at.as_ptr() as usize;
     NEXT.store(start, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);

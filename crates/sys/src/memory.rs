@@ -67,7 +67,6 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
 }
 
-<<<<<<< HEAD
 /// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB resident.
 /// Only advice: a kernel without huge pages answers an error, which is ignored.
 ///
@@ -91,12 +90,12 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
     // SAFETY: the caller owns the range; the mask outlives the call and has the bits announced (the kernel reads one
     // bit less than it is told).
     unsafe { libc::syscall(libc::SYS_mbind, at.as_ptr(), len, MPOL_PREFERRED, nodes.as_ptr(), MASK_BITS, 0) };
-=======
+}
+
 /// Asks the kernel for private copies of pages that are shared with a forked relative, as if each had been written to,
 /// without writing. Changes no content; pages that cannot be had are left as they are.
 pub fn unshare(start: usize, len: usize) {
     const MADV_POPULATE_WRITE: libc::c_int = 23; // Linux 5.14
     // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
->>>>>>> dc6bac6 (wip)
 }

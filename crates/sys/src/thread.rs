@@ -11,8 +11,9 @@
 //! * every signal is blocked in them, so no handler of the program runs there;
 //! * the C library does not know them: a program whose last own thread exits ends as it would without them.
 //!
-//! The price: code that runs there must not rely on initialised thread-local storage. Accesses at fixed offsets from
-//! the thread pointer (errno) find zeroed memory; Rust's `thread_local!` must not be used.
+//! The price: thread-local storage is a copy of the creator's at the time, as far as it lies at fixed offsets from the
+//! thread pointer (errno, the locale of the C library). Rust's `thread_local!` goes through a table that is still the
+//! creator's, so it must not be used, save by a panic that ends the process.
 
 use std::io;
 use std::ptr::NonNull;
@@ -51,12 +52,15 @@ pub unsafe fn spawn(
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
     let thread_pointer = base + THREAD_BYTES - TLS_BYTES;
     let stack_top = thread_pointer - TLS_BYTES;
+    copy_tls(own_thread_pointer(), thread_pointer);
     let words = thread_pointer as *mut usize;
-    // SAFETY: inside the caller's memory. x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for
-    // the C library, word 2; on aarch64 these words are unused.
+    // SAFETY: inside the caller's memory.
     unsafe {
-        words.write(thread_pointer);
-        words.add(2).write(thread_pointer);
+        // x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for the C library, word 2.
+        if cfg!(target_arch = "x86_64") {
+            words.write(thread_pointer);
+            words.add(2).write(thread_pointer);
+        }
         let stack = stack_top as *mut usize;
         stack.sub(1).write(entry as usize);
         stack.sub(2).write(argument);
@@ -73,6 +77,42 @@ pub unsafe fn spawn(
     match answer {
         0.. => Ok(answer as i32),
         _ => Err(io::Error::from_raw_os_error(-answer as i32)),
+    }
+}
+
+/// The calling thread's thread pointer.
+pub fn own_thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register, or the word that the ABI defines to hold it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly));
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack));
+    }
+    pointer
+}
+
+/// Copies what lies around one thread pointer to another, by the kernel, which stops at unmapped pages.
+fn copy_tls(from: usize, to: usize) {
+    const STEP: usize = 256;
+    let copy = |offset: usize, backwards: bool| {
+        let at = |base: usize| if backwards { base - offset - STEP } else { base + offset };
+        let local = libc::iovec { iov_base: at(to) as *mut libc::c_void, iov_len: STEP };
+        let remote = libc::iovec { iov_base: at(from) as *mut libc::c_void, iov_len: STEP };
+        // SAFETY: writes only within TLS_BYTES of `to`, which belongs to the new thread.
+        unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == STEP as isize }
+    };
+    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header on the other side.
+    let (storage, header) = (TLS_BYTES / 2, 2 * STEP);
+    let (below, above) = if cfg!(target_arch = "x86_64") { (storage, header) } else { (8 * header, storage) };
+    let mut offset = 0;
+    while offset < below && copy(offset, true) {
+        offset += STEP;
+    }
+    offset = 0;
+    while offset < above && copy(offset, false) {
+        offset += STEP;
     }
 }
 

@@ -1,0 +1,12 @@
+//! What the processes of one tree share: the budget, their use of it, their figures; and how they talk to the supervisor.
+//!
+//! The ledger is a memory file made by the supervisor and mapped by every managed process. Everything in it is atomic
+//! and may be used from any thread at any time, without allocation. The socket carries what memory cannot: descriptors
+//! and text.
+
+mod histogram;
+mod memory;
+pub mod wire;
+
+pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
+pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, SLOTS};

@@ -1,0 +1,406 @@
+//! The shared memory itself.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Histogram;
+
+/// Processes of one tree that can be managed at a time. Further ones run unmanaged.
+pub const SLOTS: usize = 1024;
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x01");
+
+/// What is counted for each process. The names in reports are the kernel's where the meaning matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+#[allow(missing_docs)] // named by COUNTERS below, one to one
+pub enum Counter {
+    ZswpOut,
+    ZswpIn,
+    ZswpWb,
+    StoredIncompressiblePages,
+    RejectCompressPoor,
+    RejectCompressFail,
+    RejectAllocFail,
+    PoolLimitHit,
+    Faults,
+    FaultNs,
+    Refaults,
+    ZeroFilled,
+    Batches,
+    BatchPages,
+    OverBudget,
+    BroughtIn,
+    Forks,
+}
+
+/// Every counter's name in the report, in the order of [`Counter`].
+pub const COUNTERS: [&str; 17] = [
+    "zswpout",
+    "zswpin",
+    "zswpwb",
+    "stored_incompressible_pages",
+    "reject_compress_poor",
+    "reject_compress_fail",
+    "reject_alloc_fail",
+    "pool_limit_hit",
+    "faults",
+    "fault_ns",
+    "refaults",
+    "zero_filled",
+    "batches",
+    "batch_pages",
+    "over_budget",
+    "brought_in",
+    "forks",
+];
+
+/// What the supervisor decides for the whole tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes that all processes together may use.
+    pub budget_bytes: u64,
+    /// Bytes evicted together.
+    pub folio_bytes: u32,
+    /// Compressor by name, at most 63 bytes.
+    pub compressor: String,
+    /// Check a checksum on every load.
+    pub verify: bool,
+}
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    budget_bytes: AtomicU64,
+    folio_bytes: AtomicU32,
+    verify: AtomicU32,
+    supervisor: AtomicU32,
+    slots_used: AtomicU32,
+    compressor: [AtomicU64; 8],
+    /// Sum of the live slots' resident bytes.
+    total: AtomicU64,
+    total_peak: AtomicU64,
+    wanted_peak: AtomicU64,
+}
+
+/// The figures of one process.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// 0 when free.
+    pid: AtomicU32,
+    managed: AtomicU32,
+    resident: AtomicU64,
+    pool: AtomicU64,
+    staged: AtomicU64,
+    stored_pages: AtomicU64,
+    counters: [AtomicU64; COUNTERS.len()],
+    faults: Histogram,
+}
+
+#[repr(C)]
+struct Memory {
+    header: Header,
+    /// Figures of processes that have ended.
+    departed: Slot,
+    slots: [Slot; SLOTS],
+}
+
+/// A mapped ledger. Unmapped never: threads that nobody joins may use it until the process ends.
+#[derive(Clone, Copy)]
+pub struct Ledger {
+    memory: NonNull<Memory>,
+}
+
+// SAFETY: everything in the memory is atomic, and it stays mapped.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Ledger {
+    /// Makes the memory file of a new tree; answers it mapped and as a descriptor for others.
+    ///
+    /// # Errors
+    /// When the kernel refuses a memory file of a few MiB (sparse).
+    pub fn create(settings: &Settings) -> io::Result<(Self, OwnedFd)> {
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(c"uzswap-ledger".as_ptr(), libc::MFD_CLOEXEC) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, owned by nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: sizes a file of our own.
+        if unsafe { libc::ftruncate(raw, std::mem::size_of::<Memory>() as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let ledger = Self::map_unchecked(raw)?;
+        let header = ledger.header();
+        header.budget_bytes.store(settings.budget_bytes, Ordering::Relaxed);
+        header.folio_bytes.store(settings.folio_bytes, Ordering::Relaxed);
+        header.verify.store(settings.verify.into(), Ordering::Relaxed);
+        header.supervisor.store(std::process::id(), Ordering::Relaxed);
+        let mut name = [0u8; 64];
+        let len = settings.compressor.len().min(63);
+        name[..len].copy_from_slice(&settings.compressor.as_bytes()[..len]);
+        for (word, bytes) in header.compressor.iter().zip(name.chunks_exact(8)) {
+            word.store(u64::from_le_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
+        }
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok((ledger, file))
+    }
+
+    /// Maps a ledger made elsewhere.
+    ///
+    /// # Errors
+    /// When the file is no ledger of this version, or cannot be mapped.
+    pub fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let ledger = Self::map_unchecked(file.as_raw_fd())?;
+        if ledger.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+        }
+        Ok(ledger)
+    }
+
+    fn map_unchecked(file: i32) -> io::Result<Self> {
+        let (len, protection) = (std::mem::size_of::<Memory>(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Ledger { memory: NonNull::new(at.cast()).expect("not page zero") })
+    }
+
+    fn memory(&self) -> &'static Memory {
+        // SAFETY: mapped for ever, all atomics, any bit pattern is valid.
+        unsafe { &*self.memory.as_ptr() }
+    }
+
+    fn header(&self) -> &'static Header {
+        &self.memory().header
+    }
+
+    /// What the supervisor decided.
+    pub fn settings(&self) -> Settings {
+        let header = self.header();
+        let words = header.compressor.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let name: Vec<u8> = words.take_while(|byte| *byte != 0).collect();
+        Settings {
+            budget_bytes: self.budget_bytes(),
+            folio_bytes: header.folio_bytes.load(Ordering::Relaxed),
+            compressor: String::from_utf8_lossy(&name).into_owned(),
+            verify: header.verify.load(Ordering::Relaxed) != 0,
+        }
+    }
+
+    /// The budget.
+    pub fn budget_bytes(&self) -> u64 {
+        self.header().budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The supervisor's process.
+    pub fn supervisor(&self) -> u32 {
+        self.header().supervisor.load(Ordering::Relaxed)
+    }
+
+    /// Sum of the resident bytes that live processes have published.
+    pub fn total_bytes(&self) -> u64 {
+        self.header().total.load(Ordering::Relaxed)
+    }
+
+    /// The highest total so far.
+    pub fn total_peak_bytes(&self) -> u64 {
+        self.header().total_peak.load(Ordering::Relaxed)
+    }
+
+    /// The most that live processes would have used at one time without uzswap.
+    pub fn wanted_peak_bytes(&self) -> u64 {
+        self.header().wanted_peak.load(Ordering::Relaxed)
+    }
+
+    /// Takes the present figures into the peaks. The supervisor calls this every few milliseconds.
+    pub fn note_peaks(&self) {
+        let wanted = self.live().map(|(_, slot)| slot.wanted_bytes()).sum();
+        self.header().wanted_peak.fetch_max(wanted, Ordering::Relaxed);
+        self.header().total_peak.fetch_max(self.total_bytes(), Ordering::Relaxed);
+    }
+
+    /// Gives a free slot to `pid`; `None` when all are taken. For the supervisor alone.
+    pub fn claim(&self, pid: u32) -> Option<usize> {
+        assert_ne!(pid, 0);
+        let index = self.memory().slots.iter().position(|slot| slot.pid.load(Ordering::Relaxed) == 0)?;
+        self.memory().slots[index].pid.store(pid, Ordering::Release);
+        self.header().slots_used.fetch_max(index as u32 + 1, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Frees a slot whose process has ended and keeps its figures among the departed. For the supervisor alone.
+    pub fn release(&self, index: usize) {
+        let slot = self.slot(index);
+        self.header().total.fetch_sub(slot.resident.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        let departed = &self.memory().departed;
+        for (sum, counter) in departed.counters.iter().zip(&slot.counters) {
+            sum.fetch_add(counter.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        departed.faults.add(&slot.faults);
+        slot.faults.clear();
+        for figure in [&slot.pool, &slot.staged, &slot.stored_pages] {
+            figure.store(0, Ordering::Relaxed);
+        }
+        slot.managed.store(0, Ordering::Relaxed);
+        slot.pid.store(0, Ordering::Release);
+    }
+
+    /// A slot by number.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn slot(&self, index: usize) -> &'static Slot {
+        &self.memory().slots[index]
+    }
+
+    /// Publishes what a process uses.
+    pub fn publish(&self, index: usize, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
+        let slot = self.slot(index);
+        let before = slot.resident.swap(resident, Ordering::Relaxed);
+        // Wraps by design: the difference may be negative.
+        self.header().total.fetch_add(resident.wrapping_sub(before), Ordering::Relaxed);
+        slot.pool.store(pool, Ordering::Relaxed);
+        slot.staged.store(staged, Ordering::Relaxed);
+        slot.stored_pages.store(stored_pages, Ordering::Relaxed);
+    }
+
+    /// The slots in use.
+    pub fn live(&self) -> impl Iterator<Item = (usize, &'static Slot)> {
+        let used = self.header().slots_used.load(Ordering::Relaxed) as usize;
+        let slots = self.memory().slots[..used.min(SLOTS)].iter().enumerate();
+        slots.filter(|(_, slot)| slot.pid.load(Ordering::Acquire) != 0)
+    }
+
+    /// A counter's sum over all processes, ended ones included.
+    pub fn sum(&self, counter: Counter) -> u64 {
+        let departed = self.memory().departed.counter(counter);
+        departed + self.live().map(|(_, slot)| slot.counter(counter)).sum::<u64>()
+    }
+
+    /// Fault latencies of all processes, ended ones included.
+    pub fn fault_counts(&self) -> [u64; crate::BUCKETS] {
+        let mut sum = self.memory().departed.faults.counts();
+        for (_, slot) in self.live() {
+            for (sum, count) in sum.iter_mut().zip(slot.faults.counts()) {
+                *sum += count;
+            }
+        }
+        sum
+    }
+}
+
+impl Slot {
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// Whether the process has a pager by now.
+    pub fn is_managed(&self) -> bool {
+        self.managed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that the process has a pager.
+    pub fn set_managed(&self) {
+        self.managed.store(1, Ordering::Relaxed);
+    }
+
+    /// Anonymous resident bytes, pool and staging included.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the pool.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of staging.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Pages in the pool.
+    pub fn stored_pages(&self) -> u64 {
+        self.stored_pages.load(Ordering::Relaxed)
+    }
+
+    /// What the process would use without uzswap.
+    pub fn wanted_bytes(&self) -> u64 {
+        self.resident_bytes().saturating_sub(self.pool_bytes()) + self.stored_pages() * 4096
+    }
+
+    /// Adds to a counter.
+    pub fn add(&self, counter: Counter, by: u64) {
+        self.counters[counter as usize].fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// A counter's value.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// The latencies of its faults.
+    pub fn faults(&self) -> &Histogram {
+        &self.faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn settings() -> Settings {
+        Settings { budget_bytes: 1 << 30, folio_bytes: 65536, compressor: "zstd:3".into(), verify: true }
+    }
+
+    #[test]
+    fn two_mappings_see_the_same_figures() {
+        let (ledger, file) = Ledger::create(&settings()).unwrap();
+        let other = Ledger::map(file.as_fd()).unwrap();
+        assert_eq!(other.settings(), settings());
+        let index = ledger.claim(77).unwrap();
+        other.publish(index, 5000, 100, 200, 3);
+        other.publish(index, 4000, 100, 200, 3);
+        other.slot(index).add(Counter::ZswpOut, 9);
+        other.slot(index).faults().record(4000);
+        ledger.note_peaks();
+        assert_eq!((ledger.total_bytes(), ledger.total_peak_bytes()), (4000, 4000));
+        assert_eq!(ledger.wanted_peak_bytes(), 4000 - 100 + 3 * 4096);
+        assert_eq!(ledger.sum(Counter::ZswpOut), 9);
+        ledger.release(index);
+        assert_eq!((ledger.total_bytes(), ledger.sum(Counter::ZswpOut)), (0, 9));
+        assert_eq!(ledger.fault_counts().iter().sum::<u64>(), 1);
+        assert_eq!(ledger.live().count(), 0);
+        assert_eq!(ledger.claim(78), Some(index), "slots are used again");
+        assert_eq!(ledger.slot(index).counter(Counter::ZswpOut), 0);
+    }
+
+    #[test]
+    fn slots_run_out() {
+        let (ledger, _file) = Ledger::create(&settings()).unwrap();
+        for pid in 1..=SLOTS as u32 {
+            assert!(ledger.claim(pid).is_some());
+        }
+        assert_eq!(ledger.claim(9999), None);
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(c"other".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: just opened.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: a file of our own.
+        assert_eq!(unsafe { libc::ftruncate(raw, std::mem::size_of::<Memory>() as libc::off_t) }, 0);
+        assert!(Ledger::map(file.as_fd()).is_err());
+    }
+}

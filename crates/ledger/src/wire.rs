@@ -1,0 +1,238 @@
+//! Packets between a process and its supervisor, over a SOCK_SEQPACKET unix socket with an abstract address.
+//!
+//! | kind | from | meaning | descriptor |
+//! |---|---|---|---|
+//! | hello | process | who it is | - |
+//! | welcome | supervisor | its slot in the ledger | the ledger's memory file |
+//! | refused | supervisor | no slot is free: run unmanaged | - |
+//! | say | process | text for the user | - |
+//! | keep | process | hold this until the process has ended | a userfaultfd |
+//! | child | parent | `token`'s child will want this | the child's userfaultfd |
+//! | fetch | child | the descriptor of `token`, please | - |
+//! | fetched | supervisor | here it is, or none came | the child's userfaultfd |
+//! | query | `top` | the ledger, please | - |
+//! | ledger | supervisor | here it is | the ledger's memory file |
+//!
+//! All calls are plain blocking system calls without allocation: they are made by pager threads too. The end of a
+//! connection means the end of the process.
+
+use std::io;
+
+/// Most bytes of text in a packet.
+pub const TEXT_MAX: usize = 480;
+
+/// What a packet means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)] // the table above
+pub enum Kind {
+    Hello = 1,
+    Welcome = 2,
+    Refused = 3,
+    Say = 4,
+    Keep = 5,
+    Child = 6,
+    Fetch = 7,
+    Fetched = 8,
+    Query = 9,
+    Ledger = 10,
+}
+
+/// A packet, without its descriptor.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Packet {
+    kind: u32,
+    /// A process or slot number.
+    pub number: u32,
+    /// Names a fork.
+    pub token: u64,
+    text_len: u32,
+    padding: u32,
+    text: [u8; TEXT_MAX],
+}
+
+impl Packet {
+    /// A packet without text.
+    pub fn new(kind: Kind, number: u32, token: u64) -> Self {
+        Packet { kind: kind as u32, number, token, text_len: 0, padding: 0, text: [0; TEXT_MAX] }
+    }
+
+    /// A packet with text, cut if too long.
+    pub fn say(text: &str) -> Self {
+        let mut packet = Packet::new(Kind::Say, 0, 0);
+        let len = text.len().min(TEXT_MAX);
+        packet.text[..len].copy_from_slice(&text.as_bytes()[..len]);
+        packet.text_len = len as u32;
+        packet
+    }
+
+    /// What it means; `None` for a packet of another version.
+    pub fn kind(&self) -> Option<Kind> {
+        use Kind::*;
+        [Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger]
+            .into_iter()
+            .find(|kind| *kind as u32 == self.kind)
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &[u8] {
+        &self.text[..(self.text_len as usize).min(TEXT_MAX)]
+    }
+}
+
+fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays zero: an abstract name, which leaves nothing behind in any file system.
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::size_of::<libc::sa_family_t>() + 1 + name.len().min(address.sun_path.len() - 1);
+    (address, len as libc::socklen_t)
+}
+
+fn socket() -> io::Result<i32> {
+    // SAFETY: takes no pointers.
+    match unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        descriptor => Ok(descriptor),
+    }
+}
+
+/// Connects to the supervisor at the abstract address `name`.
+///
+/// # Errors
+/// ECONNREFUSED when it is gone.
+pub fn connect(name: &[u8]) -> io::Result<i32> {
+    let descriptor = socket()?;
+    let (address, len) = address(name);
+    // SAFETY: the address is valid for `len` bytes.
+    if unsafe { libc::connect(descriptor, std::ptr::from_ref(&address).cast(), len) } != 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: opened above.
+        unsafe { libc::close(descriptor) };
+        return Err(error);
+    }
+    Ok(descriptor)
+}
+
+/// Listens at the abstract address `name`.
+///
+/// # Errors
+/// EADDRINUSE when somebody does already.
+pub fn listen(name: &[u8]) -> io::Result<i32> {
+    let descriptor = socket()?;
+    let (address, len) = address(name);
+    // SAFETY: the address is valid for `len` bytes.
+    let bound = unsafe { libc::bind(descriptor, std::ptr::from_ref(&address).cast(), len) } == 0;
+    // SAFETY: takes no pointers.
+    if !bound || unsafe { libc::listen(descriptor, 128) } != 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: opened above.
+        unsafe { libc::close(descriptor) };
+        return Err(error);
+    }
+    Ok(descriptor)
+}
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Sends a packet, with a descriptor if one is given. Never raises SIGPIPE.
+///
+/// # Errors
+/// EPIPE or ECONNRESET when the other side is gone.
+pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result<()> {
+    let mut part = libc::iovec {
+        iov_base: std::ptr::from_ref(packet).cast_mut().cast(),
+        iov_len: std::mem::size_of::<Packet>(),
+    };
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut part;
+    header.msg_iovlen = 1;
+    let mut control = Control([0; 64]);
+    if let Some(descriptor) = descriptor {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: the control buffer is aligned and has room for one descriptor.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(4) as _;
+            let message = libc::CMSG_FIRSTHDR(&header);
+            (*message).cmsg_level = libc::SOL_SOCKET;
+            (*message).cmsg_type = libc::SCM_RIGHTS;
+            (*message).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(message).cast::<i32>().write_unaligned(descriptor);
+        }
+    }
+    // SAFETY: the header names valid buffers.
+    match unsafe { libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Receives a packet and the descriptor that came with it; `None` at the end of the connection.
+///
+/// # Errors
+/// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
+pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
+    let mut packet = Packet::new(Kind::Hello, 0, 0);
+    let mut part =
+        libc::iovec { iov_base: std::ptr::from_mut(&mut packet).cast(), iov_len: std::mem::size_of::<Packet>() };
+    let mut control = Control([0; 64]);
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    // SAFETY: the header names valid buffers.
+    let got = unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC) };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if got == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the kernel filled the control buffer as far as msg_controllen says.
+    let descriptor = unsafe {
+        let message = libc::CMSG_FIRSTHDR(&header);
+        let is_descriptor = !message.is_null()
+            && (*message).cmsg_level == libc::SOL_SOCKET
+            && (*message).cmsg_type == libc::SCM_RIGHTS;
+        is_descriptor.then(|| libc::CMSG_DATA(message).cast::<i32>().read_unaligned())
+    };
+    if got as usize != std::mem::size_of::<Packet>() {
+        return Err(io::Error::from_raw_os_error(libc::EPROTO));
+    }
+    Ok(Some((packet, descriptor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_and_descriptors_cross_a_connection() {
+        let name = format!("uzswap-test-{}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        assert!(listen(name.as_bytes()).is_err(), "the name is taken");
+        let client = connect(name.as_bytes()).unwrap();
+        // SAFETY: accepts without an address.
+        let server = unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
+        assert!(server >= 0);
+        send(client, &Packet::new(Kind::Hello, 5, 6), None).unwrap();
+        send(client, &Packet::say("hello there"), Some(2)).unwrap();
+        let (packet, none) = receive(server).unwrap().unwrap();
+        assert_eq!((packet.kind(), packet.number, packet.token, none), (Some(Kind::Hello), 5, 6, None));
+        let (packet, some) = receive(server).unwrap().unwrap();
+        assert_eq!((packet.kind(), packet.text()), (Some(Kind::Say), b"hello there".as_slice()));
+        assert!(some.unwrap() > 2, "a duplicate in this table");
+        // SAFETY: descriptors of this test.
+        unsafe { libc::close(client) };
+        assert!(receive(server).unwrap().is_none(), "the end is noticed");
+        assert!(connect(b"uzswap-nobody-listens-here").is_err());
+    }
+}
