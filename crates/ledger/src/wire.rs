@@ -179,8 +179,10 @@ pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result
 /// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
 pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
     let mut packet = Packet::new(Kind::Hello, 0, 0);
-    let mut part =
-        libc::iovec { iov_base: std::ptr::from_mut(&mut packet).cast(), iov_len: std::mem::size_of::<Packet>() };
+    let mut part = libc::iovec {
+        iov_base: std::ptr::from_mut(&mut packet).cast(),
+        iov_len: std::mem::size_of::<Packet>(),
+    };
     let mut control = Control([0; 64]);
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

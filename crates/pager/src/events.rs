@@ -139,6 +139,9 @@ mod tests {
             }
         });
         let order = order.into_inner().unwrap();
-        assert!(order.iter().enumerate().all(|(index, event)| matches!(event, Message::Unmap { start, .. } if *start == index)));
+        assert!(order
+            .iter()
+            .enumerate()
+            .all(|(index, event)| matches!(event, Message::Unmap { start, .. } if *start == index)));
     }
 }

@@ -15,5 +15,5 @@ mod watch;
 pub use accounts::{Accounts, Count};
 pub use pager::{end_process, Config, FixedText, Pager, StartError, HANDLERS_MAX};
 pub use staging::Staging;
-pub use table::{span, runs, BLOCK_BYTES, BLOCK_PAGES};
+pub use table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
 pub use watch::Watch;

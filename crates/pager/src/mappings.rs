@@ -40,7 +40,13 @@ impl Mappings {
     }
 
     /// Looks at the process's mappings again and registers new ones. `own` are ranges never to be touched.
-    pub fn refresh(&mut self, file: &ProcFile, uffd: &Userfaultfd, own: &[std::ops::Range<usize>], now_ns: u64) {
+    pub fn refresh(
+        &mut self,
+        file: &ProcFile,
+        uffd: &Userfaultfd,
+        own: &[std::ops::Range<usize>],
+        now_ns: u64,
+    ) {
         let Mappings { current, next, buffer, refused_bytes } = self;
         next.clear();
         *refused_bytes = 0;

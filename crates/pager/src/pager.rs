@@ -90,8 +90,7 @@ impl Pager {
     pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
-        let (uffd, features) =
-            Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;
+        let (uffd, features) = Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
@@ -181,7 +180,8 @@ impl Pager {
             let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
             let last = (end - base).min(BLOCK_BYTES) / PAGE_SIZE;
             let mask = if last > first { crate::table::span(first, last - first) } else { 0 };
-            let (staged, stored) = (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
+            let (staged, stored) =
+                (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
             block.change(staged, PageState::Staged, PageState::Kernel);
             block.change(stored, PageState::Stored, PageState::Kernel);
             for (first, count) in crate::table::runs(stored) {
@@ -216,12 +216,15 @@ impl Pager {
                     PageState::Kernel => continue,
                     PageState::Staged => {
                         // SAFETY: staged pages are read under their block's lock and stay until it is released.
-                        let bytes = unsafe { &*(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
+                        let bytes = unsafe {
+                            &*(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE])
+                        };
                         buffer[0].copy_from_slice(bytes);
                         block.change(1 << index, PageState::Staged, PageState::Kernel);
                     }
                     PageState::Stored => {
-                        let loaded = self.store.load(GROUP, key, &mut [&mut buffer[0]], zswap::Keep::Exclusive);
+                        let loaded =
+                            self.store.load(GROUP, key, &mut [&mut buffer[0]], zswap::Keep::Exclusive);
                         if let Err(error) = loaded {
                             self.fatal(format_args!("page {page:#x} could not follow mremap: {error}"));
                         }

@@ -139,10 +139,12 @@ impl Pager {
             let wanted = block.mask(PageState::Stored) & span(0, left.min(BLOCK_PAGES));
             let run = wanted.trailing_ones() as usize;
             let brought = match self.events.epoch() {
-                Some(epoch) if run > 0 => match self.load(handler, block, at * PAGE_SIZE, span(0, run), epoch) {
-                    Attempt::Done(_) => run,
-                    _ => 0,
-                },
+                Some(epoch) if run > 0 => {
+                    match self.load(handler, block, at * PAGE_SIZE, span(0, run), epoch) {
+                        Attempt::Done(_) => run,
+                        _ => 0,
+                    }
+                }
                 _ => 0,
             };
             if brought > 0 {
@@ -211,7 +213,8 @@ impl Pager {
             // SAFETY: the purse's pages belong to this handler.
             unsafe { std::ptr::write_bytes(source as *mut u8, 0, pages.count * PAGE_SIZE) };
             // SAFETY: the source is this handler's, the destination is missing (a present page refuses).
-            let progress = unsafe { self.uffd.move_pages(at + done * PAGE_SIZE, source, pages.count * PAGE_SIZE, true) };
+            let progress =
+                unsafe { self.uffd.move_pages(at + done * PAGE_SIZE, source, pages.count * PAGE_SIZE, true) };
             let moved = progress.done / PAGE_SIZE;
             handler.purse.spend(&self.staging, pages, moved);
             self.accounts.add(Count::ZeroFilled, moved as u64);

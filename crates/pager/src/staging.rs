@@ -63,7 +63,8 @@ impl Staging {
     pub fn new(pages_max: usize) -> io::Result<Self> {
         let count = pages_max;
         let base = house::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
-        let slots = (0..count).map(|_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) }).collect();
+        let slots =
+            (0..count).map(|_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) }).collect();
         // Full capacity now: nothing here allocates later.
         let mut lists = Lists {
             empty: Vec::with_capacity(count),

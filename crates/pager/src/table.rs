@@ -150,7 +150,9 @@ impl Block {
     /// Mask of the pages in `state`.
     pub fn mask(&self, state: PageState) -> u32 {
         let pages = self.pages.load(Ordering::Relaxed);
-        (0..BLOCK_PAGES).filter(|index| pages >> (4 * index) & 0xf == state as u64).fold(0, |mask, index| mask | 1 << index)
+        (0..BLOCK_PAGES)
+            .filter(|index| pages >> (4 * index) & 0xf == state as u64)
+            .fold(0, |mask, index| mask | 1 << index)
     }
 
     /// Whether every page is the kernel's.
@@ -218,7 +220,8 @@ impl AddressTable {
             return Ok(block);
         }
         let entry = self.leaf(address >> LEAF_BITS);
-        let fresh: NonNull<Block> = house::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
+        let fresh: NonNull<Block> =
+            house::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
         // Two threads may race; the loser's leaf stays unused address space.
         let null = std::ptr::null_mut();
         let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -286,7 +289,10 @@ mod tests {
         block.change(span(3, 4), PageState::Kernel, PageState::Staged);
         block.change(span(4, 2), PageState::Staged, PageState::Stored);
         block.unlock();
-        assert_eq!((block.slot(), block.mask(PageState::Staged), block.mask(PageState::Stored)), (77, 0x48, 0x30));
+        assert_eq!(
+            (block.slot(), block.mask(PageState::Staged), block.mask(PageState::Stored)),
+            (77, 0x48, 0x30)
+        );
         assert!(block.clear(RECENT) && !block.has(RECENT) && block.has(COMPRESSING));
         assert!(table.find(0x5555_0000_0000).is_none());
         let mut busy = Vec::new();

@@ -98,7 +98,8 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
 /// Ranges that must never be paged, in address order: the house and the shared objects of the start.
 pub fn own_ranges() -> Vec<Range<usize>> {
     let objects = &OBJECTS[..OBJECT_COUNT.load(Ordering::Relaxed)];
-    let bounds = |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
+    let bounds =
+        |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
     let mut ranges: Vec<_> = objects.iter().map(bounds).collect();
     ranges.push(house::range());
     // The first thread's TLS block: a pager thread that panics looks at it.

@@ -85,7 +85,14 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
     let algorithm = registry.find(&settings.compressor)?;
-    let store = Zswap::new(zswap::Config { max_groups: 1, verify: settings.verify || cfg!(debug_assertions), ..Default::default() }, algorithm)?;
+    let store = Zswap::new(
+        zswap::Config {
+            max_groups: 1,
+            verify: settings.verify || cfg!(debug_assertions),
+            ..Default::default()
+        },
+        algorithm,
+    )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
     accounts.keep(pager.descriptor());
     accounts.slot().set_managed();

@@ -1,3 +1,43 @@
 //! The uzswap program.
 
-fn main() {}
+mod embedded;
+mod run;
+mod size;
+
+use clap::{Parser, Subcommand};
+
+/// Exit status for uzswap's own failures.
+const EXIT_FAILED: i32 = 125;
+
+/// Compressed swap in user space: programs in less memory than they need
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
+  uzswap check                                what this machine allows, and how to fix what is missing"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Arguments),
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let result = match &arguments.verb {
+        Verb::Run(arguments) => run::run(arguments),
+    };
+    match result {
+        Ok(status) => std::process::exit(status),
+        Err(error) => {
+            eprintln!("uzswap: {error:#}");
+            std::process::exit(EXIT_FAILED);
+        }
+    }
+}

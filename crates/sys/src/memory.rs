@@ -96,6 +96,6 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
 /// without writing. Changes no content; pages that cannot be had are left as they are.
 pub fn unshare(start: usize, len: usize) {
     const MADV_POPULATE_WRITE: libc::c_int = 23; // Linux 5.14
-    // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
+                                                 // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
 }

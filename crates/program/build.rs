@@ -1,0 +1,67 @@
+//! Builds the preload object with a cargo of its own, so that the program can carry it.
+//!
+//! A crate cannot depend on another's shared object, and building it into a static library would not help: it has to
+//! be a file for the dynamic loader. The inner cargo has its own target directory, hence its own lock.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The crates that the object is made of, itself included.
+const CRATES: [&str; 12] = [
+    "acomp",
+    "codecs",
+    "iaa",
+    "idxd",
+    "ledger",
+    "pagecodec",
+    "pager",
+    "preload",
+    "sys",
+    "uzswap",
+    "zsmalloc",
+    "zswap",
+];
+
+fn main() {
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).parent().expect("crates/").to_owned();
+    for name in CRATES {
+        println!("cargo::rerun-if-changed={}", crates.join(name).join("src").display());
+        println!("cargo::rerun-if-changed={}", crates.join(name).join("Cargo.toml").display());
+    }
+    println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
+    let object = out.join("libpreload.so");
+    // Linting the program does not need the object.
+    if std::env::var_os("UZSWAP_NO_OBJECT").is_some() || std::env::var_os("CLIPPY_ARGS").is_some() {
+        std::fs::write(&object, b"").expect("OUT_DIR is writable");
+        return;
+    }
+    let target = out.join("object");
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo.current_dir(crates.join("preload")).args(["build", "--release", "--package", "preload"]);
+    cargo.arg("--target-dir").arg(&target);
+    // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
+    if variable("PROFILE") == "debug" {
+        cargo.args(["--config", "profile.release.debug-assertions=true"]);
+    }
+    // What the outer cargo says about its own build must not steer the inner one.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let own = text.starts_with("CARGO_")
+            && !text.starts_with("CARGO_HOME")
+            && !text.starts_with("CARGO_NET_")
+            && !text.starts_with("CARGO_HTTP_")
+            && !text.starts_with("CARGO_REGISTR")
+            && !text.starts_with("CARGO_SOURCE");
+        if own
+            || ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET", "PROFILE", "OPT_LEVEL"]
+                .contains(&&*text)
+        {
+            cargo.env_remove(&name);
+        }
+    }
+    let status = cargo.status().expect("cargo can be started");
+    assert!(status.success(), "building the preload object failed");
+    std::fs::copy(target.join("release/libpreload.so"), &object).expect("the object was built");
+}

@@ -1,0 +1,154 @@
+//! `uzswap run`: start a program in less memory than it needs.
+
+mod process;
+mod program_file;
+mod report;
+mod signals;
+mod supervisor;
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use anyhow::{bail, Context, Result};
+use ledger::{Ledger, Settings};
+
+use crate::embedded;
+use crate::size::{self, Size};
+
+/// The least budget that leaves room for the pager's own tables beside a small program.
+pub const RAM_BYTES_MIN: u64 = 16 << 20;
+
+/// Run a program in less memory than it needs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  uzswap run --ram 2G -- python3 train.py
+  uzswap run --ram 50% --report usage.json -- make -j8
+  uzswap run --ram auto --compressor zstd -- redis-server
+
+Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be
+executed, 127 when it was not found.")]
+pub struct Arguments {
+    /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto: the cgroup's limit
+    #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
+    ram: String,
+    /// Compressor for cold pages; an unknown name lists the known
+    #[arg(long, value_name = "NAME")]
+    compressor: Option<String>,
+    /// Memory evicted together: 16K, 32K, 64K or 2M
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    folio: String,
+    /// Write figures as JSON to FILE when the program ends
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Keep a checksum of every page and check it on every load
+    #[arg(long)]
+    verify: bool,
+    /// No summary at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the program; answers the exit status.
+pub fn run(arguments: &Arguments) -> Result<i32> {
+    let settings = settings(arguments)?;
+    let report_file = match &arguments.report {
+        Some(path) => Some(File::create(path).with_context(|| {
+            format!("cannot write the report {}: choose another path with --report", path.display())
+        })?),
+        None => None,
+    };
+    let name = &arguments.program[0];
+    let file = match program_file::find(name) {
+        Ok(file) => file,
+        Err(error) => {
+            eprintln!("uzswap: {}: {error}", name.to_string_lossy());
+            return Ok(error.exit_status());
+        }
+    };
+    if let Err(error) = sys::userfaultfd::Userfaultfd::open(0) {
+        bail!("{error}");
+    }
+    let unmanaged = program_file::why_unmanaged(&file);
+    let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
+    let object = object_file().context("cannot make the preload object's memory file")?;
+    let socket = format!("uzswap-{}-{:08x}", std::process::id(), size::random_u32());
+    let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
+    // SAFETY: opened just now, owned by nobody else.
+    let listener = unsafe { OwnedFd::from_raw_fd(listener) };
+    let signals = signals::Signals::new().context("cannot receive signals")?;
+    let started = std::time::Instant::now();
+    let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &signals) {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("uzswap: {}: {error}", name.to_string_lossy());
+            return Ok(program_file::exit_status_of(&error));
+        }
+    };
+    let mut supervisor = supervisor::Supervisor::new(ledger, ledger_file, listener, signals, child)?;
+    if let Some(reason) = unmanaged {
+        supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
+    }
+    let status = supervisor.serve();
+    let figures = report::Report::new(&ledger, &supervisor, started.elapsed(), status);
+    if let Some(mut file) = report_file {
+        let text = serde_json::to_string_pretty(&figures).context("cannot write the report")?;
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.write_all(b"\n"))
+            .context("cannot write the report")?;
+    }
+    if !arguments.quiet {
+        figures.summarise();
+    }
+    supervisor.leave_remainder();
+    drop(object);
+    Ok(status)
+}
+
+fn settings(arguments: &Arguments) -> Result<Settings> {
+    let budget_bytes = match arguments.ram.as_str() {
+        "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
+        text => size::parse(text).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?,
+    };
+    if budget_bytes < RAM_BYTES_MIN {
+        bail!("--ram {}: the least that works is {}", arguments.ram, Size::from(RAM_BYTES_MIN));
+    }
+    let folio =
+        size::parse(&arguments.folio).map_err(|error| anyhow::anyhow!("--folio: {error}"))?.bytes()?;
+    if ![16 << 10, 32 << 10, 64 << 10, 2 << 20].contains(&folio) {
+        bail!("--folio {}: choose 16K, 32K, 64K or 2M", arguments.folio);
+    }
+    let mut registry = acomp::Registry::new();
+    codecs::register_all(&mut registry);
+    let compressor = match &arguments.compressor {
+        Some(name) => name.clone(),
+        None => "lz4".to_owned(),
+    };
+    registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
+    if compressor.len() > 63 {
+        bail!("--compressor {compressor}: the name is longer than 63 bytes");
+    }
+    Ok(Settings { budget_bytes, folio_bytes: folio as u32, compressor, verify: arguments.verify })
+}
+
+/// The preload object as a memory file: it has a path while this process lives, and leaves nothing behind.
+fn object_file() -> Result<OwnedFd> {
+    if embedded::OBJECT.is_empty() {
+        bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");
+    }
+    let name = CString::new("libuzswap.so").expect("no zero byte");
+    // SAFETY: a terminated name. Not close-on-exec matters nothing: children open it by path.
+    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: opened just now.
+    let mut file = unsafe { File::from_raw_fd(raw) };
+    file.write_all(embedded::OBJECT)?;
+    Ok(file.into())
+}

@@ -1,0 +1,151 @@
+//! The program's file: where it is, whether it can be run, and whether it can be managed.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a program cannot be started.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotFound {
+    /// No such file.
+    Missing,
+    /// A file that may not be executed.
+    NotExecutable,
+}
+
+impl NotFound {
+    /// As the shell has it.
+    pub fn exit_status(&self) -> i32 {
+        match self {
+            NotFound::Missing => 127,
+            NotFound::NotExecutable => 126,
+        }
+    }
+}
+
+impl std::fmt::Display for NotFound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NotFound::Missing => "not found",
+            NotFound::NotExecutable => "found, but not executable",
+        })
+    }
+}
+
+/// The exit status for a failed exec.
+pub fn exit_status_of(error: &io::Error) -> i32 {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => 127,
+        Some(libc::EAGAIN | libc::ENOMEM) => 125,
+        _ => 126,
+    }
+}
+
+/// Finds a program as the shell does: by path if its name has a slash, else along PATH.
+pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
+    use std::os::unix::ffi::OsStrExt;
+    if name.as_bytes().contains(&b'/') {
+        return check(Path::new(name)).map(|()| name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut answer = NotFound::Missing;
+    for directory in std::env::split_paths(&path) {
+        let candidate = directory.join(name);
+        match check(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(NotFound::NotExecutable) => answer = NotFound::NotExecutable,
+            Err(NotFound::Missing) => {}
+        }
+    }
+    Err(answer)
+}
+
+fn check(path: &Path) -> Result<(), NotFound> {
+    let metadata = path.metadata().map_err(|_| NotFound::Missing)?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+        Ok(())
+    } else {
+        Err(NotFound::NotExecutable)
+    }
+}
+
+/// Why the dynamic loader would not load anything into this program; `None` when it would, or for scripts, whose
+/// interpreter decides.
+pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
+    let metadata = path.metadata().ok()?;
+    // SAFETY: takes nothing.
+    let user = unsafe { libc::geteuid() };
+    let is_setuid = metadata.mode() & 0o4000 != 0 && metadata.uid() != user;
+    let is_setgid = metadata.mode() & 0o2010 == 0o2010;
+    if is_setuid || (is_setgid && user != 0) {
+        return Some("it is setuid or setgid, so nothing can be loaded into it; it runs unmanaged");
+    }
+    let mut head = Vec::new();
+    std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
+    match interpreter(&head) {
+        Elf::NotElf | Elf::Dynamic => None,
+        Elf::Static => Some("it is statically linked, so nothing can be loaded into it; it runs unmanaged"),
+        Elf::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Elf {
+    NotElf,
+    Static,
+    Dynamic,
+    Foreign,
+}
+
+fn interpreter(head: &[u8]) -> Elf {
+    let half =
+        |at: usize| head.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]) as usize);
+    let word =
+        |at: usize| head.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four")));
+    let long =
+        |at: usize| head.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
+    if !head.starts_with(b"\x7fELF") {
+        return Elf::NotElf;
+    }
+    let machine = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+    if head.get(4) != Some(&2) || head.get(5) != Some(&1) || half(18) != Some(machine) {
+        return Elf::Foreign;
+    }
+    let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Elf::Static };
+    let kinds = (0..count).filter_map(|index| word(start as usize + index * size));
+    if kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
+        Elf::Dynamic
+    } else {
+        Elf::Static
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_along_path() {
+        assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
+        assert_eq!(find(OsStr::new("no-such-program-here")), Err(NotFound::Missing));
+        assert_eq!(find(OsStr::new("/etc/passwd")), Err(NotFound::NotExecutable));
+        assert_eq!(find(OsStr::new("/etc")), Err(NotFound::NotExecutable));
+    }
+
+    #[test]
+    fn kinds_of_files() {
+        assert_eq!(interpreter(b"#!/bin/sh\n"), Elf::NotElf);
+        assert_eq!(interpreter(b"\x7fELF\x01\x01"), Elf::Foreign);
+        assert_eq!(why_unmanaged(&std::env::current_exe().unwrap()), None);
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        bytes.truncate(1 << 16);
+        assert_eq!(interpreter(&bytes), Elf::Dynamic);
+        bytes[56] = 0;
+        bytes[57] = 0;
+        assert_eq!(interpreter(&bytes), Elf::Static, "without program headers there is no interpreter");
+        for cut in 0..64 {
+            interpreter(&bytes[..cut]);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a run came to.
+
+use std::time::Duration;
+
+use ledger::{percentile_ns, Counter, Ledger};
+use serde::Serialize;
+
+use super::supervisor::Supervisor;
+use crate::size::Size;
+
+/// The report. Names are the kernel's where the meaning matches; bytes, pages and microseconds as the names say.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    exit_status: i32,
+    elapsed_seconds: f64,
+    ram_limit_bytes: u64,
+    /// Largest sum of anonymous resident memory, pool and staging included.
+    ram_peak_bytes: u64,
+    /// What the tree would have used without uzswap, at most.
+    ram_wanted_peak_bytes: u64,
+    over_limit_peak_bytes: u64,
+    compressor: String,
+    folio_bytes: u32,
+    verified: bool,
+    zswpout: u64,
+    zswpin: u64,
+    zswpwb: u64,
+    /// Pages in the pool at the end, and the pool's bytes.
+    stored_pages: u64,
+    pool_total_size: u64,
+    /// The same when most pages were stored.
+    stored_pages_peak: u64,
+    pool_total_size_at_peak: u64,
+    /// Bytes stored by the pool's bytes, at that peak; 0 when nothing was stored.
+    compression_ratio: f64,
+    stored_incompressible_pages: u64,
+    reject_compress_poor: u64,
+    reject_compress_fail: u64,
+    reject_alloc_fail: u64,
+    pool_limit_hit: u64,
+    faults: u64,
+    fault_seconds_total: f64,
+    fault_latency_us: Latency,
+    /// Pages that came back from staging before they were compressed.
+    refaults: u64,
+    zero_filled: u64,
+    batches: u64,
+    pages_per_batch: f64,
+    /// Times the budget was exceeded with nothing left to evict.
+    over_budget: u64,
+    brought_in: u64,
+    forks: u64,
+    /// Programs that ran without uzswap, and why.
+    unmanaged: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+}
+
+impl Report {
+    /// Collects the figures of a tree whose program has ended.
+    pub fn new(ledger: &Ledger, supervisor: &Supervisor, elapsed: Duration, exit_status: i32) -> Self {
+        let settings = ledger.settings();
+        let peaks = &supervisor.figures;
+        let sum = |counter| ledger.sum(counter);
+        let counts = ledger.fault_counts();
+        let percentile = |fraction| percentile_ns(&counts, fraction) as f64 / 1000.0;
+        let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
+        Report {
+            exit_status,
+            elapsed_seconds: elapsed.as_secs_f64(),
+            ram_limit_bytes: settings.budget_bytes,
+            ram_peak_bytes: ledger.total_peak_bytes(),
+            ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
+            over_limit_peak_bytes: peaks.over_budget_bytes,
+            compressor: settings.compressor,
+            folio_bytes: settings.folio_bytes,
+            verified: settings.verify,
+            zswpout: sum(Counter::ZswpOut),
+            zswpin: sum(Counter::ZswpIn),
+            zswpwb: sum(Counter::ZswpWb),
+            stored_pages: peaks.stored_pages,
+            pool_total_size: peaks.pool_bytes,
+            stored_pages_peak: peaks.stored_pages_peak,
+            pool_total_size_at_peak: peaks.pool_bytes_at_peak,
+            compression_ratio: ratio(peaks.stored_pages_peak * 4096, peaks.pool_bytes_at_peak),
+            stored_incompressible_pages: sum(Counter::StoredIncompressiblePages),
+            reject_compress_poor: sum(Counter::RejectCompressPoor),
+            reject_compress_fail: sum(Counter::RejectCompressFail),
+            reject_alloc_fail: sum(Counter::RejectAllocFail),
+            pool_limit_hit: sum(Counter::PoolLimitHit),
+            faults: sum(Counter::Faults),
+            fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
+            fault_latency_us: Latency {
+                p50: percentile(0.5),
+                p90: percentile(0.9),
+                p99: percentile(0.99),
+                p999: percentile(0.999),
+            },
+            refaults: sum(Counter::Refaults),
+            zero_filled: sum(Counter::ZeroFilled),
+            batches: sum(Counter::Batches),
+            pages_per_batch: ratio(sum(Counter::BatchPages), sum(Counter::Batches)),
+            over_budget: sum(Counter::OverBudget),
+            brought_in: sum(Counter::BroughtIn),
+            forks: sum(Counter::Forks),
+            unmanaged: supervisor.unmanaged().to_vec(),
+        }
+    }
+
+    /// A few lines on stderr.
+    pub fn summarise(&self) {
+        eprintln!(
+            "uzswap: peak {} of {} allowed; would have been {} without uzswap",
+            Size::from(self.ram_peak_bytes),
+            Size::from(self.ram_limit_bytes),
+            Size::from(self.ram_wanted_peak_bytes.max(self.ram_peak_bytes)),
+        );
+        if self.zswpout > 0 || self.faults > 0 {
+            eprintln!(
+                "uzswap: {} pages out, {} in, ratio {:.2} ({}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
+                self.zswpout,
+                self.zswpin,
+                self.compression_ratio,
+                self.compressor,
+                self.faults,
+                self.fault_seconds_total,
+                self.fault_latency_us.p50,
+                self.fault_latency_us.p99,
+            );
+        }
+        let allowed = self.ram_limit_bytes / 32 + (8 << 20);
+        if self.over_limit_peak_bytes > allowed {
+            eprintln!(
+                "uzswap: the limit was exceeded by up to {}: {} pages did not compress",
+                Size::from(self.over_limit_peak_bytes),
+                self.reject_compress_poor,
+            );
+        }
+        for what in &self.unmanaged {
+            eprintln!("uzswap: not managed: {what}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Signals that reach the supervisor, as messages.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Signals that somebody may mean for the program when they send them to uzswap.
+const FORWARDED: [i32; 11] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGPIPE,
+    libc::SIGTSTP,
+];
+
+/// A signal that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its number.
+    pub number: i32,
+    /// Sent by a process; the terminal's signals reach the program by themselves.
+    pub from_process: bool,
+}
+
+/// Blocks the signals of interest and offers them as a descriptor.
+pub struct Signals {
+    file: OwnedFd,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Starts to collect signals.
+    ///
+    /// # Errors
+    /// When the kernel has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: sets are plain bits, filled before use.
+        unsafe {
+            let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &set, &mut before);
+            let raw = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if raw < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals { file: OwnedFd::from_raw_fd(raw), before })
+        }
+    }
+
+    /// The descriptor to poll.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The mask as it was: what the program shall start with.
+    pub fn mask_before(&self) -> libc::sigset_t {
+        self.before
+    }
+
+    /// The next signal, if one has arrived.
+    pub fn next(&self) -> Option<Arrived> {
+        // SAFETY: the structure is plain numbers.
+        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let size = std::mem::size_of_val(&info);
+        // SAFETY: `info` has room for one structure.
+        let got = unsafe { libc::read(self.descriptor(), std::ptr::from_mut(&mut info).cast(), size) };
+        (got == size as isize).then(|| Arrived {
+            number: info.ssi_signo as i32,
+            from_process: info.ssi_code <= 0, // SI_USER, SI_QUEUE, SI_TKILL
+        })
+    }
+}

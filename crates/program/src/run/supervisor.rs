@@ -1,0 +1,345 @@
+//! The supervisor: waits for the program, keeps the ledger, answers its processes.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ledger::wire::{self, Kind, Packet};
+use ledger::Ledger;
+
+use super::signals::Signals;
+
+/// Between looks at the figures for peaks.
+const SAMPLE: Duration = Duration::from_millis(10);
+/// The same while the tree is far from its budget.
+const SAMPLE_IDLE: Duration = Duration::from_millis(50);
+/// Between looks for processes that never said hello.
+const STRANGERS: Duration = Duration::from_millis(500);
+
+struct Connection {
+    socket: OwnedFd,
+    slot: Option<usize>,
+    /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted pages to zeroes.
+    kept: Vec<OwnedFd>,
+}
+
+/// A descriptor on its way from a parent to its forked child.
+struct Child {
+    token: u64,
+    descriptor: Option<OwnedFd>,
+}
+
+/// Serves one process tree.
+pub struct Supervisor {
+    ledger: Ledger,
+    ledger_file: OwnedFd,
+    listener: OwnedFd,
+    signals: Signals,
+    child: i32,
+    connections: Vec<Connection>,
+    children: Vec<Child>,
+    unmanaged: Vec<String>,
+    known_strangers: Vec<i32>,
+    pub(super) figures: Peaks,
+}
+
+/// The largest figures seen.
+#[derive(Debug, Default, Clone)]
+pub struct Peaks {
+    /// Pages stored when they were most, and the pool's bytes then.
+    pub stored_pages_peak: u64,
+    /// See above.
+    pub pool_bytes_at_peak: u64,
+    /// Pages stored at the last look with a live process.
+    pub stored_pages: u64,
+    /// The pool's bytes then.
+    pub pool_bytes: u64,
+    /// Most bytes over the budget.
+    pub over_budget_bytes: u64,
+}
+
+impl Supervisor {
+    /// Takes over what was opened for the tree.
+    pub fn new(
+        ledger: Ledger,
+        ledger_file: OwnedFd,
+        listener: OwnedFd,
+        signals: Signals,
+        child: i32,
+    ) -> Result<Self> {
+        // Orphans of the tree come to us, so that the tree's end can be seen.
+        // SAFETY: changes an attribute of this process.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        Ok(Supervisor {
+            ledger,
+            ledger_file,
+            listener,
+            signals,
+            child,
+            connections: Vec::new(),
+            children: Vec::new(),
+            unmanaged: Vec::new(),
+            known_strangers: Vec::new(),
+            figures: Peaks::default(),
+        })
+    }
+
+    /// Notes a program that runs without uzswap.
+    pub fn note_unmanaged(&mut self, what: &str) {
+        if !self.unmanaged.iter().any(|known| known == what) {
+            self.unmanaged.push(what.to_owned());
+        }
+    }
+
+    /// Programs that ran without uzswap.
+    pub fn unmanaged(&self) -> &[String] {
+        &self.unmanaged
+    }
+
+    /// Serves until the program has ended; answers its exit status.
+    pub fn serve(&mut self) -> i32 {
+        let mut strangers_at = Instant::now() + STRANGERS;
+        loop {
+            self.poll();
+            self.sample();
+            if let Some(status) = self.take_signals() {
+                // What processes said at their end is still in their sockets.
+                self.drain();
+                return status;
+            }
+            if Instant::now() >= strangers_at {
+                self.look_for_strangers();
+                strangers_at = Instant::now() + STRANGERS;
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled = vec![entry(self.signals.descriptor()), entry(self.listener.as_raw_fd())];
+        polled.extend(self.connections.iter().map(|connection| entry(connection.socket.as_raw_fd())));
+        let near = self.ledger.total_bytes() > self.ledger.budget_bytes() / 2;
+        let timeout = if near { SAMPLE } else { SAMPLE_IDLE };
+        // SAFETY: as many entries as said.
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32) };
+        for index in (0..self.connections.len()).rev() {
+            if polled[index + 2].revents != 0 && !self.answer(index) {
+                self.end(index);
+            }
+        }
+        if polled[1].revents != 0 {
+            self.accept();
+        }
+    }
+
+    fn accept(&mut self) {
+        // SAFETY: accepts without an address.
+        let raw = unsafe {
+            libc::accept4(
+                self.listener.as_raw_fd(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            )
+        };
+        if raw >= 0 {
+            // SAFETY: accepted just now.
+            let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+            self.connections.push(Connection { socket, slot: None, kept: Vec::new() });
+        }
+    }
+
+    /// Reads what one process sent; false when its connection has ended.
+    fn answer(&mut self, index: usize) -> bool {
+        loop {
+            let socket = self.connections[index].socket.as_raw_fd();
+            let (packet, descriptor) = match wire::receive(socket) {
+                Ok(Some(received)) => received,
+                Ok(None) => return false,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            };
+            // SAFETY: received just now, owned by nobody else.
+            let descriptor = descriptor.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+            let ledger_file = self.ledger_file.as_raw_fd();
+            match packet.kind() {
+                Some(Kind::Hello) => match self.ledger.claim(packet.number) {
+                    Some(slot) => {
+                        self.connections[index].slot = Some(slot);
+                        let welcome = Packet::new(Kind::Welcome, slot as u32, 0);
+                        let _ = wire::send(socket, &welcome, Some(ledger_file));
+                    }
+                    None => {
+                        self.note_unmanaged("more processes at a time than the ledger has room for");
+                        let _ = wire::send(socket, &Packet::new(Kind::Refused, 0, 0), None);
+                    }
+                },
+                Some(Kind::Say) => {
+                    let process = self.connections[index].slot.map(|slot| self.ledger.slot(slot).pid());
+                    let text = String::from_utf8_lossy(packet.text());
+                    eprintln!("uzswap: process {}: {text}", process.unwrap_or(0));
+                }
+                Some(Kind::Keep) => self.connections[index].kept.extend(descriptor),
+                Some(Kind::Child) => self.children.push(Child { token: packet.token, descriptor }),
+                Some(Kind::Fetch) => {
+                    let found = self.children.iter().position(|child| child.token == packet.token);
+                    let sent = found.and_then(|at| self.children.swap_remove(at).descriptor);
+                    let reply = Packet::new(Kind::Fetched, 0, packet.token);
+                    let _ = wire::send(socket, &reply, sent.as_ref().map(AsRawFd::as_raw_fd));
+                    // The child holds it now; keep a duplicate for as long as it lives.
+                    self.connections[index].kept.extend(sent);
+                }
+                Some(Kind::Query) => {
+                    let reply = Packet::new(Kind::Ledger, std::process::id(), 0);
+                    let _ = wire::send(socket, &reply, Some(ledger_file));
+                }
+                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger) | None => return false,
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let connection = self.connections.swap_remove(index);
+        if let Some(slot) = connection.slot {
+            self.ledger.release(slot);
+        }
+    }
+
+    fn drain(&mut self) {
+        for index in (0..self.connections.len()).rev() {
+            if !self.answer(index) {
+                self.end(index);
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        self.ledger.note_peaks();
+        let (mut pages, mut bytes) = (0, 0);
+        for (_, slot) in self.ledger.live() {
+            pages += slot.stored_pages();
+            bytes += slot.pool_bytes();
+        }
+        if pages > 0 {
+            (self.figures.stored_pages, self.figures.pool_bytes) = (pages, bytes);
+        }
+        if pages > self.figures.stored_pages_peak {
+            (self.figures.stored_pages_peak, self.figures.pool_bytes_at_peak) = (pages, bytes);
+        }
+        let over = self.ledger.total_bytes().saturating_sub(self.ledger.budget_bytes());
+        self.figures.over_budget_bytes = self.figures.over_budget_bytes.max(over);
+    }
+
+    /// Handles signals; answers the program's exit status once it has ended.
+    fn take_signals(&mut self) -> Option<i32> {
+        while let Some(signal) = self.signals.next() {
+            match signal.number {
+                libc::SIGCHLD => {}
+                libc::SIGTSTP if !signal.from_process => stop_self(),
+                number if signal.from_process => {
+                    // SAFETY: a signal to our own child.
+                    unsafe { libc::kill(self.child, number) };
+                }
+                _ => {}
+            }
+        }
+        self.reap()
+    }
+
+    fn reap(&mut self) -> Option<i32> {
+        loop {
+            let mut status = 0;
+            // SAFETY: the status is writable.
+            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+            if pid <= 0 {
+                return None;
+            }
+            if pid != self.child {
+                continue;
+            }
+            if libc::WIFSTOPPED(status) {
+                // The shell must see its job stop, and continues both.
+                stop_self();
+                // SAFETY: a signal to our own child.
+                unsafe { libc::kill(self.child, libc::SIGCONT) };
+            } else if libc::WIFEXITED(status) {
+                return Some(libc::WEXITSTATUS(status));
+            } else if libc::WIFSIGNALED(status) {
+                return Some(128 + libc::WTERMSIG(status));
+            }
+        }
+    }
+
+    /// Notes descendants that have no connection: static or setuid programs, or ones that cleared the environment.
+    fn look_for_strangers(&mut self) {
+        let managed: Vec<i32> = self.ledger.live().map(|(_, slot)| slot.pid() as i32).collect();
+        let mut open = vec![std::process::id() as i32];
+        while let Some(parent) = open.pop() {
+            let Ok(text) = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) else {
+                continue;
+            };
+            for pid in text.split_ascii_whitespace().filter_map(|word| word.parse::<i32>().ok()) {
+                open.push(pid);
+                if managed.contains(&pid) || self.known_strangers.contains(&pid) {
+                    continue;
+                }
+                self.known_strangers.push(pid);
+                if self.known_strangers.len() > 1 << 16 {
+                    self.known_strangers.clear();
+                }
+                // Young processes have not come to say hello yet; zombies never will.
+                if let Some(name) = settled_name(pid) {
+                    self.note_unmanaged(&format!("{name}: it runs without uzswap's object"));
+                } else {
+                    self.known_strangers.pop();
+                }
+            }
+        }
+    }
+
+    /// When processes of the tree outlive the program (daemons), a forked copy of this process goes on serving them,
+    /// and this one can end with the program's status at once.
+    pub fn leave_remainder(&mut self) {
+        self.drain();
+        if !self.connections.iter().any(|connection| connection.slot.is_some()) {
+            return;
+        }
+        // SAFETY: this process has one thread.
+        if unsafe { libc::fork() } != 0 {
+            return;
+        }
+        // SAFETY: gives up the terminal, so that nobody waits for this process on a pipe.
+        unsafe {
+            libc::setsid();
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            for standard in 0..3 {
+                libc::dup2(null, standard);
+            }
+        }
+        while self.connections.iter().any(|connection| connection.slot.is_some()) {
+            self.poll();
+            self.sample();
+        }
+        // SAFETY: ends without running the parent's exit handlers a second time.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+fn stop_self() {
+    // SAFETY: stops this process until somebody continues it.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// A process's name, if it is alive and at least half a second old.
+fn settled_name(pid: i32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (name, rest) = (text.find('(')?, text.rfind(')')?);
+    let fields: Vec<&str> = text[rest + 1..].split_ascii_whitespace().collect();
+    let started: f64 = fields.get(19)?.parse().ok()?;
+    let uptime: f64 =
+        std::fs::read_to_string("/proc/uptime").ok()?.split_ascii_whitespace().next()?.parse().ok()?;
+    // SAFETY: asks for a constant.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    let alive = !matches!(fields.first(), Some(&"Z" | &"X"));
+    (alive && uptime - started / ticks > 0.5).then(|| text[name + 1..rest].to_owned())
+}

@@ -1,0 +1,221 @@
+//! Sizes as people write them: `4096`, `512M`, `2GiB`, `50%`.
+
+use std::fmt;
+use std::fs;
+
+use anyhow::{bail, Context, Result};
+
+/// An amount of memory as asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// Bytes.
+    Bytes(u64),
+    /// A share of the memory of the machine, or of the cgroup if that is less.
+    Percent(f64),
+}
+
+/// A size that could not be understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadSize(String);
+
+impl fmt::Display for BadSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is no size: write bytes, or a number with K, M, G or T (powers of 1024), or a percentage; for \
+             example 512M, 1.5G or 50%",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for BadSize {}
+
+/// Parses a size.
+///
+/// # Errors
+/// [`BadSize`], which says what can be written.
+pub fn parse(text: &str) -> Result<Amount, BadSize> {
+    let bad = || BadSize(text.to_owned());
+    let trimmed = text.trim();
+    if let Some(number) = trimmed.strip_suffix('%') {
+        let percent: f64 = number.trim().parse().map_err(|_| bad())?;
+        return if percent > 0.0 && percent <= 100.0 { Ok(Amount::Percent(percent)) } else { Err(bad()) };
+    }
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim().to_ascii_lowercase());
+    let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(bad()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift).map(Amount::Bytes).ok_or_else(bad);
+    }
+    let value: f64 = number.parse().map_err(|_| bad())?;
+    let bytes = value * (1u64 << shift) as f64;
+    if bytes.is_finite() && bytes < u64::MAX as f64 {
+        Ok(Amount::Bytes(bytes as u64))
+    } else {
+        Err(bad())
+    }
+}
+
+impl Amount {
+    /// The amount in bytes on this machine.
+    ///
+    /// # Errors
+    /// When a share is asked for and the machine's memory cannot be learned.
+    pub fn bytes(self) -> Result<u64> {
+        match self {
+            Amount::Bytes(bytes) => Ok(bytes),
+            Amount::Percent(percent) => {
+                let machine = machine_bytes()?;
+                let whole = cgroup_limit_bytes().map_or(machine, |limit| limit.min(machine));
+                Ok((whole as f64 * percent / 100.0) as u64)
+            }
+        }
+    }
+}
+
+/// What `--ram auto` means: the cgroup's limit less a margin for what is not anonymous memory, or, without a limit,
+/// nine tenths of what is available now.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn automatic_ram_bytes() -> Result<u64> {
+    if let Some(limit) = cgroup_limit_bytes().filter(|limit| *limit < machine_bytes().unwrap_or(u64::MAX)) {
+        let margin = (limit / 8).max(32 << 20);
+        if limit <= margin * 2 {
+            bail!("the cgroup's limit of {} is too small", Size::from(limit));
+        }
+        return Ok(limit - margin);
+    }
+    Ok(meminfo_bytes("MemAvailable:")? / 10 * 9)
+}
+
+fn machine_bytes() -> Result<u64> {
+    meminfo_bytes("MemTotal:")
+}
+
+fn meminfo_bytes(field: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kilobytes =
+        line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|value| value.parse::<u64>().ok());
+    kilobytes.map(|value| value * 1024).with_context(|| format!("/proc/meminfo has no {field}"))
+}
+
+/// The memory limit of this process's cgroup or any above it, version 2 or 1.
+pub fn cgroup_limit_bytes() -> Option<u64> {
+    let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut least = None::<u64>;
+    for line in membership.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (roots, file): (&[&str], &str) = if number == "0" && controllers.is_empty() {
+            (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max")
+        } else if controllers.split(',').any(|name| name == "memory") {
+            (&["/sys/fs/cgroup/memory"], "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            for root in roots {
+                let limit = fs::read_to_string(format!("{root}{path}/{file}")).ok();
+                let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
+                least = [least, limit].into_iter().flatten().min();
+            }
+            match path.rfind('/') {
+                Some(at) => path = &path[..at],
+                None => break,
+            }
+        }
+    }
+    // Version 1 writes a number near 2^63 for no limit.
+    least.filter(|limit| *limit < 1 << 60)
+}
+
+/// Some bits that differ between runs, for names.
+pub fn random_u32() -> u32 {
+    let mut bytes = [0u8; 4];
+    // SAFETY: four writable bytes.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u32::from_ne_bytes(bytes)
+}
+
+/// Bytes, shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(u64);
+
+impl From<u64> for Size {
+    fn from(bytes: u64) -> Self {
+        Size(bytes)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        let (shift, unit) = match bytes {
+            0..0x400 => return f.pad(&format!("{bytes} B")),
+            0x400..0x10_0000 => (10, "KiB"),
+            0x10_0000..0x4000_0000 => (20, "MiB"),
+            0x4000_0000..0x100_0000_0000 => (30, "GiB"),
+            _ => (40, "TiB"),
+        };
+        let value = bytes as f64 / (1u64 << shift) as f64;
+        let digits = if value < 10.0 && bytes % (1 << shift) != 0 { 1 } else { 0 };
+        f.pad(&format!("{value:.digits$} {unit}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_written() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("10K", 10 << 10),
+            ("512m", 512 << 20),
+            ("2G", 2 << 30),
+            ("2GiB", 2 << 30),
+            ("2 gb", 2 << 30),
+            ("1T", 1 << 40),
+            ("1.5G", 3 << 29),
+            (" 7B ", 7),
+        ] {
+            assert_eq!(parse(text), Ok(Amount::Bytes(bytes)), "{text}");
+        }
+        assert_eq!(parse("50%"), Ok(Amount::Percent(50.0)));
+        for text in ["", "12Q", "G", "-1", "1..5G", "0%", "101%", "ninety%", "99999999999999T", "1e3"] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains("512M"), "{error}");
+        }
+    }
+
+    #[test]
+    fn shares_are_of_this_machine() {
+        let half = Amount::Percent(50.0).bytes().unwrap();
+        let whole = Amount::Percent(100.0).bytes().unwrap();
+        assert!(whole > 16 << 20 && half.abs_diff(whole / 2) < 4096);
+    }
+
+    #[test]
+    fn sizes_as_shown() {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (1500 << 20, "1.5 GiB")]
+        {
+            assert_eq!(Size::from(bytes).to_string(), text);
+        }
+    }
+}
