@@ -2,6 +2,7 @@
 
 pub mod accounts;
 mod events;
+mod halt;
 mod mappings;
 mod pager;
 mod reclaim;

@@ -79,9 +79,12 @@ impl Mappings {
         }
     }
 
-    /// The list.
-    pub fn as_slice(&self) -> &[Managed] {
-        &self.current
+    /// Unregisters everything; faults go to the kernel until the next [`Mappings::refresh`].
+    pub fn unregister_all(&mut self, uffd: &Userfaultfd) {
+        for mapping in self.current.drain(..).filter(|mapping| mapping.registered) {
+            // A mapping that has gone meanwhile has nothing registered.
+            let _ = uffd.unregister(mapping.start, mapping.end - mapping.start);
+        }
     }
 
     /// The first mapping that ends behind `address`.

@@ -1,17 +1,18 @@
 //! The pager: all its parts, and what belongs to no single one of them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, WRITE_PROTECT};
+use sys::userfaultfd::{feature, OpenError, Userfaultfd, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
 use crate::events::Events;
+use crate::halt::Halt;
 use crate::mappings::Mappings;
 use crate::reclaim::Hand;
 use crate::staging::Staging;
@@ -20,6 +21,8 @@ use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
+/// Pages brought in last that are remembered: more than handlers can bring in while an event waits to be applied.
+const ARRIVALS: usize = 1024;
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
 
@@ -79,7 +82,11 @@ pub struct Pager {
     pub(crate) resident: AtomicU64,
     /// When each handler began its present fault, 0 when idle.
     pub(crate) busy_since: [AtomicU64; HANDLERS_MAX],
-    pub(crate) has_fork_events: bool,
+    /// Reclaim workers that run.
+    pub(crate) workers: AtomicU32,
+    pub(crate) halt: Halt,
+    pub(crate) arrivals: [AtomicUsize; ARRIVALS],
+    pub(crate) arrival_turn: AtomicU32,
 }
 
 impl Pager {
@@ -124,7 +131,10 @@ impl Pager {
             shared_discount: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX],
-            has_fork_events: features & feature::EVENT_FORK != 0,
+            workers: AtomicU32::new(0),
+            halt: Halt::default(),
+            arrivals: [const { AtomicUsize::new(0) }; ARRIVALS],
+            arrival_turn: AtomicU32::new(0),
             config,
             accounts,
         })
@@ -162,19 +172,11 @@ impl Pager {
 
     /// Applies the events read so far.
     pub(crate) fn apply_events(&self) {
-        self.events.apply(|event| match event {
-            Message::Remove { start, end } => self.forget_range(start, end),
-            Message::Unmap { start, end } => {
-                self.forget_range(start, end);
-                self.mappings.lock().expect("no panic while held").forget(start, end);
-            }
-            Message::Remap { from, to, len } => self.move_range(from, to, len),
-            Message::Fault { .. } | Message::Fork { .. } => unreachable!("not queued"),
-        });
+        self.events.apply(|event| self.apply(event));
     }
 
     /// The program discarded `[start, end)`: it reads as zeroes from now on.
-    fn forget_range(&self, start: usize, end: usize) {
+    pub(crate) fn forget_range(&self, start: usize, end: usize) {
         self.table.for_each_busy(start, end, |base, block| {
             block.lock();
             let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
@@ -199,7 +201,7 @@ impl Pager {
     }
 
     /// mremap() moved `[from, from + len)` to `to`: what is stored or staged follows.
-    fn move_range(&self, from: usize, to: usize, len: usize) {
+    pub(crate) fn move_range(&self, from: usize, to: usize, len: usize) {
         self.mappings.lock().expect("no panic while held").forget(from, from + len);
         let mut buffer = [[0u8; PAGE_SIZE]; 1];
         self.table.for_each_busy(from, from + len, |base, block| {

@@ -49,7 +49,9 @@ enum Step {
 impl Pager {
     /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
     pub fn reclaim(&self) {
+        self.workers.fetch_add(1, Ordering::AcqRel);
         while !self.stopping.load(Ordering::Acquire) {
+            self.halt.park();
             let seen = self.pressure.load(Ordering::Acquire);
             if !self.reclaim_until_low() {
                 futex::wait(&self.pressure, seen, Some(50_000_000));
@@ -60,7 +62,7 @@ impl Pager {
     /// Works while there is something to do; false when there was nothing.
     fn reclaim_until_low(&self) -> bool {
         let mut worked = false;
-        while !self.stopping.load(Ordering::Acquire) {
+        while !self.stopping.load(Ordering::Acquire) && !self.halt.is_on() {
             let (total, low) = (self.measure(), self.low_water());
             let reserve = self.ready_reserve();
             let ready = self.staging.ready_pages();
@@ -114,6 +116,9 @@ impl Pager {
 
     /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
+        if self.halt.is_on() {
+            return false;
+        }
         if self.accounts.total() > self.low_water() && self.staging.ready_pages() > self.ready_reserve() {
             if let Some(slot) = self.staging.take_ready(1) {
                 self.staging.discard(slot);

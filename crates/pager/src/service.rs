@@ -82,7 +82,6 @@ impl Pager {
                         handler.pending[handler.waiting] = Some(fault);
                         handler.waiting += 1;
                     }
-                    Message::Fork { .. } => todo!(),
                     event => self.events.push(event),
                 }
             }
@@ -131,7 +130,7 @@ impl Pager {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
         // Only what was stored is worth bringing in early; first touches beyond the block may never come.
-        while left > 0 && at % BLOCK_PAGES == 0 {
+        while left > 0 && at.is_multiple_of(BLOCK_PAGES) {
             let Some(block) = self.table.find(at * PAGE_SIZE) else { break };
             if !block.try_lock() {
                 break;
@@ -310,11 +309,21 @@ impl Pager {
         }
     }
 
+    /// Puts one page at `at`; whether its frame was moved away (else copied or not needed). `None`: not now.
+    pub(crate) fn place_single(&self, at: usize, source: usize) -> Option<bool> {
+        match self.place(at, source, 1) {
+            Placed::Moved(_) => Some(true),
+            Placed::Copied | Placed::Lost => Some(false),
+            Placed::Again | Placed::NoMemory => None,
+        }
+    }
+
     /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
     fn place(&self, at: usize, source: usize, count: usize) -> Placed {
         // SAFETY: the source holds exactly the bytes that belong at `at`; present pages refuse.
         let progress = unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) };
         if progress.done > 0 || progress.stop.is_none() {
+            self.note_arrival(at, progress.done / PAGE_SIZE);
             return Placed::Moved(progress.done / PAGE_SIZE);
         }
         match progress.stop.expect("nothing was done") {
@@ -337,13 +346,17 @@ impl Pager {
             // SAFETY: as in `place`.
             let progress = unsafe { self.uffd.move_pages(at, source, PAGE_SIZE, true) };
             if progress.done == PAGE_SIZE {
+                self.note_arrival(at, 1);
                 return Placed::Moved(1);
             }
         }
         // SAFETY: as in `place`; copying works whatever the protection.
         let progress = unsafe { self.uffd.copy(at, source, PAGE_SIZE) };
         match progress.stop {
-            None => Placed::Copied,
+            None => {
+                self.note_arrival(at, 1);
+                Placed::Copied
+            }
             Some(Stop::Again) => Placed::Again,
             Some(Stop::NoMemory) => Placed::NoMemory,
             Some(_) => {

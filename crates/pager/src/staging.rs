@@ -217,8 +217,6 @@ pub struct Pages {
     pub first: usize,
     /// How many.
     pub count: usize,
-    /// Whether the kernel has yet to make them.
-    pub fresh: bool,
 }
 
 impl Purse {
@@ -232,7 +230,7 @@ impl Purse {
         if let Some(slot) = self.slot {
             let present = staging.present(slot);
             if let Some((first, count)) = runs(present).max_by_key(|(_, count)| *count) {
-                return Some(Pages { slot, first, count: count.min(wanted), fresh: false });
+                return Some(Pages { slot, first, count: count.min(wanted) });
             }
             staging.give(slot);
             self.slot = None;
@@ -246,7 +244,7 @@ impl Purse {
         // Only the pages asked for come into being, so that the purse holds no surplus.
         let count = wanted.min(ALL_PAGES.count_ones() as usize);
         staging.arrived(slot, span(0, count));
-        Some(Pages { slot, first: 0, count, fresh: true })
+        Some(Pages { slot, first: 0, count })
     }
 
     /// Notes that the first `count` of `pages` were moved away.
@@ -279,14 +277,14 @@ mod tests {
         assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
         let mut purse = Purse::new();
         let pages = purse.pages(&staging, 3).unwrap();
-        assert_eq!((pages.slot, pages.first, pages.count, pages.fresh), (a, 4, 3, false));
+        assert_eq!((pages.slot, pages.first, pages.count), (a, 4, 3));
         purse.spend(&staging, pages, 3);
         let pages = purse.pages(&staging, 3).unwrap();
         assert_eq!((pages.first, pages.count), (7, 1));
         purse.spend(&staging, pages, 1);
         assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
         let pages = purse.pages(&staging, 16).unwrap();
-        assert!(pages.fresh && pages.count == 16);
+        assert_eq!(pages.count, 16);
         purse.empty_out(&staging);
         let (b, c) = (staging.take_ready(1), staging.take_empty());
         assert!(b.is_some() && c.is_some() && b != c && staging.take_empty().is_none());

@@ -81,11 +81,6 @@ impl Block {
         futex::unlock_bits(&self.word);
     }
 
-    /// Frees the lock whoever held it: for a forked child, where the holder does not exist.
-    pub fn break_lock(&self) {
-        self.word.fetch_and(!3, Ordering::Relaxed);
-    }
-
     /// Whether `flag` is set.
     pub fn has(&self, flag: u32) -> bool {
         self.word.load(Ordering::Relaxed) & flag != 0

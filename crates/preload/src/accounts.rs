@@ -49,11 +49,6 @@ impl Ledgered {
         &self.ledger
     }
 
-    /// The connection.
-    pub fn socket(&self) -> i32 {
-        self.socket
-    }
-
     /// This process's slot.
     pub fn slot(&self) -> &'static Slot {
         self.ledger.slot(self.index)
@@ -64,12 +59,11 @@ impl Ledgered {
         let _ = wire::send(self.socket, &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
-    /// Sleeps; ends the process when the supervisor is gone: nobody would hold the tree to its budget, or report.
-    pub fn wait(&self, ns: u64) {
+    /// Ends the process when the supervisor is gone: nobody would hold the tree to its budget, or report.
+    pub fn end_if_alone(&self) {
         let mut poll = libc::pollfd { fd: self.socket, events: 0, revents: 0 };
-        let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
-        // SAFETY: one valid pollfd and time, no mask.
-        let ready = unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
+        // SAFETY: one valid pollfd.
+        let ready = unsafe { libc::poll(&mut poll, 1, 0) };
         if ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
             // SAFETY: plain system calls.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };

@@ -77,7 +77,7 @@ impl State {
 
     fn big(&mut self, layout: Layout) -> *mut u8 {
         let len = layout.size().next_multiple_of(PAGE_SIZE);
-        let fits = |block: &&mut (usize, usize)| block.1 == len && block.0 % layout.align() == 0;
+        let fits = |block: &&mut (usize, usize)| block.1 == len && block.0.is_multiple_of(layout.align());
         if let Some(block) = self.large.iter_mut().find(fits) {
             let at = block.0;
             *block = (0, 0);

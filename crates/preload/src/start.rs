@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{house, PAGE_SIZE};
 
-use crate::warden;
-
-/// Name of the environment variable that holds the supervisor's socket. Without it this object does nothing.
-pub const SOCKET_VARIABLE: &str = "UZSWAP_SOCKET";
+use crate::{fork, warden};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
@@ -24,6 +21,7 @@ static OBJECT_COUNT: AtomicUsize = AtomicUsize::new(0);
 static TLS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
+    // Without a supervisor's socket this object does nothing.
     // SAFETY: a terminated name; the environment is not changed by others while constructors run.
     let socket = unsafe { libc::getenv(c"UZSWAP_SOCKET".as_ptr()) };
     if socket.is_null() || !open_house() {
@@ -34,6 +32,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     TLS.store(thread::own_thread_pointer(), Ordering::Relaxed);
     // SAFETY: getenv answers a terminated string.
     warden::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
+    fork::install();
     start_warden();
 }
 
@@ -44,8 +43,11 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 /// Starts the warden thread on memory of the house.
 pub fn start_warden() {
     let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return };
+    warden::set_alive(true);
     // SAFETY: the memory is the thread's for ever; the warden keeps to the rules for such threads.
-    let _ = unsafe { thread::spawn(memory, Files::Own, warden::run, 0) };
+    if unsafe { thread::spawn(memory, Files::Own, warden::run, 0) }.is_err() {
+        warden::set_alive(false);
+    }
 }
 
 /// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.
@@ -80,7 +82,7 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
         (info.dlpi_addr as usize, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize))
     };
     let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let span = loads.fold(usize::MAX..0, |span: Range<usize>, header| {
+    let span = loads.fold(Range { start: usize::MAX, end: 0 }, |span: Range<usize>, header| {
         let start = base + header.p_vaddr as usize;
         span.start.min(start)..span.end.max(start + header.p_memsz as usize)
     });

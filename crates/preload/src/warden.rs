@@ -2,17 +2,17 @@
 //! when memory gets tight.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files, THREAD_BYTES};
-use sys::{house, PAGE_SIZE};
+use sys::{futex, house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::{JoinError, Ledgered};
-use crate::start;
+use crate::{fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -33,8 +33,50 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }
 
+static ALIVE: AtomicBool = AtomicBool::new(false);
+/// The warden sleeps on this, so that a fork need not wait for its next look.
+static NUDGE: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there is a warden to answer requests.
+pub fn is_alive() -> bool {
+    ALIVE.load(Ordering::Acquire)
+}
+
+/// Notes that a warden is being started, or could not be.
+pub fn set_alive(alive: bool) {
+    ALIVE.store(alive, Ordering::Release);
+}
+
+/// Wakes the warden.
+pub fn nudge() {
+    NUDGE.fetch_add(1, Ordering::Release);
+    futex::wake(&NUDGE, 1);
+}
+
+/// In a forked child: there is no warden and no pager any more.
+pub fn forget() {
+    set_alive(false);
+    PAGER.store(std::ptr::null_mut(), Ordering::Release);
+    HANDLERS.store(0, Ordering::Release);
+}
+
+/// Sleeps between looks; answers a halt.
+fn sleep(accounts: &Ledgered, ns: u64) {
+    let seen = NUDGE.load(Ordering::Acquire);
+    fork::answer_halt();
+    futex::wait(&NUDGE, seen, Some(ns));
+    fork::answer_halt();
+    accounts.end_if_alone();
+}
+
 /// The thread.
 pub extern "C" fn run(_argument: usize) {
+    live();
+    // Nobody answers requests any more, so nobody may wait for answers.
+    set_alive(false);
+}
+
+fn live() {
     thread::close_all_files();
     thread::name(c"uzswap");
     let accounts: &'static Ledgered = match Ledgered::join(SOCKET.get().map_or(&[], Vec::as_slice)) {
@@ -66,7 +108,7 @@ fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
             return;
         }
         let room = tight.saturating_sub(total);
-        accounts.wait((room / TOUCH_BYTES_PER_NS).clamp(1_000_000, 100_000_000));
+        sleep(accounts, (room / TOUCH_BYTES_PER_NS).clamp(1_000_000, 100_000_000));
     }
 }
 
@@ -131,6 +173,9 @@ fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     loop {
         let (_, next_ns) = pager.watch(&mut watch);
-        accounts.wait(next_ns);
+        if fork::has_forked() {
+            pager.measure_shared(&mut watch);
+        }
+        sleep(accounts, next_ns);
     }
 }

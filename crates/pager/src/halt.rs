@@ -1,0 +1,207 @@
+//! Halting: everything is brought in and nothing is registered, so that the process is as if it had no pager.
+//!
+//! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads it does not have,
+//! and for good before the program takes away what a pager needs (a seccomp filter for all threads, mlockall).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sys::userfaultfd::{Message, Stop, Userfaultfd};
+use sys::{futex, thread, PAGE_SIZE};
+use zswap::Keep;
+
+use crate::accounts::Count;
+use crate::pager::{drop_slot_if_unused, lock_settled, Pager, GROUP};
+use crate::staging::Purse;
+use crate::table::{span, Block, PageState, BLOCK_PAGES};
+
+const RUNNING: u32 = 0;
+const HALTING: u32 = 1;
+
+/// Whether reclaim workers are to stand still, and how many do.
+#[derive(Debug, Default)]
+pub struct Halt {
+    state: AtomicU32,
+    parked: AtomicU32,
+}
+
+impl Halt {
+    /// Whether a halt is on.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state.load(Ordering::Acquire) != RUNNING
+    }
+
+    /// Stands still while the halt lasts. Called by workers where they hold nothing.
+    pub(crate) fn park(&self) {
+        if !self.is_on() {
+            return;
+        }
+        self.parked.fetch_add(1, Ordering::AcqRel);
+        while self.is_on() {
+            futex::wait(&self.state, HALTING, Some(10_000_000));
+        }
+        self.parked.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Pager {
+    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is being served. Call
+    /// from a pager thread that is no worker and no handler.
+    pub fn halt(&self) {
+        self.halt.state.store(HALTING, Ordering::Release);
+        while self.halt.parked.load(Ordering::Acquire) < self.workers.load(Ordering::Acquire) {
+            self.wake_workers();
+            thread::sleep_ns(20_000);
+        }
+        let mut purse = Purse::new();
+        let mut brought = 0;
+        loop {
+            let before = brought;
+            let mut busy = false;
+            self.table.for_each_busy(0, 1 << 47, |base, block| {
+                busy = true;
+                brought += self.bring_in(&mut purse, base, block);
+            });
+            if !busy {
+                break;
+            }
+            if brought == before {
+                thread::sleep_ns(50_000);
+            }
+        }
+        purse.empty_out(&self.staging);
+        self.accounts.add(Count::BroughtIn, brought as u64);
+        self.mappings.lock().expect("no panic while held").unregister_all(&self.uffd);
+        while self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0) || self.events.pending()
+        {
+            thread::sleep_ns(10_000);
+        }
+        // Nothing waits for compression any more; the pages go back to the system.
+        while let Some(slot) = self.staging.oldest() {
+            self.staging.give(slot);
+        }
+        while let Some(slot) = self.staging.take_ready(1) {
+            self.staging.discard(slot);
+            self.staging.give(slot);
+        }
+        self.measure();
+    }
+
+    /// Goes on after a halt.
+    pub fn go_on(&self) {
+        self.halt.state.store(RUNNING, Ordering::Release);
+        futex::wake(&self.halt.state, i32::MAX);
+        self.refresh_mappings();
+    }
+
+    /// Brings a block's pages in; answers how many. What an event is in the way of is left for another round.
+    fn bring_in(&self, purse: &mut Purse, base: usize, block: &Block) -> usize {
+        lock_settled(block);
+        let mut brought = 0;
+        for index in 0..BLOCK_PAGES {
+            let (at, state) = (base + index * PAGE_SIZE, block.state(index));
+            let Some(epoch) = self.events.epoch() else { break };
+            let slot = block.slot();
+            let (source, pages) = match state {
+                PageState::Kernel => continue,
+                PageState::Staged => (self.staging.address(slot, index), None),
+                PageState::Stored => {
+                    let Some(pages) = purse.pages(&self.staging, 1) else { break };
+                    let source = self.staging.address(pages.slot, pages.first);
+                    // SAFETY: the purse's page belongs to this thread.
+                    let page = unsafe { &mut *(source as *mut [u8; PAGE_SIZE]) };
+                    let key = (at / PAGE_SIZE) as u64;
+                    if let Err(error) = self.store.load(GROUP, key, &mut [page], Keep::Shared) {
+                        self.fatal(format_args!("page {at:#x} is lost: {error}"));
+                    }
+                    (source, Some(pages))
+                }
+            };
+            let Some(_moving) = self.events.moving(epoch) else { break };
+            let Some(moved) = self.place_single(at, source) else { break };
+            match pages {
+                None => {
+                    if moved {
+                        self.staging.left(slot, span(index, 1));
+                    }
+                }
+                Some(pages) => {
+                    if moved {
+                        purse.spend(&self.staging, pages, 1);
+                    }
+                    self.store.invalidate(GROUP, (at / PAGE_SIZE) as u64, 1);
+                }
+            }
+            block.change(span(index, 1), state, PageState::Kernel);
+            brought += 1;
+        }
+        drop_slot_if_unused(block);
+        block.unlock();
+        brought
+    }
+
+    /// A fork went past the library's fork handlers: the child's memory lacks what is evicted here. Give it all of
+    /// that, and poison what came in since the fork and might be missing there: a child of this kind gets its bytes or
+    /// SIGBUS, never zeroes.
+    pub(crate) fn foster(&self, descriptor: i32) {
+        let child = Userfaultfd::from_descriptor(descriptor);
+        let mut page = [0u8; PAGE_SIZE];
+        self.table.for_each_busy(0, 1 << 47, |base, block| {
+            lock_settled(block);
+            for index in 0..BLOCK_PAGES {
+                let at = base + index * PAGE_SIZE;
+                match block.state(index) {
+                    PageState::Kernel => continue,
+                    PageState::Staged => {
+                        // SAFETY: staged pages stay until the block's lock is released.
+                        page =
+                            unsafe { *(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
+                    }
+                    PageState::Stored => {
+                        let key = (at / PAGE_SIZE) as u64;
+                        if let Err(error) = self.store.load(GROUP, key, &mut [&mut page], Keep::Shared) {
+                            self.fatal(format_args!("page {at:#x} is lost: {error}"));
+                        }
+                    }
+                }
+                for _ in 0..1000 {
+                    // SAFETY: fills a missing page of the child with its own content.
+                    match unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) }.stop {
+                        Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                        _ => break,
+                    }
+                }
+            }
+            block.unlock();
+        });
+        for entry in &self.arrivals {
+            let at = entry.load(Ordering::Relaxed);
+            if at != 0 {
+                child.poison(at, PAGE_SIZE);
+            }
+        }
+        self.accounts.add(Count::Forks, 1);
+        child.close();
+    }
+
+    /// Remembers pages that came in a moment ago, for [`Pager::foster`].
+    pub(crate) fn note_arrival(&self, at: usize, pages: usize) {
+        for page in 0..pages {
+            let turn = self.arrival_turn.fetch_add(1, Ordering::Relaxed) as usize % self.arrivals.len();
+            self.arrivals[turn].store(at + page * PAGE_SIZE, Ordering::Relaxed);
+        }
+    }
+
+    /// Applies an event that is no fault.
+    pub(crate) fn apply(&self, event: Message) {
+        match event {
+            Message::Remove { start, end } => self.forget_range(start, end),
+            Message::Unmap { start, end } => {
+                self.forget_range(start, end);
+                self.mappings.lock().expect("no panic while held").forget(start, end);
+            }
+            Message::Remap { from, to, len } => self.move_range(from, to, len),
+            Message::Fork { descriptor } => self.foster(descriptor),
+            Message::Fault { .. } => unreachable!("faults are not queued"),
+        }
+    }
+}
