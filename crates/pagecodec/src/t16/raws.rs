@@ -30,7 +30,10 @@ pub(crate) fn refer(work: &mut Work, page: &PageWords) {
     // In descending order, so that the first of a bucket is stored last. The table need not be cleared: only buckets
     // stored to are read.
     let mut store = |number: usize, winner: u8| {
-        let word = word(page, usize::from(work.raw_places[number]) % WORDS);
+        // Volatile for the same reason as below.
+        // SAFETY: one of the places.
+        let place = unsafe { std::ptr::read_volatile(&work.raw_places[number]) };
+        let word = word(page, usize::from(place) % WORDS);
         let bucket = bucket(word);
         work.all_raws[number] = word;
         work.raw_buckets[number] = bucket as u16;
@@ -50,7 +53,10 @@ pub(crate) fn refer(work: &mut Work, page: &PageWords) {
         let first = 64 * chunk;
         let mut set = 0u64;
         for number in first..len.min(first + 64) {
-            let winner = work.raw_winners[usize::from(work.raw_buckets[number]) % BUCKETS];
+            let winner = &work.raw_winners[usize::from(work.raw_buckets[number]) % BUCKETS];
+            // Volatile, or the compiler makes gathers of it, which cost more than the loads.
+            // SAFETY: a byte of the table.
+            let winner = unsafe { std::ptr::read_volatile(winner) };
             // No branches: whether a word repeats cannot be foreseen.
             let same = words[usize::from(winner)] == words[number];
             let earlier = usize::from(winner) < number;

@@ -207,9 +207,10 @@ fn share_lines(work: &mut Work) {
         work.line_winners[usize::from(buckets.0[line])] = line as u8;
     }
     let mut winners = Aligned([0u8; LINES]);
-    through_memory(&mut winners);
-    for line in 0..LINES {
-        winners.0[line] = work.line_winners[usize::from(buckets.0[line])];
+    for (winner, bucket) in winners.0.iter_mut().zip(&buckets.0) {
+        // Volatile, as the compiler would else gather bytes in vectors, one slow insertion each.
+        // SAFETY: bytes of the arrays.
+        unsafe { std::ptr::write_volatile(winner, work.line_winners[usize::from(*bucket)]) };
     }
     through_memory(&mut winners);
     // SAFETY: 64 bytes each.
