@@ -67,7 +67,21 @@ impl Encoder {
     /// [`EncodeError::TooManyRaw`].
     #[inline]
     pub fn plan(&mut self, page: &[u8; PAGE_SIZE], unfit_max: usize) -> Result<Plan, EncodeError> {
-        let unfit = self.analyse(page);
+        self.plan_ahead(page, unfit_max, page)
+    }
+
+    /// Like [`Encoder::plan`], and fetches `next`, the page that will be planned after this one, from memory meanwhile.
+    ///
+    /// # Errors
+    /// [`EncodeError::TooManyRaw`].
+    #[inline]
+    pub fn plan_ahead(
+        &mut self,
+        page: &[u8; PAGE_SIZE],
+        unfit_max: usize,
+        next: &[u8; PAGE_SIZE],
+    ) -> Result<Plan, EncodeError> {
+        let unfit = self.analyse(page, next);
         if unfit > unfit_max {
             return Err(EncodeError::TooManyRaw(unfit));
         }
@@ -97,15 +111,18 @@ impl Encoder {
     }
 
     #[inline]
-    fn analyse(&mut self, page: &[u8; PAGE_SIZE]) -> usize {
+    fn analyse(&mut self, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
         match self.isa {
             // SAFETY: the machine has the features: `with_isa` has checked.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page) },
+            Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page, next) },
             // SAFETY: the same.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::analyse(&mut self.work, page) },
-            _ => portable::analyse(&mut self.work, page),
+            Isa::Avx2 => unsafe { avx2::analyse(&mut self.work, page, next) },
+            _ => {
+                prefetch(next);
+                portable::analyse(&mut self.work, page)
+            }
         }
     }
 
@@ -145,10 +162,8 @@ impl Encoder {
     ) {
         assert!(pages.len() == outs.len() && pages.len() == results.len());
         for (at, (out, result)) in outs.iter_mut().zip(results).enumerate() {
-            if let Some(next) = pages.get(at + 1) {
-                prefetch(*next);
-            }
-            *result = self.encode(pages[at], out);
+            let next = pages.get(at + 1).copied().unwrap_or(pages[at]);
+            *result = self.plan_ahead(pages[at], WORDS, next).and_then(|_| self.write(out));
         }
     }
 }

@@ -70,7 +70,7 @@ pub fn decode_batch(
 }
 
 /// Asks for the bytes of an object that will be decoded soon.
-#[inline]
+#[inline(always)]
 pub fn prefetch(object: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in object.chunks(64) {

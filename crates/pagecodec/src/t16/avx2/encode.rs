@@ -7,11 +7,12 @@ use crate::t16::format::{page_words, LINES, PAGE_SIZE, TAG_RAW, WORDS};
 use crate::t16::select::select;
 use crate::t16::templates::{hash8, Templates, NO_TAG};
 use crate::t16::work::Work;
-use crate::t16::{portable, raws};
+use crate::t16::{portable, prefetch, raws};
 
-/// First half of the encoder; see the portable one.
+/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
+/// would hold up everything else.
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
     select(&mut work.templates, page_words(page));
     let mut tags = Aligned([[0u8; WORDS]; 2]);
     let [exact, prefix] = &mut tags.0;
@@ -26,9 +27,9 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
         }
     }
     if templates.rotated_prefix.is_some() || templates.rotated_wide.is_some() {
-        assign::<true>(work, page, &tags.0[0], &tags.0[1])
+        assign::<true>(work, page, &tags.0[0], &tags.0[1], next)
     } else {
-        assign::<false>(work, page, &tags.0[0], &tags.0[1])
+        assign::<false>(work, page, &tags.0[0], &tags.0[1], next)
     }
 }
 
@@ -49,6 +50,7 @@ fn assign<const ROTATES: bool>(
     page: &[u8; PAGE_SIZE],
     exact: &[u8; WORDS],
     prefix: &[u8; WORDS],
+    next: &[u8; PAGE_SIZE],
 ) -> usize {
     let templates = &work.templates;
     let planes = Planes::new(&templates.values);
@@ -80,6 +82,7 @@ fn assign<const ROTATES: bool>(
     let mut line_shifts = Aligned([0u8; 32]);
     let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
     for block in 0..LINES / 4 {
+        prefetch(&next[256 * block..256 * (block + 1)]);
         // SAFETY: 128 times 32 bytes of a page, sixteen times 32 of 512 tags.
         let (words, exact, prefix) = unsafe {
             let words: [__m256i; 8] =

@@ -9,18 +9,19 @@ use super::{
 use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::Work;
-use crate::t16::{portable, raws};
+use crate::t16::{portable, prefetch, raws};
 
-/// First half of the encoder; see the portable one.
+/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
+/// would hold up everything else.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
-pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
     select(&mut work.templates, page);
     if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
-        assign::<true>(work, page)
+        assign::<true>(work, page, next)
     } else {
-        assign::<false>(work, page)
+        assign::<false>(work, page, next)
     }
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
-fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
     let templates = &work.templates;
     let exact_tags = Table::load(&templates.exact_tags);
     let prefix_tags = Table::load(&templates.prefix_tags);
@@ -64,6 +65,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize
 
     let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
     for block in 0..LINES / 8 {
+        prefetch(&next[512 * block..512 * (block + 1)]);
         // SAFETY: 64 times 64 bytes of a page.
         let words: [__m512i; 8] = std::array::from_fn(|line| unsafe {
             _mm512_loadu_si512(page.as_ptr().add(512 * block + 64 * line).cast())
