@@ -1,6 +1,8 @@
 //! The uzswap program.
 
+mod bench;
 mod embedded;
+mod pages;
 mod run;
 mod size;
 
@@ -26,12 +28,20 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Arguments),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Capture, compress and decompress pages of memory
+    #[command(subcommand)]
+    Pages(pages::Pages),
 }
 
 fn main() {
     let arguments = Arguments::parse();
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
+        Verb::Bench(bench) => bench.run().map(|()| 0),
+        Verb::Pages(pages) => pages.run().map(|()| 0),
     };
     match result {
         Ok(status) => std::process::exit(status),

@@ -174,9 +174,8 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
     let full = all[0].1;
     // The slowest thread of each round; the median of the rounds.
     let figure = |of: fn(&Passes) -> &Vec<f64>| {
-        let slowest = (0..case.rounds).map(|round| {
-            all.iter().map(|(passes, _)| of(passes)[round]).fold(0.0, f64::max)
-        });
+        let slowest =
+            (0..case.rounds).map(|round| all.iter().map(|(passes, _)| of(passes)[round]).fold(0.0, f64::max));
         quantile(&mut slowest.collect::<Vec<_>>(), 0.5)
     };
     let mut calls: Vec<f64> = all.iter().flat_map(|(passes, _)| passes.calls.iter().copied()).collect();
@@ -230,7 +229,7 @@ impl Worker<'_> {
         // The first round warms up, and fills the pool for steady traffic; its figures are not kept.
         for round in 0..=self.case.rounds {
             let fill = round == 0 || self.case.growing;
-            let lag = if fill { usize::MAX } else { LAG };
+            let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
             let last = round == self.case.rounds;
             let (mut compress, mut decompress, mut store, mut load) = (0, 0, 0, 0);
             if fill {
@@ -282,7 +281,7 @@ impl Worker<'_> {
             }
             if round > 0 {
                 let pages = self.pages.len() as f64;
-                let out = if fill { pages } else { pages - (lag.min(order.len()) * self.call_pages) as f64 };
+                let out = if fill { pages } else { pages - (lag * self.call_pages) as f64 };
                 passes.compress.push(compress as f64 / out);
                 passes.store.push(store as f64 / out);
                 passes.decompress.push(decompress as f64 / pages);
@@ -305,8 +304,7 @@ impl Worker<'_> {
         let range = self.range(call);
         let (at, len) = (range.start, range.len());
         let mut stored = Ok(());
-        let time =
-            timed(|| stored = self.pool.store(self.group(), (self.first + at) as u64, &refs[range]));
+        let time = timed(|| stored = self.pool.store(self.group(), (self.first + at) as u64, &refs[range]));
         if keep {
             calls.push(time as f64 / len as f64);
         }
@@ -320,8 +318,7 @@ impl Worker<'_> {
         let at = range.start;
         let mut loaded = Ok(());
         let key = (self.first + at) as u64;
-        let time =
-            timed(|| loaded = self.pool.load(self.group(), key, &mut slots[range], Keep::Exclusive));
+        let time = timed(|| loaded = self.pool.load(self.group(), key, &mut slots[range], Keep::Exclusive));
         loaded.map_err(|_| self.wrong(at))?;
         Ok(time)
     }

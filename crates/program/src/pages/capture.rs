@@ -1,0 +1,164 @@
+//! `uzswap pages capture`: the memory of a live process, as a corpus.
+//!
+//! The process runs on meanwhile, so a page may be of a moment between two of its writes; for compressing that makes
+//! no difference.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use uzswap::PAGE_SIZE;
+
+/// Arguments of `uzswap pages capture`.
+#[derive(Debug, clap::Args)]
+pub struct CaptureArgs {
+    /// The process. Its user's rights, or CAP_SYS_PTRACE, are needed.
+    #[arg(long)]
+    pid: u32,
+    /// Where to; written anew.
+    #[arg(short, long)]
+    output: PathBuf,
+    /// At most so many pages.
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    max_pages: u64,
+}
+
+/// One private mapping whose pages may be anonymous.
+struct Range {
+    start: u64,
+    end: u64,
+}
+
+/// What was written.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Captured {
+    pages: u64,
+    runs: u64,
+    zero_pages: u64,
+}
+
+/// Pages looked at with one read.
+const CHUNK_PAGES: usize = 256;
+
+impl CaptureArgs {
+    pub fn run(&self) -> Result<()> {
+        let output = File::create(&self.output).with_context(|| self.output.display().to_string())?;
+        let mut output = BufWriter::with_capacity(1 << 20, output);
+        let captured = capture(self.pid, self.max_pages, &mut output)?;
+        output.flush()?;
+        println!(
+            "{} pages in {} runs of neighbours; {} zero pages left out",
+            captured.pages, captured.runs, captured.zero_pages
+        );
+        Ok(())
+    }
+}
+
+/// Writes the non-zero anonymous pages of a process in address order.
+fn capture(pid: u32, max_pages: u64, output: &mut dyn Write) -> Result<Captured> {
+    let open = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        File::open(&path).context(path)
+    };
+    let maps =
+        std::fs::read_to_string(format!("/proc/{pid}/maps")).with_context(|| format!("/proc/{pid}/maps"))?;
+    let (pagemap, memory) = (open("pagemap")?, open("mem")?);
+    let mut captured = Captured::default();
+    let mut last = 0;
+    for range in private_ranges(&maps) {
+        let mut at = range.start;
+        while at < range.end && captured.pages < max_pages {
+            let pages = ((range.end - at) / PAGE_SIZE as u64).min(CHUNK_PAGES as u64) as usize;
+            let mut entries = [[0; 8]; CHUNK_PAGES];
+            let entries = &mut entries[..pages];
+            if pagemap.read_exact_at(entries.as_flattened_mut(), at / PAGE_SIZE as u64 * 8).is_err() {
+                // The mapping went meanwhile.
+                break;
+            }
+            for entry in entries {
+                let mut page = [0; PAGE_SIZE];
+                let wanted = is_anonymous(u64::from_le_bytes(*entry)) && captured.pages < max_pages;
+                if wanted && memory.read_exact_at(&mut page, at).is_ok() {
+                    if page == [0; PAGE_SIZE] {
+                        captured.zero_pages += 1;
+                    } else {
+                        output.write_all(&page)?;
+                        captured.pages += 1;
+                        captured.runs += u64::from(captured.pages == 1 || last + PAGE_SIZE as u64 != at);
+                        last = at;
+                    }
+                }
+                at += PAGE_SIZE as u64;
+            }
+        }
+    }
+    Ok(captured)
+}
+
+/// Present, neither of a file nor shared: bits 63 and 61 of an entry of /proc/PID/pagemap.
+fn is_anonymous(entry: u64) -> bool {
+    entry >> 63 == 1 && entry >> 61 & 1 == 0
+}
+
+/// Readable, writable, private mappings from the text of /proc/PID/maps.
+fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
+    maps.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (addresses, rights) = (fields.next()?, fields.next()?);
+        let (start, end) = addresses.split_once('-')?;
+        let range =
+            Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? };
+        rights.starts_with("rw").then_some(())?;
+        rights.ends_with('p').then_some(range)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_writable_mappings_are_looked_at() {
+        let maps = "00400000-00401000 r-xp 00000000 fe:00 12 /bin/x\n\
+                    00601000-00603000 rw-p 00001000 fe:00 12 /bin/x\n\
+                    7f0000000000-7f0000004000 rw-p 00000000 00:00 0 \n\
+                    7f1000000000-7f1000004000 rw-s 00000000 00:01 5 /dev/zero\n";
+        let ranges: Vec<_> = private_ranges(maps).map(|range| (range.start, range.end)).collect();
+        assert_eq!(ranges, [(0x601000, 0x603000), (0x7f00_0000_0000, 0x7f00_0000_4000)]);
+    }
+
+    #[test]
+    fn this_process_s_own_pages_are_found() {
+        // A pattern nothing else has, in neighbouring pages with a zero page between.
+        let mut pattern = vec![0u8; 5 * PAGE_SIZE];
+        let first = pattern.as_ptr().align_offset(PAGE_SIZE);
+        for page in [0, 1, 3] {
+            let at = first + page * PAGE_SIZE;
+            pattern[at..at + PAGE_SIZE].chunks_exact_mut(8).for_each(|word| {
+                word.copy_from_slice(&(0x5EED_0000_C0DE_0000 + page as u64).to_le_bytes());
+            });
+        }
+        let mut output = Vec::new();
+        let captured = match capture(std::process::id(), u64::MAX, &mut output) {
+            Ok(captured) => captured,
+            Err(error) => {
+                println!("skipped, /proc cannot be read: {error}");
+                return;
+            }
+        };
+        assert_eq!(output.len() as u64, captured.pages * PAGE_SIZE as u64);
+        let word = |page: &[u8]| u64::from_le_bytes(page[..8].try_into().unwrap());
+        let found: Vec<(usize, u64)> = output
+            .chunks(PAGE_SIZE)
+            .enumerate()
+            .map(|(at, page)| (at, word(page)))
+            .filter(|(_, word)| word & !0xFFFF == 0x5EED_0000_C0DE_0000)
+            .collect();
+        assert_eq!(found.iter().map(|(_, word)| word & 0xFFFF).collect::<Vec<_>>(), [0, 1, 3]);
+        assert!(found[1].0 == found[0].0 + 1 && found[2].0 == found[1].0 + 1);
+        let few = capture(std::process::id(), 3, &mut Vec::new()).unwrap();
+        assert_eq!(few.pages, 3);
+    }
+}

@@ -1,0 +1,64 @@
+//! `uzswap pages`: files of pages, to try compressors on one's own memory.
+
+mod capture;
+mod files;
+
+use anyhow::Result;
+
+/// What to do with pages.
+#[derive(Debug, clap::Subcommand)]
+pub enum Pages {
+    /// Write the non-zero anonymous pages of a live process to a file, neighbours together.
+    Capture(capture::CaptureArgs),
+    /// Compress a file of raw pages to records: a little-endian u32 length and that many bytes, one record a unit, the
+    /// unit as it is when the length is the unit's.
+    Compress(files::FilesArgs),
+    /// Decompress what `compress` wrote.
+    Decompress(files::FilesArgs),
+}
+
+impl Pages {
+    /// Does it.
+    ///
+    /// # Errors
+    /// When a file or the process cannot be read, or a record is damaged.
+    pub fn run(&self) -> Result<()> {
+        match self {
+            Pages::Capture(args) => args.run(),
+            Pages::Compress(args) => args.compress(),
+            Pages::Decompress(args) => args.decompress(),
+        }
+    }
+}
+
+/// Parses a unit's size.
+///
+/// # Errors
+/// What it may be.
+pub fn unit_size(text: &str) -> Result<usize, String> {
+    let kib = text.to_ascii_lowercase();
+    let kib = kib.trim_end_matches("ib").trim_end_matches('b');
+    let bytes = match kib.strip_suffix('k') {
+        Some(kib) => kib.parse::<usize>().ok().and_then(|kib| kib.checked_mul(1024)),
+        None => kib.parse().ok(),
+    };
+    match bytes {
+        Some(bytes @ (4096 | 8192 | 16384 | 32768 | 65536)) => Ok(bytes),
+        _ => Err("a unit is 4K, 8K, 16K, 32K or 64K".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_two_up_to_64k() {
+        for (text, bytes) in [("4K", 4096), ("4096", 4096), ("16k", 16384), ("64KiB", 65536), ("8kb", 8192)] {
+            assert_eq!(unit_size(text), Ok(bytes));
+        }
+        for text in ["", "K", "5K", "128K", "4M", "-4K", "99999999999999999999K"] {
+            assert!(unit_size(text).is_err(), "{text}");
+        }
+    }
+}
