@@ -213,3 +213,32 @@ proptest! {
         check(&mut encoders(), &page, "mixture");
     }
 }
+
+/// Pages made to be long: nothing fits a template, while templates, distinct tag lines and references come on top.
+#[test]
+fn the_longest_objects_stay_within_the_bound() {
+    let mut encoders = encoders();
+    let mut longest = 0;
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        for (_, class) in CLASSES.iter().filter(|class| class.0.contains("random") || class.0.contains("raw"))
+        {
+            longest = longest.max(check(&mut encoders, &class(&mut random), "long").len());
+        }
+        // Sampled lines full of pairs, so that 13 templates are chosen; random words elsewhere, with a zero here and
+        // there, so that tag lines differ.
+        let mut page = [0; 4096];
+        let pool: [u64; 64] = std::array::from_fn(|_| random.next());
+        for (number, slot) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let line = number / 8;
+            let sampled = line % 4 == [0, 2, 1, 3][line / 4 % 4];
+            let word =
+                if sampled { pool[number % 64 / 2 % 12 + 12 * (seed as usize % 2)] } else { random.next() };
+            let zero = number % 8 == line % 8 && line % 3 == 0;
+            *slot = (if zero { 0 } else { word }).to_le_bytes();
+        }
+        longest = longest.max(check(&mut encoders, &page, "long").len());
+    }
+    println!("longest object: {longest} bytes");
+    assert!(longest > 4096 && longest <= 4096 + 340);
+}
