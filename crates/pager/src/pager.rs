@@ -84,6 +84,8 @@ pub struct Pager {
     pub(crate) busy_since: [AtomicU64; HANDLERS_MAX],
     /// Reclaim workers that run.
     pub(crate) workers: AtomicU32,
+    /// Workers that are awake.
+    pub(crate) working: AtomicU32,
     pub(crate) halt: Halt,
     pub(crate) arrivals: [AtomicUsize; ARRIVALS],
     pub(crate) arrival_turn: AtomicU32,
@@ -132,6 +134,7 @@ impl Pager {
             resident: AtomicU64::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX],
             workers: AtomicU32::new(0),
+            working: AtomicU32::new(0),
             halt: Halt::default(),
             arrivals: [const { AtomicUsize::new(0) }; ARRIVALS],
             arrival_turn: AtomicU32::new(0),

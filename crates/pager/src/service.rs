@@ -122,7 +122,11 @@ impl Pager {
         self.accounts.add(Count::Faults, 1);
         self.accounts.add(Count::FaultNs, ns);
         self.busy_since[handler.index].store(0, Ordering::Relaxed);
-        self.throttle();
+        if stream.window() == 1 && self.accounts.total() <= self.accounts.budget() {
+            self.restock();
+        } else {
+            self.throttle();
+        }
     }
 
     /// Brings in what is left of a stream's window behind the block of the fault.

@@ -35,7 +35,8 @@ impl Pager {
             watch.sizes = sizes;
             watch.refreshed_ns = now;
         }
-        if total > self.low_water() {
+        let (low, budget) = (self.low_water(), self.accounts.budget());
+        if total > low + (budget - low) / 2 {
             self.wake_workers();
         }
         self.report_stuck_faults(watch, now);

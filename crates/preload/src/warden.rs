@@ -142,7 +142,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     for cpu in &cpus[..cpu_count] {
         spawn(handler, *cpu)?;
     }
-    for index in 0..cpu_count.min(4) {
+    for index in 0..(cpu_count - 1).clamp(1, 4) {
         spawn(worker, index)?;
     }
     pager.refresh_mappings();
