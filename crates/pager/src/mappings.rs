@@ -87,10 +87,11 @@ impl Mappings {
         }
     }
 
-    /// The first mapping that ends behind `address`.
+    /// The first registered mapping that ends behind `address`.
     pub fn from(&self, address: usize) -> Option<Managed> {
         let index = self.current.partition_point(|mapping| mapping.end <= address);
-        self.current.get(index).copied()
+        // What is evicted from a mapping that is not registered would be found as zeroes.
+        self.current[index..].iter().find(|mapping| mapping.registered).copied()
     }
 }
 

@@ -280,6 +280,19 @@ impl Pager {
         }
     }
 
+    /// Whether a page is in a mapping registered with us and no change of mappings is under way. A mapping that was
+    /// replaced a moment ago is not ours although the list says so, until the event about its predecessor was read;
+    /// the kernel knows better. Asked with a move that cannot succeed, since its source is missing.
+    fn is_guarded(&self, at: usize) -> bool {
+        // SAFETY: nothing moves: the source page does not exist.
+        let progress = unsafe { self.uffd.move_pages(at, self.staging.hole(), PAGE_SIZE, false) };
+        match progress.stop {
+            Some(Stop::Hole | Stop::Exists) => true,
+            Some(_) => false,
+            None => panic!("a page moved out of nowhere"),
+        }
+    }
+
     /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
     fn evict(&self, slot: u32, base: usize, mask: u32) -> bool {
         let Ok(block) = self.table.block(base) else { return false };
@@ -300,10 +313,11 @@ impl Pager {
             }
             let (mut moved, mut busy) = (0, None);
             {
-                let Some(_moving) = self.events.moving(epoch) else {
+                let moving = self.events.moving(epoch);
+                if moving.is_none() || !self.is_guarded(base + wanted.trailing_zeros() as usize * PAGE_SIZE) {
                     block.unlock();
                     return false;
-                };
+                }
                 for (first, count) in runs(wanted) {
                     let (mut at, end) = (first, first + count);
                     while at < end {

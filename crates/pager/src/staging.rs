@@ -45,6 +45,7 @@ pub struct Staging {
     slots: Box<[Slot]>,
     lists: Mutex<Lists>,
     pages_max: usize,
+    hole: usize,
     /// Pages in all slots.
     pages: AtomicUsize,
     /// Pages in ready slots.
@@ -62,7 +63,8 @@ impl Staging {
     /// When the house is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
         let count = pages_max;
-        let base = house::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let base = house::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let hole = base + count * BLOCK_BYTES;
         let slots =
             (0..count).map(|_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) }).collect();
         // Full capacity now: nothing here allocates later.
@@ -74,12 +76,17 @@ impl Staging {
         };
         lists.empty.extend((0..count as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
-        Ok(Staging { base, slots, lists: Mutex::new(lists), pages_max, pages, ready, queued })
+        Ok(Staging { base, slots, lists: Mutex::new(lists), pages_max, hole, pages, ready, queued })
     }
 
     /// The range of all slots.
     pub fn range(&self) -> std::ops::Range<usize> {
-        self.base..self.base + self.slots.len() * BLOCK_BYTES
+        self.base..self.base + (self.slots.len() + 1) * BLOCK_BYTES
+    }
+
+    /// An address of the same mapping where no page ever is.
+    pub fn hole(&self) -> usize {
+        self.hole
     }
 
     /// Pages that may be here at once.
