@@ -14,8 +14,6 @@ pub struct Managed {
     pub start: usize,
     /// Behind the last byte.
     pub end: usize,
-    /// When it was first seen, in nanoseconds of the monotonic clock.
-    pub seen_ns: u64,
     registered: bool,
 }
 
@@ -40,13 +38,7 @@ impl Mappings {
     }
 
     /// Looks at the process's mappings again and registers new ones. `own` are ranges never to be touched.
-    pub fn refresh(
-        &mut self,
-        file: &ProcFile,
-        uffd: &Userfaultfd,
-        own: &[std::ops::Range<usize>],
-        now_ns: u64,
-    ) {
+    pub fn refresh(&mut self, file: &ProcFile, uffd: &Userfaultfd, own: &[std::ops::Range<usize>]) {
         let Mappings { current, next, buffer, refused_bytes } = self;
         next.clear();
         *refused_bytes = 0;
@@ -59,12 +51,12 @@ impl Mappings {
             // Own ranges are cut out; the kernel may have merged them with a neighbour of the program's.
             for range in own.iter().filter(|range| range.start < mapping.end && mapping.start < range.end) {
                 if range.start > at {
-                    add(current, &mut old, next, uffd, at, range.start, now_ns, refused_bytes);
+                    add(current, &mut old, next, uffd, at..range.start, refused_bytes);
                 }
                 at = range.end;
             }
             if at < mapping.end {
-                add(current, &mut old, next, uffd, at, mapping.end, now_ns, refused_bytes);
+                add(current, &mut old, next, uffd, at..mapping.end, refused_bytes);
             }
         });
         std::mem::swap(current, next);
@@ -100,31 +92,24 @@ fn is_pageable(mapping: &Mapping) -> bool {
     mapping.read && mapping.write && !mapping.execute && !mapping.shared && !mapping.file && !mapping.special
 }
 
-#[allow(clippy::too_many_arguments)] // one step of the loop above, kept apart only because it is used twice
+/// Adds a range to the list, registered.
 fn add(
     current: &[Managed],
     old: &mut usize,
     next: &mut Vec<Managed>,
     uffd: &Userfaultfd,
-    start: usize,
-    end: usize,
-    now_ns: u64,
+    range: std::ops::Range<usize>,
     refused_bytes: &mut usize,
 ) {
+    let (start, end) = (range.start, range.end);
     while *old < current.len() && current[*old].end <= start {
         *old += 1;
     }
-    let known = current.get(*old).filter(|known| known.start < end);
-    if let Some(known) = known.filter(|known| known.registered && known.start <= start && known.end >= end) {
-        next.push(Managed { start, end, ..*known });
-        return;
-    }
-    match uffd.register(start, end - start, MISSING) {
-        // A mapping that grew keeps its age: what is new in it faults through us anyway.
-        Ok(()) => {
-            let seen_ns = known.filter(|known| known.registered).map_or(now_ns, |known| known.seen_ns);
-            next.push(Managed { start, end, seen_ns, registered: true });
-        }
-        Err(_) => *refused_bytes += end - start,
+    let covers = |known: &&Managed| known.registered && known.start <= start && known.end >= end;
+    let is_registered = current.get(*old).filter(covers).is_some();
+    if is_registered || uffd.register(start, end - start, MISSING).is_ok() {
+        next.push(Managed { start, end, registered: true });
+    } else {
+        *refused_bytes += end - start;
     }
 }

@@ -170,7 +170,7 @@ impl Pager {
     /// Looks at the program's mappings again.
     pub fn refresh_mappings(&self) {
         let mut mappings = self.mappings.lock().expect("no panic while held");
-        mappings.refresh(&self.maps, &self.uffd, &self.config.own, sys::now_ns());
+        mappings.refresh(&self.maps, &self.uffd, &self.config.own);
     }
 
     /// Applies the events read so far.

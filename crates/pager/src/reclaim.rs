@@ -13,9 +13,6 @@ use crate::table::{
     runs, span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT, RECENT, STUBBORN,
 };
 
-/// A mapping seen for the first time is left alone for so long: an unmap event of its predecessor at the same address
-/// may still be on its way.
-const YOUNG_NS: u64 = 20_000_000;
 /// Ready pages kept in stock for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
@@ -73,7 +70,9 @@ impl Pager {
             turn += 1;
             if turn.is_multiple_of(8) {
                 total = self.measure();
-                if total > self.accounts.budget() && self.working.load(Ordering::Relaxed) < self.workers.load(Ordering::Relaxed) {
+                if total > self.accounts.budget()
+                    && self.working.load(Ordering::Relaxed) < self.workers.load(Ordering::Relaxed)
+                {
                     futex::wake(&self.pressure, 1);
                 }
             }
@@ -114,7 +113,8 @@ impl Pager {
     /// (p50 of random touches 15 us with a worker, 2-CPU VM, November 2026).
     pub(crate) fn restock(&self) {
         let low = self.low_water();
-        if self.staging.ready_pages() >= self.config.handlers || self.accounts.total() + self.headroom() < low {
+        if self.staging.ready_pages() >= self.config.handlers || self.accounts.total() + self.headroom() < low
+        {
             return;
         }
         for _ in 0..2 * RESTOCK_PAGES {
@@ -262,14 +262,9 @@ impl Pager {
 
     /// Fills the hand with the next present runs; false at the end of the address space.
     fn scan(&self, hand: &mut Hand) -> bool {
-        let now = sys::now_ns();
         loop {
             let mapping = self.mappings.lock().expect("no panic while held").from(hand.at);
             let Some(mapping) = mapping else { return false };
-            if now.saturating_sub(mapping.seen_ns) < YOUNG_NS {
-                hand.at = mapping.end;
-                continue;
-            }
             let start = hand.at.max(mapping.start);
             let (count, walked) = self.pagemap.present(start, mapping.end, &mut hand.runs);
             hand.at = walked.max(start + PAGE_SIZE);

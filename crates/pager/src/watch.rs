@@ -30,7 +30,7 @@ impl Pager {
         let sizes = procfs::sizes(self.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
         // A new or grown mapping shows in the sizes; one that replaced another of equal size is found a little later.
-        if (sizes != watch.sizes && stale_ns > 2_000_000) || stale_ns > 100_000_000 {
+        if (sizes != watch.sizes && stale_ns > 900_000) || stale_ns > 100_000_000 {
             self.refresh_mappings();
             watch.sizes = sizes;
             watch.refreshed_ns = now;
@@ -40,7 +40,17 @@ impl Pager {
             self.wake_workers();
         }
         self.report_stuck_faults(watch, now);
-        (total, if grown { 2_000_000 } else { 8_000_000 })
+        // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
+        (
+            total,
+            if grown && total > low {
+                1_000_000
+            } else if grown {
+                2_000_000
+            } else {
+                8_000_000
+            },
+        )
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {

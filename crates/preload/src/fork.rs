@@ -22,6 +22,10 @@ const HALTED: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(RUNNING);
 /// Held from prepare to parent or child: one fork at a time.
 static ONE: AtomicU32 = AtomicU32::new(0);
+/// Paging has ended for good.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+/// A seccomp filter may be in force in forked children.
+static FILTERED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" {
@@ -41,6 +45,21 @@ pub fn install() {
 /// Whether this process has forked or was forked: some of its pages may be shared.
 pub fn has_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
+}
+
+/// Ends paging in this process: everything is brought in, and its pager stands still from now on.
+pub fn stop_for_good(why: &'static str) {
+    if warden::is_alive() && !STOPPED.swap(true, Ordering::AcqRel) {
+        warden::remember_end(why);
+        halt_and_wait();
+        // The lock is kept: nobody lets the pager go on. Forks find it stopped.
+        futex::unlock_bits(&ONE);
+    }
+}
+
+/// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
+pub fn expect_filter() {
+    FILTERED.store(true, Ordering::Release);
 }
 
 /// Called by the warden between its looks: answers a halt that was asked for, and returns when it is over.
@@ -79,6 +98,10 @@ pub fn halt_and_wait() {
 }
 
 unsafe extern "C" fn prepare() {
+    if STOPPED.load(Ordering::Acquire) {
+        futex::lock_bits(&ONE);
+        return;
+    }
     halt_and_wait();
 }
 
@@ -88,6 +111,10 @@ unsafe extern "C" fn parent() {
 }
 
 fn release() {
+    if STOPPED.load(Ordering::Acquire) {
+        futex::unlock_bits(&ONE);
+        return;
+    }
     STATE.store(RUNNING, Ordering::Release);
     futex::wake(&STATE, i32::MAX);
     futex::unlock_bits(&ONE);
@@ -99,5 +126,7 @@ unsafe extern "C" fn child() {
     warden::forget();
     STATE.store(RUNNING, Ordering::Release);
     ONE.store(0, Ordering::Release);
-    start::start_warden();
+    if !STOPPED.load(Ordering::Acquire) && !FILTERED.load(Ordering::Acquire) {
+        start::start_warden();
+    }
 }

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod arena;
+mod calls;
 mod fork;
 mod start;
 mod warden;

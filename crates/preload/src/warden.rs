@@ -33,6 +33,8 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }
 
+static END: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static END_LEN: AtomicUsize = AtomicUsize::new(0);
 static ALIVE: AtomicBool = AtomicBool::new(false);
 /// The warden sleeps on this, so that a fork need not wait for its next look.
 static NUDGE: AtomicU32 = AtomicU32::new(0);
@@ -45,6 +47,12 @@ pub fn is_alive() -> bool {
 /// Notes that a warden is being started, or could not be.
 pub fn set_alive(alive: bool) {
     ALIVE.store(alive, Ordering::Release);
+}
+
+/// Says why paging ends in this process, once the warden gets to it.
+pub fn remember_end(why: &'static str) {
+    END.store(why.as_ptr().cast_mut(), Ordering::Relaxed);
+    END_LEN.store(why.len(), Ordering::Release);
 }
 
 /// Wakes the warden.
@@ -63,6 +71,16 @@ pub fn forget() {
 /// Sleeps between looks; answers a halt.
 fn sleep(accounts: &Ledgered, ns: u64) {
     let seen = NUDGE.load(Ordering::Acquire);
+    let len = END_LEN.swap(0, Ordering::AcqRel);
+    if len > 0 {
+        // SAFETY: set together with the length, from a string that lives for ever.
+        let why = unsafe { std::slice::from_raw_parts(END.load(Ordering::Relaxed), len) };
+        let why = std::str::from_utf8(why).unwrap_or("");
+        pager::Accounts::say(
+            accounts,
+            pager::FixedText::new(format_args!("paging ends here: {why}")).as_str(),
+        );
+    }
     fork::answer_halt();
     futex::wait(&NUDGE, seen, Some(ns));
     fork::answer_halt();

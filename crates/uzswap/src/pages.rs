@@ -100,7 +100,9 @@ pub fn compress(
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         let results = &mut results[..outputs.len()];
         context.compress(&mut CompressRequest { pages: &refs, unit_size, outputs: &mut outputs, results });
-        for ((unit, room), result) in source[..len].chunks(unit_size).zip(rooms.chunks(unit_size)).zip(results) {
+        for ((unit, room), result) in
+            source[..len].chunks(unit_size).zip(rooms.chunks(unit_size)).zip(results)
+        {
             let object = match *result {
                 Ok(len) if len > 0 && len < unit.len() => &room[..len],
                 Ok(_) | Err(UnitError::NoSpace) => unit,
@@ -149,8 +151,8 @@ pub fn decompress(
             totals.raw_units += 1;
             &object[..]
         } else {
-            let unit_len =
-                decompress_unit(&mut *context, &object[..len], &mut unit).ok_or(PagesError::Damaged(record))?;
+            let unit_len = decompress_unit(&mut *context, &object[..len], &mut unit)
+                .ok_or(PagesError::Damaged(record))?;
             match unit_len {
                 0 => {
                     totals.raw_units += 1;

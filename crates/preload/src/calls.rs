@@ -1,0 +1,142 @@
+//! Calls of the program that the pager wants to know of.
+//!
+//! Paging does not depend on these: what bypasses them is found by the kernel's events and by looking at the mappings.
+//! They make the pager learn early of large new mappings, and in time of what would take its footing away.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+
+use crate::{fork, warden};
+
+/// Mappings from this size on are announced.
+const LARGE_BYTES: usize = 512 * 1024;
+
+fn set_errno(answer: c_long) -> c_long {
+    if (-4095..0).contains(&answer) {
+        // SAFETY: the calling thread is the program's, with an errno of its own.
+        unsafe { *libc::__errno_location() = -answer as i32 };
+        return -1;
+    }
+    answer
+}
+
+/// mmap(2): a large private mapping is registered before it can fill unseen.
+///
+/// # Safety
+/// As mmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's arguments, unchanged.
+    let answer = unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, file, offset) };
+    if answer != -1 && len >= LARGE_BYTES && flags & libc::MAP_ANONYMOUS != 0 && warden::pager().is_some() {
+        warden::nudge();
+    }
+    answer as *mut c_void
+}
+
+/// mmap64: the same on 64-bit machines.
+///
+/// # Safety
+/// As mmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { mmap(address, len, protection, flags, file, offset) }
+}
+
+/// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.
+///
+/// # Safety
+/// As mlockall(2).
+#[no_mangle]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    fork::stop_for_good("mlockall() was called");
+    // SAFETY: the caller's argument, unchanged.
+    unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+}
+
+/// prctl(2): a seccomp filter set this way binds the calling thread alone; paging goes on, but children of that thread
+/// inherit the filter, so a fork brings everything in and they run unmanaged.
+///
+/// # Safety
+/// As prctl(2).
+#[no_mangle]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        fork::expect_filter();
+    }
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int }
+}
+
+/// syscall(2): seccomp(2) has no wrapper of its own and comes this way. A filter for all threads would bind the pager's
+/// too, so everything comes in before.
+///
+/// # Safety
+/// As syscall(2).
+#[no_mangle]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    const SET_MODE_STRICT: usize = 0;
+    const SET_MODE_FILTER: usize = 1;
+    const FILTER_FLAG_TSYNC: usize = 1;
+    if number == libc::SYS_seccomp && (a == SET_MODE_STRICT || a == SET_MODE_FILTER) {
+        if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
+            fork::stop_for_good("a seccomp filter for all threads was set");
+        } else {
+            fork::expect_filter();
+        }
+    }
+    if number == libc::SYS_mlockall {
+        fork::stop_for_good("mlockall() was called");
+    }
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { raw_syscall(number, [a, b, c, d, e, f]) })
+}
+
+/// The system call itself: this object's own `syscall` must not be called here.
+///
+/// # Safety
+/// As the system call.
+unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = arguments;
+    let answer: c_long;
+    // SAFETY: the caller vouches for the arguments.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+        );
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+        );
+    }
+    answer
+}
