@@ -21,6 +21,7 @@
 //! ```
 
 mod isa;
+pub mod lz;
 mod probe;
 pub mod t16;
 

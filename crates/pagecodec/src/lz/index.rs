@@ -1,0 +1,149 @@
+//! For every position of the input: an earlier one that starts with the same four bytes.
+//!
+//! The table maps the upper 12 bits of a hash of four bytes to the latest position. The hash is a product with an odd
+//! number modulo 2^32, hence reversible: table index and the product's other 20 bits, kept in the entry beside the
+//! 12-bit position, identify the four bytes. Comparing entries is an exact comparison of the input and reads none.
+
+/// Bits of the product that number the table entry; the others fit an entry together with a position.
+pub(crate) const TABLE_BITS: u32 = 12;
+const MULTIPLIER: u32 = 0x9E37_79B1;
+/// Positions that are indexed at a time.
+const CHUNK: usize = 256;
+/// Readable bytes that the index needs after the input.
+pub(crate) const PADDING: usize = CHUNK + 64;
+
+/// The result and the working memory.
+#[repr(C, align(64))]
+pub(crate) struct Index {
+    table: [u32; 1 << TABLE_BITS],
+    slots: [u16; CHUNK],
+    keys: [u32; CHUNK],
+    found: [u32; CHUNK],
+    /// The earlier position, where [`Index::mask`] says that there is one.
+    pub(crate) candidates: [u16; 4096 + 128],
+    /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input are zero.
+    pub(crate) mask: [u64; 64 + 2],
+}
+
+impl Index {
+    pub(crate) const NEW: Index = Index {
+        table: [0; 1 << TABLE_BITS],
+        slots: [0; CHUNK],
+        keys: [0; CHUNK],
+        found: [0; CHUNK],
+        candidates: [0; 4096 + 128],
+        mask: [0; 66],
+    };
+
+    /// Empties the table. Entries of zero name position 0, which is never used as a candidate, so that an empty table
+    /// matches nothing.
+    fn clear(&mut self) {
+        self.table.fill(0);
+    }
+
+    /// Indexes `source[..len]`.
+    ///
+    /// The bits of a position whose four bytes reach beyond `len` have no meaning.
+    #[inline(always)]
+    pub(crate) fn fill_generic(&mut self, source: &[u8], len: usize) {
+        assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 8);
+        self.clear();
+        for group in 0..len.div_ceil(64) {
+            let mut bits = 0u64;
+            for four in (0..64).step_by(4) {
+                let at = 64 * group + four;
+                // SAFETY: `at + 8` is at most the rounded length and 8 more, which `source` has.
+                let bytes = u64::from_le(unsafe { source.as_ptr().add(at).cast::<u64>().read_unaligned() });
+                for k in 0..4 {
+                    let at = at + k;
+                    let product = ((bytes >> (8 * k)) as u32).wrapping_mul(MULTIPLIER);
+                    let key = product << TABLE_BITS | at as u32;
+                    let slot = (product >> (32 - TABLE_BITS)) as usize;
+                    let entry = std::mem::replace(&mut self.table[slot], key);
+                    let found = entry ^ key;
+                    let candidate = found & 0xfff ^ at as u32;
+                    self.candidates[at] = candidate as u16;
+                    bits |= u64::from((found < 1 << 12) & (candidate != 0)) << (four + k);
+                }
+            }
+            self.mask[group] = bits;
+        }
+        self.mask[len.div_ceil(64)..].fill(0);
+    }
+
+    /// [`Index::fill_generic`] with the instructions of Haswell.
+    ///
+    /// # Safety
+    /// The machine must have AVX2, BMI1 and BMI2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(crate) unsafe fn fill_avx2(&mut self, source: &[u8], len: usize) {
+        self.fill_generic(source, len);
+    }
+
+    /// The same in AVX-512: hashes and comparisons 16 at a time, only the table's exchange one by one.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512 F, BW, VL and VBMI.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    pub(crate) unsafe fn fill_avx512(&mut self, source: &[u8], len: usize) {
+        use std::arch::x86_64::*;
+        assert!(len <= 4096 && source.len() >= len.next_multiple_of(CHUNK) + 64);
+        self.clear();
+        // Bytes k .. k + 3 in lane k.
+        const OVERLAPPING: [u8; 64] = {
+            let mut bytes = [0; 64];
+            let mut at = 0;
+            while at < 64 {
+                bytes[at] = (at / 4 + at % 4) as u8;
+                at += 1;
+            }
+            bytes
+        };
+        // SAFETY: a 64-byte array is read.
+        let overlapping = unsafe { _mm512_loadu_si512(OVERLAPPING.as_ptr().cast()) };
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let multiplier = _mm512_set1_epi32(MULTIPLIER as i32);
+        for base in (0..len).step_by(CHUNK) {
+            for at in (0..CHUNK).step_by(16) {
+                // SAFETY: `source` reaches 64 bytes beyond the last chunk (asserted above); the arrays hold CHUNK
+                // elements and `at` leaves 16 of them.
+                unsafe {
+                    let bytes = _mm256_loadu_si256(source.as_ptr().add(base + at).cast());
+                    let fours = _mm512_permutexvar_epi8(overlapping, _mm512_castsi256_si512(bytes));
+                    let product = _mm512_mullo_epi32(fours, multiplier);
+                    let slots = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<{ 32 - TABLE_BITS }>(product));
+                    _mm256_storeu_si256(self.slots.as_mut_ptr().add(at).cast(), slots);
+                    let places = _mm512_add_epi32(lanes, _mm512_set1_epi32((base + at) as i32));
+                    let keys = _mm512_or_si512(_mm512_slli_epi32::<TABLE_BITS>(product), places);
+                    _mm512_storeu_si512(self.keys.as_mut_ptr().add(at).cast(), keys);
+                }
+            }
+            for at in 0..CHUNK {
+                let (slot, key) = (self.slots[at] as usize & 0xfff, self.keys[at]);
+                self.found[at] = std::mem::replace(&mut self.table[slot], key) ^ key;
+            }
+            for at in (0..CHUNK).step_by(64) {
+                let mut bits = 0u64;
+                for part in 0..4 {
+                    let at = at + 16 * part;
+                    // SAFETY: `found` holds CHUNK elements, `candidates` 64 more than the last chunk can reach; `at`
+                    // leaves 16 of them.
+                    unsafe {
+                        let found = _mm512_loadu_si512(self.found.as_ptr().add(at).cast());
+                        let places = _mm512_add_epi32(lanes, _mm512_set1_epi32((base + at) as i32));
+                        let candidates = _mm512_xor_si512(found, places);
+                        let equal = _mm512_cmplt_epu32_mask(found, _mm512_set1_epi32(1 << 12));
+                        let equal = _mm512_mask_test_epi32_mask(equal, candidates, candidates);
+                        bits |= u64::from(equal) << (16 * part);
+                        let narrow = _mm512_cvtepi32_epi16(candidates);
+                        _mm256_storeu_si256(self.candidates.as_mut_ptr().add(base + at).cast(), narrow);
+                    }
+                }
+                self.mask[(base + at) / 64] = bits;
+            }
+        }
+        self.mask[len.div_ceil(64)..].fill(0);
+    }
+}

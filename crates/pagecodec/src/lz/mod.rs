@@ -1,0 +1,56 @@
+//! Page LZ: a small Lempel-Ziv format for what T16 cannot describe: text, machine code, records of bytes.
+//!
+//! A page is short: offsets take 12 bits, so a match costs two and a half bytes where LZ4 spends three, and every
+//! position can be looked up in advance. The encoder therefore first finds a candidate for every position
+//! (no branches), then walks the four quarters of the input side by side (the walk is a chain of dependent
+//! loads; four chains hide each other's latency), and writes the streams last.
+//!
+//! Layout, little-endian. The length of the input is not stored.
+//!
+//! | size | content |
+//! |---|---|
+//! | 2 | number of sequences `n` |
+//! | 2 | number of literal bytes |
+//! | literals | the literals of all sequences, and those after the last |
+//! | 2 n | offset (bits 0-11, 1 and up), match length - 4 (bits 12-15; 15: 19 plus an extension) |
+//! | (n + 1) / 2 | literals before each match, two nibbles a byte, low first (15: 15 plus an extension) |
+//! | rest | extensions, in order of use, literals before match: a byte below 255, or 255 and two bytes |
+
+mod decoder;
+mod encoder;
+mod index;
+
+pub use decoder::decode;
+pub use encoder::{Encoder};
+
+/// Longest input.
+pub const INPUT_MAX: usize = 4096;
+/// Bytes of the fixed header.
+pub(crate) const HEADER: usize = 4;
+/// Shortest match.
+pub(crate) const MATCH_MIN: usize = 4;
+
+/// An object (or what was passed as one) that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("damaged page LZ object")]
+pub struct Damaged;
+
+/// Copies 16 bytes between places that may overlap (the destination then gets what the source held before).
+///
+/// # Safety
+/// 16 bytes must be readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy16(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller vouches for both places.
+    unsafe { to.cast::<u128>().write_unaligned(from.cast::<u128>().read_unaligned()) }
+}
+
+/// [`copy16`] for 8 bytes.
+///
+/// # Safety
+/// 8 bytes must be readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy8(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller vouches for both places.
+    unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) }
+}
