@@ -22,6 +22,7 @@
 
 mod isa;
 pub mod lz;
+pub mod numeric;
 mod probe;
 pub mod t16;
 

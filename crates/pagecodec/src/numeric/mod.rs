@@ -1,0 +1,167 @@
+//! Arrays of numbers: frame of reference, optional difference, bit packing, all of it vertical.
+//!
+//! A page is 64 rows of 64 bytes. A row holds 64, 32, 16 or 8 elements of 1, 2, 4 or 8 bytes; what happens to an element
+//! depends only on elements of the same column, so that a row is one vector and nothing moves between its lanes:
+//! no transposition, no prefix sum. The difference, when it is taken, is that to the row before.
+//!
+//! Layout, little-endian:
+//!
+//! | size | content |
+//! |---|---|
+//! | 1 | bits 0-1: log2 of the element's size `E`; bit 2: differences; others 0 |
+//! | 1 | shift: trailing zero bits common to all residues |
+//! | E | base: the least value (or difference), compared as signed |
+//! | 64, or 0 | with differences: the first row as it is (its residue is 0) |
+//! | 16 | width in bits of the residues of rows 4g .. 4g + 3, shift not counted |
+//! | 64 k | the columns' bit streams: lane `c` of consecutive rows is the stream of column `c` |
+//!
+//! Residue = (value or difference - base) >> shift. A column's stream takes the residues of its 64 elements in row order,
+//! least significant bit first, in units of E bytes; it is padded with zero bits to a whole unit.
+
+mod element;
+mod pack;
+
+use crate::{Isa, PAGE_SIZE};
+use element::Element;
+
+/// Rows of a page.
+pub(crate) const ROWS: usize = 64;
+/// Bytes of a row.
+pub(crate) const ROW: usize = 64;
+/// Rows that share a width.
+pub(crate) const GROUP: usize = 4;
+/// Widths of a page.
+pub(crate) const GROUPS: usize = ROWS / GROUP;
+/// No object is longer.
+pub const OBJECT_MAX: usize = 2 + 8 + ROW + GROUPS + PAGE_SIZE;
+
+/// An object (or what was passed as one) that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("damaged numeric object")]
+pub struct Damaged;
+
+/// How a page is read: size of its elements, and whether differences are packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// log2 of the element's size in bytes, 0 to 3.
+    pub log2_size: u8,
+    /// Whether rows are packed as differences to the row before.
+    pub differences: bool,
+}
+
+impl Shape {
+    /// All shapes.
+    pub const ALL: [Shape; 8] = {
+        let mut all = [Shape { log2_size: 0, differences: false }; 8];
+        let mut at = 0;
+        while at < 8 {
+            all[at] = Shape { log2_size: at as u8 % 4, differences: at >= 4 };
+            at += 1;
+        }
+        all
+    };
+
+    /// Bytes before the widths.
+    const fn fixed_len(self) -> usize {
+        2 + (1 << self.log2_size) + if self.differences { ROW } else { 0 }
+    }
+
+    /// Length of the object whose widths sum up to `bits` over all groups.
+    const fn object_len(self, bits: usize) -> usize {
+        self.fixed_len() + GROUPS + (GROUP * bits).div_ceil(8 << self.log2_size) * ROW
+    }
+
+    fn code(self) -> u8 {
+        self.log2_size | u8::from(self.differences) << 2
+    }
+
+    fn from_code(code: u8) -> Option<Shape> {
+        (code < 8).then(|| Shape { log2_size: code & 3, differences: code & 4 != 0 })
+    }
+}
+
+/// Runs `$body` with `$E` as the element type of `$shape`.
+macro_rules! with_element {
+    ($shape:expr, $E:ident => $body:expr) => {
+        match $shape.log2_size {
+            0 => {
+                type $E = u8;
+                $body
+            }
+            1 => {
+                type $E = u16;
+                $body
+            }
+            2 => {
+                type $E = u32;
+                $body
+            }
+            _ => {
+                type $E = u64;
+                $body
+            }
+        }
+    };
+}
+
+/// Runs a generic function compiled for the instruction set `isa`.
+macro_rules! with_isa {
+    ($isa:expr, fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {{
+        #[inline(always)]
+        fn $name($($arg: $ty),*) -> $ret $body
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx512($($arg: $ty),*) -> $ret { $name($($arg),*) }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2($($arg: $ty),*) -> $ret { $name($($arg),*) }
+        let isa: Isa = $isa;
+        assert!(isa.is_available(), "this machine lacks {isa}");
+        match isa {
+            // SAFETY: the machine has the instructions (asserted above).
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2($($arg),*) },
+            _ => $name($($arg),*),
+        }
+    }};
+}
+
+/// The shape that promises the shortest object, and about how long that will be: judged by a quarter of the page.
+pub fn estimate(isa: Isa, page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
+    with_isa!(isa, fn run(page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
+        let mut best = (Shape::ALL[0], usize::MAX);
+        for log2_size in [3, 2, 1, 0] {
+            let shape = Shape { log2_size, differences: false };
+            let bits = with_element!(shape, E => pack::sample::<E>(page));
+            for (differences, bits) in [false, true].into_iter().zip(bits) {
+                let shape = Shape { log2_size, differences };
+                let len = shape.object_len(GROUPS * bits as usize);
+                if len < best.1 {
+                    best = (shape, len);
+                }
+            }
+        }
+        best
+    })
+}
+
+/// Encodes `page` as `shape` into `out` and answers the object's length; `None` when `out` is too short for it.
+pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
+    with_isa!(isa, fn run(page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
+        with_element!(shape, E => pack::encode::<E>(page, shape, out))
+    })
+}
+
+/// Decodes `object` into `page`. Any bytes may be given: the outcome is an error or some page.
+///
+/// # Errors
+/// [`Damaged`] when the object contradicts itself.
+pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
+    with_isa!(isa, fn run(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
+        let shape = object.first().and_then(|&code| Shape::from_code(code)).ok_or(Damaged)?;
+        with_element!(shape, E => pack::decode::<E>(object, shape, page))
+    })
+}
