@@ -6,11 +6,13 @@
 //! | `lz4`, `lz4:ACCEL` | LZ4 blocks |
 //! | `zstd`, `zstd:LEVEL`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
+//! | `auto` | the default: whatever suits the page |
 //! | `t16` | the page codec of `pagecodec` |
 //!
 //! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
 //! workspaces or get their memory from Rust's allocator.
 
+pub mod auto;
 pub mod deflate;
 pub mod dictionary;
 mod heap;
@@ -26,4 +28,5 @@ pub fn register_all(registry: &mut acomp::Registry) {
     zstd::register(registry);
     deflate::register(registry);
     t16::register(registry);
+    auto::register(registry);
 }

@@ -24,6 +24,7 @@ mod isa;
 pub mod lz;
 pub mod numeric;
 mod probe;
+pub mod sparse;
 pub mod t16;
 
 pub use isa::Isa;

@@ -6,7 +6,7 @@
 
 /// Bits of the product that number the table entry; the others fit an entry together with a position.
 pub(crate) const TABLE_BITS: u32 = 12;
-const MULTIPLIER: u32 = 0x9E37_79B1;
+pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
 /// Positions that are indexed at a time.
 const CHUNK: usize = 256;
 /// Readable bytes that the index needs after the input.

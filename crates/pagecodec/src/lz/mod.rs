@@ -19,9 +19,11 @@
 mod decoder;
 mod encoder;
 mod index;
+mod sample;
 
 pub use decoder::decode;
-pub use encoder::{Encoder};
+pub use encoder::Encoder;
+pub use sample::{repeats, SAMPLES};
 
 /// Longest input.
 pub const INPUT_MAX: usize = 4096;

@@ -1,0 +1,105 @@
+//! `auto`, the default: looks at each page and takes the form that suits it. `docs/auto.md` has formats and figures.
+
+mod kind;
+mod page;
+
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Registry, UnitError, MAX_BATCH,
+    PAGE_SIZE, UNIT_SIZE_MAX,
+};
+use pagecodec::{t16, Isa};
+
+pub use kind::{counts, Counts, Kind};
+use page::{unit, PageCodec};
+
+/// Adds the family `auto` to `registry`. Its parameter forces an instruction set.
+pub fn register(registry: &mut Registry) {
+    registry.register("auto", "auto[:portable|:avx2|:avx512]", |parameter| {
+        let isa = match parameter {
+            None => Isa::best(),
+            Some(name) => Isa::by_name(name).ok_or_else(|| format!("no instruction set {name:?}"))?,
+        };
+        if !isa.is_available() {
+            return Err(format!("this machine lacks {isa}"));
+        }
+        let name = parameter.map_or_else(|| "auto".to_owned(), |name| format!("auto:{name}"));
+        Ok(Arc::new(Auto { name, isa }))
+    });
+}
+
+struct Auto {
+    name: String,
+    isa: Isa,
+}
+
+impl Algorithm for Auto {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn batch_size(&self) -> usize {
+        MAX_BATCH
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        Ok(Box::new(AutoContext {
+            codec: PageCodec::new(self.isa),
+            bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
+        }))
+    }
+}
+
+struct AutoContext {
+    codec: PageCodec,
+    /// Where objects in two pieces are joined.
+    bounce: Box<[u8]>,
+}
+
+impl Context for AutoContext {
+    fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
+        request.assert_valid();
+        let pages_per_unit = request.unit_size / PAGE_SIZE;
+        let mut counts = Counts::default();
+        let outputs = request.outputs.iter_mut().zip(request.results.iter_mut());
+        for (number, (output, result)) in outputs.enumerate() {
+            let first = number * pages_per_unit;
+            let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
+            if let Some(next) = request.pages.get(first + pages_per_unit) {
+                t16::prefetch(*next);
+            }
+            *result = match pages {
+                [page] => {
+                    let done = self.codec.compress(page, output);
+                    counts.add(done.ok().map(|(kind, _)| kind));
+                    done.map(|(_, len)| len)
+                }
+                pages => unit::compress(&mut self.codec, pages, output, |kind| counts.add(kind)),
+            };
+        }
+        kind::publish(&counts);
+    }
+
+    fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
+        request.assert_valid();
+        for (at, (output, result)) in request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate() {
+            if let Some(next) = request.objects.get(at + 1) {
+                t16::prefetch(next.head);
+                t16::prefetch(next.tail);
+            }
+            let object = &request.objects[at];
+            if object.len() > self.bounce.len() {
+                *result = Err(UnitError::Failed);
+                continue;
+            }
+            let bytes = object.linear(&mut self.bounce);
+            *result = match output.as_chunks_mut::<PAGE_SIZE>() {
+                ([page], []) => self.codec.decompress(bytes, page),
+                (pages, []) => unit::decompress(&mut self.codec, bytes, pages),
+                _ => Err(UnitError::Failed),
+            }
+            .map(|()| output.len());
+        }
+    }
+}

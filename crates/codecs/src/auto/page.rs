@@ -1,0 +1,232 @@
+//! The choice for one page, and the way back.
+
+use acomp::{Page, UnitError, UnitResult, PAGE_SIZE};
+use pagecodec::t16::{self, Layout};
+use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
+
+use super::kind::Kind;
+
+/// From this many distinct prefixes among the 64 sampled words on, T16 is not tried.
+const PREFIXES_MAX: u32 = 48;
+/// T16 gives up when more words than this fit no template.
+const UNFIT_MAX: usize = 288;
+/// Raw words from which on page LZ is tried on them.
+const RAW_MIN: usize = 64;
+/// T16 objects up to this length are compared with the sparse form.
+const SPARSE_BELOW: usize = 400;
+/// T16 objects of this length and more are compared with the numeric form.
+const NUMERIC_FROM: usize = 1000;
+/// Repeats among [`lz::SAMPLES`] places from which on page LZ is tried.
+const REPEATS_MIN: u32 = 4;
+/// Objects must save at least this many bytes of the page, or the page is given up.
+const GAIN_MIN: usize = 64;
+/// Bytes before a spliced object: where its parts are.
+const SPLICE: usize = 4;
+
+/// Compresses and decompresses pages. Everything it needs is allocated when it is made.
+pub(crate) struct PageCodec {
+    isa: Isa,
+    t16: t16::Encoder,
+    lz: lz::Encoder,
+    /// A T16 object before its raw words were taken out, or after they were put back.
+    object: Box<[u8; t16::OBJECT_MAX]>,
+    /// An object that has not won yet.
+    rival: Box<[u8; PAGE_SIZE]>,
+}
+
+impl PageCodec {
+    pub(crate) fn new(isa: Isa) -> Self {
+        PageCodec {
+            isa,
+            t16: t16::Encoder::with_isa(isa),
+            lz: lz::Encoder::with_isa(isa),
+            object: Box::new([0; t16::OBJECT_MAX]),
+            rival: Box::new([0; PAGE_SIZE]),
+        }
+    }
+
+    /// Compresses `page` into `output` as whatever suits it.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSpace`] when nothing fits, or saves anything worth it.
+    pub(crate) fn compress(&mut self, page: &Page, output: &mut [u8]) -> Result<(Kind, usize), UnitError> {
+        let room = output.len().min(PAGE_SIZE - GAIN_MIN);
+        let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+        let (chosen, len) = self.choose(page, out).ok_or(UnitError::NoSpace)?;
+        *kind = chosen as u8;
+        Ok((chosen, 1 + len))
+    }
+
+    fn choose(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
+        if let Some(word) = same_filled(page) {
+            out.get_mut(..8)?.copy_from_slice(&word.to_le_bytes());
+            return Some((Kind::Same, 8));
+        }
+        if distinct_prefixes(page) < PREFIXES_MAX {
+            if let Ok(plan) = self.t16.plan(page, UNFIT_MAX) {
+                return self.choose_by_plan(page, plan, out);
+            }
+        }
+        self.choose_without_t16(page, out)
+    }
+
+    /// T16 fits most words: it, or one of its rivals where it is weak.
+    fn choose_by_plan(&mut self, page: &Page, plan: t16::Plan, out: &mut [u8]) -> Option<(Kind, usize)> {
+        if plan.len < SPARSE_BELOW {
+            if let Some(len) = sparse::encode(page, &mut self.rival[..plan.len]) {
+                out.get_mut(..len)?.copy_from_slice(&self.rival[..len]);
+                return Some((Kind::Sparse, len));
+            }
+        }
+        if plan.len >= NUMERIC_FROM {
+            let (shape, estimate) = numeric::estimate(self.isa, page);
+            if estimate < plan.len - plan.len / 8 {
+                let best = plan.len.min(out.len());
+                if let Some(len) = numeric::encode(self.isa, page, shape, &mut out[..best]) {
+                    return Some((Kind::Numeric, len));
+                }
+            }
+        }
+        if plan.raw_len >= RAW_MIN {
+            if let Ok(len) = self.t16.write(&mut self.object[..]) {
+                if let Some(len) = self.splice(len, out) {
+                    return Some((Kind::T16Lz, len));
+                }
+                out.get_mut(..len)?.copy_from_slice(&self.object[..len]);
+                return Some((Kind::T16, len));
+            }
+        }
+        self.t16.write(out).ok().map(|len| (Kind::T16, len))
+    }
+
+    /// Takes the raw words out of the T16 object of `len` bytes and appends them as page LZ, if that saves 1/32.
+    fn splice(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
+        let object = &self.object[..len];
+        let layout = Layout::parse(object).ok()?;
+        let raw = layout.raw_at..layout.refs_at;
+        let behind = len - raw.end;
+        let kept = raw.start + behind;
+        if raw.start >= 1 << 12 || behind >= 1 << 10 || layout.raw_len >= 1 << 10 {
+            return None;
+        }
+        let room = (len - len / 32).min(out.len());
+        let out = &mut out[..room];
+        let packed = out.get_mut(SPLICE + kept..)?;
+        let packed_len = self.lz.encode(&object[raw.clone()], packed)?;
+        let parts = raw.start as u32 | (behind as u32) << 12 | (layout.raw_len as u32) << 22;
+        out[..SPLICE].copy_from_slice(&parts.to_le_bytes());
+        out[SPLICE..][..raw.start].copy_from_slice(&object[..raw.start]);
+        out[SPLICE + raw.start..][..behind].copy_from_slice(&object[raw.end..]);
+        Some(SPLICE + kept + packed_len)
+    }
+
+    /// Numbers, text, code, or nothing that repeats.
+    fn choose_without_t16(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
+        let (shape, estimate) = numeric::estimate(self.isa, page);
+        let repeats = lz::repeats(page);
+        if repeats < REPEATS_MIN || estimate < PAGE_SIZE / 3 {
+            if estimate >= PAGE_SIZE {
+                return None;
+            }
+            return numeric::encode(self.isa, page, shape, out).map(|len| (Kind::Numeric, len));
+        }
+        let found = self.lz.encode(page, out);
+        let best = found.unwrap_or(out.len());
+        if estimate < best {
+            let rival = &mut self.rival[..best];
+            if let Some(len) = numeric::encode(self.isa, page, shape, rival) {
+                out[..len].copy_from_slice(&rival[..len]);
+                return Some((Kind::Numeric, len));
+            }
+        }
+        found.map(|len| (Kind::Lz, len))
+    }
+
+    /// Decompresses `object` into `page`.
+    ///
+    /// # Errors
+    /// [`UnitError::Failed`] when the object is damaged.
+    pub(crate) fn decompress(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
+        let (&kind, object) = object.split_first().ok_or(UnitError::Failed)?;
+        let done = match Kind::from_byte(kind).ok_or(UnitError::Failed)? {
+            Kind::Same => match object.try_into() {
+                Ok(word) => {
+                    page.as_chunks_mut::<8>().0.fill(word);
+                    true
+                }
+                Err(_) => false,
+            },
+            Kind::T16 => t16::decode(self.isa, object, page).is_ok(),
+            Kind::T16Lz => return self.unsplice(object, page),
+            Kind::Lz => lz::decode(object, page).is_ok(),
+            Kind::Numeric => numeric::decode(self.isa, object, page).is_ok(),
+            Kind::Sparse => sparse::decode(object, page).is_ok(),
+        };
+        done.then_some(()).ok_or(UnitError::Failed)
+    }
+
+    fn unsplice(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
+        let (parts, rest) = object.split_first_chunk::<SPLICE>().ok_or(UnitError::Failed)?;
+        let parts = u32::from_le_bytes(*parts) as usize;
+        let (before, behind, raw_len) = (parts & 0xfff, parts >> 12 & 0x3ff, 8 * (parts >> 22));
+        let (kept, packed) = rest.split_at_checked(before + behind).ok_or(UnitError::Failed)?;
+        let whole = self.object.get_mut(..before + raw_len + behind).ok_or(UnitError::Failed)?;
+        whole[..before].copy_from_slice(&kept[..before]);
+        lz::decode(packed, &mut whole[before..before + raw_len]).map_err(|_| UnitError::Failed)?;
+        whole[before + raw_len..].copy_from_slice(&kept[before..]);
+        t16::decode(self.isa, whole, page).map_err(|_| UnitError::Failed)
+    }
+}
+
+/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096 means a page as it is.
+pub(crate) mod unit {
+    use super::*;
+
+    const LEN: usize = 2;
+
+    pub(crate) fn compress(
+        codec: &mut PageCodec,
+        pages: &[&Page],
+        output: &mut [u8],
+        mut chosen: impl FnMut(Option<Kind>),
+    ) -> UnitResult {
+        let mut at = LEN * pages.len();
+        for (number, page) in pages.iter().enumerate() {
+            let room = output.get_mut(at..).ok_or(UnitError::NoSpace)?;
+            let room_len = room.len().min(PAGE_SIZE - 1);
+            let len = match codec.compress(page, &mut room[..room_len]) {
+                Ok((kind, len)) => {
+                    chosen(Some(kind));
+                    len
+                }
+                Err(_) => {
+                    room.get_mut(..PAGE_SIZE).ok_or(UnitError::NoSpace)?.copy_from_slice(*page);
+                    chosen(None);
+                    PAGE_SIZE
+                }
+            };
+            output[LEN * number..LEN * (number + 1)].copy_from_slice(&(len as u16).to_le_bytes());
+            at += len;
+        }
+        Ok(at)
+    }
+
+    pub(crate) fn decompress(
+        codec: &mut PageCodec,
+        object: &[u8],
+        pages: &mut [Page],
+    ) -> Result<(), UnitError> {
+        let (lens, mut rest) = object.split_at_checked(LEN * pages.len()).ok_or(UnitError::Failed)?;
+        for (page, len) in pages.iter_mut().zip(lens.as_chunks::<LEN>().0) {
+            let len = usize::from(u16::from_le_bytes(*len));
+            let bytes;
+            (bytes, rest) = rest.split_at_checked(len).ok_or(UnitError::Failed)?;
+            if len == PAGE_SIZE {
+                page.copy_from_slice(bytes);
+            } else {
+                codec.decompress(bytes, page)?;
+            }
+        }
+        rest.is_empty().then_some(()).ok_or(UnitError::Failed)
+    }
+}
