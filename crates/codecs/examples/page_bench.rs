@@ -142,7 +142,8 @@ fn main() {
         let wanted = runs.len().min(PAGES_MAX / 16);
         let sample: Vec<Page> =
             (0..wanted).flat_map(|at| runs[at * runs.len() / wanted].iter().copied()).collect();
-        let name = std::path::Path::new(file).file_stem().map_or(file.as_str().into(), |n| n.to_string_lossy());
+        let name =
+            std::path::Path::new(file).file_stem().map_or(file.as_str().into(), |n| n.to_string_lossy());
         report(&name, &sample, &mut contexts);
     }
     for class in pages::CLASSES {

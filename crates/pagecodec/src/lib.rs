@@ -20,6 +20,7 @@
 //! assert_eq!(back, page);
 //! ```
 
+#[macro_use]
 mod isa;
 pub mod lz;
 pub mod numeric;

@@ -12,6 +12,8 @@ const PREFIXES_MAX: u32 = 48;
 const UNFIT_MAX: usize = 288;
 /// Raw words from which on page LZ is tried on them.
 const RAW_MIN: usize = 64;
+/// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
+const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
 const SPARSE_BELOW: usize = 400;
 /// T16 objects of this length and more are compared with the numeric form.
@@ -92,6 +94,13 @@ impl PageCodec {
                 if let Some(len) = self.splice(len, out) {
                     return Some((Kind::T16Lz, len));
                 }
+                if plan.raw_len >= RAW_MANY {
+                    // Raw words without repeats beside zeros: there the plain literals of page LZ cost less.
+                    let room = out.len().min(len);
+                    if let Some(len) = self.lz.encode(page, &mut out[..room]) {
+                        return Some((Kind::Lz, len));
+                    }
+                }
                 out.get_mut(..len)?.copy_from_slice(&self.object[..len]);
                 return Some((Kind::T16, len));
             }
@@ -123,7 +132,7 @@ impl PageCodec {
     /// Numbers, text, code, or nothing that repeats.
     fn choose_without_t16(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
         let (shape, estimate) = numeric::estimate(self.isa, page);
-        let repeats = lz::repeats(page);
+        let repeats = lz::repeats(self.isa, page);
         if repeats < REPEATS_MIN || estimate < PAGE_SIZE / 3 {
             if estimate >= PAGE_SIZE {
                 return None;

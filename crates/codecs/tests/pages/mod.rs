@@ -54,8 +54,32 @@ fn text(random: &mut Random, mut line: impl FnMut(&mut Random) -> String) -> Vec
 }
 
 const WORDS: &[&str] = &[
-    "page", "memory", "the", "of", "a", "compressor", "swap", "and", "to", "when", "folio", "is", "stored", "in",
-    "batch", "heap", "which", "kernel", "program", "read", "never", "cold", "before", "table", "offset", "for",
+    "page",
+    "memory",
+    "the",
+    "of",
+    "a",
+    "compressor",
+    "swap",
+    "and",
+    "to",
+    "when",
+    "folio",
+    "is",
+    "stored",
+    "in",
+    "batch",
+    "heap",
+    "which",
+    "kernel",
+    "program",
+    "read",
+    "never",
+    "cold",
+    "before",
+    "table",
+    "offset",
+    "for",
 ];
 
 type Make = fn(usize, &mut Random) -> Vec<u8>;
@@ -107,7 +131,9 @@ pub const CLASSES: &[(&str, Make)] = &[
     ("int8 normal", |_, random| (0..PAGE_SIZE).map(|_| (random.normal() * 3.0) as i8 as u8).collect()),
     ("int16 below 1000", |_, random| shorts(|_| random.below(1000) as u16)),
     ("int16 wave", |number, random| {
-        shorts(|at| ((at as f64 * 0.05 + number as f64).sin() * 8000.0 + random.normal() * 20.0) as i16 as u16)
+        shorts(|at| {
+            ((at as f64 * 0.05 + number as f64).sin() * 8000.0 + random.normal() * 20.0) as i16 as u16
+        })
     }),
     ("int32 below 1000", |_, random| halves(|_| random.below(1000) as u32)),
     ("int32 index", |number, _| halves(|at| 3 * (1024 * number + at) as u32)),
@@ -172,6 +198,7 @@ pub const CLASSES: &[(&str, Make)] = &[
 
 /// `count` pages of a class.
 pub fn make(class: &(&str, Make), count: usize) -> Vec<Page> {
-    let mut random = Random(class.0.bytes().fold(1, |seed, byte| seed * 31 + u64::from(byte)));
+    let mut random =
+        Random(class.0.bytes().fold(1, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte)));
     (0..count).map(|number| *(class.1)(number, &mut random).first_chunk().expect("a page's bytes")).collect()
 }

@@ -165,7 +165,8 @@ impl Lane {
     #[inline(always)]
     unsafe fn step(&mut self, bytes: *const u8, index: &Index) {
         // SAFETY: `at <= 4096`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
-        let window = unsafe { index.mask.as_ptr().cast::<u8>().add(self.at / 8).cast::<u64>().read_unaligned() };
+        let window =
+            unsafe { index.mask.as_ptr().cast::<u8>().add(self.at / 8).cast::<u64>().read_unaligned() };
         let window = u64::from_le(window) >> (self.at % 8);
         let start = self.at + window.trailing_zeros() as usize;
         // SAFETY: `start <= 4096 + 64`, and `candidates` has one element more.
@@ -184,8 +185,7 @@ impl Lane {
             }
         }
         let stop = (start + matched).min(self.end);
-        let record =
-            Record { start: start as u16, source: source as u16, end: stop as u16, unused: 0 };
+        let record = Record { start: start as u16, source: source as u16, end: stop as u16, unused: 0 };
         // SAFETY: a counted record covers at least four bytes of the quarter, so at most LANE_RECORDS - 1 are counted,
         // and this one has a place.
         unsafe {
@@ -268,7 +268,7 @@ impl Work {
                     }
                     *self.runs.get_unchecked_mut(count) = run.min(15) as u8;
                     *self.sequences.get_unchecked_mut(count) =
-                        (start - record.source as usize | rest.min(15) << 12) as u16;
+                        ((start - record.source as usize) | (rest.min(15) << 12)) as u16;
                 }
                 literals += run;
                 count += 1;

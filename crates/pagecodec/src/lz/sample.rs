@@ -1,7 +1,7 @@
 //! A look at a page that tells whether matches are to be expected.
 
 use super::index::MULTIPLIER;
-use crate::PAGE_SIZE;
+use crate::{Isa, PAGE_SIZE};
 
 /// Places that [`repeats`] looks at.
 pub const SAMPLES: usize = 512;
@@ -14,8 +14,17 @@ const SLOT_BITS: u32 = 10;
 /// them began with (the last such place of each hash slot is remembered).
 ///
 /// Random bytes answer 0 or 1. Text, where a match saves half of the page, answers 100 and more.
-#[inline]
-pub fn repeats(page: &[u8; PAGE_SIZE]) -> u32 {
+pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
+    with_isa!(
+        isa,
+        fn run(page: &[u8; PAGE_SIZE]) -> u32 {
+            count(page)
+        }
+    )
+}
+
+#[inline(always)]
+fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     let mut slots = [0u32; 1 << SLOT_BITS];
     let mut count = 0;
     for run in 0..SAMPLES / RUN {
@@ -23,7 +32,7 @@ pub fn repeats(page: &[u8; PAGE_SIZE]) -> u32 {
         let bytes = &page[(run * (PAGE_SIZE / 32 - 2))..][..RUN + 4];
         let mut products = [0u32; RUN];
         for (at, product) in products.iter_mut().enumerate() {
-            let four = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            let four = u32::from_le_bytes(*bytes[at..].first_chunk().expect("RUN + 4 bytes"));
             // Reversible: equal products mean equal bytes.
             *product = four.wrapping_mul(MULTIPLIER);
         }

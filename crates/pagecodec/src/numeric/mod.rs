@@ -76,7 +76,7 @@ impl Shape {
     }
 
     fn from_code(code: u8) -> Option<Shape> {
-        (code < 8).then(|| Shape { log2_size: code & 3, differences: code & 4 != 0 })
+        (code < 8).then_some(Shape { log2_size: code & 3, differences: code & 4 != 0 })
     }
 }
 
@@ -104,55 +104,36 @@ macro_rules! with_element {
     };
 }
 
-/// Runs a generic function compiled for the instruction set `isa`.
-macro_rules! with_isa {
-    ($isa:expr, fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {{
-        #[inline(always)]
-        fn $name($($arg: $ty),*) -> $ret $body
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx512($($arg: $ty),*) -> $ret { $name($($arg),*) }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-        fn avx2($($arg: $ty),*) -> $ret { $name($($arg),*) }
-        let isa: Isa = $isa;
-        assert!(isa.is_available(), "this machine lacks {isa}");
-        match isa {
-            // SAFETY: the machine has the instructions (asserted above).
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512($($arg),*) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2($($arg),*) },
-            _ => $name($($arg),*),
-        }
-    }};
-}
-
 /// The shape that promises the shortest object, and about how long that will be: judged by a quarter of the page.
 pub fn estimate(isa: Isa, page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
-    with_isa!(isa, fn run(page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
-        let mut best = (Shape::ALL[0], usize::MAX);
-        for log2_size in [3, 2, 1, 0] {
-            let shape = Shape { log2_size, differences: false };
-            let bits = with_element!(shape, E => pack::sample::<E>(page));
-            for (differences, bits) in [false, true].into_iter().zip(bits) {
-                let shape = Shape { log2_size, differences };
-                let len = shape.object_len(GROUPS * bits as usize);
-                if len < best.1 {
-                    best = (shape, len);
+    with_isa!(
+        isa,
+        fn run(page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
+            let mut best = (Shape::ALL[0], usize::MAX);
+            for log2_size in [3, 2, 1, 0] {
+                let shape = Shape { log2_size, differences: false };
+                let bits = with_element!(shape, E => pack::sample::<E>(page));
+                for (differences, bits) in [false, true].into_iter().zip(bits) {
+                    let shape = Shape { log2_size, differences };
+                    let len = shape.object_len(GROUPS * bits as usize);
+                    if len < best.1 {
+                        best = (shape, len);
+                    }
                 }
             }
+            best
         }
-        best
-    })
+    )
 }
 
 /// Encodes `page` as `shape` into `out` and answers the object's length; `None` when `out` is too short for it.
 pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
-    with_isa!(isa, fn run(page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
-        with_element!(shape, E => pack::encode::<E>(page, shape, out))
-    })
+    with_isa!(
+        isa,
+        fn run(page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
+            with_element!(shape, E => pack::encode::<E>(page, shape, out))
+        }
+    )
 }
 
 /// Decodes `object` into `page`. Any bytes may be given: the outcome is an error or some page.
@@ -160,8 +141,11 @@ pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) ->
 /// # Errors
 /// [`Damaged`] when the object contradicts itself.
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
-    with_isa!(isa, fn run(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
-        let shape = object.first().and_then(|&code| Shape::from_code(code)).ok_or(Damaged)?;
-        with_element!(shape, E => pack::decode::<E>(object, shape, page))
-    })
+    with_isa!(
+        isa,
+        fn run(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
+            let shape = object.first().and_then(|&code| Shape::from_code(code)).ok_or(Damaged)?;
+            with_element!(shape, E => pack::decode::<E>(object, shape, page))
+        }
+    )
 }

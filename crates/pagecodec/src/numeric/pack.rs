@@ -84,11 +84,8 @@ pub(crate) fn encode<E: Element>(page: &[u8; PAGE_SIZE], shape: Shape, out: &mut
             continue;
         }
         for at in GROUP * group..GROUP * (group + 1) {
-            let residue = if at < start {
-                E::zero_row()
-            } else {
-                E::right(&E::sub(&value(at), &base_row), shift)
-            };
+            let residue =
+                if at < start { E::zero_row() } else { E::right(&E::sub(&value(at), &base_row), shift) };
             unit = E::or(&unit, &E::left(&residue, filled));
             filled += width;
             if filled >= E::BITS {

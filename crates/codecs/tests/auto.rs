@@ -1,0 +1,204 @@
+//! `auto` through the interface: every class and instruction set, unit sizes, damage, what it chooses and counts.
+
+mod pages;
+
+use acomp::{
+    CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitError, UnitResult, PAGE_SIZE,
+};
+use codecs::auto::{counts, Kind};
+use pages::{make, Random, CLASSES};
+
+fn context(name: &str) -> Box<dyn Context> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    registry.find(name).expect("registered").context().expect("memory")
+}
+
+fn names() -> Vec<String> {
+    pagecodec::Isa::available().map(|isa| format!("auto:{isa}")).collect()
+}
+
+fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Result<Vec<u8>, UnitError>> {
+    let sources: Vec<&Page> = pages.iter().collect();
+    let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
+    let mut space = vec![vec![0xEE; unit_size]; units];
+    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
+    let mut results: Vec<UnitResult> = vec![Ok(0); units];
+    context.compress(&mut CompressRequest {
+        pages: &sources,
+        unit_size,
+        outputs: &mut outputs,
+        results: &mut results,
+    });
+    space
+        .into_iter()
+        .zip(results)
+        .map(|(mut bytes, result)| {
+            result.map(|len| {
+                bytes.truncate(len);
+                bytes
+            })
+        })
+        .collect()
+}
+
+fn decompress(context: &mut dyn Context, object: Object<'_>, len: usize) -> Result<Vec<u8>, UnitError> {
+    let mut back = vec![0x77; len];
+    let mut results = [Ok(0)];
+    context.decompress(&mut DecompressRequest {
+        objects: &[object],
+        outputs: &mut [&mut back],
+        results: &mut results,
+    });
+    results[0].map(|_| back)
+}
+
+#[test]
+fn every_class_returns_on_every_instruction_set() {
+    for class in CLASSES {
+        let pages = make(class, 8);
+        let reference = compress(context("auto:portable").as_mut(), &pages, PAGE_SIZE);
+        for name in names() {
+            let mut context = context(&name);
+            assert!(
+                compress(context.as_mut(), &pages, PAGE_SIZE) == reference,
+                "{name}: {} differs",
+                class.0
+            );
+            for (object, page) in reference.iter().zip(&pages) {
+                let Ok(object) = object else { continue };
+                let back = decompress(context.as_mut(), Object::whole(object), PAGE_SIZE).expect(class.0);
+                assert!(back == page, "{name}: {}", class.0);
+                // In two pieces, as the allocator may hold it.
+                let (head, tail) = object.split_at(object.len() / 3);
+                let back = decompress(context.as_mut(), Object { head, tail }, PAGE_SIZE).expect(class.0);
+                assert!(back == page, "{name}: {} in two pieces", class.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn larger_units_return() {
+    let mut context = context("auto");
+    let mut random = Random(1);
+    for pages_per_unit in [2, 3, 4, 16] {
+        let pages: Vec<Page> = (0..pages_per_unit + 1)
+            .map(|_| make(&CLASSES[random.below(CLASSES.len() as u64) as usize], 3)[2])
+            .collect();
+        let unit_size = pages_per_unit * PAGE_SIZE;
+        for (object, pages) in
+            compress(context.as_mut(), &pages, unit_size).iter().zip(pages.chunks(pages_per_unit))
+        {
+            let Ok(object) = object else { continue };
+            let back = decompress(context.as_mut(), Object::whole(object), pages.len() * PAGE_SIZE);
+            assert!(back.expect("its own object") == pages.concat());
+        }
+    }
+}
+
+/// The promise per class: at least 0.98 times the ratio of LZ4.
+#[test]
+fn no_class_is_worse_than_lz4() {
+    let (mut auto, mut lz4) = (context("auto"), context("lz4"));
+    for class in CLASSES {
+        let pages = make(class, 64);
+        let size = |context: &mut dyn Context| -> usize {
+            let batches = pages.chunks(8).flat_map(|batch| compress(context, batch, PAGE_SIZE));
+            batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
+        };
+        let (own, theirs) = (size(auto.as_mut()), size(lz4.as_mut()));
+        assert!(own * 98 <= theirs * 100, "{}: {own} bytes against {theirs}", class.0);
+    }
+}
+
+#[test]
+fn short_outputs_are_refused_not_overrun() {
+    let mut context = context("auto");
+    for class in CLASSES {
+        let page = make(class, 1)[0];
+        let Ok(whole) = &compress(context.as_mut(), &[page], PAGE_SIZE)[0] else { continue };
+        for len in [0, 1, 8, whole.len() / 2, whole.len() - 1] {
+            let mut space = vec![0xEE; len + 64];
+            let (output, guard) = space.split_at_mut(len);
+            let mut results = [Ok(0)];
+            context.compress(&mut CompressRequest {
+                pages: &[&page],
+                unit_size: PAGE_SIZE,
+                outputs: &mut [output],
+                results: &mut results,
+            });
+            assert!(guard.iter().all(|&byte| byte == 0xEE), "{}", class.0);
+            match results[0] {
+                Err(error) => assert_eq!(error, UnitError::NoSpace, "{}", class.0),
+                // Another form may fit where the first choice does not.
+                Ok(short) => {
+                    let back = decompress(context.as_mut(), Object::whole(&space[..short]), PAGE_SIZE);
+                    assert!(back.expect(class.0) == page);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn choices_are_counted() {
+    let mut context = context("auto");
+    let cases = [
+        ("zero", Some(Kind::Same)),
+        ("objects", Some(Kind::T16)),
+        ("prose", Some(Kind::Lz)),
+        ("int64 index", Some(Kind::Numeric)),
+        ("sparse", Some(Kind::Sparse)),
+        ("random", None),
+    ];
+    for (name, kind) in cases {
+        let class = CLASSES.iter().find(|class| class.0 == name).expect(name);
+        let before = counts();
+        let objects = compress(context.as_mut(), &make(class, 8), PAGE_SIZE);
+        let after = counts();
+        // Other tests of this process count too.
+        match kind {
+            Some(kind) => {
+                assert!(after.of(kind) >= before.of(kind) + 8, "{name}");
+                assert!(
+                    objects.iter().all(|object| object.as_ref().is_ok_and(|o| o[0] == kind as u8)),
+                    "{name}"
+                );
+            }
+            None => {
+                assert!(after.refused >= before.refused + 8, "{name}");
+                assert!(objects.iter().all(|object| *object == Err(UnitError::NoSpace)), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_is_an_error_or_some_page() {
+    let mut random = Random(9);
+    let mut contexts: Vec<_> = names().iter().map(|name| context(name)).collect();
+    let mut outcomes = [0u32; 2];
+    for class in CLASSES {
+        for object in compress(contexts[0].as_mut(), &make(class, 4), PAGE_SIZE).into_iter().flatten() {
+            for _ in 0..40 {
+                let mut damaged = object.clone();
+                for _ in 0..1 + random.below(3) {
+                    let range = if random.below(2) == 0 { 32 } else { damaged.len() as u64 };
+                    let at = random.below(range) as usize % damaged.len();
+                    damaged[at] = random.next() as u8;
+                }
+                if random.below(5) == 0 {
+                    damaged.truncate(random.below(damaged.len() as u64) as usize);
+                }
+                let backs: Vec<_> = contexts
+                    .iter_mut()
+                    .map(|context| decompress(context.as_mut(), Object::whole(&damaged), PAGE_SIZE))
+                    .collect();
+                assert!(backs.windows(2).all(|pair| pair[0] == pair[1]), "instruction sets disagree");
+                outcomes[usize::from(backs[0].is_ok())] += 1;
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
+}
