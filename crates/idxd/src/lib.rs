@@ -11,6 +11,7 @@ pub mod assumptions;
 mod completion;
 pub mod deflate;
 mod descriptor;
+pub mod emulated;
 mod portal;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};

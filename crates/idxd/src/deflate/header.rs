@@ -18,7 +18,7 @@ impl<'a> Header<'a> {
     pub fn new(bytes: &'a mut [u8; 256], bits: u32) -> Self {
         assert!(bits <= 256 * 8);
         let whole = (bits / 8) as usize;
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             bytes[whole] &= (1 << (bits % 8)) - 1;
         }
         bytes[(bits.div_ceil(8)) as usize..].fill(0);

@@ -1,4 +1,14 @@
 //! Deflate (RFC 1951) with a 4 KiB window, as the emulated device does it.
+//!
+//! Nothing here allocates after construction, panics on input or uses thread-local storage: the emulated device also
+//! runs inside programs that are being paged.
 
+pub(crate) mod bits;
+pub mod checksum;
+pub(crate) mod decode_table;
 pub mod dynamic;
+pub(crate) mod encode;
 pub(crate) mod header;
+pub(crate) mod inflate;
+pub(crate) mod matcher;
+pub(crate) mod symbols;

@@ -1,0 +1,323 @@
+//! From matches to bits: code tables ready for use, and the writer.
+
+use super::matcher::Sink;
+use super::symbols::{distance_slot, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX, MATCH_MIN};
+use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED};
+
+/// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no code.
+type Code = u32;
+
+const fn ready(entry: u32) -> Code {
+    let length = entry >> 15 & 15;
+    if length == 0 {
+        return 0;
+    }
+    let code = (entry & 0x7fff) as u16;
+    (code.reverse_bits() >> (16 - length)) as u32 | length << 24
+}
+
+/// Codes by what they stand for: literals, whole match lengths with their extra bits, distance symbols.
+pub(crate) struct Tables {
+    literals: [Code; 256],
+    lengths: [Code; MATCH_MAX + 1],
+    distances: [Code; DISTANCES],
+    eob: Code,
+}
+
+/// Those of fixed mode.
+pub(crate) static FIXED_TABLES: Tables = Tables::of(&FIXED);
+
+impl Tables {
+    pub const EMPTY: Self =
+        Tables { literals: [0; 256], lengths: [0; MATCH_MAX + 1], distances: [0; DISTANCES], eob: 0 };
+
+    const fn of(aecs: &CompressAecs) -> Self {
+        let mut tables = Self::EMPTY;
+        tables.load(aecs);
+        tables
+    }
+
+    /// Takes the codes of `aecs`.
+    pub const fn load(&mut self, aecs: &CompressAecs) {
+        let mut at = 0;
+        while at < 256 {
+            self.literals[at] = ready(aecs.literals[at]);
+            at += 1;
+        }
+        self.eob = ready(aecs.literals[256]);
+        let mut length = MATCH_MIN;
+        while length <= MATCH_MAX {
+            let slot = LENGTH_SLOT[length] as usize;
+            let code = ready(aecs.literals[257 + slot]);
+            self.lengths[length] = if code == 0 {
+                0
+            } else {
+                let more = (length - LENGTH_BASE[slot] as usize) as u32;
+                (code & 0xff_ffff) | more << (code >> 24) | ((code >> 24) + LENGTH_EXTRA[slot] as u32) << 24
+            };
+            length += 1;
+        }
+        let mut at = 0;
+        while at < DISTANCES {
+            self.distances[at] = ready(aecs.distances[at]);
+            at += 1;
+        }
+    }
+}
+
+/// Whether `aecs` has the codes of fixed mode.
+pub(crate) fn is_fixed(aecs: &CompressAecs) -> bool {
+    aecs.literals == FIXED.literals && aecs.distances == FIXED.distances
+}
+
+/// Writes bits, least significant first, into a buffer with an end.
+pub(crate) struct BitWriter<'a> {
+    out: &'a mut [u8],
+    at: usize,
+    window: u64,
+    count: u32,
+    overflow: bool,
+}
+
+impl<'a> BitWriter<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        BitWriter { out, at: 0, window: 0, count: 0, overflow: false }
+    }
+
+    /// Adds `count` bits without storing any; at most 56 between two calls of [`BitWriter::flush`].
+    #[inline(always)]
+    fn add(&mut self, bits: u64, count: u32) {
+        debug_assert!(self.count + count <= 63 && bits >> count == 0);
+        self.window |= bits << self.count;
+        self.count += count;
+    }
+
+    #[inline(always)]
+    fn add_code(&mut self, code: Code) {
+        self.add(u64::from(code & 0xff_ffff), code >> 24);
+    }
+
+    /// Stores whole bytes; fewer than eight bits remain.
+    #[inline(always)]
+    fn flush(&mut self) {
+        if let Some(space) = self.out.get_mut(self.at..self.at + 8) {
+            space.copy_from_slice(&self.window.to_le_bytes());
+            self.at += (self.count / 8) as usize;
+            self.window >>= self.count & !7;
+            self.count &= 7;
+        } else {
+            self.flush_at_end();
+        }
+    }
+
+    #[cold]
+    fn flush_at_end(&mut self) {
+        while self.count >= 8 {
+            match self.out.get_mut(self.at) {
+                Some(byte) => *byte = self.window as u8,
+                None => self.overflow = true,
+            }
+            self.at += usize::from(!self.overflow);
+            self.window >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    /// Appends the low `count` bits of `value`, at most 32.
+    pub fn put(&mut self, value: u32, count: u32) {
+        self.add(u64::from(value), count);
+        self.flush();
+    }
+
+    /// Appends the first `count` bits of `bytes`.
+    pub fn put_bits_of(&mut self, bytes: &[u8], count: u32) {
+        let whole = (count / 8) as usize;
+        for &byte in &bytes[..whole] {
+            self.put(u32::from(byte), 8);
+        }
+        let rest = count % 8;
+        if rest != 0 {
+            self.put(u32::from(bytes[whole]) & ((1 << rest) - 1), rest);
+        }
+    }
+
+    /// Appends an empty stored block.
+    pub fn put_empty_stored_block(&mut self, is_final: bool) {
+        self.put(u32::from(is_final), 3);
+        self.put(0, (8 - self.count) % 8);
+        self.put(0xffff_0000, 32);
+    }
+
+    /// Stores the last, partly filled byte. Answers the bits that count in it, 0 for all eight.
+    pub fn finish(&mut self) -> u32 {
+        let bits = self.count;
+        if bits != 0 {
+            self.put(0, 8 - bits);
+        }
+        bits
+    }
+
+    /// Bytes stored.
+    pub fn len(&self) -> usize {
+        self.at
+    }
+
+    /// The bits that do not fill a byte, and their number.
+    pub fn rest(&self) -> (u8, u32) {
+        (self.window as u8, self.count)
+    }
+
+    /// Whether something did not fit.
+    pub fn has_overflowed(&self) -> bool {
+        self.overflow
+    }
+}
+
+/// Writes tokens with one set of codes. `FIXED_CODES` promises that no literal takes more than nine bits.
+pub(crate) struct Encoder<'w, 'a, const FIXED_CODES: bool> {
+    pub writer: &'w mut BitWriter<'a>,
+    pub tables: &'w Tables,
+    /// Set when a symbol had no code.
+    pub missing: bool,
+}
+
+impl<const FIXED_CODES: bool> Encoder<'_, '_, FIXED_CODES> {
+    #[inline(always)]
+    fn code(&mut self, code: Code) {
+        if !FIXED_CODES && code == 0 {
+            self.missing = true;
+        }
+        self.writer.add_code(code);
+    }
+
+    /// Writes the end-of-block symbol.
+    pub fn end_of_block(&mut self) {
+        self.code(self.tables.eob);
+        self.writer.flush();
+    }
+}
+
+impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
+    #[inline(always)]
+    fn literals(&mut self, bytes: &[u8]) {
+        // Seven bits may wait; 6 x 9 or 3 x 15 fit beside them.
+        let mut groups = bytes.chunks_exact(if FIXED_CODES { 6 } else { 3 });
+        for group in &mut groups {
+            for &byte in group {
+                self.code(self.tables.literals[byte as usize]);
+            }
+            self.writer.flush();
+        }
+        for &byte in groups.remainder() {
+            self.code(self.tables.literals[byte as usize]);
+        }
+        self.writer.flush();
+    }
+
+    #[inline(always)]
+    fn copy(&mut self, length: usize, distance: usize) {
+        // At most 20 + 15 + 10 bits within the window.
+        let (slot, extra) = distance_slot(distance);
+        self.code(self.tables.lengths[length]);
+        self.code(self.tables.distances[slot]);
+        self.writer.add((distance - 1) as u64 & ((1 << extra) - 1), extra);
+        self.writer.flush();
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.writer.overflow || self.missing
+    }
+}
+
+/// Counts symbols.
+pub(crate) struct Counter<'a>(pub &'a mut Histogram);
+
+impl Sink for Counter<'_> {
+    fn literals(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0.literals[byte as usize] += 1;
+        }
+    }
+
+    fn copy(&mut self, length: usize, distance: usize) {
+        self.0.literals[257 + LENGTH_SLOT[length] as usize] += 1;
+        self.0.distances[distance_slot(distance).0] += 1;
+    }
+}
+
+/// Counts symbols and keeps the tokens, for inputs of up to a page.
+pub(crate) struct Tokens {
+    pub histogram: Histogram,
+    /// A literal's byte, or length above distance with the top bit set.
+    tokens: Box<[u32; crate::aecs::WINDOW]>,
+    len: usize,
+}
+
+impl Tokens {
+    pub fn new() -> Self {
+        Tokens { histogram: Histogram::ZERO, tokens: Box::new([0; crate::aecs::WINDOW]), len: 0 }
+    }
+
+    pub fn clear(&mut self) {
+        self.histogram = Histogram::ZERO;
+        self.len = 0;
+    }
+
+    /// Hands the tokens to another sink.
+    pub fn replay<S: Sink>(&self, sink: &mut S) {
+        for &token in &self.tokens[..self.len] {
+            if token >> 31 == 0 {
+                sink.literals(&[token as u8]);
+            } else {
+                sink.copy((token >> 16 & 0x7fff) as usize, (token & 0xffff) as usize);
+            }
+        }
+    }
+}
+
+impl Sink for Tokens {
+    fn literals(&mut self, bytes: &[u8]) {
+        Counter(&mut self.histogram).literals(bytes);
+        for (token, &byte) in self.tokens[self.len..].iter_mut().zip(bytes) {
+            *token = u32::from(byte);
+        }
+        self.len += bytes.len();
+    }
+
+    fn copy(&mut self, length: usize, distance: usize) {
+        Counter(&mut self.histogram).copy(length, distance);
+        self.tokens[self.len] = 1 << 31 | (length as u32) << 16 | distance as u32;
+        self.len += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_that_do_not_fit_are_reported_and_nothing_is_written_behind() {
+        for room in 0..24 {
+            let mut bytes = [0xee; 32];
+            let mut writer = BitWriter::new(&mut bytes[..room]);
+            for _ in 0..16 {
+                writer.put(0x5a, 8);
+            }
+            assert_eq!((writer.has_overflowed(), writer.len()), (room < 16, room.min(16)));
+            assert!(bytes[..room.min(16)].iter().all(|&byte| byte == 0x5a));
+            assert!(bytes[room..].iter().all(|&byte| byte == 0xee));
+        }
+    }
+
+    #[test]
+    fn an_empty_stored_block_is_aligned() {
+        let mut bytes = [0; 16];
+        let mut writer = BitWriter::new(&mut bytes);
+        writer.put(1, 2);
+        writer.put_empty_stored_block(true);
+        assert_eq!(writer.finish(), 0);
+        let len = writer.len();
+        assert_eq!(bytes[..len], [0b101, 0, 0, 0xff, 0xff]);
+    }
+}

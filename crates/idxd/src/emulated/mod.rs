@@ -1,0 +1,4 @@
+//! The emulated device.
+
+pub(crate) mod codec;
+pub(crate) mod validate;
