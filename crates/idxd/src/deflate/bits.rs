@@ -151,7 +151,8 @@ impl<'a> Bits<'a> {
             }
             if self.count == 0 && self.kept.is_none() {
                 // Nothing loaded: the rest goes in one piece. The last byte may be cut and is left to the loop.
-                let whole = self.input.len() - self.at - usize::from(self.ignored != 0 && self.at < self.input.len());
+                let whole =
+                    self.input.len() - self.at - usize::from(self.ignored != 0 && self.at < self.input.len());
                 let piece = whole.min(out.len() - copied);
                 out[copied..copied + piece].copy_from_slice(&self.input[self.at..self.at + piece]);
                 self.at += piece;
@@ -165,7 +166,8 @@ impl<'a> Bits<'a> {
     /// part, and the bits before the next of them that were not.
     pub fn give_back(&self) -> (usize, usize) {
         let back = self.at.min((self.count / 8) as usize);
-        let kept_left = if self.kept.is_some() { self.left() - self.count as usize - self.input_left() } else { 0 };
+        let kept_left =
+            if self.kept.is_some() { self.left() - self.count as usize - self.input_left() } else { 0 };
         (self.at - back, self.count as usize - back * 8 + kept_left)
     }
 
@@ -179,7 +181,8 @@ impl<'a> Bits<'a> {
         let kept = self.kept.map_or(0, |kept| {
             let word = self.kept_at / 64;
             let later: usize = kept.valid.iter().skip(word + 1).map(|&valid| usize::from(valid)).sum();
-            let here = kept.valid.get(word).map_or(0, |&valid| usize::from(valid).saturating_sub(self.kept_at % 64));
+            let here =
+                kept.valid.get(word).map_or(0, |&valid| usize::from(valid).saturating_sub(self.kept_at % 64));
             later + here
         });
         self.count as usize + kept + self.input_left()

@@ -118,7 +118,8 @@ unsafe fn folded(state: u32, data: &[u8]) -> u32 {
     // 128 to 64 bits, then Barrett reduction to 32.
     let mask = _mm_set_epi32(0, 0, 0, -1);
     let mut part = _mm_xor_si128(_mm_srli_si128(all, 8), _mm_clmulepi64_si128(all, by_128, 0x10));
-    part = _mm_xor_si128(_mm_srli_si128(part, 4), _mm_clmulepi64_si128(_mm_and_si128(part, mask), by_64, 0x00));
+    part =
+        _mm_xor_si128(_mm_srli_si128(part, 4), _mm_clmulepi64_si128(_mm_and_si128(part, mask), by_64, 0x00));
     let quotient = _mm_clmulepi64_si128(_mm_and_si128(part, mask), reduce, 0x10);
     let product = _mm_clmulepi64_si128(_mm_and_si128(quotient, mask), reduce, 0x00);
     _mm_extract_epi32(_mm_xor_si128(part, product), 1) as u32

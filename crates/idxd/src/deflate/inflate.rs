@@ -135,7 +135,13 @@ impl Inflater {
     }
 
     /// Goes on in the state `code` of an AECS, with the code lengths already in [`Inflater::lengths`].
-    pub fn restore(&mut self, code: u16, is_fixed: bool, stored_left: u16, after_block: bool) -> Result<(), ErrorCode> {
+    pub fn restore(
+        &mut self,
+        code: u16,
+        is_fixed: bool,
+        stored_left: u16,
+        after_block: bool,
+    ) -> Result<(), ErrorCode> {
         self.state = match code {
             decoder_state::HEADER => State::Header { after_block },
             decoder_state::TOKEN | decoder_state::TOKEN_FINAL => {
@@ -461,8 +467,11 @@ fn tokens_quick(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -
                 break Some(Stop::Error(ErrorCode::BEFORE_START));
             }
             for at in len..len + length {
-                buffer[at] =
-                    if distance <= at { buffer[at - distance] } else { output.history[history + at - distance] };
+                buffer[at] = if distance <= at {
+                    buffer[at - distance]
+                } else {
+                    output.history[history + at - distance]
+                };
             }
             len += length;
             continue;

@@ -45,8 +45,11 @@ impl Sums {
     }
 
     fn add(&mut self, data: &[u8]) {
-        self.crc =
-            if self.is_castagnoli { checksum::crc32c(self.crc, data) } else { checksum::crc32(self.crc, data) };
+        self.crc = if self.is_castagnoli {
+            checksum::crc32c(self.crc, data)
+        } else {
+            checksum::crc32(self.crc, data)
+        };
         self.xor = checksum::xor16(self.xor, data);
     }
 
@@ -113,7 +116,7 @@ impl Codec {
         if job.flags() & flags::READ_AECS != 0 {
             // SAFETY: an aligned AECS of at least its size is readable there, by the submitter's promise and the
             // checks of `validate`.
-            self.compress_aecs.clone_from(unsafe { &*(read as *const CompressAecs) });
+            (*self.compress_aecs).clone_from(unsafe { &*(read as *const CompressAecs) });
         } else {
             *self.compress_aecs = CompressAecs::ZERO;
         }
@@ -187,7 +190,8 @@ impl Codec {
         if self.compress_aecs.accumulator_bits + dynamic::HEADER_BITS_MAX > aecs::OUTPUT_ACCUMULATOR_BITS {
             return Err(ErrorCode::INVALID_AECS);
         }
-        let is_final = matches!(header, compress_flags::HEADER_TWO_PASS_FINAL | compress_flags::HEADER_ONE_PASS_FINAL);
+        let is_final =
+            matches!(header, compress_flags::HEADER_TWO_PASS_FINAL | compress_flags::HEADER_ONE_PASS_FINAL);
         dynamic::write_aecs(&mut self.compress_aecs, &self.histogram, is_final);
         Ok(())
     }
@@ -203,7 +207,7 @@ impl Codec {
             } else {
                 self.matcher.thorough(data, &mut self.tokens);
             }
-            self.histogram.clone_from(&self.tokens.histogram);
+            (*self.histogram).clone_from(&self.tokens.histogram);
             self.make_tables(header)?;
         }
         let fixed = header == 0 && is_fixed(&self.compress_aecs);
@@ -288,7 +292,8 @@ impl Codec {
             ignored += 8;
         }
         // Destructured, so that the borrows of kept input and history do not hold the rest.
-        let Codec { inflater, scratch, kept_before, kept, history: history_buffer, decompress_aecs, .. } = self;
+        let Codec { inflater, scratch, kept_before, kept, history: history_buffer, decompress_aecs, .. } =
+            self;
         let mut bits = Bits::new(reads.then_some(&**kept_before), data, ignored);
         let before = &history_buffer[..history];
         let suppressed = given & decompress_flags::SUPPRESS_OUTPUT != 0;
@@ -323,13 +328,16 @@ impl Codec {
             _ => false,
         };
         let mut record = sums.record(Status::SUCCESS);
-        record.output_size = if suppressed { assumptions::OUTPUT_SIZE_WHEN_SUPPRESSED } else { produced as u32 };
+        record.output_size =
+            if suppressed { assumptions::OUTPUT_SIZE_WHEN_SUPPRESSED } else { produced as u32 };
         let (used, mut rest) = bits.give_back();
         record.bytes_completed = used as u32;
         match stop {
             Stop::End => {}
             Stop::Error(error) => return Record { bytes_completed: used as u32, ..failed(error) },
-            Stop::Output if writes && produced == 0 && !reads && used == 0 => return failed(ErrorCode::NO_PROGRESS),
+            Stop::Output if writes && produced == 0 && !reads && used == 0 => {
+                return failed(ErrorCode::NO_PROGRESS)
+            }
             Stop::Output => record.status = Status::OUTPUT_OVERFLOW,
             Stop::Input { in_header } => {
                 let checks = given & decompress_flags::CHECK_EOB != 0;
@@ -426,42 +434,42 @@ fn ended_by_block(state: State, bits: &Bits<'_>, given: u16) -> bool {
 
 /// Puts state, kept input and history into `aecs`.
 fn save_aecs(aecs: &mut DecompressAecs, inflater: &Inflater, kept: &Kept, before: &[u8], output: &[u8]) {
-        for (halves, word) in aecs.input_accumulator.iter_mut().zip(&kept.words) {
-            *halves = [*word as u32, (*word >> 32) as u32];
-        }
-        aecs.input_accumulator_bits = kept.valid;
-        aecs.tables.fill(0);
-        let lengths = &inflater.lengths;
-        for (at, &length) in lengths.literals.iter().chain(&lengths.distances).enumerate() {
-            aecs.tables[at / 2] |= length << (at % 2 * 4);
-        }
-        aecs.state = match inflater.state {
-            State::Header { after_block } => {
-                aecs.tables[159] = u8::from(after_block);
-                decoder_state::HEADER
-            }
-            State::Tokens { is_final, is_fixed } => {
-                aecs.tables[158] = u8::from(is_fixed);
-                if is_final {
-                    decoder_state::TOKEN_FINAL
-                } else {
-                    decoder_state::TOKEN
-                }
-            }
-            State::Stored { is_final, left } => {
-                aecs.tables[160..162].copy_from_slice(&left.to_le_bytes());
-                if is_final {
-                    decoder_state::STORED_FINAL
-                } else {
-                    decoder_state::STORED
-                }
-            }
-            State::Ended => decoder_state::ENDED,
-        };
-        let fresh = output.len().min(WINDOW);
-        let old = before.len().min(WINDOW - fresh);
-        aecs.history[..old].copy_from_slice(&before[before.len() - old..]);
-        aecs.history[old..old + fresh].copy_from_slice(&output[output.len() - fresh..]);
-        let len = old + fresh;
-        aecs.history_offset = if len == WINDOW { 1 << 15 } else { len as u16 };
+    for (halves, word) in aecs.input_accumulator.iter_mut().zip(&kept.words) {
+        *halves = [*word as u32, (*word >> 32) as u32];
     }
+    aecs.input_accumulator_bits = kept.valid;
+    aecs.tables.fill(0);
+    let lengths = &inflater.lengths;
+    for (at, &length) in lengths.literals.iter().chain(&lengths.distances).enumerate() {
+        aecs.tables[at / 2] |= length << (at % 2 * 4);
+    }
+    aecs.state = match inflater.state {
+        State::Header { after_block } => {
+            aecs.tables[159] = u8::from(after_block);
+            decoder_state::HEADER
+        }
+        State::Tokens { is_final, is_fixed } => {
+            aecs.tables[158] = u8::from(is_fixed);
+            if is_final {
+                decoder_state::TOKEN_FINAL
+            } else {
+                decoder_state::TOKEN
+            }
+        }
+        State::Stored { is_final, left } => {
+            aecs.tables[160..162].copy_from_slice(&left.to_le_bytes());
+            if is_final {
+                decoder_state::STORED_FINAL
+            } else {
+                decoder_state::STORED
+            }
+        }
+        State::Ended => decoder_state::ENDED,
+    };
+    let fresh = output.len().min(WINDOW);
+    let old = before.len().min(WINDOW - fresh);
+    aecs.history[..old].copy_from_slice(&before[before.len() - old..]);
+    aecs.history[old..old + fresh].copy_from_slice(&output[output.len() - fresh..]);
+    let len = old + fresh;
+    aecs.history_offset = if len == WINDOW { 1 << 15 } else { len as u16 };
+}

@@ -20,7 +20,9 @@ pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
             common_fields(job)?;
             let unused = job.source
                 | job.destination
-                | u64::from(job.source_size | job.destination_size | u32::from(job.codec_flags) | job.codec_flags_2);
+                | u64::from(
+                    job.source_size | job.destination_size | u32::from(job.codec_flags) | job.codec_flags_2,
+                );
             refuse(unused != 0, Status::NONZERO_RESERVED)?;
             refuse(job.elements != 0, Status::NONZERO_RESERVED)?;
             source_2(job, 0)
@@ -28,7 +30,10 @@ pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
         Opcode::COMPRESS => {
             operation_flags(job, assumptions::FLAGS_OF_EVERY_OPERATION | assumptions::FLAGS_OF_CODECS)?;
             common_fields(job)?;
-            refuse(job.elements != 0 || job.codec_flags_2 & !compress_flags::WRITE_TABLES != 0, Status::NONZERO_RESERVED)?;
+            refuse(
+                job.elements != 0 || job.codec_flags_2 & !compress_flags::WRITE_TABLES != 0,
+                Status::NONZERO_RESERVED,
+            )?;
             sizes(job, rules, header(job) < compress_flags::HEADER_TWO_PASS_BARE)?;
             source_2(job, aecs::COMPRESS_SIZE as u32)?;
             compress(job, rules)?;

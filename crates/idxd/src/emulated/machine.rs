@@ -1,0 +1,288 @@
+//! All emulated devices of a machine, and the portals to their queues.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::{fs, io, thread};
+
+use super::device::{CodecPool, Device, OpenError, QueueStatistics, SoftwareError};
+use super::spec::{EmulateSpec, QueueMode, Run, Work, ENTRIES};
+use crate::{assumptions, Descriptor, Opcode, Portal, Submission};
+
+/// Most codecs for emulation in callers' threads: so many can work at a time, 180 KiB each.
+const CODECS_MAX: usize = 16;
+
+struct Shared {
+    devices: Box<[Device]>,
+    pool: CodecPool,
+    spec: EmulateSpec,
+}
+
+/// Emulated devices. Dropping it ends their threads; portals that are still open then answer as those of queues whose
+/// engines have stopped.
+pub struct Machine {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Takes a queue by the numbers of its device and of itself on it, as in `wq1.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId {
+    /// The device.
+    pub device: usize,
+    /// The queue on it.
+    pub queue: usize,
+}
+
+impl Machine {
+    /// Brings up what `spec` says, all queues enabled.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn new(spec: &EmulateSpec) -> io::Result<Self> {
+        let devices: Box<[Device]> =
+            (0..spec.sockets * spec.devices).map(|index| Device::new(spec, index)).collect();
+        let engines = devices.len() * spec.engines as usize;
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let codecs = match spec.work {
+            Work::Real => engines.min(cpus).min(CODECS_MAX),
+            _ => 1,
+        };
+        let shared = Arc::new(Shared { devices, pool: CodecPool::new(codecs), spec: spec.clone() });
+        let mut machine = Machine { shared, threads: Vec::new() };
+        if spec.run == Run::Threads {
+            for device in 0..machine.shared.devices.len() {
+                for engine in 0..spec.engines {
+                    let shared = Arc::clone(&machine.shared);
+                    let thread = thread::Builder::new()
+                        .name(format!("iax{device}-{engine}"))
+                        .spawn(move || shared.devices[device].run_engine(&shared.pool))?;
+                    machine.threads.push(thread);
+                }
+            }
+        }
+        Ok(machine)
+    }
+
+    /// What was asked for.
+    pub fn spec(&self) -> &EmulateSpec {
+        &self.shared.spec
+    }
+
+    /// Number of devices. Device `i` is in package `i / spec.devices`.
+    pub fn devices(&self) -> usize {
+        self.shared.devices.len()
+    }
+
+    /// All queues.
+    pub fn queues(&self) -> impl Iterator<Item = QueueId> + '_ {
+        let queues = self.shared.spec.queues as usize;
+        (0..self.devices()).flat_map(move |device| (0..queues).map(move |queue| QueueId { device, queue }))
+    }
+
+    /// Opens a queue.
+    ///
+    /// # Errors
+    /// A dedicated queue has one opener at a time; a disabled one has none.
+    pub fn open(&self, id: QueueId) -> Result<EmulatedPortal, OpenError> {
+        let device = self.shared.devices.get(id.device).ok_or(OpenError::Missing)?;
+        device.open(id.queue)?;
+        Ok(EmulatedPortal { shared: Arc::clone(&self.shared), id })
+    }
+
+    fn device(&self, id: QueueId) -> &Device {
+        &self.shared.devices[id.device]
+    }
+
+    /// Disables a queue: it takes nothing more and finishes what it has.
+    pub fn disable_queue(&self, id: QueueId) {
+        self.device(id).disable_queue(id.queue);
+    }
+
+    /// Disables a queue and forgets what it has.
+    pub fn abort_queue(&self, id: QueueId) {
+        self.device(id).abort_queue(id.queue);
+    }
+
+    /// Enables a queue.
+    pub fn enable_queue(&self, id: QueueId) {
+        self.device(id).enable_queue(id.queue);
+    }
+
+    /// Whether a queue takes descriptors.
+    pub fn is_enabled(&self, id: QueueId) -> bool {
+        self.device(id).is_enabled(id.queue)
+    }
+
+    /// Halts a device.
+    pub fn halt(&self, device: usize) {
+        self.shared.devices[device].halt();
+    }
+
+    /// Whether a device has halted.
+    pub fn is_halted(&self, device: usize) -> bool {
+        self.shared.devices[device].is_halted()
+    }
+
+    /// Resets a device: it works, with all queues enabled.
+    pub fn reset(&self, device: usize) {
+        self.shared.devices[device].reset();
+    }
+
+    /// What a device could not say in a completion record, once.
+    pub fn take_software_error(&self, device: usize) -> Option<SoftwareError> {
+        self.shared.devices[device].take_software_error()
+    }
+
+    /// Descriptors of a queue that no engine has taken.
+    pub fn occupancy(&self, id: QueueId) -> usize {
+        self.device(id).occupancy(id.queue)
+    }
+
+    /// Counters of a queue.
+    pub fn statistics(&self, id: QueueId) -> QueueStatistics {
+        self.device(id).statistics(id.queue)
+    }
+
+    /// What sysfs would say: paths below `/sys/bus/dsa/devices`, and contents.
+    pub fn sysfs_files(&self) -> Vec<(String, String)> {
+        let spec = &self.shared.spec;
+        let mut files = Vec::new();
+        for device in 0..self.devices() {
+            let socket = device / spec.devices as usize;
+            let mut put =
+                |path: String, value: &dyn std::fmt::Display| files.push((path, format!("{value}\n")));
+            let name = format!("iax{device}");
+            put(format!("{name}/version"), &if spec.generation == 1 { "0x100" } else { "0x200" });
+            put(format!("{name}/max_groups"), &assumptions::MAX_GROUPS);
+            put(format!("{name}/max_work_queues"), &8);
+            put(format!("{name}/max_work_queues_size"), &ENTRIES);
+            put(format!("{name}/max_engines"), &spec.engines);
+            put(format!("{name}/numa_node"), &socket);
+            put(format!("{name}/max_transfer_size"), &assumptions::MAX_TRANSFER);
+            put(format!("{name}/op_cap"), &op_cap());
+            put(format!("{name}/gen_cap"), &format_args!("{:#x}", gen_cap(spec)));
+            if spec.generation > 1 {
+                // Decompress AECS format 2 and header generation.
+                put(format!("{name}/iaa_cap"), &"0x101");
+            }
+            put(format!("{name}/configurable"), &1);
+            put(format!("{name}/clients"), &0);
+            put(format!("{name}/pasid_enabled"), &1);
+            put(format!("{name}/state"), &if self.is_halted(device) { "halted" } else { "enabled" });
+            put(format!("{name}/errors"), &"0x0 0x0 0x0 0x0");
+            put(format!("{name}/cmd_status"), &"0x0");
+            for engine in 0..spec.engines {
+                put(format!("engine{device}.{engine}/group_id"), &0);
+            }
+            let list = |count: u32, kind: &str| {
+                let mut text = String::new();
+                for index in 0..count {
+                    let separator = if index == 0 { "" } else { " " };
+                    write!(text, "{separator}{kind}{device}.{index}").expect("strings take all");
+                }
+                text
+            };
+            put(format!("group{device}.0/engines"), &list(spec.engines, "engine"));
+            put(format!("group{device}.0/work_queues"), &list(spec.queues, "wq"));
+            for queue in 0..spec.queues as usize {
+                let id = QueueId { device, queue };
+                let dir = format!("wq{device}.{queue}");
+                let shared = spec.mode == QueueMode::Shared;
+                put(format!("{dir}/mode"), &if shared { "shared" } else { "dedicated" });
+                put(format!("{dir}/size"), &spec.queue_size());
+                put(format!("{dir}/group_id"), &0);
+                put(format!("{dir}/priority"), &10);
+                let threshold = if spec.threshold == 0 { spec.queue_size() } else { spec.threshold };
+                put(format!("{dir}/threshold"), &if shared { threshold } else { 0 });
+                put(format!("{dir}/type"), &"user");
+                put(format!("{dir}/name"), &"uzswap");
+                put(format!("{dir}/driver_name"), &"user");
+                put(format!("{dir}/block_on_fault"), &u32::from(spec.block_on_fault));
+                put(format!("{dir}/max_transfer_size"), &assumptions::MAX_TRANSFER_OF_QUEUE);
+                put(format!("{dir}/state"), &if self.is_enabled(id) { "enabled" } else { "disabled" });
+                put(format!("{dir}/clients"), &0);
+                put(format!("{dir}/occupancy"), &self.occupancy(id));
+                put(format!("{dir}/cdev_minor"), &(device * spec.queues as usize + queue));
+                put(format!("{dir}/ats_disable"), &0);
+                put(format!("{dir}/prs_disable"), &0);
+            }
+        }
+        files
+    }
+
+    /// Writes [`Machine::sysfs_files`] below `root`, which then stands for `/sys/bus/dsa/devices`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write_sysfs(&self, root: &Path) -> io::Result<()> {
+        for (path, content) in self.sysfs_files() {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a file in a directory"))?;
+            fs::write(path, content)?;
+        }
+        Ok(())
+    }
+}
+
+/// Operations as sysfs prints them: eight words, the most significant first.
+fn op_cap() -> String {
+    let mut words = [0u32; 8];
+    for opcode in [Opcode::NOOP, Opcode::DRAIN, Opcode::DECOMPRESS, Opcode::COMPRESS] {
+        words[7 - usize::from(opcode.0) / 32] |= 1 << (opcode.0 % 32);
+    }
+    words.map(|word| format!("{word:08x}")).join(",")
+}
+
+/// Capabilities: block on fault, largest transfer, configurable, decompression.
+fn gen_cap(spec: &EmulateSpec) -> u64 {
+    let transfer = u64::from(assumptions::MAX_TRANSFER.trailing_zeros());
+    u64::from(spec.block_on_fault) | transfer << 16 | 1 << 31 | 1 << 40
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for device in self.shared.devices.iter() {
+            device.stop();
+        }
+        for thread in self.threads.drain(..) {
+            // A panic there has been printed; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A queue's door, emulated. Closed when dropped.
+pub struct EmulatedPortal {
+    shared: Arc<Shared>,
+    id: QueueId,
+}
+
+impl EmulatedPortal {
+    /// The queue it leads to.
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+}
+
+impl Portal for EmulatedPortal {
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
+        // SAFETY: the caller's promise is passed on unchanged.
+        unsafe { self.shared.devices[self.id.device].submit(self.id.queue, descriptor, &self.shared.pool) }
+    }
+
+    fn progress(&self) {
+        self.shared.devices[self.id.device].progress(&self.shared.pool);
+    }
+
+    fn is_emulated(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for EmulatedPortal {
+    fn drop(&mut self) {
+        self.shared.devices[self.id.device].close(self.id.queue);
+    }
+}

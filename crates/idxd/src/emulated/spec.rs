@@ -1,0 +1,253 @@
+//! What is to be emulated, as text: `sockets=2,devices=4,engines=8,queues=2,generation=1`.
+
+use std::str::FromStr;
+
+use super::faults::Faults;
+
+/// Entries a device has for all its queues together.
+pub const ENTRIES: u32 = 128;
+/// Most queues of a device.
+pub const QUEUES_MAX: u32 = 8;
+/// Most engines of a device.
+pub const ENGINES_MAX: u32 = 8;
+
+/// Dedicated to one opener, or shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueMode {
+    /// Submissions are posted; the owner counts.
+    Dedicated,
+    /// Submissions may be refused.
+    Shared,
+}
+
+/// Who does the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// The submitting thread, inside the submission. Deterministic; nothing but the caller's own threads.
+    Inline,
+    /// Whoever polls. Deterministic as well, and jobs stay in their queue until then.
+    Poll,
+    /// A thread for each engine.
+    Threads,
+}
+
+/// What the work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The job.
+    Real,
+    /// Nothing: success at once, half the input as output size. For measuring what a driver costs by itself.
+    Null,
+    /// Nothing, for so long a page. Engines work side by side however few CPUs there are.
+    Timed {
+        /// Nanoseconds that an engine is busy for 4096 bytes of input.
+        page_ns: u64,
+    },
+}
+
+/// What time is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// The machine's.
+    Real,
+    /// [`STEP_NS`] for each poll: the same at every run.
+    Steps,
+}
+
+/// How far a poll moves [`Clock::Steps`].
+pub const STEP_NS: u64 = 100;
+
+/// Machines to emulate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmulateSpec {
+    /// Packages.
+    pub sockets: u32,
+    /// Devices a package.
+    pub devices: u32,
+    /// Engines a device, at most 8.
+    pub engines: u32,
+    /// Queues a device, at most 8; they share 128 entries.
+    pub queues: u32,
+    /// 1: Sapphire and Emerald Rapids. 2: Granite Rapids, with header generation.
+    pub generation: u32,
+    /// Kind of all queues.
+    pub mode: QueueMode,
+    /// Occupancy from which a shared queue refuses, 1 to the queue's size; 0 for the size.
+    pub threshold: u32,
+    /// Who does the work.
+    pub run: Run,
+    /// What it is.
+    pub work: Work,
+    /// How long after its engine is done a job completes.
+    pub latency_ns: u64,
+    /// What time is.
+    pub clock: Clock,
+    /// Whether queues allow block-on-fault.
+    pub block_on_fault: bool,
+    /// Seed of the faults.
+    pub seed: u64,
+    /// The faults.
+    pub faults: Faults,
+}
+
+impl Default for EmulateSpec {
+    fn default() -> Self {
+        EmulateSpec {
+            sockets: 1,
+            devices: 1,
+            engines: 8,
+            queues: 1,
+            generation: 1,
+            mode: QueueMode::Dedicated,
+            threshold: 0,
+            run: Run::Inline,
+            work: Work::Real,
+            latency_ns: 0,
+            clock: Clock::Real,
+            block_on_fault: false,
+            seed: 0,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// A specification that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("emulation {part:?}: {reason}")]
+pub struct SpecError {
+    /// The part of the text that is wrong.
+    pub part: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+const KEYS: &str = "sockets, devices, engines, queues, generation, mode=dedicated|shared, threshold, \
+run=inline|poll|threads, work=real|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
+faults=lost:P/page:P/hardware:P/halt:P/disable:P/retry:P/slow:P";
+
+impl EmulateSpec {
+    /// Entries of each queue.
+    pub fn queue_size(&self) -> u32 {
+        ENTRIES / self.queues
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let number = |least: u64, most: u64| match value.parse::<u64>() {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => Err(format!("wants a number from {least} to {most}")),
+        };
+        let count = |most: u32| number(1, u64::from(most)).map(|number| number as u32);
+        match key {
+            "sockets" => self.sockets = count(8)?,
+            "devices" => self.devices = count(16)?,
+            "engines" => self.engines = count(ENGINES_MAX)?,
+            "queues" => self.queues = count(QUEUES_MAX)?,
+            "generation" => self.generation = count(2)?,
+            "threshold" => self.threshold = count(ENTRIES)?,
+            "latency_ns" => self.latency_ns = number(0, 1_000_000_000)?,
+            "seed" => self.seed = number(0, u64::MAX)?,
+            "block_on_fault" => self.block_on_fault = number(0, 1)? == 1,
+            "faults" => self.faults = value.parse()?,
+            "mode" => {
+                self.mode = match value {
+                    "dedicated" => QueueMode::Dedicated,
+                    "shared" => QueueMode::Shared,
+                    _ => return Err("wants dedicated or shared".to_owned()),
+                }
+            }
+            "run" => {
+                self.run = match value {
+                    "inline" => Run::Inline,
+                    "poll" => Run::Poll,
+                    "threads" => Run::Threads,
+                    _ => return Err("wants inline, poll or threads".to_owned()),
+                }
+            }
+            "clock" => {
+                self.clock = match value {
+                    "real" => Clock::Real,
+                    "steps" => Clock::Steps,
+                    _ => return Err("wants real or steps".to_owned()),
+                }
+            }
+            "work" => {
+                self.work = match value.split_once(':').unwrap_or((value, "")) {
+                    ("real", "") => Work::Real,
+                    ("null", "") => Work::Null,
+                    ("timed", ns) => match ns.parse() {
+                        Ok(page_ns @ 1..=1_000_000_000) => Work::Timed { page_ns },
+                        _ => return Err("wants the nanoseconds of a page: timed:3500".to_owned()),
+                    },
+                    _ => return Err("wants real, null or timed:NS".to_owned()),
+                }
+            }
+            _ => return Err(format!("unknown; known: {KEYS}")),
+        }
+        Ok(())
+    }
+}
+
+/// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. What is not named has its default.
+impl FromStr for EmulateSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut spec = EmulateSpec::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let wrong = |reason: String| SpecError { part: part.to_owned(), reason };
+            match part.split_once('=') {
+                Some((key, value)) => spec.set(key, value).map_err(wrong)?,
+                None if matches!(part, "inline" | "poll" | "threads") => {
+                    spec.set("run", part).map_err(wrong)?
+                }
+                None => return Err(wrong(format!("wants key=value; known: {KEYS}"))),
+            }
+        }
+        let wrong = |part: &str, reason: &str| SpecError { part: part.to_owned(), reason: reason.to_owned() };
+        if spec.threshold > spec.queue_size() {
+            return Err(wrong(
+                "threshold",
+                "above the size of a queue, which is 128 by the number of queues",
+            ));
+        }
+        if spec.run == Run::Threads && spec.clock == Clock::Steps {
+            return Err(wrong("clock=steps", "threads live in real time; use run=inline or run=poll"));
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_example() {
+        let spec: EmulateSpec = "sockets=2,devices=4,engines=8,queues=2,generation=1".parse().unwrap();
+        assert_eq!((spec.sockets, spec.devices, spec.engines, spec.queues), (2, 4, 8, 2));
+        assert_eq!((spec.generation, spec.queue_size(), spec.run), (1, 64, Run::Inline));
+        assert_eq!("".parse(), Ok(EmulateSpec::default()));
+    }
+
+    #[test]
+    fn every_key_is_understood() {
+        let text = "mode=shared,threshold=9,threads,work=timed:3500,latency_ns=900,seed=7,block_on_fault=1,faults=lost:0.5";
+        let spec: EmulateSpec = text.parse().unwrap();
+        assert_eq!((spec.mode, spec.threshold, spec.run), (QueueMode::Shared, 9, Run::Threads));
+        assert_eq!((spec.work, spec.latency_ns, spec.seed), (Work::Timed { page_ns: 3500 }, 900, 7));
+        assert!(spec.block_on_fault && spec.faults.lost == 0.5);
+        assert_eq!("run=poll,clock=steps".parse::<EmulateSpec>().unwrap().clock, Clock::Steps);
+    }
+
+    #[test]
+    fn mistakes_name_the_part_and_the_cure() {
+        let error = |text: &str| text.parse::<EmulateSpec>().unwrap_err().to_string();
+        assert!(error("devices=0").contains("\"devices=0\": wants a number from 1 to 16"));
+        assert!(error("wheels=4").contains("known: sockets"));
+        assert!(error("fast").contains("key=value"));
+        assert!(error("queues=8,threshold=17").contains("threshold"));
+        assert!(error("threads,clock=steps").contains("real time"));
+        assert!(error("work=timed").contains("timed:3500"));
+        assert!(error("faults=lost:9").contains("between 0 and 1"));
+    }
+}
