@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let input: Vec<u8> = (0..40).map(|at| at * 37 + 11).collect();
+        let input: Vec<u8> = (0..40u32).map(|at| (at * 37 + 11) as u8).collect();
         let mut bits = Bits::new(None, &input, 0);
         bits.take(13).unwrap();
         let mut reference = bits;

@@ -153,15 +153,15 @@ mod tests {
     fn short_and_long_codes_are_read() {
         // Codes 0, 10, 110, 1110, 11110, 11111.
         let table = table(&[1, 2, 3, 4, 5, 5]).unwrap();
-        let stream = [0b1110_1010u8, 0b1111_0110, 0b1111_1011, 0];
-        // Read as 0 10 10 111... spelled by hand below from the low bit up.
-        let mut bits = Bits::new(None, &stream, 0);
-        let mut symbols = Vec::new();
-        while let Ok(entry) = table.read(&mut bits) {
-            symbols.push(entry >> 16);
+        let sent = [0, 1, 1, 3, 2, 4, 5, 0];
+        let codes = ["0", "10", "110", "1110", "11110", "11111"];
+        let mut stream = [0u8; 8];
+        for (at, bit) in sent.iter().flat_map(|&symbol| codes[symbol].bytes()).enumerate() {
+            stream[at / 8] |= (bit - b'0') << (at % 8);
         }
-        // 0 10 10 1110 110 11110 11111 10 0 0 0 0 0 0 0 0
-        assert_eq!(symbols[..7], [0, 1, 1, 3, 2, 4, 5]);
+        let mut bits = Bits::new(None, &stream, 0);
+        let read = sent.map(|_| (table.read(&mut bits).unwrap() >> 16) as usize);
+        assert_eq!(read, sent);
     }
 
     #[test]
