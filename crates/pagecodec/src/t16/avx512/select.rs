@@ -221,6 +221,8 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
                 _mm512_store_si512(counters.prefixes[set].0.as_mut_ptr().add(64 * part).cast(), zero);
             }
         }
+        // Or the compiler calls memset, which for 2 KiB starts up microcode.
+        through_memory(counters);
     }
     let mut hashes = Aligned([[0u8; SAMPLES]; 2]);
     for part in 0..2 {
