@@ -71,47 +71,61 @@ impl Candidates {
     }
 
     /// The `limit` candidates with the highest scores, as a set of places.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,bmi2")]
-    fn best(&self, scores: __m512i, limit: usize) -> u64 {
-        // SAFETY: two times 64 bytes, aligned.
-        let prefer: [__m512i; 2] = std::array::from_fn(|part| unsafe {
-            _mm512_load_si512(PREFER_FIRST.0.as_ptr().add(32 * part).cast())
-        });
-        let low = _mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(_mm512_castsi512_si256(scores)));
-        let low = _mm512_or_si512(low, prefer[0]);
-        let mut keys = Aligned([0u16; 64]);
-        // SAFETY: 64 bytes of 128, aligned.
-        unsafe { _mm512_store_si512(keys.0.as_mut_ptr().cast(), low) };
-        let limits = _mm512_set1_epi16(limit as i16);
-        let one = _mm512_set1_epi16(1);
-        // A candidate's rank is the number of those with a higher key.
-        let mut ranks = _mm512_setzero_si512();
-        if self.len <= 32 {
+    ///
+    /// Without features of its own, so that it can be inlined always: a call would save and clear all registers.
+    ///
+    /// # Safety
+    /// The caller has the features of this module.
+    #[inline(always)]
+    unsafe fn best(&self, scores: __m512i, limit: usize) -> u64 {
+        // SAFETY: the caller's promise; 64 bytes, aligned.
+        unsafe {
+            if self.len > 32 {
+                return self.best_of_many(scores, limit);
+            }
+            let low = keys(scores, 0);
+            let mut listed = Aligned([0u16; 32]);
+            _mm512_store_si512(listed.0.as_mut_ptr().cast(), low);
+            // A candidate's rank is the number of those with a higher key. Keys behind the last are lower than all.
+            let one = _mm512_set1_epi16(1);
+            let mut ranks = [_mm512_setzero_si512(); 2];
             for start in [0, 16] {
                 if start != 0 && self.len <= start {
                     break;
                 }
-                for key in &keys.0[start..start + 16] {
+                for (at, key) in listed.0[start..start + 16].iter().enumerate() {
                     let higher = _mm512_cmplt_epu16_mask(low, _mm512_set1_epi16(*key as i16));
-                    ranks = _mm512_mask_add_epi16(ranks, higher, ranks, one);
+                    ranks[at % 2] = _mm512_mask_add_epi16(ranks[at % 2], higher, ranks[at % 2], one);
                 }
             }
-            return u64::from(_mm512_cmplt_epu16_mask(ranks, limits)) & low_bits(self.len);
+            let ranks = _mm512_add_epi16(ranks[0], ranks[1]);
+            u64::from(_mm512_cmplt_epu16_mask(ranks, _mm512_set1_epi16(limit as i16))) & low_bits(self.len)
         }
-        let high = _mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(scores)));
-        let high = _mm512_or_si512(high, prefer[1]);
-        // SAFETY: 64 bytes of 128, aligned.
-        unsafe { _mm512_store_si512(keys.0.as_mut_ptr().add(32).cast(), high) };
-        let mut high_ranks = ranks;
-        for key in &keys.0[..self.len] {
+    }
+
+    /// The same for more than 32 candidates, which are rare.
+    #[cold]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,bmi2")]
+    fn best_of_many(&self, scores: __m512i, limit: usize) -> u64 {
+        let (low, high) = (keys(scores, 0), keys(scores, 1));
+        let mut listed = Aligned([0u16; 64]);
+        // SAFETY: two times 64 bytes of 128, aligned.
+        unsafe {
+            _mm512_store_si512(listed.0.as_mut_ptr().cast(), low);
+            _mm512_store_si512(listed.0.as_mut_ptr().add(32).cast(), high);
+        }
+        let limit = _mm512_set1_epi16(limit as i16);
+        let one = _mm512_set1_epi16(1);
+        let (mut low_ranks, mut high_ranks) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        for key in &listed.0[..self.len] {
             let key = _mm512_set1_epi16(*key as i16);
-            ranks = _mm512_mask_add_epi16(ranks, _mm512_cmplt_epu16_mask(low, key), ranks, one);
+            low_ranks = _mm512_mask_add_epi16(low_ranks, _mm512_cmplt_epu16_mask(low, key), low_ranks, one);
             high_ranks =
                 _mm512_mask_add_epi16(high_ranks, _mm512_cmplt_epu16_mask(high, key), high_ranks, one);
         }
-        let best = u64::from(_mm512_cmplt_epu16_mask(ranks, limits))
-            | u64::from(_mm512_cmplt_epu16_mask(high_ranks, limits)) << 32;
+        let best = u64::from(_mm512_cmplt_epu16_mask(low_ranks, limit))
+            | u64::from(_mm512_cmplt_epu16_mask(high_ranks, limit)) << 32;
         best & (low_bits(self.len - 1) << 1 | 1)
     }
 
@@ -129,6 +143,17 @@ impl Candidates {
             _mm512_mask_expand_epi8(none, buckets, tags)
         }))
     }
+}
+
+/// The keys by which candidates `32 * part ..` compete: score first, then the lower bucket.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn keys(scores: __m512i, part: usize) -> __m512i {
+    let scores =
+        if part == 0 { _mm512_castsi512_si256(scores) } else { _mm512_extracti64x4_epi64::<1>(scores) };
+    // SAFETY: two times 64 bytes of 128, aligned.
+    let prefer = unsafe { _mm512_load_si512(PREFER_FIRST.0.as_ptr().add(32 * part).cast()) };
+    _mm512_or_si512(_mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(scores)), prefer)
 }
 
 /// The bytes 0 to 63.
@@ -245,7 +270,8 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     let least = _mm512_set1_epi8(2);
     let candidates = Candidates::new(prefix_counts.map(|counts| _mm512_cmpge_epu8_mask(counts, least)));
     let counts = candidates.pick(&prefix_counts);
-    let chosen = candidates.best(counts, PREFIX_MAX);
+    // SAFETY: this function has the features.
+    let chosen = unsafe { candidates.best(counts, PREFIX_MAX) };
     let prefixes = chosen.count_ones() as usize;
     let mut first = Templates::WIDE;
     first -= usize::from(large_upper >= 1);
@@ -305,7 +331,8 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
         let covered = _mm512_permutex2var_epi8(covered[0], last[part], covered[1]);
         _mm512_mask_mov_epi8(_mm512_adds_epu8(twice, twice), _mm512_movepi8_mask(covered), once)
     });
-    let chosen = candidates.best(candidates.pick(&scores), first - 1);
+    // SAFETY: this function has the features.
+    let chosen = unsafe { candidates.best(candidates.pick(&scores), first - 1) };
     templates.exact = chosen.count_ones() as usize;
     candidates.tags(chosen, 1, 0).store(&mut templates.exact_tags);
     let last = _mm512_maskz_compress_epi8(chosen, candidates.pick(&last));
