@@ -242,3 +242,41 @@ fn the_longest_objects_stay_within_the_bound() {
     println!("longest object: {longest} bytes");
     assert!(longest > 4096 && longest <= 4096 + 340);
 }
+
+/// Pages that nobody made up: this process's own memory, code included, and with `PAGECODEC_PAGES=FILE:FILE..` files of
+/// raw pages.
+#[test]
+#[cfg(target_os = "linux")]
+fn captured_pages_come_back() {
+    use std::os::unix::fs::FileExt;
+
+    let mut encoders = encoders();
+    let mut count = 0;
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps");
+    let memory = std::fs::File::open("/proc/self/mem").expect("/proc/self/mem");
+    for line in maps.lines().filter(|line| !line.contains("[v")) {
+        let (range, rest) = line.split_once(' ').expect("a range and flags");
+        let (start, end) = range.split_once('-').expect("two addresses");
+        let parse = |address| u64::from_str_radix(address, 16).expect("an address");
+        let (start, end) = (parse(start), parse(end));
+        if !rest.starts_with('r') {
+            continue;
+        }
+        for address in (start..end.min(start + (256 << 12))).step_by(4096) {
+            let mut page = [0; 4096];
+            // Other threads' stacks come and go.
+            if memory.read_exact_at(&mut page, address).is_ok() {
+                check(&mut encoders, &page, &format!("{address:#x} of {rest}"));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 200, "{count} pages");
+    for file in std::env::var("PAGECODEC_PAGES").iter().flat_map(|files| files.split(':')) {
+        for (number, page) in
+            std::fs::read(file).expect("a file of pages").as_chunks::<4096>().0.iter().enumerate()
+        {
+            check(&mut encoders, page, &format!("page {number} of {file}"));
+        }
+    }
+}
