@@ -11,6 +11,7 @@ use crate::handles::Handle;
 use crate::mixed;
 use crate::pool::{AllocError, Pool};
 use crate::shard::{Shard, HOLES_BYTES_MIN};
+use crate::supply::Taker;
 
 /// Objects that one lock of a shard, and of a class when they are of one, serves.
 const BATCH: usize = 8;
@@ -147,7 +148,7 @@ impl Pool {
             done = list.allocate(class, geometry, node, zspages_max, places, self.ground());
         }
         for (place, &size) in places.iter_mut().zip(sizes).skip(done) {
-            let found = self.place_mixed(shard, size, node);
+            let found = self.place_mixed(shard, size, node, Taker::Allocation);
             match found.or_else(|| self.place_anywhere(shard, size, class)) {
                 Some(found) => *place = found,
                 None => break,
@@ -159,9 +160,9 @@ impl Pool {
 
     /// Finds room for `size` bytes in a mixed zspage.
     #[inline]
-    pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8) -> Option<Place> {
+    pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8, taker: Taker) -> Option<Place> {
         let open = &mut shard.open[usize::from(node)];
-        open.allocate(size, node, &mut shard.ledger, self.shards.totals(), self.ground())
+        open.allocate(size, node, taker, &mut shard.ledger, self.shards.totals(), self.ground())
     }
 
     /// The last resort when no frame can be had: whatever has room.
@@ -176,7 +177,7 @@ impl Pool {
                     return Some(place[0]);
                 }
             }
-            let found = self.place_mixed(shard, size, node);
+            let found = self.place_mixed(shard, size, node, Taker::Allocation);
             if found.is_some() {
                 return found;
             }

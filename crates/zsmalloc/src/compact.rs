@@ -12,9 +12,11 @@ use std::sync::atomic::Ordering;
 use sys::PAGE_SIZE;
 
 use crate::entry::{Entry, Object, Place};
-use crate::frame::{kind, Field, FRAME_BYTES, OPEN};
+use crate::frame::{kind, Field, FRAME_BYTES};
+use crate::live;
 use crate::pool::Pool;
 use crate::shard::Shard;
+use crate::supply::Taker;
 
 /// Live bytes of the zspages that one pass empties: bounds the memory held twice, ...
 const PASS_BYTES_MIN: u64 = 1 << 20;
@@ -23,6 +25,9 @@ const PASS_DIVISOR: u64 = 16;
 
 /// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the walk to pay.
 const TIDY_BYTES: u64 = 4 << 20;
+
+/// Passes of one compaction: beside threads that free all the time it would never end.
+const PASSES_MAX: usize = 64;
 
 /// A zspage, or a class, that wastes more than one byte in so many is worth moving.
 const WASTE_DIVISOR: u64 = 128;
@@ -63,17 +68,25 @@ impl Pool {
         let before = self.bytes();
         self.close_mixed();
         let mut marks = Vec::new();
+        let budget_max = (before as u64 / PASS_DIVISOR).max(PASS_BYTES_MIN);
+        let mut budget = budget_max;
         let mut held = self.held_pages();
-        loop {
-            let sources = self.choose_sources();
-            let gain: u64 = sources.iter().map(|source| source.gain).sum();
+        for _ in 0..PASSES_MAX {
+            let sources = self.choose_sources(budget);
+            let (count, gain) = (sources.len(), sources.iter().map(|source| source.gain).sum::<u64>());
             // Each node's objects may end in a page of their own that is partly filled.
-            if gain < (PAGE_SIZE * self.supplies.len()) as u64 || !self.pass(sources, &mut marks) {
+            if gain < (PAGE_SIZE * self.supplies.len()) as u64 {
                 break;
+            }
+            match self.pass(sources, &mut marks) {
+                Passed::Moved => budget = (budget * 2).min(budget_max),
+                // One zspage at a time goes into what is kept for this.
+                Passed::NoMemory if count > 1 => budget /= 8,
+                Passed::NoMemory | Passed::Stuck => break,
             }
             // What large objects leave free at a zspage's end looks like a gain, and is there again wherever they go.
             let now = self.held_pages();
-            if now >= held {
+            if now >= held && budget == budget_max {
                 break;
             }
             held = now;
@@ -113,16 +126,17 @@ impl Pool {
     fn each_zspage(&self, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
-            let (kind, live) = (frame.kind.get(), frame.live.load(Ordering::Relaxed));
-            if kind != kind::FREE && live > 0 && live & OPEN == 0 {
+            let (kind, live) = (frame.kind.get(), frame.live.get());
+            if kind != kind::FREE && live > 0 && !(kind == kind::MIXED && live::is_open(&frame.live)) {
                 let (node, resident) = (frame.node.get(), frame.resident.get());
                 look(Seen { node, kind, live, number, resident });
             }
         }
     }
 
-    /// The zspages to empty in the next pass, those that give most for least copying first.
-    fn choose_sources(&self) -> Vec<Source> {
+    /// The zspages to empty in the next pass, those that give most for least copying first; `budget` bounds the bytes
+    /// of their objects.
+    fn choose_sources(&self, budget: u64) -> Vec<Source> {
         let mut zspages = Vec::new();
         self.each_zspage(|seen| zspages.push(seen));
         zspages.sort_unstable();
@@ -138,7 +152,6 @@ impl Pool {
             }
         }
         sources.sort_by_key(|source| source.live_bytes * 1024 / (source.gain + 1));
-        let budget = (self.bytes() as u64 / PASS_DIVISOR).max(PASS_BYTES_MIN);
         let mut live_bytes = 0;
         let fits = sources.iter().take_while(|source| {
             live_bytes += source.live_bytes;
@@ -173,8 +186,8 @@ impl Pool {
         }));
     }
 
-    /// Empties `sources` as far as possible. False when another pass would be no use.
-    fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> bool {
+    /// Empties `sources` as far as possible.
+    fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> Passed {
         marks.clear();
         marks.resize(self.frames.count() as usize, Mark::Keep);
         let mut class_sources = Vec::new();
@@ -217,7 +230,11 @@ impl Pool {
             let list = self.class_list(node, class);
             list.end_source(number, class, self.table.geometry(class), &self.frames);
         }
-        memory && moved > 0
+        match (memory, moved) {
+            (false, _) => Passed::NoMemory,
+            (true, 0) => Passed::Stuck,
+            (true, _) => Passed::Moved,
+        }
     }
 
     /// Moves a batch under one lock of a shard; threads that want that shard meanwhile take another. Answers how many
@@ -238,7 +255,7 @@ impl Pool {
 
     fn move_object(&self, shard: &mut Shard, entry: &Entry, object: Object, mark: Mark) -> Moved {
         let frame = self.frames.get(object.place.frame);
-        if frame.kind.get() == kind::MIXED && frame.live.load(Ordering::Relaxed) & OPEN != 0 {
+        if frame.kind.get() == kind::MIXED && live::is_open(&frame.live) {
             // Emptied, released, and taking new objects already.
             return Moved::InUse;
         }
@@ -270,7 +287,7 @@ impl Pool {
             }
             // Full, or other threads took the room meanwhile.
         }
-        self.place_mixed(shard, object.len, node)
+        self.place_mixed(shard, object.len, node, Taker::Compaction)
     }
 
     /// Closes the open mixed zspages of all shards.
@@ -310,6 +327,14 @@ const MOVE_BATCH: usize = 32;
 struct Moves {
     batch: [(u32, Object, Mark); MOVE_BATCH],
     count: usize,
+}
+
+/// How a pass ended.
+enum Passed {
+    Moved,
+    /// Everything to move was in use.
+    Stuck,
+    NoMemory,
 }
 
 enum Moved {

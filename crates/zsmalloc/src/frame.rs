@@ -31,10 +31,6 @@ pub(crate) mod kind {
     pub(crate) const CLASS: u16 = 2;
 }
 
-/// Set in [`Frame::live`] while a mixed zspage takes new objects. The count then says [`FRAME_BYTES`] less what was
-/// freed, so that only who frees writes it, and cannot come to nothing.
-pub(crate) const OPEN: u32 = 1 << 31;
-
 /// The descriptor of a frame. Its fields belong to the lock of the list that the frame is on: the class's for a zspage
 /// of a class, the shard's for an open mixed zspage, the supply's for a free frame. They are atomics because
 /// statistics and compaction look at them without a lock; `live` of a mixed zspage is counted down without one.
@@ -42,7 +38,7 @@ pub(crate) const OPEN: u32 = 1 << 31;
 pub(crate) struct Frame {
     /// Address of the first byte; 0 in a descriptor that was never used. Set once.
     base: AtomicUsize,
-    /// Class zspage: objects in it. Mixed zspage: bytes of the objects in it; while it is open, see [`OPEN`].
+    /// Class zspage: objects in it. Mixed zspage: see [`crate::live`].
     pub(crate) live: AtomicU32,
     /// Class zspage: slots ever used, the ones behind are untouched. Mixed zspage: bytes ever used, once
     /// it is closed.

@@ -30,9 +30,12 @@ mod blocks;
 mod class;
 mod compact;
 mod entry;
+#[cfg(test)]
+mod entry_tests;
 mod faults;
 mod frame;
 mod handles;
+mod live;
 mod lock;
 mod mixed;
 mod pool;

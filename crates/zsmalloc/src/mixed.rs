@@ -6,8 +6,10 @@
 use std::sync::atomic::Ordering;
 
 use crate::entry::{Object, Place};
-use crate::frame::{kind, Field, FRAME_BYTES, OPEN};
+use crate::frame::{kind, Field, FRAME_BYTES};
+use crate::live;
 use crate::shard::{Ledger, Totals};
+use crate::supply::Taker;
 use crate::uniform::Ground;
 
 /// Zspages that a shard fills at the same time: an object goes to the one with the least space that still holds it,
@@ -30,6 +32,7 @@ impl OpenSet {
         &mut self,
         size: u32,
         node: u8,
+        taker: Taker,
         ledger: &mut Ledger,
         totals: &Totals,
         ground: Ground<'_>,
@@ -37,7 +40,7 @@ impl OpenSet {
         let fits = (0..OPEN_MAX).filter(|&index| self.left[index] >= size);
         let index = match fits.min_by_key(|&index| self.left[index]) {
             Some(index) => index,
-            None => self.start(node, ledger, totals, ground)?,
+            None => self.start(node, taker, ledger, totals, ground)?,
         };
         // The descriptor is left alone: it shares a cache line with another frame's.
         let number = self.frames[index] - 1;
@@ -48,13 +51,20 @@ impl OpenSet {
     }
 
     #[cold]
-    fn start(&mut self, node: u8, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) -> Option<usize> {
-        let number = ground.take_frame(node)?;
+    fn start(
+        &mut self,
+        node: u8,
+        taker: Taker,
+        ledger: &mut Ledger,
+        totals: &Totals,
+        ground: Ground<'_>,
+    ) -> Option<usize> {
+        let number = ground.take_frame(node, taker)?;
         let index = (0..OPEN_MAX).min_by_key(|&index| self.left[index]).expect("some are open");
         self.close(index, ledger, totals, ground);
         let frame = ground.frames.get(number);
         frame.node.set(node);
-        frame.live.set(OPEN + FRAME_BYTES as u32);
+        live::open(&frame.live, FRAME_BYTES as u32);
         frame.kind.set(kind::MIXED);
         totals.mixed_zspages.fetch_add(1, Ordering::Relaxed);
         self.frames[index] = number + 1;
@@ -73,8 +83,7 @@ impl OpenSet {
         // zspage looks at them.
         ground.trim_tail(number, used as usize);
         frame.used.set(used);
-        // From all of the frame to what was given out; what was freed is subtracted already.
-        if frame.live.fetch_sub(OPEN + left, Ordering::AcqRel) == OPEN + left {
+        if live::close(&frame.live, left) {
             release(number, ledger, totals, ground);
         }
     }
@@ -99,7 +108,7 @@ impl OpenSet {
 pub(crate) fn free(object: Object, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
     ledger.count_dead(i64::from(object.len), totals);
     let frame = ground.frames.get(object.place.frame);
-    if frame.live.fetch_sub(object.len, Ordering::AcqRel) == object.len {
+    if live::free(&frame.live, object.len) {
         release(object.place.frame, ledger, totals, ground);
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use sys::PAGE_SIZE;
 
@@ -33,19 +33,25 @@ pub(crate) struct Shard {
     pub(crate) ledger: Ledger,
 }
 
-/// Objects and payload bytes of a class, in one word: `objects << 38 | bytes`.
+/// Objects and payload bytes of a class, in one word: `objects * 2^38 + bytes`, both with a sign. A shard that frees may
+/// report before the one that allocated does, so both can be below zero for a while.
 #[derive(Default)]
-struct Tally(AtomicU64);
+struct Tally(AtomicI64);
 
 const TALLY_BYTES_BITS: u32 = 38;
 
 impl Tally {
-    /// Objects and bytes. Either may be negative for a while: objects are counted by the shard that allocated them and
-    /// by the one that freed them, and the two report at different times.
+    fn add(&self, objects: i64, bytes: i64) {
+        let change = (objects << TALLY_BYTES_BITS).wrapping_add(bytes);
+        self.0.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// Objects and bytes.
     #[inline]
     fn get(&self) -> (i64, i64) {
-        let word = self.0.load(Ordering::Relaxed) as i64;
-        let bytes = word << (64 - TALLY_BYTES_BITS) >> (64 - TALLY_BYTES_BITS);
+        let word = self.0.load(Ordering::Relaxed);
+        let unused = i64::BITS - TALLY_BYTES_BITS;
+        let bytes = word << unused >> unused;
         (word.wrapping_sub(bytes) >> TALLY_BYTES_BITS, bytes)
     }
 }
@@ -117,8 +123,7 @@ impl Ledger {
         delta.objects += objects;
         delta.bytes += bytes;
         if delta.bytes.unsigned_abs() >= CLASS_FLUSH_BYTES || delta.objects.unsigned_abs() >= 1 << 10 {
-            let change = (i64::from(delta.objects) << TALLY_BYTES_BITS).wrapping_add(i64::from(delta.bytes));
-            totals.classes[usize::from(class)].0.fetch_add(change as u64, Ordering::Relaxed);
+            totals.classes[usize::from(class)].add(i64::from(delta.objects), i64::from(delta.bytes));
             *delta = Delta::default();
         }
     }
@@ -211,8 +216,8 @@ impl Shards {
     /// allocates or frees.
     pub(crate) fn count(&self, classes: Range<u16>) -> (Vec<(u64, u64)>, u64) {
         let range = usize::from(classes.start)..usize::from(classes.end);
-        let totals = &self.totals.0.classes[range.clone()];
-        let mut counts: Vec<(i64, i64)> = totals.iter().map(Tally::get).collect();
+        let mut counts: Vec<(i64, i64)> =
+            self.totals.0.classes[range.clone()].iter().map(Tally::get).collect();
         let mut dead = self.totals.0.dead_bytes.load(Ordering::Relaxed);
         for shard in self.iter() {
             let shard = shard.lock();
@@ -260,6 +265,21 @@ pub(crate) const HOLES_BYTES_MIN: usize = 4 * FRAME_BYTES;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A shard that only frees reports first: the sum borrowed from the objects, and the class seemed to hold 256 GiB.
+    #[test]
+    fn counts_below_zero_are_counts() {
+        let shards = Shards::new(10, 1).unwrap();
+        let all: Vec<&Lock<Shard>> = shards.iter().collect();
+        for _ in 0..100 {
+            all[1].lock().ledger.count(3, -1, -1000, shards.totals());
+        }
+        assert_eq!(shards.totals().payload_bytes(3), 0);
+        for _ in 0..101 {
+            all[0].lock().ledger.count(3, 1, 1000, shards.totals());
+        }
+        assert_eq!(shards.count(3..4), (vec![(1, 1000)], 0));
+    }
 
     #[test]
     fn counts_are_exact_wherever_they_are_kept() {

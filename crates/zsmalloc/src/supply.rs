@@ -28,7 +28,22 @@ struct Free {
     cached_pages: usize,
     /// Frame number + 1.
     bare: u32,
+    /// Frames on both lists.
+    count: usize,
 }
+
+/// Who takes a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted when the house is
+    /// full.
+    Allocation,
+    /// Compaction, which gives more back than it takes.
+    Compaction,
+}
+
+/// Frames that only compaction may take. They are not resident.
+const RESERVE_FRAMES: usize = 2;
 
 /// The supply.
 pub(crate) struct Supply {
@@ -59,20 +74,22 @@ impl Supply {
     }
 
     /// Takes a frame: one with pages if there is any.
-    pub(crate) fn take(&self, frames: &Frames, faults: &Faults) -> Option<u32> {
+    pub(crate) fn take(&self, frames: &Frames, taker: Taker, faults: &Faults) -> Option<u32> {
         if faults.frame_fails() {
             return None;
         }
+        let reserve = if taker == Taker::Allocation { RESERVE_FRAMES } else { 0 };
         let mut free = self.free.lock();
+        if free.count <= reserve {
+            self.add_chunk(frames, &mut free)?;
+        }
         let number = if free.newest != 0 {
             let number = free.newest - 1;
             unlink(frames, &mut free, number);
             number
         } else {
-            if free.bare == 0 {
-                self.add_chunk(frames, &mut free)?;
-            }
             let number = free.bare - 1;
+            free.count -= 1;
             free.bare = frames.get(number).next.get();
             number
         };
@@ -98,6 +115,7 @@ impl Supply {
         for number in (first..first + CHUNK_FRAMES).rev() {
             frames.get(number).next.set(free.bare);
             free.bare = number + 1;
+            free.count += 1;
         }
         Some(())
     }
@@ -136,6 +154,7 @@ impl Supply {
 
     fn put(&self, frames: &Frames, free: &mut Free, number: u32) {
         let frame = frames.get(number);
+        free.count += 1;
         if frame.resident.get() == 0 {
             frame.next.set(free.bare);
             free.bare = number + 1;
@@ -229,4 +248,5 @@ fn unlink(frames: &Frames, free: &mut Free, number: u32) {
         next => frames.get(next - 1).prev.set(prev),
     }
     free.cached_pages -= usize::from(frame.resident.get());
+    free.count -= 1;
 }

@@ -1,6 +1,7 @@
-//! What [`crate::entry`] needs of the machine. The model checker compiles that file with its own version of this one.
+//! What [`crate::entry`] and [`crate::live`] need of the machine. The model checker compiles those files with its own
+//! version of this one.
 
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Waits a moment for another thread; `round` counts the moments.
 pub(crate) fn relax(round: u32) {

@@ -13,7 +13,7 @@ use crate::entry::Place;
 use crate::faults::Faults;
 use crate::frame::{kind, Field, Frames};
 use crate::lock::Lock;
-use crate::supply::Supply;
+use crate::supply::{Supply, Taker};
 use crate::table::Zero;
 
 /// Groups of zspages with room, by sixths of their slots. Full zspages are on no list.
@@ -57,13 +57,13 @@ pub(crate) struct Ground<'a> {
 
 impl Ground<'_> {
     /// Takes a frame, of `node` if it has any.
-    pub(crate) fn take_frame(&self, node: u8) -> Option<u32> {
+    pub(crate) fn take_frame(&self, node: u8, taker: Taker) -> Option<u32> {
         let own = usize::from(node);
-        if let Some(frame) = self.supplies[own].take(self.frames, self.faults) {
+        if let Some(frame) = self.supplies[own].take(self.frames, taker, self.faults) {
             return Some(frame);
         }
         let mut others = self.supplies.iter().enumerate().filter(|&(other, _)| other != own);
-        others.find_map(|(_, supply)| supply.take(self.frames, self.faults))
+        others.find_map(|(_, supply)| supply.take(self.frames, taker, self.faults))
     }
 
     /// Notes that the frame's bytes up to `end` are going to be written.
@@ -153,7 +153,7 @@ impl ClassList {
         node: u8,
         ground: Ground<'_>,
     ) -> Option<u32> {
-        let number = ground.take_frame(node)?;
+        let number = ground.take_frame(node, Taker::Allocation)?;
         let frame = ground.frames.get(number);
         // A shorter chain than the frame's last zspage had would keep pages that nobody uses.
         ground.trim_tail(number, usize::from(geometry.pages) * PAGE_SIZE);

@@ -1,0 +1,48 @@
+//! In a house of its own, as inside a paged program: everything comes from the house's range, the range ends, and
+//! pools that come and go do not use it up. One test, because a process has one house.
+
+mod common;
+
+use common::Random;
+use zsmalloc::{AllocError, Config, Handle, Pool};
+
+#[test]
+fn a_full_house_is_no_memory_and_nothing_worse() {
+    sys::house::open(24 << 20).unwrap();
+    let house = sys::house::range();
+    let mut random = Random::new(9);
+    let mut most = 0;
+    for round in 0..20 {
+        let pool = Pool::new(&Config::default()).unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            let sizes: Vec<u32> = (0..8).map(|_| random.size()).collect();
+            let mut handles = [Handle::DANGLING; 8];
+            match pool.malloc_bulk(&sizes, 0, &mut handles) {
+                Ok(()) => held.extend(handles),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, AllocError::NoMemory);
+        let payload = pool.stats().payload_bytes as usize;
+        if round == 0 {
+            most = payload;
+            // Short chains leave address space behind them unused.
+            assert!(payload > 18 << 20, "{payload} bytes in a house of 24 MiB");
+        }
+        assert!(payload > most - (1 << 20), "round {round} had {payload} bytes, the first {most}");
+        for &handle in &held {
+            let guard = pool.read(handle);
+            let bytes = guard.bytes().as_ptr_range();
+            assert!(house.contains(&(bytes.start as usize)) && bytes.end as usize <= house.end);
+        }
+        // A full pool still frees, compacts, and allocates again.
+        for &handle in held.iter().step_by(2) {
+            pool.free(handle);
+        }
+        assert!(pool.compact() > 0);
+        for _ in 0..1000 {
+            pool.malloc(1000, 0).unwrap();
+        }
+    }
+}

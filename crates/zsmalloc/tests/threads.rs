@@ -1,0 +1,158 @@
+//! Threads that allocate, write, read and free while another compacts without a pause: every object keeps its bytes.
+//! `ZSMALLOC_SOAK_SECONDS` makes it longer.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use common::{content, Random};
+use zsmalloc::{Config, Handle, Pool};
+
+/// Steps of each thread, unless a time is asked for.
+const STEPS: usize = 30_000;
+
+struct Soak {
+    pool: Pool,
+    done: AtomicBool,
+    /// Batches that one thread made and another one frees, as a store's loads do.
+    passed_on: Mutex<Vec<Vec<(Handle, u64)>>>,
+}
+
+impl Soak {
+    fn check(&self, handles: &[(Handle, u64)]) {
+        let names: Vec<Handle> = handles.iter().map(|object| object.0).collect();
+        for (names, objects) in names.chunks(8).zip(handles.chunks(8)) {
+            self.pool.read_bulk(names, |pieces| {
+                for ((head, tail), (handle, stamp)) in pieces.iter().zip(objects) {
+                    let bytes = [*head, *tail].concat();
+                    assert_eq!(bytes, content(*stamp, bytes.len()), "{handle:?}");
+                }
+            });
+        }
+    }
+
+    fn free(&self, batch: &[(Handle, u64)]) {
+        self.check(batch);
+        let names: Vec<Handle> = batch.iter().map(|object| object.0).collect();
+        self.pool.free_bulk(&names);
+    }
+
+    fn work(&self, thread: u64, sizes: &[u32], until: Option<Instant>) {
+        let mut random = Random::new(thread);
+        let mut stamp = thread << 40;
+        let mut mine: Vec<Vec<(Handle, u64)>> = Vec::new();
+        for step in 0.. {
+            match until {
+                Some(end) if step % 64 == 0 && Instant::now() > end => break,
+                None if step == STEPS => break,
+                _ => {}
+            }
+            match random.below(8) {
+                0..=2 => {
+                    let count = 1 + random.below(8);
+                    let sizes: Vec<u32> = (0..count).map(|_| sizes[random.below(sizes.len())]).collect();
+                    let mut handles = vec![Handle::DANGLING; count];
+                    self.pool.malloc_bulk(&sizes, 0, &mut handles).unwrap();
+                    let mut batch = Vec::new();
+                    for (&handle, &size) in handles.iter().zip(&sizes) {
+                        stamp += 1;
+                        self.pool.write(handle, &content(stamp, size as usize));
+                        batch.push((handle, stamp));
+                    }
+                    mine.push(batch);
+                }
+                3 if !mine.is_empty() => {
+                    let batch = mine.swap_remove(random.below(mine.len()));
+                    self.passed_on.lock().unwrap().push(batch);
+                }
+                4 => {
+                    let batch = self.passed_on.lock().unwrap().pop();
+                    batch.iter().for_each(|batch| self.free(batch));
+                }
+                5 if !mine.is_empty() => {
+                    let batch = mine.swap_remove(random.below(mine.len()));
+                    self.free(&batch);
+                }
+                6 if !mine.is_empty() => {
+                    let batch = random.below(mine.len());
+                    for (handle, old) in &mut mine[batch] {
+                        stamp += 1;
+                        *old = stamp;
+                        self.pool.write(*handle, &content(stamp, self.pool.len_of(*handle)));
+                    }
+                }
+                _ if !mine.is_empty() => self.check(&mine[random.below(mine.len())]),
+                _ => {}
+            }
+        }
+        mine.iter().for_each(|batch| self.free(batch));
+    }
+}
+
+#[test]
+fn objects_keep_their_bytes_while_everything_moves() {
+    let seconds = std::env::var("ZSMALLOC_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut random = Random::new(11);
+    let varied: Vec<u32> = (0..1000).map(|_| random.size()).collect();
+    // With few sizes classes have their own zspages; with many most objects are in mixed ones.
+    for sizes in [&varied[..], &varied[..5]] {
+        let soak = Soak {
+            pool: Pool::new(&Config::default()).unwrap(),
+            done: AtomicBool::new(false),
+            passed_on: Mutex::new(Vec::new()),
+        };
+        let freed_pages = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let compactor = scope.spawn(|| {
+                while !soak.done.load(Ordering::Relaxed) {
+                    freed_pages.fetch_add(soak.pool.compact(), Ordering::Relaxed);
+                    soak.pool.stats();
+                    std::thread::yield_now();
+                }
+            });
+            let workers = [1, 2].map(|thread| {
+                let soak = &soak;
+                scope.spawn(move || soak.work(thread, sizes, until))
+            });
+            // The compactor ends whatever happened to the workers.
+            let ends = workers.map(|worker| worker.join());
+            soak.done.store(true, Ordering::Relaxed);
+            compactor.join().unwrap();
+            ends.into_iter().for_each(Result::unwrap);
+        });
+        for batch in soak.passed_on.lock().unwrap().drain(..) {
+            soak.free(&batch);
+        }
+        assert!(freed_pages.load(Ordering::Relaxed) > 0, "compaction had nothing to do");
+        soak.pool.compact();
+        let stats = soak.pool.stats();
+        assert_eq!((stats.objects, stats.payload_bytes, stats.pool_bytes), (0, 0, 0));
+        assert_eq!((stats.class_zspages, stats.mixed_zspages, stats.mixed_dead_bytes), (0, 0, 0));
+    }
+}
+
+/// One thread allocates all the time, another frees what it made: handles must come back to the one who needs them.
+#[test]
+fn handles_that_travel_one_way_do_not_use_up_the_table() {
+    let pool = Pool::new(&Config::default()).unwrap();
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<Handle>>(16);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for handles in receiver {
+                pool.free_bulk(&handles);
+            }
+        });
+        for _ in 0..20_000 {
+            let mut handles = vec![Handle::DANGLING; 8];
+            pool.malloc_bulk(&[500; 8], 0, &mut handles).unwrap();
+            sender.send(handles).unwrap();
+        }
+        drop(sender);
+    });
+    assert_eq!(pool.stats().objects, 0);
+    // 160,000 handles were given out, some 150 at a time: 1.2 MiB if none had come back.
+    assert!(pool.metadata_bytes() < 100_000, "{} bytes", pool.metadata_bytes());
+}
