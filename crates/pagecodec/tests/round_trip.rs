@@ -280,3 +280,19 @@ fn captured_pages_come_back() {
         }
     }
 }
+
+#[test]
+fn only_what_was_planned_is_written() {
+    let page = CLASSES.iter().find(|class| class.0 == "random").expect("a class").1(&mut Random(1));
+    for isa in Isa::available() {
+        let mut object = vec![0; t16::OBJECT_MAX];
+        let unplanned =
+            std::panic::catch_unwind(|| t16::Encoder::with_isa(isa).write(&mut [0; t16::OBJECT_MAX]));
+        assert!(unplanned.is_err(), "{isa}: wrote without a plan");
+        let mut encoder = t16::Encoder::with_isa(isa);
+        encoder.encode(&page, &mut object).expect("room");
+        assert!(encoder.plan(&page, 100).is_err());
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| encoder.write(&mut object)));
+        assert!(failed.is_err(), "{isa}: wrote after a failed plan");
+    }
+}

@@ -33,6 +33,8 @@ pub struct Plan {
 pub struct Encoder {
     isa: Isa,
     work: Box<Work>,
+    /// Whether `work` describes a page completely. The writers rely on it.
+    planned: bool,
 }
 
 impl Default for Encoder {
@@ -53,7 +55,7 @@ impl Encoder {
     /// When the machine lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(isa.is_available(), "this machine lacks {isa}");
-        Encoder { isa, work: Work::new() }
+        Encoder { isa, work: Work::new(), planned: false }
     }
 
     /// The instruction set in use.
@@ -81,11 +83,13 @@ impl Encoder {
         unfit_max: usize,
         next: &[u8; PAGE_SIZE],
     ) -> Result<Plan, EncodeError> {
+        self.planned = false;
         let unfit = self.analyse(page, next);
         if unfit > unfit_max {
             return Err(EncodeError::TooManyRaw(unfit));
         }
         self.reduce(page);
+        self.planned = true;
         let work = &self.work;
         Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
     }
@@ -94,8 +98,12 @@ impl Encoder {
     ///
     /// # Errors
     /// [`EncodeError::NoSpace`] when `out` is shorter than [`Plan::len`].
+    ///
+    /// # Panics
+    /// When the last plan failed, or there was none.
     #[inline]
     pub fn write(&mut self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        assert!(self.planned, "nothing is planned");
         let len = self.work.object_len();
         let out = out.get_mut(..len).ok_or(EncodeError::NoSpace(len))?;
         match self.isa {
