@@ -27,6 +27,7 @@ pub mod numeric;
 mod probe;
 pub mod sparse;
 pub mod t16;
+pub mod t16h;
 
 pub use isa::Isa;
 pub use probe::{distinct_prefixes, same_filled, PROBE_WORDS};

@@ -68,6 +68,26 @@ pub struct Layout {
     pub lines_at: usize,
 }
 
+/// Lengths in bytes of the parts that the fixed header determines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FixedLen {
+    /// Header, high halves and middle quarters: everything before stream A.
+    pub before_a: usize,
+    /// Streams A and B.
+    pub halves: usize,
+    /// Reference and index bytes.
+    pub between: usize,
+    /// Distinct tag lines.
+    pub lines: usize,
+}
+
+impl FixedLen {
+    /// Length of an object with `raw_len` raw words.
+    pub fn total(&self, raw_len: usize) -> usize {
+        self.before_a + self.halves + 8 * raw_len + self.between + self.lines
+    }
+}
+
 /// A page as 512 words of unknown alignment.
 pub(crate) type PageWords = [[u8; 8]; WORDS];
 
@@ -156,6 +176,26 @@ impl Layout {
             refs_at: index_at - ref_len,
             index_at,
             lines_at,
+        })
+    }
+
+    /// The lengths that follow from the fixed header alone, whatever the raw stream's.
+    ///
+    /// # Errors
+    /// [`Damaged`] when there is no whole header.
+    pub fn fixed_len(header: &[u8]) -> Result<FixedLen, Damaged> {
+        if header.len() < HEADER {
+            return Err(Damaged);
+        }
+        let prefix = (u64_at(header, 0) >> 56) as usize & 15;
+        let counts = u32_at(header, 8) as usize;
+        let lines_len = u64_at(header, 12).count_ones() as usize;
+        let (a_len, b_len) = (counts & 1023, counts >> 10 & 1023);
+        Ok(FixedLen {
+            before_a: HEADER + 4 * (counts >> 29) + 2 * prefix,
+            halves: 2 * (a_len + b_len),
+            between: (counts >> 20 & 511) + (LINES - lines_len),
+            lines: 4 * lines_len,
         })
     }
 

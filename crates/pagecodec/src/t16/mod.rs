@@ -14,7 +14,7 @@ mod work;
 
 pub use encoder::{EncodeError, Encoder, Plan};
 pub(crate) use format::{page_words, word};
-pub use format::{Damaged, Layout, OBJECT_MAX, OBJECT_MIN, PAGE_SIZE, VERSION};
+pub use format::{Damaged, FixedLen, Layout, OBJECT_MAX, OBJECT_MIN, PAGE_SIZE, VERSION};
 pub(crate) use templates::hash8;
 
 use crate::Isa;

@@ -1,0 +1,130 @@
+//! Sets of codebooks: lengths, and the tables that both directions use.
+
+use std::sync::OnceLock;
+
+use super::huffman::{self, LEN_MAX};
+
+/// Symbol contexts.
+pub const CONTEXTS: usize = 6;
+/// Codebooks of a context.
+pub const BOOKS: usize = 16;
+/// Entries of a decoding table.
+pub(crate) const TABLE: usize = 1 << LEN_MAX;
+
+/// What defines a set: the code length of every symbol, by context and codebook.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Lengths(pub(crate) [[[u8; 256]; BOOKS]; CONTEXTS]);
+
+impl Lengths {
+    /// Bytes of the packed form.
+    pub const PACKED: usize = CONTEXTS * BOOKS * 128;
+
+    /// One nibble a symbol, low nibble first.
+    pub fn pack(&self) -> Vec<u8> {
+        let pairs = self.0.as_flattened().as_flattened().as_chunks::<2>().0;
+        pairs.iter().map(|pair| pair[0] | pair[1] << 4).collect()
+    }
+
+    /// The reverse; `None` when the bytes do not describe prefix codes.
+    pub fn unpack(bytes: &[u8]) -> Option<Box<Lengths>> {
+        if bytes.len() != Self::PACKED {
+            return None;
+        }
+        let mut lengths = Box::new(Lengths([[[0; 256]; BOOKS]; CONTEXTS]));
+        let pairs = lengths.0.as_flattened_mut().as_flattened_mut().as_chunks_mut::<2>().0;
+        for (pair, byte) in pairs.iter_mut().zip(bytes) {
+            *pair = [byte & 15, byte >> 4];
+        }
+        lengths.0.as_flattened().iter().all(huffman::is_valid).then_some(lengths)
+    }
+}
+
+/// An immutable, numbered set of codebooks with its tables (about 270 KiB).
+pub struct Set {
+    number: u16,
+    /// By symbol, the length in every codebook.
+    costs: [[[u8; BOOKS]; 256]; CONTEXTS],
+    /// Code << 4 | length.
+    codes: [[[u16; 256]; BOOKS]; CONTEXTS],
+    /// By the next ten bits: symbol << 8 | length.
+    tables: [[[u16; TABLE]; BOOKS]; CONTEXTS],
+}
+
+impl Set {
+    /// Memory for a set, as yet unusable.
+    pub fn blank() -> Box<Set> {
+        let layout = std::alloc::Layout::new::<Set>();
+        // SAFETY: the layout has a size, all fields are integers for which zero bytes are a value, and a box frees
+        // with the same layout.
+        unsafe {
+            let memory = std::alloc::alloc_zeroed(layout);
+            if memory.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            Box::from_raw(memory.cast())
+        }
+    }
+
+    /// The set `number` with these lengths.
+    pub fn new(number: u16, lengths: &Lengths) -> Box<Set> {
+        let mut set = Self::blank();
+        set.build(number, lengths);
+        set
+    }
+
+    /// Makes this memory the set `number`. Objects of the set it was before can no longer be read.
+    pub fn build(&mut self, number: u16, lengths: &Lengths) {
+        self.number = number;
+        for context in 0..CONTEXTS {
+            for book in 0..BOOKS {
+                let lens = &lengths.0[context][book];
+                let codes = huffman::codes(lens);
+                let table = &mut self.tables[context][book];
+                // What no code begins with decodes to something, one bit at a time.
+                table.fill(1);
+                for symbol in 0..256 {
+                    let len = lens[symbol];
+                    self.costs[context][symbol][book] = len;
+                    self.codes[context][book][symbol] = codes[symbol] << 4 | u16::from(len);
+                    let free = LEN_MAX - u32::from(len);
+                    let first = usize::from(codes[symbol]) << free;
+                    table[first..first + (1 << free)].fill((symbol as u16) << 8 | u16::from(len));
+                }
+            }
+        }
+    }
+
+    /// The set's number, which its objects carry.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(crate) fn costs(&self, context: usize) -> &[[u8; BOOKS]; 256] {
+        &self.costs[context]
+    }
+
+    pub(crate) fn codes(&self, context: usize, book: u8) -> &[u16; 256] {
+        &self.codes[context][usize::from(book)]
+    }
+
+    pub(crate) fn table(&self, context: usize, book: u8) -> &[u16; TABLE] {
+        &self.tables[context][usize::from(book)]
+    }
+
+    /// Asks for a decoding table that will be needed soon.
+    pub(crate) fn prefetch(&self, context: usize, book: u8) {
+        let table = self.table(context, book);
+        // SAFETY: 2 bytes an entry, read as bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(table.as_ptr().cast::<u8>(), 2 * TABLE) };
+        crate::t16::prefetch(bytes);
+    }
+}
+
+/// Set 0, trained on the heaps of several programs (`examples/t16h_train.rs`), for when there is none better.
+pub fn builtin() -> &'static Set {
+    static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
+    BUILTIN.get_or_init(|| {
+        let lengths = Lengths::unpack(include_bytes!("builtin.lengths")).expect("the built-in set is valid");
+        Set::new(0, &lengths)
+    })
+}

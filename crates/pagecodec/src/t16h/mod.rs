@@ -1,0 +1,132 @@
+//! T16H, the dense format for cold pages: a T16 object whose streams went through static Huffman codes.
+//!
+//! `docs/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six contexts; codebooks come in
+//! sets that never change, so that an object can be read as long as its set lives. An object is made from a T16 object
+//! alone: no template search, only the entropy stage.
+
+mod bits;
+mod books;
+mod huffman;
+mod symbols;
+mod train;
+
+pub use books::{builtin, Lengths, Set, BOOKS, CONTEXTS};
+pub use train::{Trainer, TRAINING_ROUNDS};
+
+use crate::t16::{self, Layout};
+use symbols::Symbols;
+
+/// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
+pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
+/// No object is longer.
+pub const OBJECT_MAX: usize = HEADER + t16::OBJECT_MAX * 2;
+/// Most raw words in a T16 object.
+const RAW_MAX: usize = 512 + 13;
+
+/// An object (or what was passed as one) that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("damaged T16H object")]
+pub struct Damaged;
+
+/// The number of the set that `object` was coded with; the reader needs that set.
+pub fn set_number(object: &[u8]) -> Option<u16> {
+    object.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+/// Working memory of both directions (about 30 KiB), so that neither allocates.
+pub struct Coder {
+    symbols: Box<Symbols>,
+    streams: Box<bits::Streams>,
+    object: Box<[u8; t16::OBJECT_MAX]>,
+}
+
+impl Default for Coder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Coder {
+    /// Allocates the working memory.
+    pub fn new() -> Self {
+        Coder {
+            symbols: Symbols::new(),
+            streams: bits::Streams::new(),
+            object: Box::new([0; t16::OBJECT_MAX]),
+        }
+    }
+
+    /// Codes the T16 object `source` with `set` into `out`; `None` when `out` is too short, or `source` damaged.
+    pub fn encode(&mut self, set: &Set, source: &[u8], out: &mut [u8]) -> Option<usize> {
+        let layout = Layout::parse(source).ok()?;
+        self.symbols.collect(source, &layout).ok()?;
+        let chosen = self.symbols.choose(set);
+        self.streams.clear();
+        for (context, &book) in chosen.iter().enumerate() {
+            self.streams.put(self.symbols.of(context), set.codes(context, book));
+        }
+        let lens = self.streams.finish();
+
+        let fixed = [&source[..layout.a_at], &source[layout.refs_at..layout.lines_at]];
+        let len = HEADER + fixed[0].len() + fixed[1].len() + lens.iter().sum::<usize>();
+        let out = out.get_mut(..len)?;
+        out[..2].copy_from_slice(&set.number().to_le_bytes());
+        for (byte, pair) in out[2..5].iter_mut().zip(chosen.as_chunks::<2>().0) {
+            *byte = pair[0] | pair[1] << 4;
+        }
+        out[5..7].copy_from_slice(&(layout.raw_len as u16).to_le_bytes());
+        for (bytes, len) in out[7..HEADER].as_chunks_mut::<2>().0.iter_mut().zip(lens) {
+            *bytes = (len as u16).to_le_bytes();
+        }
+        let mut at = HEADER;
+        for part in fixed {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        for (stream, len) in lens.into_iter().enumerate() {
+            out[at..at + len].copy_from_slice(self.streams.bytes(stream, len));
+            at += len;
+        }
+        Some(len)
+    }
+
+    /// Rebuilds the T16 object of `object`, which was coded with `set`. Any bytes may be given.
+    ///
+    /// # Errors
+    /// [`Damaged`] when the object contradicts itself or names another set. The T16 object may still be damaged; its
+    /// decoder will tell.
+    pub fn decode(&mut self, set: &Set, object: &[u8]) -> Result<&[u8], Damaged> {
+        let (header, rest) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
+        if set_number(object) != Some(set.number()) {
+            return Err(Damaged);
+        }
+        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]) as usize;
+        let chosen: [u8; CONTEXTS] =
+            std::array::from_fn(|context| header[2 + context / 2] >> (4 * (context % 2)) & 15);
+        for (context, &book) in chosen.iter().enumerate() {
+            set.prefetch(context, book);
+        }
+        let raw_len = u16_at(5);
+        if raw_len > RAW_MAX {
+            return Err(Damaged);
+        }
+        let fixed_len = Layout::fixed_len(rest).map_err(|_| Damaged)?;
+        let whole = fixed_len.total(raw_len);
+        if whole > self.object.len() {
+            return Err(Damaged);
+        }
+        let (head, rest) = rest.split_at_checked(fixed_len.before_a).ok_or(Damaged)?;
+        let (tail, rest) = rest.split_at_checked(fixed_len.between).ok_or(Damaged)?;
+        self.object[..head.len()].copy_from_slice(head);
+        let layout = Layout::parse(&self.object[..whole]).map_err(|_| Damaged)?;
+        self.object[layout.refs_at..layout.lines_at].copy_from_slice(tail);
+
+        self.symbols.set_lens(&layout);
+        let mut reader = self.streams.read(rest, [u16_at(7), u16_at(9), u16_at(11)]).ok_or(Damaged)?;
+        for (context, &book) in chosen.iter().enumerate() {
+            reader.take(self.symbols.of_mut(context), set.table(context, book));
+        }
+        self.symbols.restore(&mut self.object[..whole], &layout)?;
+        Ok(&self.object[..whole])
+    }
+}

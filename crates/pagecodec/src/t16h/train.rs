@@ -1,0 +1,121 @@
+//! Making a set from sample pages: k-means over histograms, the distance being the coded length.
+
+use super::books::{Lengths, BOOKS, CONTEXTS};
+use super::huffman;
+use super::symbols::Symbols;
+use crate::t16::Layout;
+
+/// Rounds of assignment and recomputation for each context.
+pub const TRAINING_ROUNDS: usize = 8;
+/// Weight of one counted symbol against the floor that gives every symbol a code.
+const WEIGHT: u64 = 16;
+
+type Histogram = [u16; 256];
+
+/// Collects samples, then trains in small steps, one round of one context each, so that it fits between requests.
+/// All memory (3 KiB a sample) is allocated when it is made.
+pub struct Trainer {
+    symbols: Box<Symbols>,
+    samples: Vec<[Histogram; CONTEXTS]>,
+    capacity: usize,
+    lengths: Box<Lengths>,
+    sums: Box<[[u64; 256]; BOOKS]>,
+    step: usize,
+}
+
+impl Trainer {
+    /// Memory for `capacity` sample pages.
+    ///
+    /// # Panics
+    /// When `capacity` is less than the number of codebooks.
+    pub fn new(capacity: usize) -> Self {
+        assert!(capacity >= BOOKS, "{capacity} samples for {BOOKS} codebooks");
+        Trainer {
+            symbols: Symbols::new(),
+            samples: Vec::with_capacity(capacity),
+            capacity,
+            lengths: Box::new(Lengths([[[8; 256]; BOOKS]; CONTEXTS])),
+            sums: Box::new([[0; 256]; BOOKS]),
+            step: 0,
+        }
+    }
+
+    /// Whether the samples are complete, so that [`Trainer::step`] makes progress.
+    pub fn is_full(&self) -> bool {
+        self.samples.len() == self.capacity
+    }
+
+    /// Takes the page of a T16 object as a sample; nothing when there are enough, or the object is damaged.
+    pub fn add(&mut self, object: &[u8]) {
+        if self.is_full() {
+            return;
+        }
+        let Ok(layout) = Layout::parse(object) else { return };
+        if self.symbols.collect(object, &layout).is_err() {
+            return;
+        }
+        let mut sample = [[0u16; 256]; CONTEXTS];
+        for (context, histogram) in sample.iter_mut().enumerate() {
+            for &symbol in self.symbols.of(context) {
+                histogram[usize::from(symbol)] += 1;
+            }
+        }
+        self.samples.push(sample);
+    }
+
+    /// Forgets the samples and what was learnt from them.
+    pub fn restart(&mut self) {
+        self.samples.clear();
+        self.step = 0;
+    }
+
+    /// One round for one context; the lengths when that was the last. Does nothing before the samples are complete.
+    pub fn step(&mut self) -> Option<&Lengths> {
+        if !self.is_full() {
+            return None;
+        }
+        let (context, round) = (self.step / TRAINING_ROUNDS, self.step % TRAINING_ROUNDS);
+        if context < CONTEXTS {
+            self.round(context, round);
+            self.step += 1;
+        }
+        (self.step == CONTEXTS * TRAINING_ROUNDS).then_some(&*self.lengths)
+    }
+
+    fn round(&mut self, context: usize, round: usize) {
+        for sums in self.sums.iter_mut() {
+            sums.fill(0);
+        }
+        // Samples are dealt out first; neighbours are alike, so blocks of them.
+        let block = self.samples.len().div_ceil(BOOKS);
+        let lens = &mut self.lengths.0[context];
+        let mut costs = [[0u8; BOOKS]; 256];
+        for (symbol, costs) in costs.iter_mut().enumerate() {
+            *costs = std::array::from_fn(|book| lens[book][symbol]);
+        }
+        for (number, sample) in self.samples.iter().enumerate() {
+            let histogram = &sample[context];
+            let book = if round == 0 {
+                number / block
+            } else {
+                let mut bits = [0u32; BOOKS];
+                for (count, costs) in histogram.iter().zip(&costs) {
+                    if *count != 0 {
+                        for (bits, cost) in bits.iter_mut().zip(costs) {
+                            *bits += u32::from(*count) * u32::from(*cost);
+                        }
+                    }
+                }
+                (0..BOOKS).min_by_key(|&book| bits[book]).expect("there are codebooks")
+            };
+            for (sum, count) in self.sums[book].iter_mut().zip(histogram) {
+                *sum += u64::from(*count);
+            }
+        }
+        for (lens, sums) in lens.iter_mut().zip(self.sums.iter()) {
+            if round == 0 || sums.iter().any(|&sum| sum != 0) {
+                *lens = huffman::lengths(&sums.map(|sum| sum * WEIGHT + 1));
+            }
+        }
+    }
+}
