@@ -8,6 +8,7 @@
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
 //! | `auto` | the default: whatever suits the page |
 //! | `t16` | the page codec of `pagecodec` |
+//! | `t16h` | the dense second tier for cold pages: T16H, zstd or `auto`'s other forms |
 //!
 //! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
 //! workspaces or get their memory from Rust's allocator.
@@ -19,6 +20,7 @@ mod heap;
 pub mod lz4;
 pub mod none;
 pub mod t16;
+pub mod t16h;
 pub mod zstd;
 
 /// Adds every compressor of this crate to `registry`.
@@ -29,4 +31,5 @@ pub fn register_all(registry: &mut acomp::Registry) {
     deflate::register(registry);
     t16::register(registry);
     auto::register(registry);
+    t16h::register(registry);
 }

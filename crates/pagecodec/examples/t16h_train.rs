@@ -29,10 +29,6 @@ fn main() {
         eprintln!("{file}: {share} of {} pages", usable.len());
     }
     assert!(trainer.is_full());
-    loop {
-        if let Some(lengths) = trainer.step() {
-            std::fs::write(out, lengths.pack()).unwrap_or_else(|error| panic!("{out}: {error}"));
-            return;
-        }
-    }
+    while !trainer.step() {}
+    std::fs::write(out, trainer.lengths().pack()).unwrap_or_else(|error| panic!("{out}: {error}"));
 }

@@ -1,7 +1,7 @@
 //! `auto`, the default: looks at each page and takes the form that suits it. `docs/auto.md` has formats and figures.
 
 mod kind;
-mod page;
+pub(crate) mod page;
 
 use std::sync::Arc;
 

@@ -175,6 +175,32 @@ impl PageCodec {
     }
 
     fn unsplice(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
+        let isa = self.isa;
+        let whole = self.unspliced(object)?;
+        t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
+    }
+
+    /// The T16 object of a page that has one which is worth coding densely, and the number of its raw words.
+    pub(crate) fn t16_of_page(&mut self, page: &Page) -> Option<(&[u8], usize)> {
+        if distinct_prefixes(page) >= PREFIXES_MAX {
+            return None;
+        }
+        let plan = self.t16.plan(page, UNFIT_MAX).ok()?;
+        let len = self.t16.write(&mut self.object[..]).ok()?;
+        Some((&self.object[..len], plan.raw_len))
+    }
+
+    /// The T16 object within one of `auto`'s, if it is of a kind that has one.
+    pub(crate) fn t16_of_object<'a>(&'a mut self, object: &'a [u8]) -> Option<&'a [u8]> {
+        let (&kind, object) = object.split_first()?;
+        match Kind::from_byte(kind)? {
+            Kind::T16 => Some(object),
+            Kind::T16Lz => self.unspliced(object).ok(),
+            _ => None,
+        }
+    }
+
+    fn unspliced(&mut self, object: &[u8]) -> Result<&[u8], UnitError> {
         let (parts, rest) = object.split_first_chunk::<SPLICE>().ok_or(UnitError::Failed)?;
         let parts = u32::from_le_bytes(*parts) as usize;
         let (before, behind, raw_len) = (parts & 0xfff, parts >> 12 & 0x3ff, 8 * (parts >> 22));
@@ -183,7 +209,7 @@ impl PageCodec {
         whole[..before].copy_from_slice(&kept[..before]);
         lz::decode(packed, &mut whole[before..before + raw_len]).map_err(|_| UnitError::Failed)?;
         whole[before + raw_len..].copy_from_slice(&kept[before..]);
-        t16::decode(self.isa, whole, page).map_err(|_| UnitError::Failed)
+        Ok(whole)
     }
 }
 

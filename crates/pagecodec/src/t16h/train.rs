@@ -1,6 +1,6 @@
 //! Making a set from sample pages: k-means over histograms, the distance being the coded length.
 
-use super::books::{Lengths, BOOKS, CONTEXTS};
+use super::books::{Lengths, Set, BOOKS, CONTEXTS};
 use super::huffman;
 use super::symbols::Symbols;
 use crate::t16::Layout;
@@ -69,17 +69,34 @@ impl Trainer {
         self.step = 0;
     }
 
-    /// One round for one context; the lengths when that was the last. Does nothing before the samples are complete.
-    pub fn step(&mut self) -> Option<&Lengths> {
+    /// One round for one context; answers whether all are done. Does nothing before the samples are complete.
+    pub fn step(&mut self) -> bool {
         if !self.is_full() {
-            return None;
+            return false;
         }
         let (context, round) = (self.step / TRAINING_ROUNDS, self.step % TRAINING_ROUNDS);
         if context < CONTEXTS {
             self.round(context, round);
             self.step += 1;
         }
-        (self.step == CONTEXTS * TRAINING_ROUNDS).then_some(&*self.lengths)
+        self.step == CONTEXTS * TRAINING_ROUNDS
+    }
+
+    /// What was learnt, once [`Trainer::step`] has answered that all is done.
+    pub fn lengths(&self) -> &Lengths {
+        &self.lengths
+    }
+
+    /// Bits that `set` would spend on the samples' symbols.
+    pub fn bits(&self, set: &Set) -> u64 {
+        let mut total = 0;
+        for context in 0..CONTEXTS {
+            for sample in &self.samples {
+                let bits = bits(&sample[context], set.costs(context));
+                total += u64::from(bits.into_iter().min().expect("there are codebooks"));
+            }
+        }
+        total
     }
 
     fn round(&mut self, context: usize, round: usize) {
@@ -98,14 +115,7 @@ impl Trainer {
             let book = if round == 0 {
                 number / block
             } else {
-                let mut bits = [0u32; BOOKS];
-                for (count, costs) in histogram.iter().zip(&costs) {
-                    if *count != 0 {
-                        for (bits, cost) in bits.iter_mut().zip(costs) {
-                            *bits += u32::from(*count) * u32::from(*cost);
-                        }
-                    }
-                }
+                let bits = bits(histogram, &costs);
                 (0..BOOKS).min_by_key(|&book| bits[book]).expect("there are codebooks")
             };
             for (sum, count) in self.sums[book].iter_mut().zip(histogram) {
@@ -118,4 +128,17 @@ impl Trainer {
             }
         }
     }
+}
+
+/// What a histogram's symbols cost in each codebook.
+fn bits(histogram: &Histogram, costs: &[[u8; BOOKS]; 256]) -> [u32; BOOKS] {
+    let mut bits = [0u32; BOOKS];
+    for (count, costs) in histogram.iter().zip(costs) {
+        if *count != 0 {
+            for (bits, cost) in bits.iter_mut().zip(costs) {
+                *bits += u32::from(*count) * u32::from(*cost);
+            }
+        }
+    }
+    bits
 }

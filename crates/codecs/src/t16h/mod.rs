@@ -1,0 +1,316 @@
+//! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at twice its time.
+//!
+//! A page that T16 fits is stored as T16H; one with many raw words, or that T16 does not fit, as zstd -1 where that is
+//! smaller; the rest as `auto` would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
+//! this module. `docs/t16h.md` has formats and figures.
+//!
+//! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
+//! pages refer to it: whoever drops an object of this compressor should [`release`] it. Without that nothing breaks,
+//! but training ends after [`TRAINED_MAX`] sets.
+
+mod sets;
+
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, UnitError,
+    UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
+};
+use pagecodec::{lz, numeric, same_filled, t16, t16h, Isa};
+
+use crate::auto::page::PageCodec;
+pub use sets::TRAINED_MAX;
+use sets::{sets, Held};
+
+/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096 means a page as it is.
+const LEN: usize = 2;
+/// First byte of a T16H object.
+pub const KIND_T16H: u8 = 16;
+/// First byte of a zstd frame's object.
+pub const KIND_ZSTD: u8 = 17;
+/// Raw words from which on zstd is tried as well.
+const RAW_MANY: usize = 140;
+/// T16 does not fit and fewer of the sampled places than this repeat: not worth zstd's time.
+const REPEATS_MIN: u32 = 16;
+
+/// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
+pub fn register(registry: &mut Registry) {
+    registry.register("t16h", "t16h[:portable|:avx2|:avx512]", |parameter| {
+        let isa = match parameter {
+            None => Isa::best(),
+            Some(name) => Isa::by_name(name).ok_or_else(|| format!("no instruction set {name:?}"))?,
+        };
+        if !isa.is_available() {
+            return Err(format!("this machine lacks {isa}"));
+        }
+        let name = parameter.map_or_else(|| "t16h".to_owned(), |name| format!("t16h:{name}"));
+        let mut plain = Registry::new();
+        crate::zstd::register(&mut plain);
+        let zstd = plain.find("zstd:1").map_err(|error| error.to_string())?;
+        Ok(Arc::new(T16h { name, isa, zstd }))
+    });
+}
+
+/// Tells that an object of this compressor, which holds `pages` pages, is no longer stored, so that its codebook set can
+/// be freed.
+pub fn release(object: Object<'_>, pages: usize) {
+    let byte = |at: usize| {
+        object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
+    };
+    let release_at = |at: usize| {
+        if let (Some(KIND_T16H), Some(low), Some(high)) = (byte(at), byte(at + 1), byte(at + 2)) {
+            sets().release(u16::from_le_bytes([low, high]));
+        }
+    };
+    if pages == 1 {
+        release_at(0);
+        return;
+    }
+    let mut at = LEN * pages;
+    for number in 0..pages {
+        let (Some(low), Some(high)) = (byte(LEN * number), byte(LEN * number + 1)) else { return };
+        let len = usize::from(u16::from_le_bytes([low, high]));
+        if len < PAGE_SIZE {
+            release_at(at);
+        }
+        at += len;
+    }
+}
+
+/// Numbers of the trained codebook sets that are alive, and how many pages refer to each.
+pub fn trained_sets() -> Vec<(u16, u64)> {
+    sets().alive()
+}
+
+struct T16h {
+    name: String,
+    isa: Isa,
+    zstd: Arc<dyn Algorithm>,
+}
+
+impl Algorithm for T16h {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn batch_size(&self) -> usize {
+        MAX_BATCH
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        Ok(Box::new(Dense::new(self.isa, self.zstd.context()?)))
+    }
+}
+
+/// A context of `t16h`, with the way from `auto`'s objects beside that from pages.
+pub struct Dense {
+    codec: PageCodec,
+    coder: t16h::Coder,
+    isa: Isa,
+    zstd: Box<dyn Context>,
+    rival: Box<Page>,
+    bounce: Box<[u8]>,
+}
+
+impl Dense {
+    /// A context of its own, for [`Dense::promote`].
+    ///
+    /// # Errors
+    /// When memory is missing.
+    pub fn open() -> Result<Dense, ContextError> {
+        let mut registry = Registry::new();
+        crate::zstd::register(&mut registry);
+        let zstd = registry
+            .find("zstd:1")
+            .map_err(|error| ContextError { algorithm: "t16h".to_owned(), reason: error.to_string() })?;
+        Ok(Dense::new(Isa::best(), zstd.context()?))
+    }
+
+    fn new(isa: Isa, zstd: Box<dyn Context>) -> Dense {
+        sets();
+        Dense {
+            codec: PageCodec::new(isa),
+            coder: t16h::Coder::new(),
+            isa,
+            zstd,
+            rival: Box::new([0; PAGE_SIZE]),
+            bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
+        }
+    }
+
+    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely, without looking at the page.
+    ///
+    /// # Errors
+    /// [`UnitError::NoSpace`] when it holds no T16 object or does not become shorter: leave it as it is.
+    pub fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
+        let room = output.len().min(object.len());
+        let held = sets().current();
+        let t16 = self.codec.t16_of_object(object).ok_or(UnitError::NoSpace)?;
+        let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+        let len = self.coder.encode(held.set(), t16, out).ok_or(UnitError::NoSpace)?;
+        *kind = KIND_T16H;
+        sets().retain(&held);
+        sets().observe(t16, len);
+        Ok(1 + len)
+    }
+
+    fn compress_page(&mut self, held: &Held, page: &Page, output: &mut [u8]) -> UnitResult {
+        if same_filled(page).is_some() {
+            return self.codec.compress(page, output).map(|(_, len)| len);
+        }
+        if let Some((t16, raw_len)) = self.codec.t16_of_page(page) {
+            let room = output.len().min(PAGE_SIZE - 1);
+            let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+            if let Some(len) = self.coder.encode(held.set(), t16, out) {
+                *kind = KIND_T16H;
+                sets().observe(t16, len);
+                if raw_len >= RAW_MANY {
+                    if let Ok(shorter) = self.compress_zstd(page, len) {
+                        output[0] = KIND_ZSTD;
+                        output[1..1 + shorter].copy_from_slice(&self.rival[..shorter]);
+                        return Ok(1 + shorter);
+                    }
+                }
+                sets().retain(held);
+                return Ok(1 + len);
+            }
+        } else if lz::repeats(self.isa, page) >= REPEATS_MIN {
+            if let Ok(len) = self.compress_zstd(page, output.len().min(PAGE_SIZE).saturating_sub(1)) {
+                // Arrays of numbers may still do better as such.
+                if numeric::estimate(self.isa, page).1 < len {
+                    if let Ok((_, shorter)) = self.codec.compress(page, &mut output[..len]) {
+                        return Ok(shorter);
+                    }
+                }
+                output[0] = KIND_ZSTD;
+                output[1..1 + len].copy_from_slice(&self.rival[..len]);
+                return Ok(1 + len);
+            }
+        }
+        self.codec.compress(page, output).map(|(_, len)| len)
+    }
+
+    /// Compresses into `rival`, if that takes less than `room` bytes.
+    fn compress_zstd(&mut self, page: &Page, room: usize) -> UnitResult {
+        let mut results = [Err(UnitError::Failed)];
+        self.zstd.compress(&mut CompressRequest {
+            pages: &[page],
+            unit_size: PAGE_SIZE,
+            outputs: &mut [&mut self.rival[..room]],
+            results: &mut results,
+        });
+        results[0]
+    }
+
+    fn decompress_page(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
+        match object.split_first() {
+            Some((&KIND_T16H, dense)) => {
+                let number = t16h::set_number(dense).ok_or(UnitError::Failed)?;
+                let held = sets().find(number).ok_or(UnitError::Failed)?;
+                let t16 = self.coder.decode(held.set(), dense).map_err(|_| UnitError::Failed)?;
+                t16::decode(self.isa, t16, page).map_err(|_| UnitError::Failed)
+            }
+            Some((&KIND_ZSTD, frame)) => {
+                let mut results = [Err(UnitError::Failed)];
+                self.zstd.decompress(&mut DecompressRequest {
+                    objects: &[Object::whole(frame)],
+                    outputs: &mut [&mut page[..]],
+                    results: &mut results,
+                });
+                results[0].map(|_| ())
+            }
+            _ => self.codec.decompress(object, page),
+        }
+    }
+}
+
+impl Context for Dense {
+    fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
+        request.assert_valid();
+        let held = sets().current();
+        let pages_per_unit = request.unit_size / PAGE_SIZE;
+        for (number, (output, result)) in
+            request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate()
+        {
+            let first = number * pages_per_unit;
+            let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
+            if let Some(next) = request.pages.get(first + pages_per_unit) {
+                t16::prefetch(*next);
+            }
+            *result = match pages {
+                [page] => self.compress_page(&held, page, output),
+                pages => self.compress_pages(&held, pages, output),
+            };
+        }
+        drop(held);
+        sets().advance();
+    }
+
+    fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
+        request.assert_valid();
+        let mut bounce = std::mem::take(&mut self.bounce);
+        for (at, (output, result)) in request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate() {
+            if let Some(next) = request.objects.get(at + 1) {
+                t16::prefetch(next.head);
+                t16::prefetch(next.tail);
+            }
+            let object = &request.objects[at];
+            if object.len() > bounce.len() {
+                *result = Err(UnitError::Failed);
+                continue;
+            }
+            let bytes = object.linear(&mut bounce);
+            *result = match output.as_chunks_mut::<PAGE_SIZE>() {
+                ([page], []) => self.decompress_page(bytes, page),
+                (pages, []) => self.decompress_pages(bytes, pages),
+                _ => Err(UnitError::Failed),
+            }
+            .map(|()| output.len());
+        }
+        self.bounce = bounce;
+    }
+}
+
+impl Dense {
+    fn compress_pages(&mut self, held: &Held, pages: &[&Page], output: &mut [u8]) -> UnitResult {
+        let mut at = LEN * pages.len();
+        for (number, page) in pages.iter().enumerate() {
+            let room = output.get_mut(at..).unwrap_or_default();
+            let len = match self.compress_page(held, page, room) {
+                Ok(len) if len < PAGE_SIZE => len,
+                _ => match room.get_mut(..PAGE_SIZE) {
+                    Some(room) => {
+                        room.copy_from_slice(*page);
+                        PAGE_SIZE
+                    }
+                    None => {
+                        // Nothing of the unit is kept, so nothing refers to the set.
+                        if at <= output.len() {
+                            output[LEN * number..LEN * pages.len()].fill(0);
+                            release(Object::whole(&output[..at]), pages.len());
+                        }
+                        return Err(UnitError::NoSpace);
+                    }
+                },
+            };
+            output[LEN * number..LEN * (number + 1)].copy_from_slice(&(len as u16).to_le_bytes());
+            at += len;
+        }
+        Ok(at)
+    }
+
+    fn decompress_pages(&mut self, object: &[u8], pages: &mut [Page]) -> Result<(), UnitError> {
+        let (lens, mut rest) = object.split_at_checked(LEN * pages.len()).ok_or(UnitError::Failed)?;
+        for (page, len) in pages.iter_mut().zip(lens.as_chunks::<LEN>().0) {
+            let len = usize::from(u16::from_le_bytes(*len));
+            let bytes;
+            (bytes, rest) = rest.split_at_checked(len).ok_or(UnitError::Failed)?;
+            if len == PAGE_SIZE {
+                page.copy_from_slice(bytes);
+            } else {
+                self.decompress_page(bytes, page)?;
+            }
+        }
+        Ok(())
+    }
+}

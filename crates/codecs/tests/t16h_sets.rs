@@ -1,0 +1,82 @@
+//! The life of trained codebook sets, which belong to the process: the only test of this one.
+
+mod pages;
+
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
+};
+use codecs::t16h::{release, trained_sets};
+use pages::Random;
+
+fn algorithm(name: &str) -> Arc<dyn Algorithm> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    registry.find(name).expect("registered")
+}
+
+fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
+    let sources: Vec<&Page> = pages.iter().collect();
+    let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
+    let mut space = vec![vec![0; unit_size]; units];
+    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
+    let mut results: Vec<UnitResult> = vec![Ok(0); units];
+    context.compress(&mut CompressRequest {
+        pages: &sources,
+        unit_size,
+        outputs: &mut outputs,
+        results: &mut results,
+    });
+    let results = space.into_iter().zip(results);
+    results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
+}
+
+fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
+    let mut back = vec![0x77; len];
+    let mut results = [Ok(0)];
+    context.decompress(&mut DecompressRequest {
+        objects: &[Object::whole(object)],
+        outputs: &mut [&mut back],
+        results: &mut results,
+    });
+    results[0].ok().map(|_| back)
+}
+
+/// Pages unlike those of the built-in set: a set is trained for them, and freed after their last page.
+#[test]
+fn sets_are_trained_and_live_as_long_as_their_pages() {
+    let mut context = algorithm("t16h").context().expect("memory");
+    let mut random = Random(77);
+    let mut page = |kind: u64| -> Page {
+        let mut page = [0; PAGE_SIZE];
+        for (at, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let value = match at % 3 {
+                0 => 0x7abc_0000_0000 + 4 * (random.below(2000) ^ (kind * 0x5a5)),
+                1 => 0x1111 * random.below(3 + kind),
+                _ => 0x6000_1234_0000 + 8 * random.below(100 + 700 * kind),
+            };
+            *word = value.to_le_bytes();
+        }
+        page
+    };
+    let number_of = |object: &[u8]| u16::from_le_bytes([object[1], object[2]]);
+    let mut stored: Vec<(Page, Vec<u8>)> = Vec::new();
+    for _ in 0..400 {
+        let pages: Vec<Page> = (0..8).map(|_| page(0)).collect();
+        let objects = compress(context.as_mut(), &pages, PAGE_SIZE);
+        stored.extend(pages.into_iter().zip(objects.into_iter().map(|object| object.expect("it shrinks"))));
+    }
+    let (first, last) = (&stored[0].1, &stored[stored.len() - 1].1);
+    assert_ne!(number_of(last), 0, "no set was trained in 3200 pages");
+    assert!(last.len() < first.len(), "{} bytes after training, {} before", last.len(), first.len());
+    let number = number_of(last);
+    let own = stored.iter().filter(|(_, object)| number_of(object) == number).count() as u64;
+    assert!(trained_sets().contains(&(number, own)), "{number}, {own}: {:?}", trained_sets());
+
+    for (page, object) in stored {
+        assert!(decompress(context.as_mut(), &object, PAGE_SIZE).expect("its set is alive") == page);
+        release(Object::whole(&object), 1);
+    }
+    assert!(trained_sets().contains(&(number, 0)), "{:?}", trained_sets());
+}

@@ -1,0 +1,165 @@
+//! T16H: round trips, fixed bytes, damage, training.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use pagecodec::t16h::{builtin, Coder, Lengths, Set, Trainer, BOOKS};
+use pagecodec::{t16, t16h, Isa};
+use support::{Page, Random, CLASSES};
+
+fn t16_of(page: &Page) -> Vec<u8> {
+    let mut object = vec![0; t16::OBJECT_MAX];
+    let len = t16::Encoder::new().encode(page, &mut object).expect("room");
+    object.truncate(len);
+    object
+}
+
+fn dense(coder: &mut Coder, set: &Set, object: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; t16h::OBJECT_MAX];
+    let len = coder.encode(set, object, &mut out).expect("a T16 object");
+    assert_eq!(coder.encode(set, object, &mut out[..len - 1]), None);
+    out.truncate(len);
+    out
+}
+
+fn pages() -> impl Iterator<Item = (&'static str, Page)> {
+    CLASSES.iter().flat_map(|(name, class)| {
+        let mut random = Random(17);
+        (0..4).map(move |_| (*name, class(&mut random)))
+    })
+}
+
+#[test]
+fn every_class_returns_to_the_same_t16_object() {
+    let mut coder = Coder::new();
+    for (name, page) in pages() {
+        let object = t16_of(&page);
+        let coded = dense(&mut coder, builtin(), &object);
+        assert_eq!(t16h::set_number(&coded), Some(0));
+        let back = coder.decode(builtin(), &coded).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(back == object, "{name}");
+        let mut decoded = [1; 4096];
+        t16::decode(Isa::best(), back, &mut decoded).expect("a T16 object");
+        assert!(decoded == page, "{name}");
+    }
+}
+
+/// Objects written once and checked in; `PAGECODEC_BLESS=1` writes them anew. They are those of the T16 golden files.
+#[test]
+fn objects_are_as_they_were() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut coder = Coder::new();
+    for name in ["pointers", "structures", "tagged-small-integers", "raw-words-repeated", "zero"] {
+        let source = fs::read(folder.join(format!("{name}.t16"))).expect("the T16 golden file");
+        let file = folder.join(format!("{name}.t16h"));
+        let coded = dense(&mut coder, builtin(), &source);
+        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+            fs::write(&file, &coded).expect("the folder of golden objects can be written");
+        }
+        let golden = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(coded == golden, "{name}: encoded another object");
+        assert!(coder.decode(builtin(), &golden).expect("a valid object") == source, "{name}");
+    }
+}
+
+#[test]
+fn damage_is_an_error_or_some_object() {
+    let mut random = Random(23);
+    let mut coder = Coder::new();
+    let mut outcomes = [0u32; 2];
+    for (_, page) in pages() {
+        let original = dense(&mut coder, builtin(), &t16_of(&page));
+        for _ in 0..100 {
+            let mut object = original.clone();
+            for _ in 0..1 + random.below(3) {
+                let range = if random.below(2) == 0 { 40 } else { object.len() as u64 };
+                let at = random.below(range) as usize % object.len();
+                object[at] = random.next() as u8;
+            }
+            if random.below(4) == 0 {
+                object.truncate(random.below(object.len() as u64 + 1) as usize);
+            }
+            let outcome = match coder.decode(builtin(), &object) {
+                Ok(object) => {
+                    let mut back = [0; 4096];
+                    t16::decode(Isa::best(), object, &mut back).is_ok()
+                }
+                Err(_) => false,
+            };
+            outcomes[usize::from(outcome)] += 1;
+        }
+    }
+    for _ in 0..20_000 {
+        let mut object = vec![0; random.below(400) as usize];
+        random.fill(&mut object);
+        if let Some(number) = object.get_mut(..2) {
+            number.fill(0);
+        }
+        let _ = coder.decode(builtin(), &object);
+        // And as a T16 object to encode.
+        let _ = coder.encode(builtin(), &object, &mut [0; t16h::OBJECT_MAX]);
+    }
+    assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
+}
+
+#[test]
+fn another_set_is_refused() {
+    let mut coder = Coder::new();
+    let (_, page) = pages().nth(20).expect("a page");
+    let coded = dense(&mut coder, builtin(), &t16_of(&page));
+    let lengths = Lengths::unpack(&vec![0x88; Lengths::PACKED]).expect("eight bits for everything");
+    assert!(coder.decode(&Set::new(9, &lengths), &coded).is_err());
+}
+
+#[test]
+fn training_beats_plain_bytes_and_survives_packing() {
+    let mut random = Random(31);
+    let mut trainer = Trainer::new(4 * BOOKS);
+    let mut objects = Vec::new();
+    // Objects at regular distances, a reference and a count in each: what allocators lay out.
+    for number in 0..8 * BOOKS as u64 {
+        let mut page: Page = [0; 4096];
+        for (at, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let value = match at % 4 {
+                0 => 0x7f00_1000_0000 + 4096 * number + 32 * (at as u64 / 4),
+                1 => random.below(20),
+                2 => 0x5555_0000_0000 + 16 * random.below(600),
+                _ => 0x0001_0000 * random.below(3),
+            };
+            *word = value.to_le_bytes();
+        }
+        objects.push(t16_of(&page));
+    }
+    let (samples, held_out) = objects.split_at(4 * BOOKS);
+    assert!(!trainer.step(), "nothing to train on yet");
+    samples.iter().for_each(|object| trainer.add(object));
+    assert!(trainer.is_full());
+    let mut steps = 1;
+    while !trainer.step() {
+        steps += 1;
+        assert!(steps < 1000);
+    }
+    let packed = trainer.lengths().pack();
+    let set = Set::new(1, &Lengths::unpack(&packed).expect("valid lengths"));
+    assert!(trainer.bits(&set) < trainer.bits(builtin()));
+    let mut coder = Coder::new();
+    let mut total =
+        |set: &Set| held_out.iter().map(|object| dense(&mut coder, set, object).len()).sum::<usize>();
+    let (own, general) = (total(&set), total(builtin()));
+    let plain: usize = held_out.iter().map(Vec::len).sum();
+    assert!(own < general && own * 10 < plain * 9, "{own} trained, {general} built-in, {plain} T16");
+    for object in held_out {
+        let coded = dense(&mut coder, &set, object);
+        assert!(coder.decode(&set, &coded).expect("its own object") == object);
+    }
+}
+
+#[test]
+fn lengths_that_are_no_code_are_refused() {
+    assert!(Lengths::unpack(&[0x88; 100]).is_none());
+    assert!(Lengths::unpack(&vec![0x11; Lengths::PACKED]).is_none(), "256 codes of one bit");
+    assert!(Lengths::unpack(&vec![0xbb; Lengths::PACKED]).is_none(), "eleven bits");
+    assert!(Lengths::unpack(&vec![0x00; Lengths::PACKED]).is_none(), "no code");
+}
