@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{paired, shuffle, unpaired, Aligned, Planes, COMPRESS};
-use crate::t16::format::{page_words, LINES, PAGE_SIZE, TAG_RAW, WORDS};
+use crate::t16::format::{page_words, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::select::select;
 use crate::t16::templates::{hash8, Templates, NO_TAG};
 use crate::t16::work::Work;
@@ -14,10 +14,18 @@ use crate::t16::{portable, prefetch, raws};
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
     select(&mut work.templates, page_words(page));
-    let mut tags = Aligned([[0u8; WORDS]; 2]);
-    let [exact, prefix] = &mut tags.0;
-    let templates = &work.templates;
-    for ((word, exact), prefix) in page_words(page).iter().zip(exact).zip(prefix) {
+    if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
+        assign::<true>(work, page, next)
+    } else {
+        assign::<false>(work, page, next)
+    }
+}
+
+/// The tags that the hashes of 32 words suggest: exact ones, then prefix ones.
+#[inline(always)]
+fn suggest(templates: &Templates, words: &[[u8; 8]; 32], suggested: &mut [Aligned<[u8; 32]>; 2]) {
+    let [exact, prefix] = suggested;
+    for ((word, exact), prefix) in words.iter().zip(&mut exact.0).zip(&mut prefix.0) {
         let word = u64::from_le_bytes(*word);
         // Volatile, as the compiler would else gather bytes in vectors, one slow insertion each.
         // SAFETY: two bytes of the arrays.
@@ -25,11 +33,6 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_
             std::ptr::write_volatile(exact, templates.exact_tags[hash8(word)]);
             std::ptr::write_volatile(prefix, templates.prefix_tags[hash8(word >> 16)]);
         }
-    }
-    if templates.rotated_prefix.is_some() || templates.rotated_wide.is_some() {
-        assign::<true>(work, page, &tags.0[0], &tags.0[1], next)
-    } else {
-        assign::<false>(work, page, &tags.0[0], &tags.0[1], next)
     }
 }
 
@@ -43,15 +46,9 @@ fn pack(words: [__m256i; 8]) -> __m256i {
     _mm256_packs_epi16(low, high)
 }
 
-/// Tags and literals of all words. `exact` and `prefix` are the tags that the words' hashes suggest.
+/// Tags and literals of all words.
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn assign<const ROTATES: bool>(
-    work: &mut Work,
-    page: &[u8; PAGE_SIZE],
-    exact: &[u8; WORDS],
-    prefix: &[u8; WORDS],
-    next: &[u8; PAGE_SIZE],
-) -> usize {
+fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
     let templates = &work.templates;
     let planes = Planes::new(&templates.values);
     // Prefixes are compared with words whose low quarter is cleared, so that an entry with a bit there never matches:
@@ -81,14 +78,21 @@ fn assign<const ROTATES: bool>(
 
     let mut line_shifts = Aligned([0u8; 32]);
     let (mut a_len, mut b_len, mut raw_len) = (0, 0, 0);
+    let blocks = page_words(page).as_chunks::<32>().0;
+    // Suggestions are made one block ahead: they take other parts of the machine than the vector code, and bytes just
+    // stored cannot be loaded as vectors at once.
+    let mut suggested = [[Aligned([0; 32]), Aligned([0; 32])], [Aligned([0; 32]), Aligned([0; 32])]];
+    suggest(templates, &blocks[0], &mut suggested[0]);
     for block in 0..LINES / 4 {
+        suggest(templates, &blocks[(block + 1) % 16], &mut suggested[(block + 1) % 2]);
         prefetch(&next[256 * block..256 * (block + 1)]);
-        // SAFETY: 128 times 32 bytes of a page, sixteen times 32 of 512 tags.
+        let [exact, prefix] = &suggested[block % 2];
+        // SAFETY: 128 times 32 bytes of a page; 32 bytes, aligned.
         let (words, exact, prefix) = unsafe {
             let words: [__m256i; 8] =
                 std::array::from_fn(|at| _mm256_loadu_si256(page.as_ptr().add(256 * block + 32 * at).cast()));
-            let exact = _mm256_loadu_si256(exact.as_ptr().add(32 * block).cast());
-            (words, exact, _mm256_loadu_si256(prefix.as_ptr().add(32 * block).cast()))
+            let exact = _mm256_load_si256(exact.0.as_ptr().cast());
+            (words, exact, _mm256_load_si256(prefix.0.as_ptr().cast()))
         };
         let (exact, prefix) = (paired(exact), paired(prefix));
         // From the lowest priority to the highest, each overriding the one before.
