@@ -108,3 +108,7 @@ pub const MAX_GROUPS: u32 = 4;
 /// How the emulated device packs code tables into a decompress AECS: the code lengths of the current block, four bits
 /// each, literals first. Real devices keep packed tables in the same fields; software passes either back untouched.
 pub const AECS_TABLES_ARE_OPAQUE: bool = true;
+
+/// The XOR checksum pairs a job's bytes from the job's own start, also when it goes on from an AECS of a job that ended
+/// at an odd byte.
+pub const XOR_PAIRS_FROM_THE_START_OF_THE_JOB: bool = true;

@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn positions_start_over_before_they_wrap() {
-        let data: Vec<u8> = (0..4096u32).map(|at| (at * at >> 5) as u8).collect();
+        let data: Vec<u8> = (0..4096u32).map(|at| ((at * at) >> 5) as u8).collect();
         let mut matcher = Matcher::new();
         replay(&data, &mut matcher);
         matcher.base = u32::MAX - 5000;
