@@ -1,4 +1,5 @@
 //! Random operations against ordered maps: one for the store, one for where pages are written back to.
+#![cfg(not(feature = "shuttle"))]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Two threads store, load, invalidate, switch compressors, compact, shrink and run out of memory, against a model.
 //!
 //! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says.
+#![cfg(not(feature = "shuttle"))]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Stores, loads and invalidations on one thread.
+#![cfg(not(feature = "shuttle"))]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Changing the compressor.
+#![cfg(not(feature = "shuttle"))]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Limits, ages, writeback and what happens meanwhile. Among these are the behaviours that the kernel's own tests of
 //! zswap in groups look at: usage is counted, loads are counted, limits hold, writeback can be forbidden, and no group
 //! is shrunk for another's sake.
+#![cfg(not(feature = "shuttle"))]
 
 mod support;
 

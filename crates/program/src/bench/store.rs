@@ -111,7 +111,8 @@ struct Passes {
     calls: Vec<f64>,
 }
 
-/// Figures of the full store, taken by one thread while all pages are stored.
+/// Figures of the full store, when all pages were stored for the first time: later the allocator keeps some memory of
+/// what was freed meanwhile.
 #[derive(Default, Clone, Copy)]
 struct Full {
     compressed_bytes: u64,
@@ -242,7 +243,7 @@ impl Worker<'_> {
                     store += self.store(&refs, call, &mut passes.calls, last)?;
                 }
                 self.barrier.wait();
-                if last {
+                if round == 0 {
                     full = self.full();
                     self.barrier.wait();
                 }
@@ -274,10 +275,6 @@ impl Worker<'_> {
                     self.store(&refs, call, &mut Vec::new(), false)?;
                 }
                 self.barrier.wait();
-                if last {
-                    full = self.full();
-                    self.barrier.wait();
-                }
             }
             if round > 0 {
                 let pages = self.pages.len() as f64;
