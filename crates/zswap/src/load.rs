@@ -316,6 +316,10 @@ impl Zswap {
             Some(guard) => Object { head: guard.head(), tail: guard.tail() },
             None => Object::default(),
         });
+        // Objects lie anywhere, so each would begin with a walk through page tables and memory; these overlap.
+        for object in &objects[..len] {
+            prefetch(object.head);
+        }
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         {
             let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
@@ -356,6 +360,23 @@ impl Zswap {
         Ok(at)
     }
 }
+
+/// Asks for the first lines of an object; the processor follows by itself from there.
+fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64).take(PREFETCH_LINES) {
+        // SAFETY: a prefetch has no effect that a program could see, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
+/// 4, 12 and 32 lines were tried: 12 takes most off LZ4's and Zstandard's loads, 32 no more.
+const PREFETCH_LINES: usize = 12;
 
 /// A page's bytes from `start` of an object in two pieces.
 fn piece<'a>(head: &'a [u8], tail: &'a [u8], start: usize) -> (&'a [u8], &'a [u8]) {

@@ -1,6 +1,6 @@
 //! Two threads store, load, invalidate, switch compressors, compact, shrink and run out of memory, against a model.
 //!
-//! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says.
+//! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says; `UZSWAP_SOAK_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -254,6 +254,7 @@ impl World {
 fn two_threads_agree_with_the_model() {
     let seconds =
         std::env::var("UZSWAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20u64);
+    let seed = std::env::var("UZSWAP_SOAK_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
     for (round, unit_size) in [4096, 16384, 65536, 4096].into_iter().enumerate() {
         let world = World::new(unit_size);
         let end = Instant::now() + Duration::from_millis(seconds * 1000 / 4);
@@ -261,7 +262,8 @@ fn two_threads_agree_with_the_model() {
             for thread in 0..2u64 {
                 let world = &world;
                 scope.spawn(move || {
-                    let mut random = 0x1234_5678_9ABC_DEF1 ^ (thread << 40) ^ ((round as u64) << 50);
+                    let mut random =
+                        0x1234_5678_9ABC_DEF1 ^ (thread << 40) ^ ((round as u64) << 50) ^ (seed << 8);
                     while !world.done.load(Ordering::Relaxed) && Instant::now() < end {
                         for _ in 0..50 {
                             world.step(&mut random);

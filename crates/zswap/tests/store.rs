@@ -170,3 +170,20 @@ fn incompressible_pages_are_raw_with_writeback_and_refused_without() {
         assert_empty(&zswap);
     }
 }
+
+#[test]
+fn metadata_is_at_most_32_bytes_a_page_and_checksums_4_more() {
+    for verify in [false, true] {
+        let (zswap, _) = make(Config { verify, ..Config::default() });
+        let pages: Vec<Page> = (0..16).map(|n| page(2, n)).collect();
+        for folio in 0..1024 {
+            zswap.store(A, folio * 16, &refs(&pages)).unwrap();
+        }
+        let a_page = zswap.metadata_bytes() as f64 / zswap.stored_pages() as f64;
+        let tables = zswap.table_bytes() as f64 / zswap.stored_pages() as f64;
+        assert!(a_page <= if verify { 36.0 } else { 32.0 }, "{a_page}");
+        assert!(tables <= if verify { 15.0 } else { 11.0 }, "{tables}");
+        zswap.invalidate(A, 0, u64::MAX);
+        assert_empty(&zswap);
+    }
+}
