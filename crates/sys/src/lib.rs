@@ -3,6 +3,7 @@
 //! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match on enums, never on
 //! errno.
 
+pub mod cpu;
 pub mod futex;
 pub mod house;
 pub mod maps;

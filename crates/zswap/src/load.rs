@@ -244,7 +244,7 @@ impl Zswap {
     /// page that could not be made.
     pub(crate) fn decompress(&self, chunk: &Chunk, pages: &mut [&mut Page]) -> Result<(), usize> {
         assert_eq!(chunk.len, pages.len());
-        let cpu = self.cpu_hint();
+        let cpu = sys::cpu::current();
         let mut at = 0;
         while at < chunk.len {
             let Some(entry) = chunk.entry(at) else {

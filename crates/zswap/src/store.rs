@@ -95,7 +95,7 @@ impl Zswap {
         pages: &[&Page],
     ) -> Result<(), StoreError> {
         self.admit(group, cell)?;
-        let cpu = self.cpu_hint();
+        let cpu = sys::cpu::current();
         let folio =
             Folio { cell, cpu, node: self.node_of(cpu), raw_allowed: self.can_write_back(group, cell) };
         let mut done = 0;

@@ -20,6 +20,7 @@ use crate::tree::{Slabs, NODE_BYTES};
 /// Most leaves: 2^24 of 16 pages are 1 TiB of stored pages.
 const LEAVES_MAX: usize = 1 << 24;
 const NODES_TOTAL_MAX: usize = 1 << 20;
+const CONTEXTS_MAX: usize = 4096;
 
 /// The compressed pool. See the crate's documentation.
 ///
@@ -46,10 +47,11 @@ impl Zswap {
     /// [`Error`], when a figure is out of range or there is no memory for contexts.
     pub fn new(config: Config, algorithm: Arc<dyn Algorithm>) -> Result<Zswap, Error> {
         check(&config)?;
-        let cpus = sys_cpus();
-        let contexts = if config.contexts == 0 { cpus } else { config.contexts };
+        let cpus = sys::cpu::count();
+        let contexts = if config.contexts == 0 { cpus.min(CONTEXTS_MAX) } else { config.contexts };
         let stride = if config.verify { LEAF_BYTES_WITH_SUMS } else { LEAF_BYTES };
-        let node_of_cpu = nodes_of_cpus(cpus);
+        let node_of_cpu: Box<[u8]> =
+            sys::cpu::nodes(cpus).into_iter().map(|node| (usize::from(node) % NODES_MAX) as u8).collect();
         let nodes = node_of_cpu.iter().max().map_or(1, |&node| node as usize + 1);
         let pool = Pool::new(&config, contexts, nodes, algorithm)?;
         Ok(Zswap {
@@ -239,13 +241,6 @@ impl Zswap {
         self.groups.iter().filter_map(|cell| cell.get().map(|cell| &**cell))
     }
 
-    /// The CPU this thread runs on just now: a hint at a free context, nothing else.
-    pub(crate) fn cpu_hint(&self) -> usize {
-        // SAFETY: no arguments, no memory.
-        let cpu = unsafe { libc::sched_getcpu() };
-        usize::try_from(cpu).unwrap_or(0)
-    }
-
     pub(crate) fn node_of(&self, cpu: usize) -> usize {
         self.node_of_cpu.get(cpu).copied().unwrap_or(0) as usize
     }
@@ -294,31 +289,8 @@ fn check(config: &Config) -> Result<(), Error> {
     if config.max_groups == 0 {
         return bad("max_groups", 0, "1 or more");
     }
-    if config.contexts > 4096 {
+    if config.contexts > CONTEXTS_MAX {
         return bad("contexts", config.contexts, "0 to 4096");
     }
     Ok(())
-}
-
-fn sys_cpus() -> usize {
-    // SAFETY: no memory is involved.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(cpus).unwrap_or(1).clamp(1, 4096)
-}
-
-/// Reads which CPU belongs to which NUMA node; all to node 0 where the kernel does not say.
-fn nodes_of_cpus(cpus: usize) -> Box<[u8]> {
-    let mut nodes = vec![0u8; cpus].into_boxed_slice();
-    for node in 0..64 {
-        let path = format!("/sys/devices/system/node/node{node}/cpulist");
-        let Ok(list) = std::fs::read_to_string(path) else { continue };
-        for range in list.trim().split(',') {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else { continue };
-            for slot in nodes.iter_mut().take(last + 1).skip(first) {
-                *slot = (node % NODES_MAX) as u8;
-            }
-        }
-    }
-    nodes
 }

@@ -7,7 +7,7 @@
 //! followed by one that stores pages loaded 64 calls before, in random order, as when a program runs at its budget.
 //! *Growing*: everything is stored, then everything loaded, so that the system's price for fresh memory is in the
 //! figures. Either way passes of the codec alone, over the same pages in the same order, alternate with passes of the
-//! store, so that what the machine does meanwhile falls on both; a figure is the median of its rounds. With several
+//! store, so that what the machine does meanwhile falls on both; a figure is its fastest round's, the one least disturbed. With several
 //! threads each has its own share of the corpus, and a figure is the slowest thread's: it stays the same where threads
 //! do not hinder each other.
 
@@ -35,7 +35,7 @@ pub struct Case<'a> {
     pub shared_group: bool,
     /// Whether the pool grows from nothing and shrinks to nothing each round.
     pub growing: bool,
-    /// Rounds, of which the median counts.
+    /// Rounds, of which the fastest counts.
     pub rounds: usize,
 }
 
@@ -107,8 +107,10 @@ struct Passes {
     decompress: Vec<f64>,
     store: Vec<f64>,
     load: Vec<f64>,
-    /// Each store call of the last round by itself.
+    /// Each store call by itself, of the round fastest at storing.
     calls: Vec<f64>,
+    /// The same of the round in progress.
+    calls_now: Vec<f64>,
 }
 
 /// Figures of the full store, when all pages were stored for the first time: later the allocator keeps some memory of
@@ -173,11 +175,11 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
         all.push(outcome?);
     }
     let full = all[0].1;
-    // The slowest thread of each round; the median of the rounds.
+    // The slowest thread of each round; the fastest of the rounds.
     let figure = |of: fn(&Passes) -> &Vec<f64>| {
         let slowest =
             (0..case.rounds).map(|round| all.iter().map(|(passes, _)| of(passes)[round]).fold(0.0, f64::max));
-        quantile(&mut slowest.collect::<Vec<_>>(), 0.5)
+        slowest.fold(f64::INFINITY, f64::min)
     };
     let mut calls: Vec<f64> = all.iter().flat_map(|(passes, _)| passes.calls.iter().copied()).collect();
     let bytes = full.stored_pages as f64 * PAGE_SIZE as f64;
@@ -231,7 +233,6 @@ impl Worker<'_> {
         for round in 0..=self.case.rounds {
             let fill = round == 0 || self.case.growing;
             let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
-            let last = round == self.case.rounds;
             let (mut compress, mut decompress, mut store, mut load) = (0, 0, 0, 0);
             if fill {
                 self.barrier.wait();
@@ -240,7 +241,7 @@ impl Worker<'_> {
                 }
                 self.barrier.wait();
                 for &call in &order {
-                    store += self.store(&refs, call, &mut passes.calls, last)?;
+                    store += self.store(&refs, call, &mut passes.calls_now)?;
                 }
                 self.barrier.wait();
                 if round == 0 {
@@ -261,7 +262,7 @@ impl Worker<'_> {
                 for (at, &call) in order.iter().enumerate() {
                     load += self.load(&mut slots, call)?;
                     if let Some(at) = at.checked_sub(lag) {
-                        store += self.store(&refs, order[at], &mut passes.calls, last)?;
+                        store += self.store(&refs, order[at], &mut passes.calls_now)?;
                     }
                 }
                 let wrong = slots.iter().zip(self.pages).position(|(back, page)| **back != *page);
@@ -272,15 +273,22 @@ impl Worker<'_> {
             }
             if !fill {
                 for &call in &order[order.len().saturating_sub(lag)..] {
-                    self.store(&refs, call, &mut Vec::new(), false)?;
+                    self.store(&refs, call, &mut Vec::new())?;
                 }
                 self.barrier.wait();
             }
-            if round > 0 {
+            if round == 0 {
+                passes.calls_now.clear();
+            } else {
                 let pages = self.pages.len() as f64;
                 let out = if fill { pages } else { pages - (lag * self.call_pages) as f64 };
                 passes.compress.push(compress as f64 / out);
-                passes.store.push(store as f64 / out);
+                let store = store as f64 / out;
+                if passes.store.iter().all(|&other| store < other) {
+                    std::mem::swap(&mut passes.calls, &mut passes.calls_now);
+                }
+                passes.calls_now.clear();
+                passes.store.push(store);
                 passes.decompress.push(decompress as f64 / pages);
                 passes.load.push(load as f64 / pages);
             }
@@ -297,14 +305,12 @@ impl Worker<'_> {
         call * self.call_pages..((call + 1) * self.call_pages).min(self.pages.len())
     }
 
-    fn store(&self, refs: &[&Page], call: usize, calls: &mut Vec<f64>, keep: bool) -> Result<u64, CaseError> {
+    fn store(&self, refs: &[&Page], call: usize, calls: &mut Vec<f64>) -> Result<u64, CaseError> {
         let range = self.range(call);
         let (at, len) = (range.start, range.len());
         let mut stored = Ok(());
         let time = timed(|| stored = self.pool.store(self.group(), (self.first + at) as u64, &refs[range]));
-        if keep {
-            calls.push(time as f64 / len as f64);
-        }
+        calls.push(time as f64 / len as f64);
         let file = || self.case.file.to_owned();
         stored.map_err(|error| CaseError::Refused { file: file(), page: self.first + at, error })?;
         Ok(time)

@@ -34,8 +34,8 @@ pub struct StoreArgs {
     /// system's price for fresh memory is in the figures then.
     #[arg(long)]
     growing: bool,
-    /// Rounds, of which the median counts.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// Rounds, of which the fastest counts.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Print an array of objects.
     #[arg(long)]
