@@ -11,7 +11,7 @@ const PREFIXES_MAX: u32 = 48;
 /// T16 gives up when more words than this fit no template.
 const UNFIT_MAX: usize = 288;
 /// Raw words from which on page LZ is tried on them.
-const RAW_MIN: usize = 64;
+const RAW_MIN: usize = 112;
 /// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
 const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
@@ -180,14 +180,14 @@ impl PageCodec {
         t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
     }
 
-    /// The T16 object of a page that has one which is worth coding densely, and the number of its raw words.
-    pub(crate) fn t16_of_page(&mut self, page: &Page) -> Option<(&[u8], usize)> {
+    /// The T16 object of a page that has one which is worth coding densely.
+    pub(crate) fn t16_of_page(&mut self, page: &Page) -> Option<&[u8]> {
         if distinct_prefixes(page) >= PREFIXES_MAX {
             return None;
         }
-        let plan = self.t16.plan(page, UNFIT_MAX).ok()?;
+        self.t16.plan(page, UNFIT_MAX).ok()?;
         let len = self.t16.write(&mut self.object[..]).ok()?;
-        Some((&self.object[..len], plan.raw_len))
+        Some(&self.object[..len])
     }
 
     /// The T16 object within one of `auto`'s, if it is of a kind that has one.

@@ -1,7 +1,7 @@
 //! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at twice its time.
 //!
-//! A page that T16 fits is stored as T16H; one with many raw words, or that T16 does not fit, as zstd -1 where that is
-//! smaller; the rest as `auto` would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
+//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as zstd -1 would, and the rest as `auto`
+//! would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
 //! this module. `docs/t16h.md` has formats and figures.
 //!
 //! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
@@ -28,8 +28,8 @@ const LEN: usize = 2;
 pub const KIND_T16H: u8 = 16;
 /// First byte of a zstd frame's object.
 pub const KIND_ZSTD: u8 = 17;
-/// Raw words from which on zstd is tried as well.
-const RAW_MANY: usize = 140;
+/// T16H objects of this length and more are compared with the numeric form.
+const NUMERIC_FROM: usize = 500;
 /// T16 does not fit and fewer of the sampled places than this repeat: not worth zstd's time.
 const REPEATS_MIN: u32 = 16;
 
@@ -158,17 +158,16 @@ impl Dense {
         if same_filled(page).is_some() {
             return self.codec.compress(page, output).map(|(_, len)| len);
         }
-        if let Some((t16, raw_len)) = self.codec.t16_of_page(page) {
+        if let Some(t16) = self.codec.t16_of_page(page) {
             let room = output.len().min(PAGE_SIZE - 1);
             let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
             if let Some(len) = self.coder.encode(held.set(), t16, out) {
                 *kind = KIND_T16H;
                 sets().observe(t16, len);
-                if raw_len >= RAW_MANY {
-                    if let Ok(shorter) = self.compress_zstd(page, len) {
-                        output[0] = KIND_ZSTD;
-                        output[1..1 + shorter].copy_from_slice(&self.rival[..shorter]);
-                        return Ok(1 + shorter);
+                if len >= NUMERIC_FROM && numeric::estimate(self.isa, page).1 < len {
+                    if let Ok((_, shorter)) = self.codec.compress(page, &mut self.rival[..len]) {
+                        output[..shorter].copy_from_slice(&self.rival[..shorter]);
+                        return Ok(shorter);
                     }
                 }
                 sets().retain(held);

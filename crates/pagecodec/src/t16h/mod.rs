@@ -14,12 +14,16 @@ pub use books::{builtin, Lengths, Set, BOOKS, CONTEXTS};
 pub use train::{Trainer, TRAINING_ROUNDS};
 
 use crate::t16::{self, Layout};
-use symbols::Symbols;
+use symbols::{Packed, Symbols};
 
 /// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
 pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
+/// Bytes after the header of an object whose raw words are packed: the three numbers of [`Packed`].
+const PACKED: usize = 6;
+/// Flag beside the raw count: the raw words are packed.
+const PACKED_FLAG: usize = 1 << 15;
 /// No object is longer.
-pub const OBJECT_MAX: usize = HEADER + t16::OBJECT_MAX * 2;
+pub const OBJECT_MAX: usize = HEADER + PACKED + t16::OBJECT_MAX * 2;
 /// Most raw words in a T16 object.
 const RAW_MAX: usize = 512 + 13;
 
@@ -68,13 +72,23 @@ impl Coder {
         let lens = self.streams.finish();
 
         let fixed = [&source[..layout.a_at], &source[layout.refs_at..layout.lines_at]];
-        let len = HEADER + fixed[0].len() + fixed[1].len() + lens.iter().sum::<usize>();
+        let packed = self.symbols.packed();
+        let numbers = packed.map_or([0; PACKED], |packed| {
+            let [a, b] = packed.sequences.to_le_bytes();
+            let [c, d] = packed.literals.to_le_bytes();
+            let [e, f] = packed.rest.to_le_bytes();
+            [a, b, c, d, e, f]
+        });
+        let numbers = if packed.is_some() { &numbers[..] } else { &[] };
+        let fixed = [numbers, fixed[0], fixed[1]];
+        let flag = if packed.is_some() { PACKED_FLAG } else { 0 };
+        let len = HEADER + numbers.len() + fixed[1].len() + fixed[2].len() + lens.iter().sum::<usize>();
         let out = out.get_mut(..len)?;
         out[..2].copy_from_slice(&set.number().to_le_bytes());
         for (byte, pair) in out[2..5].iter_mut().zip(chosen.as_chunks::<2>().0) {
             *byte = pair[0] | pair[1] << 4;
         }
-        out[5..7].copy_from_slice(&(layout.raw_len as u16).to_le_bytes());
+        out[5..7].copy_from_slice(&((layout.raw_len | flag) as u16).to_le_bytes());
         for (bytes, len) in out[7..HEADER].as_chunks_mut::<2>().0.iter_mut().zip(lens) {
             *bytes = (len as u16).to_le_bytes();
         }
@@ -106,7 +120,18 @@ impl Coder {
         for (context, &book) in chosen.iter().enumerate() {
             set.prefetch(context, book);
         }
-        let raw_len = u16_at(5);
+        let raw_len = u16_at(5) & !PACKED_FLAG;
+        let (packed, rest) = if u16_at(5) & PACKED_FLAG != 0 {
+            let ([a, b, c, d, e, f], rest) = rest.split_first_chunk::<PACKED>().ok_or(Damaged)?;
+            let packed = Packed {
+                sequences: u16::from_le_bytes([*a, *b]),
+                literals: u16::from_le_bytes([*c, *d]),
+                rest: u16::from_le_bytes([*e, *f]),
+            };
+            (Some(packed), rest)
+        } else {
+            (None, rest)
+        };
         if raw_len > RAW_MAX {
             return Err(Damaged);
         }
@@ -121,7 +146,7 @@ impl Coder {
         let layout = Layout::parse(&self.object[..whole]).map_err(|_| Damaged)?;
         self.object[layout.refs_at..layout.lines_at].copy_from_slice(tail);
 
-        self.symbols.set_lens(&layout);
+        self.symbols.set_lens(&layout, packed)?;
         let mut reader = self.streams.read(rest, [u16_at(7), u16_at(9), u16_at(11)]).ok_or(Damaged)?;
         for (context, &book) in chosen.iter().enumerate() {
             reader.take(self.symbols.of_mut(context), set.table(context, book));

@@ -2,21 +2,43 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
-use crate::t16::Layout;
+use crate::lz;
+use crate::t16::{Layout, OBJECT_MAX};
 
-/// Most symbols of one context: the bytes of the most B halves, or of half the most raw words.
-pub(crate) const SYMBOLS_MAX: usize = 2 * 1024 + 128;
+/// Most symbols of one context: the literals of page LZ over the most raw words.
+pub(crate) const SYMBOLS_MAX: usize = 4352;
+/// Raw words from which on page LZ is tried on them before they are coded.
+const PACK_MIN: usize = 24;
+
+/// The raw words as page LZ: what its header held, and the bytes of the other streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packed {
+    pub(crate) sequences: u16,
+    pub(crate) literals: u16,
+    pub(crate) rest: u16,
+}
 
 pub(crate) struct Symbols {
     symbols: [[u8; SYMBOLS_MAX]; CONTEXTS],
     lens: [usize; CONTEXTS],
     /// The tag of each A half.
     tags: [u8; 1024 + 16],
+    lz: lz::Encoder,
+    /// A page LZ object.
+    lz_object: [u8; OBJECT_MAX],
+    packed: Option<Packed>,
 }
 
 impl Symbols {
     pub(crate) fn new() -> Box<Self> {
-        Box::new(Symbols { symbols: [[0; SYMBOLS_MAX]; CONTEXTS], lens: [0; CONTEXTS], tags: [0; 1024 + 16] })
+        Box::new(Symbols {
+            symbols: [[0; SYMBOLS_MAX]; CONTEXTS],
+            lens: [0; CONTEXTS],
+            tags: [0; 1024 + 16],
+            lz: lz::Encoder::new(),
+            lz_object: [0; OBJECT_MAX],
+            packed: None,
+        })
     }
 
     pub(crate) fn of(&self, context: usize) -> &[u8] {
@@ -27,10 +49,37 @@ impl Symbols {
         &mut self.symbols[context][..self.lens[context]]
     }
 
-    /// How many symbols each context has, which follows from the header.
-    pub(crate) fn set_lens(&mut self, layout: &Layout) {
-        let raw = 4 * layout.raw_len;
-        self.lens = [4 * layout.lines_len, layout.a_len, layout.a_len, 2 * layout.b_len, raw, raw];
+    /// Whether, and how, the raw words were packed.
+    pub(crate) fn packed(&self) -> Option<Packed> {
+        self.packed
+    }
+
+    /// Sets how many symbols each context has, which follows from the headers.
+    pub(crate) fn set_lens(&mut self, layout: &Layout, packed: Option<Packed>) -> Result<(), Damaged> {
+        let (low, high) = match packed {
+            Some(packed) => (usize::from(packed.literals), usize::from(packed.rest)),
+            None => (4 * layout.raw_len, 4 * layout.raw_len),
+        };
+        if low.max(high) > SYMBOLS_MAX || 4 + low + high > OBJECT_MAX {
+            return Err(Damaged);
+        }
+        self.packed = packed;
+        self.lens = [4 * layout.lines_len, layout.a_len, layout.a_len, 2 * layout.b_len, low, high];
+        Ok(())
+    }
+
+    /// Packs the raw words if that saves an eighth of them.
+    fn pack(&mut self, raw: &[u8]) -> Option<Packed> {
+        if raw.len() < 8 * PACK_MIN || raw.len() > lz::INPUT_MAX {
+            return None;
+        }
+        let len = self.lz.encode(raw, &mut self.lz_object[..raw.len() - raw.len() / 8])?;
+        let [a, b, c, d] = *self.lz_object.first_chunk().expect("a header");
+        let (sequences, literals) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        let (low, high) = self.lz_object[4..len].split_at(usize::from(literals));
+        self.symbols[4][..low.len()].copy_from_slice(low);
+        self.symbols[5][..high.len()].copy_from_slice(high);
+        Some(Packed { sequences, literals, rest: high.len() as u16 })
     }
 
     /// Lists the tags whose literals make up stream A: the exact templates', then the words'.
@@ -74,7 +123,8 @@ impl Symbols {
 
     /// Splits a T16 object.
     pub(crate) fn collect(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
-        self.set_lens(layout);
+        let packed = self.pack(&object[layout.raw_at..layout.refs_at]);
+        self.set_lens(layout, packed)?;
         self.list_tags(object, layout)?;
         self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
         let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
@@ -92,6 +142,9 @@ impl Symbols {
         let (low, high) = self.symbols[3].split_at_mut(layout.b_len);
         for ((half, low), high) in halves.iter().zip(low).zip(high) {
             [*low, *high] = *half;
+        }
+        if packed.is_some() {
+            return Ok(());
         }
         let words = object[layout.raw_at..layout.refs_at].as_chunks::<8>().0;
         let [.., low, high] = &mut self.symbols;
@@ -121,6 +174,15 @@ impl Symbols {
         for ((half, low), high) in halves.iter_mut().zip(low).zip(high) {
             *half = [*low, *high];
         }
+        if let Some(packed) = self.packed {
+            let (low, high) = (self.lens[4], self.lens[5]);
+            self.lz_object[..2].copy_from_slice(&packed.sequences.to_le_bytes());
+            self.lz_object[2..4].copy_from_slice(&packed.literals.to_le_bytes());
+            self.lz_object[4..4 + low].copy_from_slice(&self.symbols[4][..low]);
+            self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
+            let raw = &mut object[layout.raw_at..layout.refs_at];
+            return lz::decode(&self.lz_object[..4 + low + high], raw).map_err(|_| Damaged);
+        }
         let words = object[layout.raw_at..layout.refs_at].as_chunks_mut::<8>().0;
         let [.., low, high] = &self.symbols;
         let quads = low.as_chunks::<4>().0.iter().zip(high.as_chunks::<4>().0);
@@ -134,7 +196,7 @@ impl Symbols {
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| {
             let costs = set.costs(context);
-            // At most 2176 symbols of 10 bits: 16 bits hold the sum.
+            // At most 4352 symbols of 10 bits: 16 bits hold the sum.
             let mut sums = [0u16; BOOKS];
             for &symbol in self.of(context) {
                 for (sum, cost) in sums.iter_mut().zip(&costs[usize::from(symbol)]) {
