@@ -139,13 +139,21 @@ impl Ledger {
     }
 }
 
-/// A shard alone on its cache lines: neighbours are used by other threads.
+/// A value alone on its cache lines: neighbours are used by other threads.
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// A shard, and who used it last.
+struct Seat {
+    /// [`stack_tag`] of the thread that the shard belongs to; 0 for nobody. A thread that is gone keeps its seat until
+    /// another one finds all taken.
+    owner: AtomicUsize,
+    shard: Lock<Shard>,
+}
+
 /// All shards of a pool, and the totals.
 pub(crate) struct Shards {
-    shards: [Padded<Lock<Shard>>; SHARDS],
+    seats: [Padded<Seat>; SHARDS],
     totals: Padded<Totals>,
     block: NonNull<u8>,
     block_bytes: usize,
@@ -174,7 +182,9 @@ impl Shards {
             },
         };
         Ok(Shards {
-            shards: std::array::from_fn(|index| Padded(Lock::new(shard(index)))),
+            seats: std::array::from_fn(|index| {
+                Padded(Seat { owner: AtomicUsize::new(0), shard: Lock::new(shard(index)) })
+            }),
             totals: Padded(Totals::new(classes)),
             block,
             block_bytes,
@@ -194,22 +204,44 @@ impl Shards {
     /// Locks the shard of this thread, or another one that is free.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, Shard> {
-        let home = hint();
-        match self.shards[home].0.try_lock() {
-            Some(shard) => shard,
-            None => self.lock_other(home),
+        let (tag, home) = stack_tag();
+        let seat = &self.seats[home].0;
+        if seat.owner.load(Ordering::Relaxed) == tag {
+            if let Some(shard) = seat.shard.try_lock() {
+                return shard;
+            }
         }
+        self.lock_other(tag, home)
     }
 
+    /// Looks for a seat that is this thread's, or nobody's; else shares one.
     #[cold]
-    fn lock_other(&self, home: usize) -> Locked<'_, Shard> {
-        let others = (home + 1..home + SHARDS).map(|index| &self.shards[index % SHARDS].0);
-        others.into_iter().find_map(Lock::try_lock).unwrap_or_else(|| self.shards[home].0.lock())
+    fn lock_other(&self, tag: usize, home: usize) -> Locked<'_, Shard> {
+        let around = || (home..home + SHARDS).map(|index| &self.seats[index % SHARDS].0);
+        for seat in around() {
+            let owner = seat.owner.load(Ordering::Relaxed);
+            let mine = owner == tag
+                || owner == 0
+                    && seat.owner.compare_exchange(0, tag, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if mine {
+                if let Some(shard) = seat.shard.try_lock() {
+                    return shard;
+                }
+            }
+        }
+        let free = around().find_map(|seat| Some((seat, seat.shard.try_lock()?)));
+        match free {
+            Some((seat, shard)) => {
+                seat.owner.store(tag, Ordering::Relaxed);
+                shard
+            }
+            None => self.seats[home].0.shard.lock(),
+        }
     }
 
     /// All shards, to lock one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lock<Shard>> {
-        self.shards.iter().map(|shard| &shard.0)
+        self.seats.iter().map(|seat| &seat.0.shard)
     }
 
     /// Objects and payload bytes of each of `classes`, and bytes of holes in mixed zspages: exact when no other thread
@@ -250,13 +282,13 @@ impl Drop for Shards {
     }
 }
 
-/// A number below [`SHARDS`] that is mostly the same for a thread and mostly differs between threads. Stacks lie a
-/// megabyte apart at least; thread-local storage is not to be touched here.
+/// A number, not 0, that is mostly the same for a thread and differs between threads, and the seat to try first. Stacks
+/// lie a megabyte apart at least; thread-local storage is not to be touched here.
 #[inline]
-fn hint() -> usize {
+fn stack_tag() -> (usize, usize) {
     let mark = 0u8;
-    let stack = (&raw const mark as usize) >> 20;
-    (stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SHARDS
+    let tag = (&raw const mark as usize) >> 20;
+    (tag, (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SHARDS)
 }
 
 /// Bytes of holes that are never worth moving objects for.
@@ -265,6 +297,20 @@ pub(crate) const HOLES_BYTES_MIN: usize = 4 * FRAME_BYTES;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_find_seats_of_their_own() {
+        let shards = Shards::new(10, 1).unwrap();
+        let seat_of = |shard: Locked<'_, Shard>| {
+            shards.iter().position(|other| other.try_lock().is_none()).inspect(|_| drop(shard))
+        };
+        let here = seat_of(shards.lock());
+        assert!(here.is_some());
+        assert_eq!(seat_of(shards.lock()), here);
+        let there = std::thread::scope(|scope| scope.spawn(|| seat_of(shards.lock())).join().unwrap());
+        assert!(there.is_some() && there != here);
+        assert_eq!(seat_of(shards.lock()), here);
+    }
 
     /// A shard that only frees reports first: the sum borrowed from the objects, and the class seemed to hold 256 GiB.
     #[test]
