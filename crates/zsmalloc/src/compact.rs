@@ -23,7 +23,8 @@ const PASS_BYTES_MIN: u64 = 1 << 20;
 /// ... as a fraction of the pool too.
 const PASS_DIVISOR: u64 = 16;
 
-/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the walk to pay.
+/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the walk over the handles
+/// to pay.
 const TIDY_BYTES: u64 = 4 << 20;
 
 /// Passes of one compaction: beside threads that free all the time it would never end.
@@ -106,17 +107,17 @@ impl Pool {
     pub(crate) fn tidy(&self) {
         let Some(_only) = self.compaction.try_lock() else { return };
         let mut sources = Vec::new();
-        let mut live_bytes = 0;
         self.each_zspage(|seen| {
-            let live = u64::from(seen.live);
+            let live_bytes = u64::from(seen.live);
             let resident = u64::from(seen.resident) * PAGE_SIZE as u64;
-            let sparse = seen.kind == kind::MIXED && live * 8 <= resident * 7;
-            if sparse && live_bytes + live <= TIDY_BYTES {
-                live_bytes += live;
-                let (number, gain) = (seen.number, resident - live);
-                sources.push(Source { number, mark: Mark::ToMixed, live_bytes: live, gain });
+            if seen.kind == kind::MIXED && live_bytes * 8 <= resident * 7 {
+                let gain = resident - live_bytes;
+                sources.push(Source { number: seen.number, mark: Mark::ToMixed, live_bytes, gain });
             }
         });
+        // The emptiest give most for least.
+        sources.sort_by_key(|source| source.live_bytes);
+        take_within(&mut sources, TIDY_BYTES);
         self.pass(sources, &mut Vec::new());
         let left = self.shards.totals().dead_bytes();
         self.tidy_above.store(left + 2 * FRAME_BYTES, Ordering::Relaxed);
@@ -152,13 +153,7 @@ impl Pool {
             }
         }
         sources.sort_by_key(|source| source.live_bytes * 1024 / (source.gain + 1));
-        let mut live_bytes = 0;
-        let fits = sources.iter().take_while(|source| {
-            live_bytes += source.live_bytes;
-            live_bytes <= budget
-        });
-        let count = fits.count().max(1).min(sources.len());
-        sources.truncate(count);
+        take_within(&mut sources, budget);
         sources
     }
 
@@ -341,6 +336,17 @@ enum Moved {
     Yes,
     InUse,
     NoMemory,
+}
+
+/// Keeps the first sources whose live bytes fit into `budget`, and one at least.
+fn take_within(sources: &mut Vec<Source>, budget: u64) {
+    let mut live_bytes = 0;
+    let fits = sources.iter().take_while(|source| {
+        live_bytes += source.live_bytes;
+        live_bytes <= budget
+    });
+    let count = fits.count().max(1);
+    sources.truncate(count);
 }
 
 /// A mixed zspage as a source, when it is worth it.
