@@ -173,7 +173,7 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-/// Writes tokens with one set of codes. `FIXED_CODES` promises that no literal takes more than nine bits.
+/// Writes tokens with one set of codes. `FIXED_CODES` promises that no symbol is without a code.
 pub(crate) struct Encoder<'w, 'a, const FIXED_CODES: bool> {
     pub writer: &'w mut BitWriter<'a>,
     pub tables: &'w Tables,
@@ -199,19 +199,30 @@ impl<const FIXED_CODES: bool> Encoder<'_, '_, FIXED_CODES> {
 
 impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
     #[inline(always)]
-    fn literals(&mut self, bytes: &[u8]) {
-        // Seven bits may wait; 6 x 9 or 3 x 15 fit beside them.
-        let mut groups = bytes.chunks_exact(if FIXED_CODES { 6 } else { 3 });
-        for group in &mut groups {
+    fn literals(&mut self, data: &[u8], from: usize, to: usize) {
+        // Runs are short and of unpredictable length. So three are always looked up and those behind the run are
+        // added as nothing, without a branch. Seven bits may wait; 3 x 15 fit beside them.
+        let mut at = from;
+        if let (true, Some(three)) = (at < to, data.get(at..at + 3)) {
+            for (ahead, &byte) in three.iter().enumerate() {
+                let code = self.tables.literals[byte as usize];
+                let inside = at + ahead < to;
+                if !FIXED_CODES && inside && code == 0 {
+                    self.missing = true;
+                }
+                self.writer.add_code(code * u32::from(inside));
+            }
+            self.writer.flush();
+            at += 3;
+        }
+        while at < to {
+            let group = &data[at..to.min(at + 3)];
             for &byte in group {
                 self.code(self.tables.literals[byte as usize]);
             }
             self.writer.flush();
+            at += group.len();
         }
-        for &byte in groups.remainder() {
-            self.code(self.tables.literals[byte as usize]);
-        }
-        self.writer.flush();
     }
 
     #[inline(always)]
@@ -234,8 +245,8 @@ impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
 pub(crate) struct Counter<'a>(pub &'a mut Histogram);
 
 impl Sink for Counter<'_> {
-    fn literals(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
+    fn literals(&mut self, data: &[u8], from: usize, to: usize) {
+        for &byte in &data[from..to] {
             self.0.literals[byte as usize] += 1;
         }
     }
@@ -268,7 +279,7 @@ impl Tokens {
     pub fn replay<S: Sink>(&self, sink: &mut S) {
         for &token in &self.tokens[..self.len] {
             if token >> 31 == 0 {
-                sink.literals(&[token as u8]);
+                sink.literals(&[token as u8], 0, 1);
             } else {
                 sink.copy((token >> 16 & 0x7fff) as usize, (token & 0xffff) as usize);
             }
@@ -277,8 +288,9 @@ impl Tokens {
 }
 
 impl Sink for Tokens {
-    fn literals(&mut self, bytes: &[u8]) {
-        Counter(&mut self.histogram).literals(bytes);
+    fn literals(&mut self, data: &[u8], from: usize, to: usize) {
+        Counter(&mut self.histogram).literals(data, from, to);
+        let bytes = &data[from..to];
         for (token, &byte) in self.tokens[self.len..].iter_mut().zip(bytes) {
             *token = u32::from(byte);
         }

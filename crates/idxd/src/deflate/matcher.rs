@@ -1,6 +1,6 @@
 //! Finding matches within the 4 KiB window.
 //!
-//! Two searches. *Quick* is greedy with one candidate a hash: it feeds fixed mode, where a page has to take about as
+//! Two searches. *Quick* looks at two or three candidates and never twice at a byte: it feeds fixed mode, where a page has to take about as
 //! long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as zlib does; it feeds
 //! whatever uses tables made for the data. Both are functions of the input alone, so that a job that only counts
 //! symbols and the job that later writes them find the same matches.
@@ -9,6 +9,8 @@ use super::symbols::{MATCH_MAX, MATCH_MIN};
 use crate::aecs::WINDOW;
 
 const HASH_BITS: u32 = 12;
+/// Shortest match of the quick search: what its shorter hash covers.
+const QUICK_MIN: usize = 4;
 /// Candidates tried by the thorough search.
 const CHAIN_MAX: usize = 128;
 /// A match that long is taken without looking further.
@@ -20,8 +22,8 @@ const LAZY_LENGTH: usize = 16;
 
 /// Takes what a search finds, in order.
 pub(crate) trait Sink {
-    /// Bytes that no match covers.
-    fn literals(&mut self, bytes: &[u8]);
+    /// Bytes that no match covers: `data[from..to]`. The rest of `data` may be read as well.
+    fn literals(&mut self, data: &[u8], from: usize, to: usize);
     /// A match of `length` bytes that begins `distance` bytes back.
     fn copy(&mut self, length: usize, distance: usize);
     /// Whether nothing further is wanted.
@@ -34,6 +36,7 @@ pub(crate) trait Sink {
 /// each job's length, so that what earlier jobs left is older than any position of the current one.
 pub(crate) struct Matcher {
     heads: Box<[u32; 1 << HASH_BITS]>,
+    longs: Box<[u32; 1 << HASH_BITS]>,
     chains: Box<[u32; WINDOW]>,
     base: u32,
 }
@@ -56,7 +59,7 @@ fn load64(data: &[u8], at: usize) -> u64 {
 /// Bytes that `data` has in common at `a` and `b`, `a < b`, at most `max`, which does not reach past the end.
 #[inline(always)]
 fn common(data: &[u8], a: usize, b: usize, max: usize) -> usize {
-    debug_assert!(a < b && b + max <= data.len());
+    debug_assert!(a <= b && b + max <= data.len());
     let mut length = 0;
     while length + 8 <= max {
         let differ = load64(data, a + length) ^ load64(data, b + length);
@@ -81,9 +84,58 @@ fn hash3(word: u32) -> usize {
     hash4(word << 8)
 }
 
+#[inline(always)]
+fn hash8(word: u64) -> usize {
+    (word.wrapping_mul(0x9e37_79b1_85eb_ca87) >> (64 - HASH_BITS)) as usize
+}
+
+/// Enters `position` and answers how far back the entry before it was, 0 when out of the window.
+#[inline(always)]
+fn swap_distance(entry: &mut u32, position: u32, window: usize) -> usize {
+    let distance = position.wrapping_sub(*entry) as usize;
+    *entry = position;
+    if distance <= window {
+        distance
+    } else {
+        0
+    }
+}
+
+/// Bytes in common at `at` and `distance` before it, at most 16 and not past the end; 0 for distance 0.
+#[inline(always)]
+fn common16(data: &[u8], at: usize, distance: usize) -> usize {
+    debug_assert!(distance <= at);
+    if at + 16 > data.len() {
+        return if distance == 0 { 0 } else { common(data, at - distance, at, data.len() - at) };
+    }
+    let differ: u32;
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
+        // SAFETY: SSE2 is part of x86-64; sixteen bytes from `at` on are inside `data`, as just checked, and so are
+        // those from `at - distance` on.
+        differ = unsafe {
+            let here = _mm_loadu_si128(data.as_ptr().add(at).cast());
+            let there = _mm_loadu_si128(data.as_ptr().add(at - distance).cast());
+            !_mm_movemask_epi8(_mm_cmpeq_epi8(here, there)) as u32
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        differ = 1 << common(data, at - distance, at, if distance == 0 { 0 } else { 16 });
+    }
+    // A multiplication instead of a branch that would often be mispredicted.
+    differ.trailing_zeros() as usize * usize::from(distance != 0)
+}
+
 impl Matcher {
     pub fn new() -> Self {
-        Matcher { heads: Box::new([0; 1 << HASH_BITS]), chains: Box::new([0; WINDOW]), base: 1 }
+        Matcher {
+            heads: Box::new([0; 1 << HASH_BITS]),
+            longs: Box::new([0; 1 << HASH_BITS]),
+            chains: Box::new([0; WINDOW]),
+            base: 1,
+        }
     }
 
     /// Claims `len` positions and answers the first.
@@ -91,6 +143,7 @@ impl Matcher {
         assert!(len <= 1 << 31, "longer than any device takes");
         if self.base > u32::MAX - len as u32 {
             self.heads.fill(0);
+            self.longs.fill(0);
             self.base = 1;
         }
         let base = self.base;
@@ -98,49 +151,71 @@ impl Matcher {
         base
     }
 
-    /// Greedy search with one candidate a hash of four bytes.
+    /// Search with two candidates: the last place with the same eight bytes, and the last with the same four.
+    ///
+    /// Most of the time goes to mispredicted branches, so candidates are compared sixteen bytes at once, chosen between
+    /// without branches, and the candidate at the next byte is looked at whether it will be needed or not.
     pub fn quick<S: Sink>(&mut self, data: &[u8], sink: &mut S) {
         let base = self.claim(data.len());
-        let heads = &mut *self.heads;
+        let (heads, longs) = (&mut *self.heads, &mut *self.longs);
         let n = data.len();
-        // Up to here eight bytes can be loaded.
-        let limit = n.saturating_sub(8);
+        // Up to here eight bytes can be loaded, also at the next position.
+        let limit = n.saturating_sub(9);
         let (mut at, mut literals_from) = (0, 0);
         while at < limit {
             let here = load64(data, at);
-            let slot = &mut heads[hash4(here as u32)];
-            let distance = (base + at as u32).wrapping_sub(*slot) as usize;
-            *slot = base + at as u32;
-            // Entries of earlier jobs are further back than this job's start.
-            if distance > at.min(WINDOW) || load32(data, at - distance) != here as u32 {
+            let position = base + at as u32;
+            let window = at.min(WINDOW);
+            // Entries of earlier jobs are further back than this job's start: out of the window.
+            let far = swap_distance(&mut longs[hash8(here)], position, window);
+            let near = swap_distance(&mut heads[hash4(here as u32)], position, window);
+            let (far_length, near_length) = (common16(data, at, far), common16(data, at, near));
+            let far_wins = far_length > near_length;
+            let mut length = if far_wins { far_length } else { near_length };
+            let mut distance = if far_wins { far } else { near };
+            if length < QUICK_MIN {
                 // The longer nothing was found, the fewer places are looked at: data that does not compress is to
                 // be passed over quickly.
                 at += 1 + ((at - literals_from) >> 6);
                 continue;
             }
-            let differ = load64(data, at - distance) ^ here;
-            let length = if differ != 0 {
-                differ.trailing_zeros() as usize / 8
-            } else {
-                let max = (n - at).min(MATCH_MAX) - 8;
-                8 + common(data, at - distance + 8, at + 8, max)
-            };
-            sink.literals(&data[literals_from..at]);
+            let next = swap_distance(&mut longs[hash8(load64(data, at + 1))], position + 1, window);
+            let next_length = common16(data, at + 1, next);
+            let wait = next_length > length + 1;
+            at += usize::from(wait);
+            length = if wait { next_length } else { length };
+            distance = if wait { next } else { distance };
+
+            if length == 16 {
+                length += common(data, at - distance + 16, at + 16, (n - at).min(MATCH_MAX) - 16);
+            }
+            while at > literals_from
+                && at > distance
+                && length < MATCH_MAX
+                && data[at - 1] == data[at - 1 - distance]
+            {
+                at -= 1;
+                length += 1;
+            }
+            sink.literals(data, literals_from, at);
             sink.copy(length, distance);
             if sink.is_full() {
                 return;
             }
             let end = at + length;
             if end < limit {
-                // What lies inside is found by its second byte and by its last ones.
-                let (second, last) = (at + 1, end - 2);
-                heads[hash4(load32(data, second))] = base + second as u32;
-                heads[hash4(load32(data, last))] = base + last as u32;
+                // What lies inside is found by its second byte and by its last ones. Entering more would hide places
+                // with longer matches.
+                for inside in [at + 1, end - 2] {
+                    let word = load64(data, inside);
+                    longs[hash8(word)] = base + inside as u32;
+                    heads[hash4(word as u32)] = base + inside as u32;
+                }
             }
             at = end;
             literals_from = end;
         }
-        sink.literals(&data[literals_from..]);
+        sink.literals(data, literals_from, n);
     }
 
     /// Lazy search along chains of three-byte hashes.
@@ -162,7 +237,7 @@ impl Matcher {
                 (0, 0)
             };
             if length >= MATCH_MIN && next_length <= length {
-                sink.literals(&data[literals_from..at - 1]);
+                sink.literals(data, literals_from, at - 1);
                 sink.copy(length, distance);
                 if sink.is_full() {
                     return;
@@ -180,11 +255,11 @@ impl Matcher {
             }
         }
         if length >= MATCH_MIN {
-            sink.literals(&data[literals_from..at - 1]);
+            sink.literals(data, literals_from, at - 1);
             sink.copy(length, distance);
             literals_from = at - 1 + length;
         }
-        sink.literals(&data[literals_from..]);
+        sink.literals(data, literals_from, n);
     }
 
     /// Enters position `at` and answers the entry before it.
@@ -250,8 +325,8 @@ mod tests {
     struct Replay(Vec<u8>);
 
     impl Sink for Replay {
-        fn literals(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
+        fn literals(&mut self, data: &[u8], from: usize, to: usize) {
+            self.0.extend_from_slice(&data[from..to]);
         }
 
         fn copy(&mut self, length: usize, distance: usize) {

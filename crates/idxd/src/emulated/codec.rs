@@ -171,7 +171,7 @@ impl Codec {
         *self.histogram = Histogram::ZERO;
         let mut counter = Counter(&mut self.histogram);
         if job.codec_flags & compress_flags::ALL_LITERALS != 0 {
-            counter.literals(data);
+            counter.literals(data, 0, data.len());
         } else {
             self.matcher.thorough(data, &mut counter);
         }
@@ -203,7 +203,7 @@ impl Codec {
         if header != 0 {
             self.tokens.clear();
             if all_literals {
-                self.tokens.literals(data);
+                self.tokens.literals(data, 0, data.len());
             } else {
                 self.matcher.thorough(data, &mut self.tokens);
             }
@@ -223,14 +223,14 @@ impl Codec {
         let missing = if fixed {
             let encoder = Encoder::<true> { writer: &mut writer, tables: &FIXED_TABLES, missing: false };
             write_tokens(job, encoder, |sink| match all_literals {
-                true => sink.literals(data),
+                true => sink.literals(data, 0, data.len()),
                 false => self.matcher.quick(data, sink),
             })
         } else {
             let encoder = Encoder::<false> { writer: &mut writer, tables: &self.tables, missing: false };
             write_tokens(job, encoder, |sink| match (header != 0, all_literals) {
                 (true, _) => self.tokens.replay(sink),
-                (false, true) => sink.literals(data),
+                (false, true) => sink.literals(data, 0, data.len()),
                 (false, false) => self.matcher.thorough(data, sink),
             })
         };
