@@ -4,6 +4,7 @@
 //! - [`Portal`] is a queue's door, the same for real and emulated devices.
 //! - [`deflate`] is the codec inside the emulated device, also used for the code tables that generation 1 wants from
 //!   its caller.
+//! - [`sysfs`] finds and configures devices.
 //! - [`assumptions`] names everything that is believed but not proven about real devices.
 
 pub mod aecs;
@@ -11,9 +12,12 @@ pub mod assumptions;
 mod completion;
 pub mod deflate;
 mod descriptor;
+mod device_file;
 pub mod emulated;
 mod portal;
+pub mod sysfs;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
+pub use device_file::DeviceFile;
 pub use portal::{Portal, Submission};

@@ -2,6 +2,7 @@
 
 mod bench;
 mod embedded;
+mod iaa;
 mod pages;
 mod run;
 mod size;
@@ -34,6 +35,9 @@ enum Verb {
     /// Capture, compress and decompress pages of memory
     #[command(subcommand)]
     Pages(pages::Pages),
+    /// Find, configure and test Intel's analytics accelerators
+    #[command(subcommand)]
+    Iaa(iaa::Iaa),
 }
 
 fn main() {
@@ -42,6 +46,7 @@ fn main() {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Pages(pages) => pages.run().map(|()| 0),
+        Verb::Iaa(iaa) => iaa.run().map(|()| 0),
     };
     match result {
         Ok(status) => std::process::exit(status),

@@ -1,0 +1,85 @@
+//! The file under `/dev/iax` through which programs open a queue, and who may.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A queue's device file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its permission bits.
+    pub mode: u32,
+    /// Whether it is a character device, as it should be.
+    pub is_device: bool,
+    /// Whether this process may open it for reading and writing.
+    pub may_open: bool,
+}
+
+impl DeviceFile {
+    /// The file of a queue (`wq1.0`) below `dev`, which stands for `/dev`. Some naming schemes append a dash and more.
+    pub fn find(dev: &Path, queue: &str) -> Option<Self> {
+        let directory = dev.join("iax");
+        let path = Some(directory.join(queue)).filter(|path| path.exists()).or_else(|| {
+            let prefix = format!("{queue}-");
+            let mut others: Vec<PathBuf> = fs::read_dir(&directory)
+                .ok()?
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .filter(|path| {
+                    path.file_name().is_some_and(|name| name.as_bytes().starts_with(prefix.as_bytes()))
+                })
+                .collect();
+            others.sort();
+            others.into_iter().next()
+        })?;
+        let metadata = fs::metadata(&path).ok()?;
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: a zero-terminated path; the call only looks.
+        let may_open = unsafe { libc::access(name.as_ptr(), libc::R_OK | libc::W_OK) } == 0;
+        Some(DeviceFile {
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mode: metadata.mode() & 0o7777,
+            is_device: metadata.file_type().is_char_device(),
+            may_open,
+            path,
+        })
+    }
+
+    /// Permission bits as `ls` shows them.
+    pub fn permissions(&self) -> String {
+        let bits = self.mode;
+        (0..9).rev().map(|bit| if bits & 1 << bit == 0 { '-' } else { ['x', 'w', 'r'][bit % 3] }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn plain_and_dashed_names() {
+        let dev = std::env::temp_dir().join(format!("uzswap-device-file-{}", std::process::id()));
+        fs::create_dir_all(dev.join("iax")).unwrap();
+        for name in ["wq1.0", "wq1.1-uzswap", "wq1.10"] {
+            fs::write(dev.join("iax").join(name), "").unwrap();
+            fs::set_permissions(dev.join("iax").join(name), fs::Permissions::from_mode(0o660)).unwrap();
+        }
+        let found = |queue: &str| DeviceFile::find(&dev, queue);
+        let plain = found("wq1.0").unwrap();
+        assert!(plain.path.ends_with("iax/wq1.0") && plain.may_open && !plain.is_device);
+        assert_eq!((plain.mode, plain.permissions().as_str()), (0o660, "rw-rw----"));
+        assert!(found("wq1.1").unwrap().path.ends_with("iax/wq1.1-uzswap"));
+        assert_eq!(found("wq1"), None);
+        assert_eq!(found("wq2.0"), None);
+        fs::remove_dir_all(&dev).unwrap();
+    }
+}

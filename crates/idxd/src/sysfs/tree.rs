@@ -1,0 +1,96 @@
+//! sysfs, or something that answers like it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Attributes by path, relative to `/sys` and without a leading slash: `bus/dsa/devices/iax1/state`.
+pub trait Tree: Send + Sync {
+    /// The content of an attribute, without the line end.
+    ///
+    /// # Errors
+    /// Those of the file system; `NotFound` where a kernel does not have the attribute.
+    fn read(&self, path: &str) -> io::Result<String>;
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// The error number with which the kernel refuses the value.
+    fn write(&self, path: &str, value: &str) -> io::Result<()>;
+
+    /// Names in a directory, sorted.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn list(&self, directory: &str) -> io::Result<Vec<String>>;
+
+    /// Where a symbolic link points, if it is one.
+    fn link(&self, path: &str) -> Option<String>;
+
+    /// Where people find `path`: for messages.
+    fn shown(&self, path: &str) -> String {
+        format!("/sys/{path}")
+    }
+}
+
+/// A directory of files that stands for `/sys`.
+#[derive(Debug, Clone)]
+pub struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    /// The tree below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Files { root: root.into() }
+    }
+
+    /// The machine's own.
+    pub fn system() -> Self {
+        Self::new("/sys")
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+impl Tree for Files {
+    fn read(&self, path: &str) -> io::Result<String> {
+        let bytes = fs::read(self.root.join(path))?;
+        // An attribute is a page at most; what is not text is shown as well as it can be.
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.trim_end_matches(['\n', '\0']).to_owned())
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).truncate(true).open(self.root.join(path))?;
+        // One call: the kernel takes each write as a whole value.
+        let written = file.write(value.as_bytes())?;
+        if written == value.len() {
+            Ok(())
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::WriteZero,
+                format!("only {written} of {} bytes were taken", value.len()),
+            ))
+        }
+    }
+
+    fn list(&self, directory: &str) -> io::Result<Vec<String>> {
+        let mut names: Vec<String> = fs::read_dir(self.root.join(directory))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        Some(fs::read_link(self.root.join(path)).ok()?.to_str()?.to_owned())
+    }
+
+    fn shown(&self, path: &str) -> String {
+        self.root.join(path).display().to_string()
+    }
+}

@@ -1,0 +1,34 @@
+//! `uzswap iaa`: Intel's In-Memory Analytics Accelerators, found, configured, tested.
+
+mod list;
+mod names;
+mod place;
+mod table;
+
+use anyhow::Result;
+
+/// What to do with accelerators.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Examples:
+  uzswap iaa list                                      what there is, and who may use it
+  sudo uzswap iaa configure -d 4 -q 2                  four devices a socket, two queues each, for programs
+  uzswap iaa configure -d 4 -q 2 --dry-run             the same, only printing what would be written
+  uzswap iaa test --json > report.json                 round trips on every queue, with figures
+  uzswap iaa test --emulate sockets=2,devices=4        the same on emulated devices
+
+docs/iaa.md has the whole way from the BIOS on.")]
+pub enum Iaa {
+    List(list::Arguments),
+}
+
+impl Iaa {
+    /// Does it.
+    ///
+    /// # Errors
+    /// What went wrong, and the fix.
+    pub fn run(&self) -> Result<()> {
+        match self {
+            Iaa::List(arguments) => list::run(arguments),
+        }
+    }
+}
