@@ -35,6 +35,14 @@ pub trait Portal: Send + Sync {
     /// to the source and AECS, or touch the destination, in that time.
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission;
 
+    /// Ends the device's access to memory through this portal: when it returns, no descriptor that was accepted before
+    /// will read or write anything, its completion record included, and [`Portal::submit`] answers
+    /// [`Submission::Gone`] from now on. For jobs whose records do not come: their buffers are the caller's again.
+    ///
+    /// Others may be submitting meanwhile; their descriptors are done, discarded or refused, and they may revoke once
+    /// more, which waits for theirs. May take long: closing a real queue's file waits for the device.
+    fn revoke(&self);
+
     /// Called by those who poll for a completion that is not there yet. Real devices need nothing; an emulated device
     /// without threads works here.
     fn progress(&self) {}
@@ -49,6 +57,10 @@ impl<P: Portal + ?Sized> Portal for std::sync::Arc<P> {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
         // SAFETY: the caller's promise is passed on unchanged.
         unsafe { (**self).submit(descriptor) }
+    }
+
+    fn revoke(&self) {
+        (**self).revoke();
     }
 
     fn progress(&self) {

@@ -117,6 +117,35 @@ fn a_disabled_queue_finishes_what_it_has_and_an_aborted_one_does_not() {
 }
 
 #[test]
+fn a_revoked_portal_touches_nothing_more_and_others_go_on() {
+    for run in ["poll", "inline,latency_ns=1000,clock=steps", "threads,work=timed:200000,engines=1"] {
+        let machine = machine(&format!("mode=shared,run={run}").replace("run=threads", "threads"));
+        let [first, second] = [machine.open(FIRST).unwrap(), machine.open(FIRST).unwrap()];
+        let mut jobs = Jobs::new(6);
+        for at in 0..3 {
+            assert_eq!(jobs.submit(&first, at), Submission::Accepted);
+            assert_eq!(jobs.submit(&second, at + 3), Submission::Accepted);
+        }
+        first.revoke();
+        let settled: Vec<_> = jobs.completions[..3].iter().map(Completion::poll).collect();
+        assert_eq!(jobs.submit(&first, 0), Submission::Gone);
+        for _ in 0..1_000_000_000u64 {
+            if jobs.completions[3..].iter().all(Completion::is_done) {
+                break;
+            }
+            second.progress();
+        }
+        assert!(jobs.completions[3..].iter().all(Completion::is_done), "{run}");
+        // `submit` has reset the first record.
+        assert!(!jobs.completions[0].is_done());
+        let later: Vec<_> = jobs.completions[1..3].iter().map(Completion::poll).collect();
+        assert_eq!(settled[1..], later);
+        let statistics = machine.statistics(FIRST);
+        assert_eq!(statistics.accepted, statistics.completed + statistics.lost);
+    }
+}
+
+#[test]
 fn a_halted_device_loses_everything_until_it_is_reset() {
     for mode in ["dedicated", "shared"] {
         let machine = machine(&format!("run=poll,mode={mode}"));

@@ -58,6 +58,8 @@ pub struct QueueStatistics {
 struct Job {
     descriptor: Descriptor,
     queue: usize,
+    /// Whose it is.
+    portal: u64,
     fault: Fault,
     submitted_ns: u64,
 }
@@ -190,9 +192,15 @@ impl Device {
 
     /// # Safety
     /// As for [`crate::Portal::submit`].
-    pub unsafe fn submit(&self, index: usize, descriptor: &Descriptor, pool: &CodecPool) -> Submission {
+    pub unsafe fn submit(
+        &self,
+        index: usize,
+        (portal, revoked): (u64, &AtomicBool),
+        descriptor: &Descriptor,
+        pool: &CodecPool,
+    ) -> Submission {
         let queue = &self.queues[index];
-        if !queue.enabled.load(Ordering::Acquire) {
+        if !queue.enabled.load(Ordering::Acquire) || revoked.load(Ordering::Acquire) {
             return Submission::Gone;
         }
         if self.halted.load(Ordering::Acquire) {
@@ -206,17 +214,24 @@ impl Device {
         }
         if self.is_immediate {
             queue.accepted.fetch_add(1, Ordering::Relaxed);
-            let job = Job { descriptor: *descriptor, queue: index, fault: Fault::None, submitted_ns: 0 };
+            let (descriptor, fault) = (*descriptor, Fault::None);
+            let job = Job { descriptor, queue: index, portal, fault, submitted_ns: 0 };
             // SAFETY: the caller's promise.
             let record = unsafe { self.execute(&job, pool) };
             // SAFETY: the caller's promise.
             unsafe { self.complete(&job, record) };
             return Submission::Accepted;
         }
-        self.enqueue(index, descriptor, pool)
+        self.enqueue(index, (portal, revoked), descriptor, pool)
     }
 
-    fn enqueue(&self, index: usize, descriptor: &Descriptor, pool: &CodecPool) -> Submission {
+    fn enqueue(
+        &self,
+        index: usize,
+        (portal, revoked): (u64, &AtomicBool),
+        descriptor: &Descriptor,
+        pool: &CodecPool,
+    ) -> Submission {
         let queue = &self.queues[index];
         let refuse = || {
             queue.retried.fetch_add(1, Ordering::Relaxed);
@@ -227,6 +242,9 @@ impl Device {
             return refuse();
         }
         let mut inside = lock(&self.inside);
+        if revoked.load(Ordering::Acquire) {
+            return Submission::Gone;
+        }
         let waiting = inside.waiting[index].len();
         if queue.mode == QueueMode::Shared && waiting >= queue.threshold {
             return refuse();
@@ -251,7 +269,7 @@ impl Device {
             queue.lost.fetch_add(1, Ordering::Relaxed);
             return Submission::Accepted;
         }
-        let job = Job { descriptor: *descriptor, queue: index, fault, submitted_ns: self.now_ns() };
+        let job = Job { descriptor: *descriptor, queue: index, portal, fault, submitted_ns: self.now_ns() };
         inside.waiting[index].push_back(job);
         match self.spec.run {
             Run::Inline => self.pump(&mut inside, pool),
@@ -509,6 +527,27 @@ impl Device {
     /// Undoes [`Device::open`].
     pub fn close(&self, index: usize) {
         self.queues[index].is_open.store(false, Ordering::Release);
+    }
+
+    /// Forgets what no engine has taken of a portal, and waits for what one has. The portal is marked as revoked.
+    pub fn revoke(&self, index: usize, portal: u64) {
+        let mut inside = lock(&self.inside);
+        let lost = &self.queues[index].lost;
+        let before = inside.waiting[index].len();
+        inside.waiting[index].retain(|job| job.portal != portal);
+        lost.fetch_add((before - inside.waiting[index].len()) as u64, Ordering::Relaxed);
+        let is_its = |pending: &Pending| pending.job.queue == index && pending.job.portal == portal;
+        if self.spec.run != Run::Threads {
+            // Only records are left to be written.
+            let before = inside.pending.len();
+            inside.pending.retain(|pending| !is_its(pending));
+            lost.fetch_add((before - inside.pending.len()) as u64, Ordering::Relaxed);
+        }
+        while inside.pending.iter().any(is_its) {
+            drop(inside);
+            std::thread::yield_now();
+            inside = lock(&self.inside);
+        }
     }
 
     /// Stops queue `index` from taking anything. What it holds is finished.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::{fs, io, thread};
@@ -17,6 +18,8 @@ struct Shared {
     devices: Box<[Device]>,
     pool: CodecPool,
     spec: EmulateSpec,
+    /// Portals opened so far.
+    opened: AtomicU64,
 }
 
 /// Emulated devices. Dropping it ends their threads; portals that are still open then answer as those of queues whose
@@ -49,7 +52,12 @@ impl Machine {
             Work::Real => engines.min(cpus).min(CODECS_MAX),
             _ => 1,
         };
-        let shared = Arc::new(Shared { devices, pool: CodecPool::new(codecs), spec: spec.clone() });
+        let shared = Arc::new(Shared {
+            devices,
+            pool: CodecPool::new(codecs),
+            spec: spec.clone(),
+            opened: AtomicU64::new(0),
+        });
         let mut machine = Machine { shared, threads: Vec::new() };
         if spec.run == Run::Threads {
             for device in 0..machine.shared.devices.len() {
@@ -88,7 +96,8 @@ impl Machine {
     pub fn open(&self, id: QueueId) -> Result<EmulatedPortal, OpenError> {
         let device = self.shared.devices.get(id.device).ok_or(OpenError::Missing)?;
         device.open(id.queue)?;
-        Ok(EmulatedPortal { shared: Arc::clone(&self.shared), id })
+        let serial = self.shared.opened.fetch_add(1, Ordering::Relaxed);
+        Ok(EmulatedPortal { shared: Arc::clone(&self.shared), id, serial, revoked: AtomicBool::new(false) })
     }
 
     fn device(&self, id: QueueId) -> &Device {
@@ -253,10 +262,12 @@ impl Drop for Machine {
     }
 }
 
-/// A queue's door, emulated. Closed when dropped.
+/// A queue's door, emulated. Revoked and closed when dropped.
 pub struct EmulatedPortal {
     shared: Arc<Shared>,
     id: QueueId,
+    serial: u64,
+    revoked: AtomicBool,
 }
 
 impl EmulatedPortal {
@@ -268,8 +279,16 @@ impl EmulatedPortal {
 
 impl Portal for EmulatedPortal {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
+        let from = (self.serial, &self.revoked);
         // SAFETY: the caller's promise is passed on unchanged.
-        unsafe { self.shared.devices[self.id.device].submit(self.id.queue, descriptor, &self.shared.pool) }
+        unsafe {
+            self.shared.devices[self.id.device].submit(self.id.queue, from, descriptor, &self.shared.pool)
+        }
+    }
+
+    fn revoke(&self) {
+        self.revoked.store(true, Ordering::Release);
+        self.shared.devices[self.id.device].revoke(self.id.queue, self.serial);
     }
 
     fn progress(&self) {
@@ -283,6 +302,7 @@ impl Portal for EmulatedPortal {
 
 impl Drop for EmulatedPortal {
     fn drop(&mut self) {
+        self.revoke();
         self.shared.devices[self.id.device].close(self.id.queue);
     }
 }
