@@ -4,7 +4,7 @@ use super::bits::{Bits, Exhausted};
 use super::decode_table::{DecodeTable, Malformed, NoSymbol, BASE, END, LITERAL, MEANINGLESS};
 use super::header::CODE_LENGTH_ORDER;
 use super::symbols::{DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA, MATCH_MAX};
-use crate::aecs::{decoder_state, DISTANCES, LITERALS, WINDOW};
+use crate::aecs::{decoder_state, DISTANCES, LITERALS};
 use crate::{assumptions, ErrorCode};
 
 type LiteralTable = DecodeTable<10, 1024>;
@@ -48,6 +48,8 @@ pub(crate) struct Output<'a> {
     pub len: usize,
     /// What came before the buffer.
     pub history: &'a [u8],
+    /// Longest distance: [`crate::aecs::WINDOW`] for a device.
+    pub window: usize,
 }
 
 /// Why inflating stopped.
@@ -374,7 +376,7 @@ fn no_symbol(no: NoSymbol, code: ErrorCode) -> Fail {
 
 #[inline(always)]
 fn check_distance(distance: usize, output: &Output<'_>) -> Result<(), ErrorCode> {
-    if distance > WINDOW {
+    if distance > output.window {
         Err(ErrorCode::BAD_DISTANCE)
     } else if distance > output.len + output.history.len() {
         Err(ErrorCode::BEFORE_START)
@@ -387,7 +389,7 @@ fn check_distance(distance: usize, output: &Output<'_>) -> Result<(), ErrorCode>
 #[inline(never)]
 fn tokens_quick(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Option<Stop> {
     let limit = output.buffer.len() - OUTPUT_PLENTY;
-    let history = output.history.len();
+    let (history, window) = (output.history.len(), output.window);
     let buffer = &mut *output.buffer;
     let mut len = output.len;
     // A local copy stays in registers.
@@ -459,7 +461,7 @@ fn tokens_quick(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -
         let distance = (entry >> 16) as usize + (reader.window() & ((1 << extra) - 1)) as usize;
         reader.consume(extra);
 
-        if distance > WINDOW {
+        if distance > window {
             break Some(Stop::Error(ErrorCode::BAD_DISTANCE));
         }
         if distance > len {

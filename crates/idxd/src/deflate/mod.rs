@@ -11,4 +11,7 @@ pub(crate) mod encode;
 pub(crate) mod header;
 pub(crate) mod inflate;
 pub(crate) mod matcher;
+mod software;
 pub(crate) mod symbols;
+
+pub use software::Software;

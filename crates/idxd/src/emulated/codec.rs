@@ -101,7 +101,7 @@ impl Codec {
             // SAFETY: the caller's promise.
             Opcode::COMPRESS => unsafe { self.compress(job) },
             // SAFETY: the caller's promise.
-            Opcode::DECOMPRESS => unsafe { self.decompress(job) },
+            Opcode::DECOMPRESS => unsafe { self.decompress(job, rules.window) },
             _ => Record::of(Status::SUCCESS),
         }
     }
@@ -258,7 +258,7 @@ impl Codec {
 
     /// # Safety
     /// As for [`Codec::execute`]; the job is valid.
-    unsafe fn decompress(&mut self, job: &Descriptor) -> Record {
+    unsafe fn decompress(&mut self, job: &Descriptor, window: usize) -> Record {
         // SAFETY: the source is readable for its size and not written meanwhile, by the submitter's promise.
         let data = unsafe { std::slice::from_raw_parts(job.source as *const u8, job.source_size as usize) };
         let (read, write) = images(job);
@@ -299,7 +299,7 @@ impl Codec {
         let suppressed = given & decompress_flags::SUPPRESS_OUTPUT != 0;
         let (stop, produced);
         if suppressed {
-            let mut output = Output { buffer: scratch, len: 0, history: before };
+            let mut output = Output { buffer: scratch, len: 0, history: before, window };
             let mut from = 0;
             stop = loop {
                 let stop = inflater.run(&mut bits, &mut output, stop_at);
@@ -307,8 +307,8 @@ impl Codec {
                 if stop != Stop::Output {
                     break stop;
                 }
-                output.buffer.copy_within(output.len - WINDOW..output.len, 0);
-                (from, output.len) = (WINDOW, WINDOW);
+                output.buffer.copy_within(output.len - window..output.len, 0);
+                (from, output.len) = (window, window);
             };
             produced = output.len;
         } else {
@@ -316,7 +316,7 @@ impl Codec {
             let buffer = unsafe {
                 std::slice::from_raw_parts_mut(job.destination as *mut u8, job.destination_size as usize)
             };
-            let mut output = Output { buffer, len: 0, history: before };
+            let mut output = Output { buffer, len: 0, history: before, window };
             stop = inflater.run(&mut bits, &mut output, stop_at);
             produced = output.len;
             sums.add(&output.buffer[..produced]);

@@ -14,7 +14,7 @@ use super::faults::{Fault, RETRY_STORM, SLOW_NS};
 use super::spec::{Clock, EmulateSpec, QueueMode, Run, Work, ENTRIES, STEP_NS};
 use super::validate::Rules;
 use crate::{
-    assumptions, flags, Completion, Descriptor, Opcode, Record, Status, Submission, FAULT_WAS_WRITE,
+    aecs, assumptions, flags, Completion, Descriptor, Opcode, Record, Status, Submission, FAULT_WAS_WRITE,
 };
 
 /// Why a queue cannot be opened.
@@ -386,6 +386,7 @@ impl Device {
                 let rules = Rules {
                     generation: self.spec.generation,
                     max_transfer: assumptions::MAX_TRANSFER_OF_QUEUE,
+                    window: aecs::WINDOW,
                 };
                 if !has_usable_completion(&job.descriptor) {
                     // Nothing may be done whose end cannot be told.

@@ -10,6 +10,8 @@ pub(crate) struct Rules {
     pub generation: u32,
     /// Most bytes of a transfer through the queue.
     pub max_transfer: u32,
+    /// Longest distance that decompression goes along with.
+    pub window: usize,
 }
 
 /// Refuses what the device would refuse, in the order opcode, flags, reserved fields, sizes, alignment, codec flags.
