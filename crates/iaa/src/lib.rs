@@ -1,1 +1,28 @@
-//! The IAA driver: deflate-iaa and deflate-iaa-dynamic over idxd
+//! The IAA driver: compressors `deflate-iaa` and `deflate-iaa-dynamic` over [`idxd`].
+//!
+//! - [`Driver`] spreads requests over the queues of its [`Device`]s, real or emulated, and counts ([`Statistics`]).
+//! - [`Iaa`] is a compressor over a driver, one of two; [`register`] adds both to a registry.
+//! - [`Settings`] are the kernel driver's parameters, with the defaults of its batching series.
+//!
+//! What follows the kernel's driver and what does not is said in `docs/iaa.md`.
+
+mod algorithm;
+mod context;
+mod current;
+mod device;
+mod driver;
+mod memory;
+mod queue;
+mod settings;
+mod statistics;
+mod table;
+mod topology;
+mod work;
+
+pub use algorithm::Iaa;
+pub use device::{Device, Port};
+pub use driver::Driver;
+pub use settings::{Patience, Settings, SyncMode};
+pub use statistics::{DeviceStatistics, QueueStatistics, Statistics, Traffic};
+pub use table::QueueKind;
+pub use topology::{Place, Topology};

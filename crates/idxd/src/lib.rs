@@ -4,6 +4,7 @@
 //! - [`Portal`] is a queue's door, the same for real and emulated devices.
 //! - [`deflate`] is the codec inside the emulated device, also used for the code tables that generation 1 wants from
 //!   its caller.
+//! - [`Waiter`] waits for completion records as the processor can.
 //! - [`sysfs`] finds and configures devices.
 //! - [`assumptions`] names everything that is believed but not proven about real devices.
 
@@ -16,8 +17,10 @@ mod device_file;
 pub mod emulated;
 mod portal;
 pub mod sysfs;
+mod wait;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
 pub use device_file::DeviceFile;
 pub use portal::{Portal, Submission};
+pub use wait::Waiter;

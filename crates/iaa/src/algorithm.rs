@@ -1,0 +1,65 @@
+//! `deflate-iaa` and `deflate-iaa-dynamic`.
+
+use std::sync::Arc;
+
+use acomp::{Algorithm, Context, ContextError, MAX_BATCH, UNIT_SIZE_MAX};
+
+use crate::context::IaaContext;
+use crate::driver::Driver;
+use crate::settings::SyncMode;
+
+/// One of the two compressors over a driver.
+pub struct Iaa {
+    name: String,
+    driver: Arc<Driver>,
+    is_dynamic: bool,
+}
+
+impl Iaa {
+    /// Compression with the fixed codes of Deflate: `deflate-iaa`.
+    pub fn fixed(driver: Arc<Driver>) -> Self {
+        Iaa { name: "deflate-iaa".to_owned(), driver, is_dynamic: false }
+    }
+
+    /// Compression with codes made for each unit: `deflate-iaa-dynamic`. In one descriptor on generation 2 for units
+    /// of a page; in two on generation 1, between which the processor makes the codes, and for longer units.
+    pub fn dynamic(driver: Arc<Driver>) -> Self {
+        Iaa { name: "deflate-iaa-dynamic".to_owned(), driver, is_dynamic: true }
+    }
+
+    /// The same under the name it was asked for.
+    pub fn named(mut self, name: String) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl Algorithm for Iaa {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn batch_size(&self) -> usize {
+        match self.driver.settings().sync_mode {
+            SyncMode::Async => MAX_BATCH,
+            SyncMode::Sync => 1,
+        }
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.driver.is_emulated()
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        self.context_for(UNIT_SIZE_MAX)
+    }
+
+    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
+        Ok(Box::new(IaaContext::new(Arc::clone(&self.driver), unit_size, self.is_dynamic)))
+    }
+}

@@ -1,0 +1,233 @@
+//! Counters, under the kernel driver's names.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Calls and bytes of a queue, a device, or all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Compress jobs.
+    pub comp_calls: u64,
+    /// Bytes that compression put out.
+    pub comp_bytes: u64,
+    /// Decompress jobs.
+    pub decomp_calls: u64,
+    /// Bytes that decompression took in.
+    pub decomp_bytes: u64,
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.comp_calls += other.comp_calls;
+        self.comp_bytes += other.comp_bytes;
+        self.decomp_calls += other.decomp_calls;
+        self.decomp_bytes += other.decomp_bytes;
+    }
+}
+
+/// One queue's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueStatistics {
+    /// As in `wq1.0`.
+    pub name: String,
+    /// Its jobs.
+    pub traffic: Traffic,
+}
+
+/// One device's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceStatistics {
+    /// As in `iax1`.
+    pub name: String,
+    /// The number in its name.
+    pub id: u32,
+    /// Its jobs: those of the queues it has now.
+    pub traffic: Traffic,
+    /// Its queues.
+    pub queues: Vec<QueueStatistics>,
+}
+
+/// All.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Compress jobs that went to devices.
+    pub total_comp_calls: u64,
+    /// Decompress jobs that went to devices.
+    pub total_decomp_calls: u64,
+    /// Units compressed in software.
+    pub total_sw_comp_calls: u64,
+    /// Units decompressed in software.
+    pub total_sw_decomp_calls: u64,
+    /// Bytes that compression on devices put out.
+    pub total_comp_bytes_out: u64,
+    /// Bytes that decompression on devices took in.
+    pub total_decomp_bytes_in: u64,
+    /// Completions with an error that is none of those below.
+    pub total_completion_einval_errors: u64,
+    /// Completions that did not come in time.
+    pub total_completion_timeout_errors: u64,
+    /// Units that did not shrink into their destination.
+    pub total_completion_comp_buf_overflow_errors: u64,
+    /// Jobs submitted again after a page fault. Not in the kernel.
+    pub page_fault_resubmissions: u64,
+    /// Jobs for which no descriptor was to be had in time. Not in the kernel.
+    pub descriptor_shortages: u64,
+    /// Queues taken out of use for a while. Not in the kernel.
+    pub quarantines: u64,
+    /// Queues whose access to memory had to be ended. Not in the kernel.
+    pub revocations: u64,
+    /// The devices there are now.
+    pub devices: Vec<DeviceStatistics>,
+}
+
+impl Statistics {
+    /// Global figures with their names.
+    pub fn globals(&self) -> [(&'static str, u64); 13] {
+        [
+            ("total_comp_calls", self.total_comp_calls),
+            ("total_decomp_calls", self.total_decomp_calls),
+            ("total_sw_comp_calls", self.total_sw_comp_calls),
+            ("total_sw_decomp_calls", self.total_sw_decomp_calls),
+            ("total_comp_bytes_out", self.total_comp_bytes_out),
+            ("total_decomp_bytes_in", self.total_decomp_bytes_in),
+            ("total_completion_einval_errors", self.total_completion_einval_errors),
+            ("total_completion_timeout_errors", self.total_completion_timeout_errors),
+            ("total_completion_comp_buf_overflow_errors", self.total_completion_comp_buf_overflow_errors),
+            ("page_fault_resubmissions", self.page_fault_resubmissions),
+            ("descriptor_shortages", self.descriptor_shortages),
+            ("quarantines", self.quarantines),
+            ("revocations", self.revocations),
+        ]
+    }
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "global stats:")?;
+        for (name, value) in self.globals() {
+            writeln!(f, "  {name}: {value}")?;
+        }
+        let traffic = |f: &mut fmt::Formatter<'_>, indent: &str, traffic: &Traffic| {
+            writeln!(f, "{indent}comp_calls: {}", traffic.comp_calls)?;
+            writeln!(f, "{indent}comp_bytes: {}", traffic.comp_bytes)?;
+            writeln!(f, "{indent}decomp_calls: {}", traffic.decomp_calls)?;
+            writeln!(f, "{indent}decomp_bytes: {}", traffic.decomp_bytes)
+        };
+        for device in &self.devices {
+            writeln!(f, "iaa device:\n  id: {}\n  n_wqs: {}", device.id, device.queues.len())?;
+            traffic(f, "  ", &device.traffic)?;
+            writeln!(f, "  wqs:")?;
+            for queue in &device.queues {
+                writeln!(f, "    name: {}", queue.name)?;
+                traffic(f, "    ", &queue.traffic)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Live traffic. One add a request and queue, not one a job.
+#[derive(Debug, Default)]
+pub(crate) struct TrafficCounters {
+    comp_calls: AtomicU64,
+    comp_bytes: AtomicU64,
+    decomp_calls: AtomicU64,
+    decomp_bytes: AtomicU64,
+}
+
+impl TrafficCounters {
+    #[inline]
+    pub fn add(&self, is_compress: bool, calls: u64, bytes: u64) {
+        let (call_counter, byte_counter) = if is_compress {
+            (&self.comp_calls, &self.comp_bytes)
+        } else {
+            (&self.decomp_calls, &self.decomp_bytes)
+        };
+        call_counter.fetch_add(calls, Ordering::Relaxed);
+        byte_counter.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn read(&self) -> Traffic {
+        Traffic {
+            comp_calls: self.comp_calls.load(Ordering::Relaxed),
+            comp_bytes: self.comp_bytes.load(Ordering::Relaxed),
+            decomp_calls: self.decomp_calls.load(Ordering::Relaxed),
+            decomp_bytes: self.decomp_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn add_all(&self, traffic: Traffic) {
+        self.add(true, traffic.comp_calls, traffic.comp_bytes);
+        self.add(false, traffic.decomp_calls, traffic.decomp_bytes);
+    }
+
+    pub fn reset(&self) {
+        for counter in [&self.comp_calls, &self.comp_bytes, &self.decomp_calls, &self.decomp_bytes] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Live global counters, beside the traffic of the queues.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Of queues that are gone.
+    pub past: TrafficCounters,
+    pub sw_comp_calls: AtomicU64,
+    pub sw_decomp_calls: AtomicU64,
+    pub einval_errors: AtomicU64,
+    pub timeout_errors: AtomicU64,
+    pub overflow_errors: AtomicU64,
+    pub resubmissions: AtomicU64,
+    pub shortages: AtomicU64,
+    pub quarantines: AtomicU64,
+    pub revocations: AtomicU64,
+}
+
+impl Counters {
+    /// The global part of the statistics, given the traffic of the queues there are.
+    pub fn read(&self, live: Traffic) -> Statistics {
+        let mut all = self.past.read();
+        all += live;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Statistics {
+            total_comp_calls: all.comp_calls,
+            total_decomp_calls: all.decomp_calls,
+            total_sw_comp_calls: get(&self.sw_comp_calls),
+            total_sw_decomp_calls: get(&self.sw_decomp_calls),
+            total_comp_bytes_out: all.comp_bytes,
+            total_decomp_bytes_in: all.decomp_bytes,
+            total_completion_einval_errors: get(&self.einval_errors),
+            total_completion_timeout_errors: get(&self.timeout_errors),
+            total_completion_comp_buf_overflow_errors: get(&self.overflow_errors),
+            page_fault_resubmissions: get(&self.resubmissions),
+            descriptor_shortages: get(&self.shortages),
+            quarantines: get(&self.quarantines),
+            revocations: get(&self.revocations),
+            devices: Vec::new(),
+        }
+    }
+
+    pub fn reset(&self) {
+        self.past.reset();
+        for counter in [
+            &self.sw_comp_calls,
+            &self.sw_decomp_calls,
+            &self.einval_errors,
+            &self.timeout_errors,
+            &self.overflow_errors,
+            &self.resubmissions,
+            &self.shortages,
+            &self.quarantines,
+            &self.revocations,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts one.
+#[inline]
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

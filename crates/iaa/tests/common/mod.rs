@@ -1,0 +1,170 @@
+//! What the tests share: drivers, requests, pages, independent inflaters.
+#![allow(dead_code, missing_docs)]
+
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, UnitError, UnitResult, PAGE_SIZE,
+};
+use iaa::{Driver, Iaa, Settings};
+
+/// Settings from `key=value,key=value`.
+pub fn settings(text: &str) -> Settings {
+    let mut settings = Settings::default();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').unwrap();
+        settings.set(key, value).unwrap().unwrap();
+    }
+    settings
+}
+
+/// An emulated driver.
+pub fn driver(spec: &str, text: &str) -> Arc<Driver> {
+    Arc::new(Driver::emulated(&spec.parse().unwrap(), settings(text)).unwrap())
+}
+
+pub fn fixed(driver: &Arc<Driver>) -> Box<dyn Context> {
+    Iaa::fixed(Arc::clone(driver)).context_for(PAGE_SIZE).unwrap()
+}
+
+pub fn dynamic(driver: &Arc<Driver>) -> Box<dyn Context> {
+    Iaa::dynamic(Arc::clone(driver)).context_for(PAGE_SIZE).unwrap()
+}
+
+/// Compresses units of `unit_size`, each into `room` bytes.
+pub fn compress(
+    context: &mut dyn Context,
+    pages: &[&Page],
+    unit_size: usize,
+    room: usize,
+) -> Vec<Result<Vec<u8>, UnitError>> {
+    let units = pages.len().div_ceil(unit_size / PAGE_SIZE);
+    let mut outputs = vec![vec![0; room]; units];
+    let mut results: Vec<UnitResult> = vec![Err(UnitError::Failed); units];
+    {
+        let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        context.compress(&mut CompressRequest {
+            pages,
+            unit_size,
+            outputs: &mut slices,
+            results: &mut results,
+        });
+    }
+    let pairs = outputs.into_iter().zip(results);
+    pairs
+        .map(|(mut output, result)| {
+            result.map(|size| {
+                output.truncate(size);
+                output
+            })
+        })
+        .collect()
+}
+
+/// Decompresses objects into units of the given lengths. Every third object is handed over in two pieces.
+pub fn decompress(context: &mut dyn Context, objects: &[(&[u8], usize)]) -> Vec<Result<Vec<u8>, UnitError>> {
+    let mut outputs: Vec<Vec<u8>> = objects.iter().map(|&(_, len)| vec![0xcc; len]).collect();
+    let mut results: Vec<UnitResult> = vec![Err(UnitError::Failed); objects.len()];
+    let parts: Vec<Object> = objects
+        .iter()
+        .enumerate()
+        .map(|(at, &(bytes, _))| {
+            let (head, tail) = bytes.split_at(if at % 3 == 2 { bytes.len() / 3 } else { bytes.len() });
+            Object { head, tail }
+        })
+        .collect();
+    {
+        let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        context.decompress(&mut DecompressRequest {
+            objects: &parts,
+            outputs: &mut slices,
+            results: &mut results,
+        });
+    }
+    let pairs = outputs.into_iter().zip(results);
+    pairs
+        .map(|(output, result)| {
+            result.map(|size| {
+                assert_eq!(size, output.len());
+                output
+            })
+        })
+        .collect()
+}
+
+/// Inflates with two others' code; panics unless both agree with `data`.
+pub fn check_stream(stream: &[u8], data: &[u8]) {
+    let plain = miniz_oxide::inflate::decompress_to_vec(stream).expect("miniz inflates it");
+    assert!(plain == data, "miniz got something else");
+    let mut out = vec![0; data.len()];
+    let mut len = 0;
+    // SAFETY: one decompressor, used once and freed; both buffers are whole.
+    let result = unsafe {
+        let decompressor = libdeflate_sys::libdeflate_alloc_decompressor();
+        let result = libdeflate_sys::libdeflate_deflate_decompress(
+            decompressor,
+            stream.as_ptr().cast(),
+            stream.len(),
+            out.as_mut_ptr().cast(),
+            out.len(),
+            &mut len,
+        );
+        libdeflate_sys::libdeflate_free_decompressor(decompressor);
+        result
+    };
+    assert_eq!(result, libdeflate_sys::libdeflate_result_LIBDEFLATE_SUCCESS);
+    assert!(len == data.len() && out == data, "libdeflate got something else");
+}
+
+/// A small generator of random numbers (xorshift64*), the same at every run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// Page `index` of an endless book: text, pointers, small numbers, records, runs, noise.
+pub fn page(index: u64) -> Page {
+    let mut random = Random(index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    random.next();
+    let mut page = Vec::with_capacity(PAGE_SIZE + 64);
+    let kind = index % 7;
+    while page.len() < PAGE_SIZE {
+        match kind {
+            0 => {
+                // A word of sixty, the first ones more often.
+                let mut word = Random(1 + random.below(60) as u64 * random.below(60) as u64 / 60);
+                for _ in 0..3 + word.below(6) {
+                    page.push(b'a' + (word.next() >> 40) as u8 % 26);
+                }
+                page.push(b' ');
+            }
+            1 => page.extend_from_slice(&(0x7f12_3456_0000 + (random.next() & 0x3_fff8)).to_le_bytes()),
+            2 => page.extend_from_slice(&(random.below(1000) as u64).to_le_bytes()),
+            3 => {
+                page.extend_from_slice(&(0x5581_0040_2000u64 + (random.next() & 0xff0)).to_le_bytes());
+                page.extend_from_slice(&(random.below(3) as u64).to_le_bytes());
+                page.extend_from_slice(&[0; 14]);
+            }
+            4 => page.extend(std::iter::repeat_n(random.below(4) as u8, 1 + random.below(300))),
+            5 => page.extend_from_slice(&[(index % 5) as u8; 64]),
+            _ => page.push(random.next() as u8),
+        }
+    }
+    page.truncate(PAGE_SIZE);
+    page.try_into().unwrap()
+}
+
+/// Whether [`page`] `index` is noise, which does not shrink.
+pub fn is_noise(index: u64) -> bool {
+    index % 7 == 6
+}
