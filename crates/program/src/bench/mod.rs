@@ -2,6 +2,7 @@
 
 pub mod store;
 pub mod store_report;
+mod usemem;
 
 use anyhow::Result;
 
@@ -10,6 +11,14 @@ use anyhow::Result;
 pub enum Bench {
     /// Store and load a corpus of raw pages through the whole store, verifying every byte
     Store(store_report::StoreArgs),
+    /// Fill more memory than there is, read it back in order and touch it at random, verifying every byte
+    Usemem(usemem::UsememArgs),
+    /// The tasks of `usemem`, led by lines
+    #[command(hide = true)]
+    UsememJob(usemem::job::JobArgs),
+    /// One task of `usemem`
+    #[command(hide = true)]
+    UsememTask(usemem::task::TaskArgs),
 }
 
 impl Bench {
@@ -20,6 +29,9 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         match self {
             Bench::Store(args) => args.run(),
+            Bench::Usemem(args) => args.run(),
+            Bench::UsememJob(args) => args.run(),
+            Bench::UsememTask(args) => args.run(),
         }
     }
 }

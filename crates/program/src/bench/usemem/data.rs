@@ -1,0 +1,174 @@
+//! What the tasks fill their memory with: index words as usemem does, or the pages of files in turn.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Context, Result};
+use uzswap::{Page, PAGE_SIZE};
+
+/// 8-byte words in a page.
+const WORDS: usize = PAGE_SIZE / 8;
+
+/// The content of every page of a task.
+pub enum Data {
+    /// Each 8-byte word is its own index in the task's memory, from 0.
+    Words,
+    /// The files' pages one after the other, over and over.
+    Files {
+        /// The files, mapped.
+        files: Vec<MappedPages>,
+        /// Their pages together.
+        pages: usize,
+        /// Where page 0 is, so that tasks hold different pages at the same place.
+        first: usize,
+    },
+}
+
+impl Data {
+    /// Data for task `index` of `tasks`.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is not whole pages.
+    pub fn open(paths: &[PathBuf], index: usize, tasks: usize) -> Result<Self> {
+        if paths.is_empty() {
+            return Ok(Data::Words);
+        }
+        let files = paths.iter().map(|path| MappedPages::open(path)).collect::<Result<Vec<_>>>()?;
+        let pages = files.iter().map(|file| file.pages().len()).sum();
+        Ok(Data::Files { files, pages, first: pages * index / tasks.max(1) })
+    }
+
+    /// Writes page `number` of the task.
+    #[inline]
+    pub fn fill(&self, number: usize, page: &mut Page) {
+        match self.file_page(number) {
+            Some(from) => page.copy_from_slice(from),
+            None => {
+                for (index, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    *word = ((number * WORDS + index) as u64).to_ne_bytes();
+                }
+            }
+        }
+    }
+
+    /// Whether every byte of page `number` is as it was written.
+    #[inline]
+    pub fn check(&self, number: usize, page: &Page) -> bool {
+        match self.file_page(number) {
+            Some(from) => page == from,
+            None => {
+                let first = (number * WORDS) as u64;
+                let words = page.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+                // Without a branch for each word, this is vector code.
+                words.zip(first..).fold(0, |wrong, (word, index)| wrong | (word ^ index)) == 0
+            }
+        }
+    }
+
+    fn file_page(&self, number: usize) -> Option<&Page> {
+        let Data::Files { files, pages, first } = self else { return None };
+        let mut number = (first + number) % pages;
+        for file in files {
+            match file.pages().get(number) {
+                Some(page) => return Some(page),
+                None => number -= file.pages().len(),
+            }
+        }
+        unreachable!("the number is below the files' pages together")
+    }
+}
+
+/// A file of raw pages, mapped: it costs no anonymous memory.
+pub struct MappedPages {
+    at: *const Page,
+    count: usize,
+}
+
+impl MappedPages {
+    fn open(path: &Path) -> Result<Self> {
+        let name = || path.display().to_string();
+        let file = File::open(path).with_context(name)?;
+        let len = file.metadata().with_context(name)?.len() as usize;
+        ensure!(len > 0 && len.is_multiple_of(PAGE_SIZE), "{}: {len} bytes are not whole pages", name());
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error()).with_context(name);
+        }
+        Ok(MappedPages { at: at.cast(), count: len / PAGE_SIZE })
+    }
+
+    fn pages(&self) -> &[Page] {
+        // SAFETY: mapped as long as `self` lives. Nobody is expected to change the file meanwhile; if somebody does,
+        // bytes are found wrong, and pages cut off end the task with SIGBUS: it measures nothing false.
+        unsafe { std::slice::from_raw_parts(self.at, self.count) }
+    }
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `open`.
+        unsafe { libc::munmap(self.at.cast_mut().cast(), self.count * PAGE_SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, pages: std::ops::Range<u8>) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("uzswap-data-{}-{name}", std::process::id()));
+        let bytes: Vec<u8> = pages.flat_map(|byte| [byte; PAGE_SIZE]).collect();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn words_are_indices_and_every_byte_is_checked() {
+        let data = Data::open(&[], 3, 4).unwrap();
+        let mut page = [0; PAGE_SIZE];
+        data.fill(7, &mut page);
+        assert_eq!(page[8..16], (7 * 512 + 1u64).to_ne_bytes());
+        assert!(data.check(7, &page) && !data.check(8, &page));
+        for at in [0, 9, 4095] {
+            page[at] ^= 1;
+            assert!(!data.check(7, &page), "byte {at}");
+            page[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn files_follow_each_other_and_tasks_start_apart() {
+        let paths = [file("a", 0..3), file("b", 3..4)];
+        let order = |index| {
+            let data = Data::open(&paths, index, 2).unwrap();
+            let mut page = [0xFF; PAGE_SIZE];
+            (0..6)
+                .map(|number| {
+                    data.fill(number, &mut page);
+                    assert!(data.check(number, &page));
+                    page[PAGE_SIZE - 1] ^= 8;
+                    assert!(!data.check(number, &page));
+                    page[0]
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(order(0), [0, 1, 2, 3, 0, 1]);
+        assert_eq!(order(1), [2, 3, 0, 1, 2, 3]);
+        for path in paths {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_of_broken_pages_is_named() {
+        let path = file("odd", 0..1);
+        std::fs::write(&path, [1; 5000]).unwrap();
+        let error = Data::open(std::slice::from_ref(&path), 0, 1).err().unwrap().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains("odd") && error.contains("5000 bytes"), "{error}");
+    }
+}

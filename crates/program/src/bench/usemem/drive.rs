@@ -1,0 +1,75 @@
+//! Starting the job, wherever it runs, and listening to it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{bail, Context, Result};
+use serde::Serialize;
+
+use super::job::{JobLine, PhaseReport};
+use super::print;
+use super::task::cpu_seconds;
+use super::Progress;
+
+/// A job that has ended well.
+#[derive(Debug, Serialize)]
+pub struct Driven {
+    /// From its start to its end.
+    pub elapsed_seconds: f64,
+    /// CPU time of all its processes, `uzswap run` included.
+    pub cpu_seconds: f64,
+    /// The phases in order.
+    pub phases: Vec<PhaseReport>,
+}
+
+/// Runs the job by `command`. It dies with this process.
+///
+/// # Errors
+/// When it cannot be started, or fails: it has said why on stderr.
+pub fn drive(mut command: Command, name: &str, progress: &Progress) -> Result<Driven> {
+    let own = std::process::id() as i32;
+    // SAFETY: only async-signal-safe system calls.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() != own {
+                libc::_exit(125);
+            }
+            Ok(())
+        });
+    }
+    let cpu = cpu_seconds(libc::RUSAGE_CHILDREN);
+    let before = Instant::now();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the job")?;
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut report = None;
+    let mut phase = None;
+    for line in output.lines() {
+        match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
+            Some(JobLine::Begin(begun)) => {
+                phase = Some(begun);
+                progress.show(&format!("{name}: {} ...", begun.name()));
+            }
+            Some(JobLine::Progress(percent)) => {
+                let phase = phase.map_or("", |phase| phase.name());
+                progress.show(&format!("{name}: {phase} {percent} %"));
+            }
+            Some(JobLine::End(report)) => progress.say(&print::phase_line(name, &report)),
+            Some(JobLine::Report(all)) => report = Some(all),
+            None => {}
+        }
+    }
+    let status = child.wait().context("cannot wait for the job")?;
+    let elapsed_seconds = before.elapsed().as_secs_f64();
+    match report {
+        Some(report) if status.success() => Ok(Driven {
+            elapsed_seconds,
+            cpu_seconds: cpu_seconds(libc::RUSAGE_CHILDREN) - cpu,
+            phases: report.phases,
+        }),
+        _ => bail!("the {name} job failed: {status}"),
+    }
+}

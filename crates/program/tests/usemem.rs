@@ -1,0 +1,125 @@
+//! `uzswap bench usemem`, as a user calls it.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn uzswap(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether a program can be managed here; says why not.
+fn can_manage() -> bool {
+    let output = uzswap(&["run", "--ram", "64M", "--", "true"]);
+    if !output.status.success() {
+        println!("skipped: {}", text(&output.stderr));
+    }
+    output.status.success()
+}
+
+/// A file of pages with some pattern in them, which compress to about a third.
+fn pages_file(name: &str, pages: usize) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("uzswap-usemem-{}-{name}.pages", std::process::id()));
+    let mut state = 1u32;
+    let words = (0..pages * 1024).map(|index| {
+        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+        if index % 3 == 0 {
+            state >> 8
+        } else {
+            (index / 64) as u32
+        }
+    });
+    let bytes: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} in {value:#}"))
+}
+
+#[test]
+fn a_small_job_gives_its_figures_as_json() {
+    if !can_manage() {
+        return;
+    }
+    let output = uzswap(&[
+        "bench", "usemem", "--tasks", "2", "--size", "64M", "--ram", "50%", "--folio", "32K", "--json",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(number(&result, "/tasks"), 2.0);
+    assert_eq!(number(&result, "/ram_bytes"), f64::from(64 << 20));
+    let phases = result["managed"]["phases"].as_array().expect("phases");
+    let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fill", "read", "touch"]);
+    for phase in phases {
+        assert_eq!(number(phase, "/bytes"), f64::from(128 << 20));
+        let rates: Vec<_> = phase["task_bytes_per_second"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|rate| rate.as_f64().unwrap())
+            .collect();
+        assert!(rates.len() == 2 && rates.iter().all(|rate| *rate > 0.0));
+        assert!((number(phase, "/bytes_per_second") - rates.iter().sum::<f64>()).abs() < 1.0);
+        assert!(number(phase, "/elapsed_seconds") > 0.0 && number(phase, "/cpu_seconds") > 0.0);
+    }
+    let latency = &phases[2]["latency"];
+    assert_eq!(number(latency, "/touches"), f64::from(2 * (64 << 8)));
+    assert!(number(latency, "/p50_us") <= number(latency, "/p90_us"));
+    assert!(number(latency, "/p90_us") <= number(latency, "/p99_us"));
+    assert!(phases[0]["latency"].is_null());
+    // Half of the memory is not there, so pages went out and came back.
+    let managed = &result["managed"];
+    assert!(number(managed, "/counters/zswpout") > 1000.0, "{managed:#}");
+    assert!(number(managed, "/counters/zswpin") > 1000.0, "{managed:#}");
+    assert_eq!(number(managed, "/stored_pages_by_folio/32kB"), number(managed, "/counters/zswpout"));
+    assert_eq!(number(managed, "/report/ram_limit_bytes"), number(&result, "/ram_bytes"));
+    assert!(number(managed, "/ram_peak_bytes") > 0.0 && number(managed, "/elapsed_seconds") > 0.0);
+    assert!(number(managed, "/cpu_seconds") > 0.0 && number(managed, "/compression_ratio") > 1.0);
+}
+
+#[test]
+fn pages_of_files_come_back_and_the_table_has_the_phases() {
+    if !can_manage() {
+        return;
+    }
+    let files = [pages_file("a", 300), pages_file("b", 77)];
+    let list = files.each_ref().map(|path| path.to_str().unwrap()).join(",");
+    let output = uzswap(&["bench", "usemem", "--size", "64M", "--compressor", "zstd", "--pages", &list]);
+    for path in files {
+        std::fs::remove_file(path).unwrap();
+    }
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    for word in ["fill", "read", "touch", "p50", "p99", "zswpout", "CPU", "elapsed", "-b.pages"] {
+        assert!(out.contains(word), "{word} in {out}");
+    }
+    // Not on a terminal: whole lines only, one a phase.
+    let lines: Vec<_> = err.lines().filter(|line| line.starts_with("managed: ")).collect();
+    assert!(lines.len() == 3 && !err.contains('\r'), "{err}");
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_runs() {
+    for (arguments, word) in [
+        (["--size", "12Q"], "512M"),
+        (["--ram", "10K"], "16 MiB"),
+        (["--pages", "/nonexistent.pages"], "nonexistent.pages"),
+        (["--tasks", "0"], "--tasks"),
+    ] {
+        let output = uzswap(&["bench", "usemem", arguments[0], arguments[1]]);
+        assert!(!output.status.success());
+        let err = text(&output.stderr);
+        assert!(err.contains(word), "{arguments:?}: {err}");
+    }
+    let output = uzswap(&["bench", "usemem", "--size", "64M", "--compressor", "lzx"]);
+    let err = text(&output.stderr);
+    assert!(!output.status.success() && err.contains("lz4") && err.contains("managed job failed"), "{err}");
+}
