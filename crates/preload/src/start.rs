@@ -32,6 +32,12 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     TLS.store(thread::own_thread_pointer(), Ordering::Relaxed);
     // SAFETY: getenv answers a terminated string.
     warden::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
+    // SAFETY: as for the socket; iaa's variable is named here because constructors read the environment with getenv.
+    let emulate = unsafe { libc::getenv(c"UZSWAP_IAA_EMULATE".as_ptr()) };
+    if !emulate.is_null() {
+        // SAFETY: getenv answers a terminated string.
+        warden::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
+    }
     fork::install();
     start_warden();
 }

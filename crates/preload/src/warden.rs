@@ -27,6 +27,14 @@ pub fn remember_socket(name: &CStr) {
     let _ = SOCKET.set(name.to_bytes().to_vec());
 }
 
+/// What the environment says about emulated accelerators, if anything.
+static EMULATE: OnceLock<String> = OnceLock::new();
+
+/// Keeps what the environment said at the start about emulated accelerators.
+pub fn remember_emulation(spec: &CStr) {
+    let _ = EMULATE.set(spec.to_string_lossy().into_owned());
+}
+
 /// The pager, once there is one.
 pub fn pager() -> Option<&'static Pager> {
     // SAFETY: null or a leaked box, which lives for ever.
@@ -144,6 +152,8 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
+    // No threads may be started here: engines of emulated devices work in the submitting thread.
+    iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
     let store = Zswap::new(
         zswap::Config {

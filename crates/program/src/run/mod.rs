@@ -125,11 +125,15 @@ fn settings(arguments: &Arguments) -> Result<Settings> {
     }
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
+    iaa::register(&mut registry);
     let compressor = match &arguments.compressor {
         Some(name) => name.clone(),
         None => "lz4".to_owned(),
     };
     registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
+    if let Some(notice) = iaa::take_notice() {
+        eprintln!("uzswap: {notice}");
+    }
     if compressor.len() > 63 {
         bail!("--compressor {compressor}: the name is longer than 63 bytes");
     }

@@ -1,0 +1,238 @@
+//! The compressors by name, and where their devices come from.
+//!
+//! All compressors of a process share a driver, because a dedicated queue can be opened once. A driver lives as long as
+//! a compressor uses it.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use acomp::{Algorithm, Registry};
+use idxd::emulated::{EmulateSpec, Run};
+
+use crate::algorithm::Iaa;
+use crate::driver::Driver;
+use crate::real;
+use crate::settings::Settings;
+use crate::topology::Topology;
+
+/// Environment variable that selects emulated devices: `devices=4,queues=2`, or empty for one device.
+pub const EMULATE_VARIABLE: &str = "UZSWAP_IAA_EMULATE";
+
+/// What is emulated where there is no device and nothing was asked for: one that knows both modes, working in the
+/// submitting thread.
+const FALLBACK: &str = "generation=2";
+
+/// How the compressors are made.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Devices to emulate, unless the compressor's own parameter names some. None: this machine's devices.
+    pub emulate: Option<String>,
+    /// Engines of emulated devices work in the submitting thread whatever is asked for. For programs in which no
+    /// threads may be started.
+    pub inline: bool,
+}
+
+/// Adds `deflate-iaa` and `deflate-iaa-dynamic` to `registry`, on devices as [`EMULATE_VARIABLE`] says, or of this
+/// machine, or, where there are none, on an emulated one. [`take_notice`] says what became of it.
+pub fn register(registry: &mut Registry) {
+    let emulate = std::env::var(EMULATE_VARIABLE).ok();
+    register_with(registry, Options { emulate, inline: false });
+}
+
+/// Adds the two compressors.
+pub fn register_with(registry: &mut Registry, options: Options) {
+    let dynamic_options = options.clone();
+    registry.register("deflate-iaa", "deflate-iaa[:KEY=VALUE,...]", move |parameter| {
+        let driver = driver(parameter, &options)?;
+        Ok(Arc::new(named(Iaa::fixed(driver), parameter)) as Arc<dyn Algorithm>)
+    });
+    registry.register("deflate-iaa-dynamic", "deflate-iaa-dynamic[:KEY=VALUE,...]", move |parameter| {
+        let driver = driver(parameter, &dynamic_options)?;
+        Ok(Arc::new(named(Iaa::dynamic(driver), parameter)) as Arc<dyn Algorithm>)
+    });
+}
+
+fn named(algorithm: Iaa, parameter: Option<&str>) -> Iaa {
+    match parameter {
+        None => algorithm,
+        Some(parameter) => {
+            let name = format!("{}:{parameter}", algorithm.name());
+            algorithm.named(name)
+        }
+    }
+}
+
+/// Where devices come from.
+#[derive(Debug, Clone, PartialEq)]
+enum Source {
+    /// This machine, or else the fallback.
+    Any,
+    /// This machine.
+    Real,
+    /// Emulation.
+    Emulated(EmulateSpec),
+}
+
+/// Takes a parameter apart: driver settings, what is to be emulated, or `real`.
+fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings), String> {
+    let mut settings = Settings::default();
+    let (mut is_real, mut emulate) = (false, options.emulate.clone());
+    let mut own: Option<String> = None;
+    for part in parameter.unwrap_or("").split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        if part == "real" {
+            is_real = true;
+            continue;
+        }
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        match settings.set(key, value) {
+            Some(result) => result?,
+            None if part == "emulate" => drop(own.get_or_insert_default()),
+            // Whatever else is the emulation's.
+            None => {
+                let own = own.get_or_insert_default();
+                own.push(',');
+                own.push_str(part);
+            }
+        }
+    }
+    if is_real && own.is_some() {
+        return Err("real devices and emulated ones exclude each other".to_owned());
+    }
+    if is_real {
+        return Ok((Source::Real, settings));
+    }
+    if own.is_some() {
+        emulate = own;
+    }
+    let Some(text) = emulate else { return Ok((Source::Any, settings)) };
+    let mut spec: EmulateSpec =
+        text.parse().map_err(|error| format!("{error}; of the driver: {}", Settings::KEYS))?;
+    if options.inline && spec.run == Run::Threads {
+        spec.run = Run::Inline;
+    }
+    Ok((Source::Emulated(spec), settings))
+}
+
+struct Known {
+    process: u32,
+    source: Source,
+    driver: Weak<Driver>,
+}
+
+/// The drivers of this process.
+static DRIVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// What was not said yet, and whether anything was.
+static NOTICE: Mutex<(Option<String>, bool)> = Mutex::new((None, false));
+
+fn driver(parameter: Option<&str>, options: &Options) -> Result<Arc<Driver>, String> {
+    let (source, settings) = parse(parameter, options)?;
+    let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A fork's copies of the parent's drivers are of no use: the kernel refuses their portals.
+    let process = std::process::id();
+    drivers.retain(|known| known.process == process && known.driver.strong_count() > 0);
+    for known in drivers.iter() {
+        let Some(driver) = known.driver.upgrade() else { continue };
+        if known.source == source && *driver.settings() == settings {
+            return Ok(driver);
+        }
+        if !driver.is_emulated() && !matches!(source, Source::Emulated(_)) {
+            return Err("the devices are in use in this process with other parameters".to_owned());
+        }
+    }
+    let driver = Arc::new(open(&source, settings)?);
+    drivers.push(Known { process, source, driver: Arc::downgrade(&driver) });
+    Ok(driver)
+}
+
+fn open(source: &Source, settings: Settings) -> Result<Driver, String> {
+    let spec = match source {
+        Source::Emulated(spec) => {
+            note(
+                "deflate-iaa works on emulated devices: figures say nothing of a device's own speed"
+                    .to_owned(),
+            );
+            spec.clone()
+        }
+        Source::Any | Source::Real => {
+            let found = real::open();
+            if !found.devices.is_empty() {
+                return Ok(Driver::new(found.devices, Topology::of_this_machine(), settings));
+            }
+            let reasons = found.refusals.join("; ");
+            if *source == Source::Real {
+                return Err(format!("no device: {reasons}"));
+            }
+            note(format!(
+                "deflate-iaa works on an emulated device, because {reasons}: figures say nothing of a device's own speed"
+            ));
+            FALLBACK.parse().expect("a specification that is tested")
+        }
+    };
+    Driver::emulated(&spec, settings).map_err(|error| format!("cannot emulate devices: {error}"))
+}
+
+fn note(text: String) {
+    let mut notice = NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !notice.1 {
+        *notice = (Some(text), true);
+    }
+}
+
+/// What users ought to be told about the devices behind the compressors: once a process, and nothing when they are
+/// real.
+pub fn take_notice() -> Option<String> {
+    NOTICE.lock().unwrap_or_else(PoisonError::into_inner).0.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(parameter: &str, emulate: Option<&str>) -> Result<(Source, Settings), String> {
+        let options = Options { emulate: emulate.map(str::to_owned), inline: true };
+        parse(Some(parameter), &options)
+    }
+
+    #[test]
+    fn parameters_are_of_the_driver_or_of_the_emulation() {
+        assert_eq!(parsed("", None), Ok((Source::Any, Settings::default())));
+        let (source, settings) = parsed("verify_compress=1,devices=4,threads,sync_mode=sync", None).unwrap();
+        let Source::Emulated(spec) = source else { panic!("{source:?}") };
+        assert_eq!((spec.devices, spec.run), (4, Run::Inline));
+        assert!(settings.verify_compress);
+        // The parameter's own emulation goes before that of the options.
+        let devices = |parameter, emulate| match parsed(parameter, emulate).unwrap().0 {
+            Source::Emulated(spec) => spec.devices,
+            source => panic!("{source:?}"),
+        };
+        assert_eq!((devices("", Some("devices=3")), devices("emulate", Some("devices=3"))), (3, 1));
+        assert_eq!(devices("devices=2", Some("devices=3")), 2);
+        assert_eq!(parsed("real", Some("devices=3")).unwrap().0, Source::Real);
+        assert!(parsed("real,devices=2", None).unwrap_err().contains("exclude"));
+        let error = parsed("wheels=4", None).unwrap_err();
+        assert!(error.contains("known: sockets") && error.contains("verify_compress"), "{error}");
+        assert!(parsed("sync_mode=later", None).unwrap_err().contains("sync or async"));
+    }
+
+    #[test]
+    fn compressors_share_a_driver_and_say_once_that_it_is_emulated() {
+        let mut registry = Registry::new();
+        register_with(&mut registry, Options { emulate: Some("devices=2".to_owned()), inline: false });
+        let count = || {
+            let drivers = DRIVERS.lock().unwrap();
+            drivers.iter().filter(|known| known.driver.strong_count() > 0).count()
+        };
+        let fixed = registry.find("deflate-iaa").unwrap();
+        let dynamic = registry.find("deflate-iaa-dynamic").unwrap();
+        assert_eq!(count(), 1);
+        assert!(fixed.is_emulated() && dynamic.is_emulated());
+        assert_eq!((fixed.name(), fixed.batch_size()), ("deflate-iaa", 8));
+        let other = registry.find("deflate-iaa:sync_mode=sync").unwrap();
+        assert_eq!((other.name(), other.batch_size(), count()), ("deflate-iaa:sync_mode=sync", 1, 2));
+        drop((fixed, dynamic, other));
+        assert_eq!(count(), 0);
+        assert!(take_notice().is_some_and(|notice| notice.contains("emulated")));
+        let _again = registry.find("deflate-iaa").unwrap();
+        assert_eq!(take_notice(), None);
+        assert!(registry.find("deflate-iaa:wheels").is_err());
+    }
+}
