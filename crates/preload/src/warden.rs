@@ -11,7 +11,7 @@ use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{futex, house, PAGE_SIZE};
 use zswap::Zswap;
 
-use crate::accounts::{JoinError, Ledgered};
+use crate::accounts::{self, JoinError, Ledgered};
 use crate::{fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -107,7 +107,10 @@ fn live() {
     thread::name(c"uzswap");
     let accounts: &'static Ledgered = match Ledgered::join(SOCKET.get().map_or(&[], Vec::as_slice)) {
         Ok(joined) => Box::leak(Box::new(joined)),
-        Err(JoinError::NoSupervisor | JoinError::Refused) => return,
+        // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
+        // of its tree is to be left.
+        Err(JoinError::NoSupervisor) => accounts::kill_process(),
+        Err(JoinError::Refused) => return,
     };
     let Ok(statm) = ProcFile::open(c"/proc/self/statm") else { return };
     wait_for_pressure(accounts, &statm);

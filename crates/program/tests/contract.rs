@@ -1,0 +1,184 @@
+//! The program's contract: arguments, exit statuses, what is left alone and what is left behind.
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use support::{can_manage, managed, uzswap, Scratch};
+
+fn stderr_of(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = uzswap().args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn bad_arguments_name_cause_and_fix() {
+    for (arguments, words) in [
+        (&["run", "--ram", "12Q", "--", "true"][..], &["12Q", "512M"][..]),
+        (&["run", "--ram", "10K", "--", "true"], &["the least that works is 16 MiB"]),
+        (&["run", "--ram", "1G", "--compressor", "nope", "--", "true"], &["nope", "lz4", "zstd"]),
+        (&["run", "--ram", "1G", "--folio", "5K", "--", "true"], &["16K, 32K, 64K or 2M"]),
+        (
+            &["run", "--ram", "1G", "--report", "/no/such/dir/r.json", "--", "true"],
+            &["/no/such/dir/r.json", "--report"],
+        ),
+    ] {
+        let (status, said) = stderr_of(arguments);
+        assert_eq!(status, Some(125), "{arguments:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{arguments:?} says {word:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_stops_the_program_from_starting() {
+    let scratch = Scratch::new("unstarted");
+    let mark = scratch.path("mark");
+    let (status, _) = stderr_of(&[
+        "run",
+        "--ram",
+        "1G",
+        "--report",
+        "/no/such/dir/r",
+        "--",
+        "touch",
+        mark.to_str().unwrap(),
+    ]);
+    assert_eq!(status, Some(125));
+    assert!(!mark.exists());
+}
+
+#[test]
+fn exit_statuses_are_the_programs_own() {
+    if !can_manage() {
+        return;
+    }
+    let run = |command: &[&str]| stderr_of(&[&["run", "-q", "--ram", "1G", "--"], command].concat()).0;
+    assert_eq!(run(&["true"]), Some(0));
+    assert_eq!(run(&["sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(run(&["sh", "-c", "kill -TERM $$"]), Some(128 + 15));
+    assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Some(128 + 9));
+    assert_eq!(run(&["no-such-program-anywhere"]), Some(127));
+    assert_eq!(run(&["/etc/passwd"]), Some(126));
+}
+
+#[test]
+fn standard_streams_are_the_programs() {
+    if !can_manage() {
+        return;
+    }
+    let mut child = uzswap()
+        .args(["run", "-q", "--ram", "1G", "--", "sh", "-c", "cat; echo err >&2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"through\n"[..], &b"err\n"[..]));
+}
+
+#[test]
+fn signals_sent_to_uzswap_reach_the_program() {
+    if !can_manage() {
+        return;
+    }
+    let script = "trap 'echo got; exit 3' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut child = uzswap()
+        .args(["run", "-q", "--ram", "1G", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    assert!(Command::new("kill").args(["-USR1", &child.id().to_string()]).status().unwrap().success());
+    line.clear();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert_eq!(line, "got\n");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn nothing_outlives_a_killed_supervisor() {
+    if !can_manage() {
+        return;
+    }
+    let script = "sleep 1000 & echo $! $$; wait";
+    let mut child = uzswap()
+        .args(["run", "-q", "--ram", "1G", "--", "bash", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let pids: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(pids.len(), 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = |pid: &String| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => text.contains(") Z "),
+        Err(_) => true,
+    };
+    for _ in 0..200 {
+        if pids.iter().all(gone) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("processes {pids:?} are still there");
+}
+
+#[test]
+fn a_static_program_runs_and_is_reported() {
+    if !can_manage() || !support::has("cc") {
+        return;
+    }
+    let scratch = Scratch::new("static");
+    let source = scratch.write("s.c", "int main(void) { return 5; }\n");
+    let target = scratch.path("s");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&target).arg(&source).output().unwrap();
+    if !built.status.success() {
+        println!("skipped: no static C library");
+        return;
+    }
+    let (output, report) = managed("64M", &scratch, &["-q"], &[target.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(report["unmanaged"][0].as_str().unwrap().contains("statically linked"), "{report}");
+}
+
+#[test]
+fn the_report_has_every_key() {
+    if !can_manage() {
+        return;
+    }
+    let scratch = Scratch::new("keys");
+    let (output, report) = managed("1G", &scratch, &[], &["true"]);
+    assert!(output.status.success());
+    for key in [
+        "zswpout",
+        "zswpin",
+        "zswpwb",
+        "stored_pages",
+        "pool_total_size",
+        "stored_incompressible_pages",
+        "reject_compress_poor",
+        "reject_compress_fail",
+        "reject_alloc_fail",
+        "pool_limit_hit",
+        "ram_limit_bytes",
+        "ram_peak_bytes",
+        "compression_ratio",
+        "faults",
+        "fault_latency_us",
+        "batches",
+        "pages_per_batch",
+    ] {
+        assert!(!report[key].is_null(), "{key} in {report}");
+    }
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 GiB allowed"));
+}

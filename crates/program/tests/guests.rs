@@ -1,0 +1,102 @@
+//! Programs that are hard on their pager: every byte they wrote must be what they read, whatever they do in between.
+
+mod support;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use support::{can_manage, compile, managed, Scratch};
+
+/// Runs one mode of the guest over 64 MiB in 40 MiB; answers its exit status and the report.
+fn guest(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
+    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    if !can_manage() {
+        return None;
+    }
+    let guest = GUEST.get_or_init(|| {
+        let scratch = Scratch::new("guest");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
+        let target = scratch.path("guest");
+        compile(&source, &target).then(|| (scratch, target.to_str().unwrap().to_owned()))
+    });
+    let (_, program) = guest.as_ref()?;
+    let scratch = Scratch::new(&format!("{mode}-{}", options.len()));
+    let (output, report) = managed(ram, &scratch, options, &[program, mode, "64"]);
+    Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
+}
+
+/// The mode's bytes were right, and pages really went out and came back.
+fn survives(mode: &str, options: &[&str]) {
+    let Some((status, said, report)) = guest(mode, "40M", options) else { return };
+    assert_eq!(status, Some(0), "{mode}: {said}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
+}
+
+#[test]
+fn sequential_random_and_rewritten_pages() {
+    survives("plain", &[]);
+}
+
+#[test]
+fn every_load_verified_with_zstd() {
+    survives("plain", &["--verify", "--compressor", "zstd:1"]);
+}
+
+#[test]
+fn small_folios() {
+    survives("plain", &["--folio", "16K"]);
+}
+
+#[test]
+fn threads_that_write_while_pages_are_evicted() {
+    survives("threads", &[]);
+}
+
+#[test]
+fn forks_of_forks_have_their_own_bytes() {
+    survives("fork", &[]);
+}
+
+#[test]
+fn a_fork_past_the_c_library_never_reads_zeroes() {
+    survives("raw_fork", &[]);
+}
+
+#[test]
+fn discarded_unmapped_and_replaced_ranges_read_as_zeroes() {
+    survives("discard", &[]);
+}
+
+#[test]
+fn moved_grown_and_protected_ranges_keep_their_bytes() {
+    survives("remap", &[]);
+}
+
+#[test]
+fn the_kernel_reads_and_writes_evicted_memory() {
+    survives("kernel", &[]);
+}
+
+#[test]
+fn closing_every_descriptor_loses_nothing() {
+    survives("close", &[]);
+}
+
+#[test]
+fn giant_reservations_cost_nothing() {
+    survives("sparse", &[]);
+}
+
+#[test]
+fn own_handlers_for_segv_and_bus_still_work() {
+    let Some((status, said, _)) = guest("segv", "40M", &[]) else { return };
+    assert_eq!(status, Some(42), "{said}");
+}
+
+#[test]
+fn random_data_exceeds_the_budget_and_is_said_so() {
+    let Some((status, said, report)) = guest("random", "32M", &[]) else { return };
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("the limit was exceeded by up to"), "{said}");
+    assert!(report["reject_compress_poor"].as_u64().unwrap() > 0, "{report}");
+}

@@ -1,0 +1,299 @@
+// A program that is hard on its pager. Each mode fills more memory than the test allows it, does something that pagers
+// get wrong, and checks every byte. Exit status 0: all bytes were right; 1: some were not (said on stderr).
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096ul
+static size_t bad;
+
+// Page `index` of generation `seed`: half structure, half noise, so that it compresses about as heaps do.
+static void fill_page(uint64_t *page, uint64_t index, uint64_t seed) {
+    uint64_t noise = (index + 1) * 0x9e3779b97f4a7c15ull + seed;
+    for (int word = 0; word < 512; word++) {
+        noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
+        page[word] = word % 16 == 3 ? noise : word % 4 >= 2 ? word % 4 - 2 : 0x00007f0012340000ull + (noise & 0x1f8);
+    }
+    page[0] = index * 31 + seed;
+}
+
+static void check_page(const uint64_t *page, uint64_t index, uint64_t seed) {
+    uint64_t want[512];
+    fill_page(want, index, seed);
+    if (memcmp(page, want, PAGE) != 0) {
+        if (bad++ == 0) fprintf(stderr, "page %lu of seed %lu is wrong\n", index, seed);
+    }
+}
+
+static void check_zero(const uint64_t *page) {
+    for (int word = 0; word < 512; word++) {
+        if (page[word] != 0) {
+            bad++;
+            return;
+        }
+    }
+}
+
+static char *map_pages(size_t pages) {
+    char *at = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) abort();
+    return at;
+}
+
+static void fill(char *at, size_t pages, uint64_t seed) {
+    for (size_t i = 0; i < pages; i++) fill_page((uint64_t *)(at + i * PAGE), i, seed);
+}
+
+static void check(const char *at, size_t pages, uint64_t seed) {
+    for (size_t i = 0; i < pages; i++) check_page((const uint64_t *)(at + i * PAGE), i, seed);
+}
+
+static uint64_t random_state = 88172645463325252ull;
+static uint64_t random_word(void) {
+    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+    return random_state;
+}
+
+// Sequential, random, with every page rewritten now and then: writes race with eviction all the time.
+static void mode_plain(size_t pages) {
+    char *at = map_pages(pages);
+    uint8_t *generation = calloc(pages, 1);
+    fill(at, pages, 0);
+    check(at, pages, 0);
+    for (int i = 0; i < 60000; i++) {
+        size_t page = random_word() % pages;
+        check_page((uint64_t *)(at + page * PAGE), page, generation[page]);
+        if (i % 3 == 0) fill_page((uint64_t *)(at + page * PAGE), page, ++generation[page]);
+    }
+    for (size_t i = 0; i < pages; i++) check_page((uint64_t *)(at + i * PAGE), i, generation[i]);
+}
+
+struct share {
+    char *at;
+    size_t pages;
+    int part, parts, seconds;
+};
+static void *writer(void *argument) {
+    struct share *share = argument;
+    size_t first = share->pages * share->part / share->parts, end = share->pages * (share->part + 1) / share->parts;
+    uint64_t seed = 0, state = share->part + 1;
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = first; i < end; i++) fill_page((uint64_t *)(share->at + i * PAGE), i, seed + 1);
+        seed++;
+        for (int k = 0; k < 20000; k++) {
+            state = state * 6364136223846793005ull + 1442695040888963407ull;
+            size_t page = first + (state >> 33) % (end - first);
+            check_page((uint64_t *)(share->at + page * PAGE), page, seed);
+        }
+    }
+    return 0;
+}
+static void mode_threads(size_t pages) {
+    char *at = map_pages(pages);
+    pthread_t threads[4];
+    struct share shares[4];
+    for (int i = 0; i < 4; i++) {
+        shares[i] = (struct share){at, pages, i, 4, 0};
+        pthread_create(&threads[i], 0, writer, &shares[i]);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    check(at, pages, 3);
+}
+
+// Both sides of a fork change and check their copies, several generations deep.
+static void mode_fork(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 5);
+    for (int child = 0; child < 3; child++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            check(at, pages, 5);
+            for (size_t i = 0; i < pages; i += 3) fill_page((uint64_t *)(at + i * PAGE), i, 100 + child);
+            if (child == 1 && fork() == 0) {
+                for (size_t i = 1; i < pages; i += 3) check_page((uint64_t *)(at + i * PAGE), i, 5);
+                _exit(bad != 0);
+            }
+            int status = 0;
+            if (child == 1 && (wait(&status) < 0 || status != 0)) bad++;
+            for (size_t i = 0; i < pages; i++)
+                check_page((uint64_t *)(at + i * PAGE), i, i % 3 == 0 ? 100 + child : 5);
+            _exit(bad != 0);
+        }
+        for (size_t i = 0; i < pages; i += 2) check_page((uint64_t *)(at + i * PAGE), i, 5);
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) bad++;
+    }
+    check(at, pages, 5);
+}
+
+// A fork by bare system call runs no fork handlers: its child may die, but must not see zeroes.
+static void mode_raw_fork(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 6);
+    long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+        check(at, pages, 6);
+        _exit(bad != 0);
+    }
+    check(at, pages, 6);
+    int status;
+    waitpid(pid, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 0) bad++;
+}
+
+static void mode_discard(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 7);
+    for (size_t i = 0; i + 8 < pages; i += 24) {
+        madvise(at + i * PAGE, 8 * PAGE, MADV_DONTNEED);
+        if (i % 48 == 0) fill_page((uint64_t *)(at + (i + 2) * PAGE), i + 2, 8);
+    }
+    for (size_t i = 0; i < pages; i++) {
+        size_t base = i - i % 24;
+        uint64_t *page = (uint64_t *)(at + i * PAGE);
+        if (base + 8 >= pages || i % 24 >= 8) check_page(page, i, 7);
+        else if (base % 48 == 0 && i % 24 == 2) check_page(page, i, 8);
+        else check_zero(page);
+    }
+    munmap(at, pages * PAGE / 2);
+    char *again = mmap(at, pages * PAGE / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    for (size_t i = 0; i < pages / 2; i += 5) check_zero((uint64_t *)(again + i * PAGE));
+    char *over = mmap(at + pages * PAGE / 2, pages / 4 * PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    for (size_t i = 0; i < pages / 4; i++) check_zero((uint64_t *)(over + i * PAGE));
+}
+
+static void mode_remap(size_t pages) {
+    size_t step = pages / 4;
+    char *at = map_pages(step);
+    fill(at, step, 9);
+    char *other = map_pages(pages - step);
+    fill(other, pages - step, 10);
+    for (int round = 2; round <= 4; round++) {
+        at = mremap(at, (round - 1) * step * PAGE, round * step * PAGE, MREMAP_MAYMOVE);
+        if (at == MAP_FAILED) abort();
+        for (size_t i = (round - 1) * step; i < round * step; i++) fill_page((uint64_t *)(at + i * PAGE), i, 9);
+        char *target = map_pages(round * step);
+        at = mremap(at, round * step * PAGE, round * step * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+        check(at, round * step, 9);
+    }
+    check(other, pages - step, 10);
+    mprotect(other, (pages - step) * PAGE, PROT_READ);
+    check(other, pages - step, 10);
+    mprotect(other, (pages - step) * PAGE, PROT_READ | PROT_WRITE);
+    char *heap = sbrk(0);
+    for (int round = 0; round < 3; round++) {
+        if (sbrk(step * PAGE) == (void *)-1) abort();
+        for (size_t i = 0; i < step; i++) fill_page((uint64_t *)(((uintptr_t)heap + PAGE - 1 & -PAGE) + i * PAGE) , i, 11);
+        check((char *)((uintptr_t)heap + PAGE - 1 & -PAGE), step - 1, 11);
+        sbrk(-(intptr_t)(step * PAGE));
+        heap = sbrk(0);
+    }
+}
+
+// The kernel's own accesses: read and write of evicted buffers, a futex in evicted memory, a signal frame.
+static volatile sig_atomic_t handled;
+static void on_signal(int number) { handled += number == SIGUSR1; }
+static void mode_kernel(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 12);
+    int ends[2];
+    if (pipe(ends) != 0) abort();
+    char *stack = map_pages(16);
+    stack_t alternate = {.ss_sp = stack, .ss_size = 16 * PAGE};
+    sigaltstack(&alternate, 0);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    sigaction(SIGUSR1, &action, 0);
+    int raised = 0;
+    for (size_t i = 0; i < pages; i++) {
+        char *page = at + (i * 7919 % pages) * PAGE, *target = at + (i * 104729 % pages) * PAGE;
+        if (write(ends[1], page, PAGE) != (ssize_t)PAGE) abort();
+        if (read(ends[0], target, PAGE) != (ssize_t)PAGE) abort();
+        if (memcmp(page, target, PAGE) != 0) bad++;
+        fill_page((uint64_t *)target, (target - at) / PAGE, 12);
+        if (syscall(SYS_futex, page, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, 0, 0, 0) < 0) bad++;
+        if (i % 64 == 0) raise(SIGUSR1), raised++;
+    }
+    if (handled != raised) bad++;
+    check(at, pages, 12);
+}
+
+// What daemons do: every descriptor is closed, by each way there is, and numbers are reused.
+static void mode_close(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 13);
+    for (int i = 3; i < 1024; i++) close(i);
+    syscall(SYS_close_range, 3u, ~0u, 0);
+    int null = open("/dev/zero", O_RDWR);
+    for (int i = 3; i < 64; i++) dup2(null, i);
+    check(at, pages, 13);
+    fill(at, pages, 14);
+    closefrom(3);
+    check(at, pages, 14);
+}
+
+static void on_fault(int number) { _exit(number == SIGSEGV ? 42 : 43); }
+static void mode_segv(size_t pages) {
+    char *at = map_pages(pages);
+    struct sigaction action = {.sa_handler = on_fault};
+    sigaction(SIGSEGV, &action, 0);
+    sigaction(SIGBUS, &action, 0);
+    fill(at, pages, 15);
+    check(at, pages, 15);
+    if (bad != 0) _exit(1);
+    *(volatile char *)16 = 1;
+    _exit(44);
+}
+
+// A reservation that is hardly touched must cost nothing and be walked by nobody.
+static void mode_sparse(size_t pages) {
+    char *giant = mmap(0, 200ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (giant == MAP_FAILED) abort();
+    char *at = map_pages(pages);
+    for (size_t i = 0; i < 500; i++) fill_page((uint64_t *)(giant + i * (400ul << 20)), i, 16);
+    fill(at, pages, 17);
+    for (size_t i = 0; i < 500; i++) check_page((uint64_t *)(giant + i * (400ul << 20)), i, 16);
+    check(at, pages, 17);
+    for (size_t i = 0; i < 500; i++) check_zero((uint64_t *)(giant + i * (400ul << 20) + PAGE));
+}
+
+static void mode_random(size_t pages) { // does not compress
+    char *at = map_pages(pages);
+    uint64_t *words = (uint64_t *)at;
+    for (size_t i = 0; i < pages * 512; i++) words[i] = random_word();
+    random_state = 88172645463325252ull;
+    for (size_t i = 0; i < pages * 512; i++) bad += words[i] != random_word();
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) return 2;
+    size_t pages = strtoul(arguments[2], 0, 10) << 8; // MiB to pages
+    const struct {
+        const char *name;
+        void (*run)(size_t);
+    } modes[] = {
+        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork},
+        {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
+        {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
+    };
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (strcmp(modes[i].name, arguments[1]) == 0) {
+            modes[i].run(pages);
+            if (bad != 0) fprintf(stderr, "%zu pages were wrong\n", bad);
+            return bad != 0;
+        }
+    }
+    return 2;
+}

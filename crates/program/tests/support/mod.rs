@@ -1,0 +1,95 @@
+//! What the tests of the program share.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The program under test.
+pub fn uzswap() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_uzswap"))
+}
+
+/// Whether programs can be managed here; prints why not.
+pub fn can_manage() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| match sys::userfaultfd::Userfaultfd::open(sys::userfaultfd::feature::MOVE) {
+        Ok(opened) => {
+            opened.close();
+            true
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            false
+        }
+    })
+}
+
+/// Whether a program is installed; prints that it is not.
+#[allow(dead_code)]
+pub fn has(program: &str) -> bool {
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .any(|dir| dir.join(program).is_file());
+    if !found {
+        println!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// A directory of one test, removed at its end.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty directory.
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("uzswap-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file into it.
+    #[allow(dead_code)]
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs `command` under uzswap; answers what it said and the report.
+pub fn managed(
+    ram: &str,
+    scratch: &Scratch,
+    options: &[&str],
+    command: &[&str],
+) -> (Output, serde_json::Value) {
+    let report = scratch.path("report.json");
+    let mut run = uzswap();
+    run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
+    let output = run.output().expect("uzswap starts");
+    let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
+    (output, serde_json::from_str(&text).expect("the report is JSON"))
+}
+
+/// Compiles a C file with the system's compiler.
+#[allow(dead_code)]
+pub fn compile(source: &Path, target: &Path) -> bool {
+    if !has("cc") {
+        return false;
+    }
+    let status =
+        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(target).arg(source).status().unwrap();
+    assert!(status.success(), "{} compiles", source.display());
+    true
+}
