@@ -14,6 +14,7 @@ const FAULT_NS_MAX: u64 = 10_000_000_000;
 pub struct Watch {
     sizes: (u64, u64),
     refreshed_ns: u64,
+    refresh_pause_ns: u64,
     shared_ns: u64,
     reported: bool,
 }
@@ -30,10 +31,13 @@ impl Pager {
         let sizes = procfs::sizes(self.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
         // A new or grown mapping shows in the sizes; one that replaced another of equal size is found a little later.
-        if (sizes != watch.sizes && stale_ns > 900_000) || stale_ns > 100_000_000 {
+        if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
+        {
             self.refresh_mappings();
             watch.sizes = sizes;
             watch.refreshed_ns = now;
+            // At most a tenth of the time goes into this, however many mappings there are.
+            watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
         let (low, budget) = (self.low_water(), self.accounts.budget());
         if total > low + (budget - low) / 2 {
@@ -74,7 +78,7 @@ impl Pager {
     /// page tables, so it is for processes that have forked, now and then.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
-        if now - watch.shared_ns < 200_000_000 {
+        if now < watch.shared_ns {
             return;
         }
         let mut text = [0; 2048];
@@ -84,6 +88,7 @@ impl Pager {
         {
             self.shared_discount.store(full.saturating_sub(fair), Ordering::Relaxed);
         }
-        watch.shared_ns = now + (sys::now_ns() - now) * 20;
+        // At most a twentieth of the time goes into this.
+        watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(200_000_000);
     }
 }

@@ -141,7 +141,7 @@ mod tests {
             // SAFETY: a valid layout; the block is written within its size and freed with the same layout.
             unsafe {
                 let at = arena.alloc_zeroed(layout);
-                assert!(!at.is_null() && at as usize % layout.align() == 0);
+                assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
                 assert!((0..size).all(|index| *at.add(index) == 0), "zeroed");
                 at.write_bytes(0xa5, size);
                 taken.push((at, layout));

@@ -172,7 +172,7 @@ impl fmt::Display for Size {
             _ => (40, "TiB"),
         };
         let value = bytes as f64 / (1u64 << shift) as f64;
-        let digits = if value < 10.0 && bytes % (1 << shift) != 0 { 1 } else { 0 };
+        let digits = if value < 10.0 && !bytes.is_multiple_of(1 << shift) { 1 } else { 0 };
         f.pad(&format!("{value:.digits$} {unit}"))
     }
 }

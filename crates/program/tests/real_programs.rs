@@ -28,11 +28,11 @@ fn cpython_with_objects_gc_threads_subprocess_and_fork() {
     let script = r#"
 import gc, hashlib, json, multiprocessing, random, subprocess, threading
 random.seed(1)
-table = {i: {'a': i, 'b': str(i) * 2, 'c': [i, i + 1]} for i in range(300000)}
+table = {i: {'a': i, 'b': str(i) * 2, 'c': [i, i + 1]} for i in range(150000)}
 gc.collect()
 def digest(part):
     h = hashlib.sha256()
-    for i in range(part, 300000, 4 * 7): h.update(json.dumps(table[i]).encode())
+    for i in range(part, 150000, 4 * 7): h.update(json.dumps(table[i]).encode())
     return h.hexdigest()
 if __name__ == '__main__':
     print([digest(part) for part in range(4)])

@@ -47,6 +47,9 @@ pub use zswap::{
     MemoryWriteback, Page, ShrinkReport, StoreError, Writeback, WritebackError, Zswap as Pool,
 };
 
+/// The compressor for memory of unknown content: it chooses a form page by page.
+pub const DEFAULT_COMPRESSOR: &str = "auto";
+
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

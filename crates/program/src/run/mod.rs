@@ -123,12 +123,10 @@ fn settings(arguments: &Arguments) -> Result<Settings> {
     if ![16 << 10, 32 << 10, 64 << 10, 2 << 20].contains(&folio) {
         bail!("--folio {}: choose 16K, 32K, 64K or 2M", arguments.folio);
     }
-    let mut registry = acomp::Registry::new();
-    codecs::register_all(&mut registry);
-    iaa::register(&mut registry);
+    let registry = uzswap::registry();
     let compressor = match &arguments.compressor {
         Some(name) => name.clone(),
-        None => "lz4".to_owned(),
+        None => uzswap::DEFAULT_COMPRESSOR.to_owned(),
     };
     registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
     if let Some(notice) = iaa::take_notice() {

@@ -84,21 +84,21 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
     match interpreter(&head) {
-        Elf::NotElf | Elf::Dynamic => None,
-        Elf::Static => Some("it is statically linked, so nothing can be loaded into it; it runs unmanaged"),
-        Elf::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
+        Kind::Script | Kind::Dynamic => None,
+        Kind::Static => Some("it is statically linked, so nothing can be loaded into it; it runs unmanaged"),
+        Kind::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Elf {
-    NotElf,
+enum Kind {
+    Script,
     Static,
     Dynamic,
     Foreign,
 }
 
-fn interpreter(head: &[u8]) -> Elf {
+fn interpreter(head: &[u8]) -> Kind {
     let half =
         |at: usize| head.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]) as usize);
     let word =
@@ -106,18 +106,18 @@ fn interpreter(head: &[u8]) -> Elf {
     let long =
         |at: usize| head.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
     if !head.starts_with(b"\x7fELF") {
-        return Elf::NotElf;
+        return Kind::Script;
     }
     let machine = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
     if head.get(4) != Some(&2) || head.get(5) != Some(&1) || half(18) != Some(machine) {
-        return Elf::Foreign;
+        return Kind::Foreign;
     }
-    let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Elf::Static };
+    let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Kind::Static };
     let kinds = (0..count).filter_map(|index| word(start as usize + index * size));
     if kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
-        Elf::Dynamic
+        Kind::Dynamic
     } else {
-        Elf::Static
+        Kind::Static
     }
 }
 
@@ -135,15 +135,15 @@ mod tests {
 
     #[test]
     fn kinds_of_files() {
-        assert_eq!(interpreter(b"#!/bin/sh\n"), Elf::NotElf);
-        assert_eq!(interpreter(b"\x7fELF\x01\x01"), Elf::Foreign);
+        assert_eq!(interpreter(b"#!/bin/sh\n"), Kind::Script);
+        assert_eq!(interpreter(b"\x7fELF\x01\x01"), Kind::Foreign);
         assert_eq!(why_unmanaged(&std::env::current_exe().unwrap()), None);
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         bytes.truncate(1 << 16);
-        assert_eq!(interpreter(&bytes), Elf::Dynamic);
+        assert_eq!(interpreter(&bytes), Kind::Dynamic);
         bytes[56] = 0;
         bytes[57] = 0;
-        assert_eq!(interpreter(&bytes), Elf::Static, "without program headers there is no interpreter");
+        assert_eq!(interpreter(&bytes), Kind::Static, "without program headers there is no interpreter");
         for cut in 0..64 {
             interpreter(&bytes[..cut]);
         }

@@ -72,7 +72,7 @@ impl Signals {
         let size = std::mem::size_of_val(&info);
         // SAFETY: `info` has room for one structure.
         let got = unsafe { libc::read(self.descriptor(), std::ptr::from_mut(&mut info).cast(), size) };
-        (got == size as isize).then(|| Arrived {
+        (got == size as isize).then_some(Arrived {
             number: info.ssi_signo as i32,
             from_process: info.ssi_code <= 0, // SI_USER, SI_QUEUE, SI_TKILL
         })
