@@ -27,7 +27,7 @@ pub struct Halt {
 impl Halt {
     /// Whether a halt is on.
     pub(crate) fn is_on(&self) -> bool {
-        self.state.load(Ordering::Acquire) != RUNNING
+        self.state.load(Ordering::SeqCst) != RUNNING
     }
 
     /// Stands still while the halt lasts. Called by workers where they hold nothing.
@@ -47,8 +47,10 @@ impl Pager {
     /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is being served. Call
     /// from a pager thread that is no worker and no handler.
     pub fn halt(&self) {
-        self.halt.state.store(HALTING, Ordering::Release);
-        while self.halt.parked.load(Ordering::Acquire) < self.workers.load(Ordering::Acquire) {
+        self.halt.state.store(HALTING, Ordering::SeqCst);
+        while self.halt.parked.load(Ordering::Acquire) < self.workers.load(Ordering::Acquire)
+            || self.helping.load(Ordering::SeqCst) > 0
+        {
             self.wake_workers();
             thread::sleep_ns(20_000);
         }
@@ -194,7 +196,10 @@ impl Pager {
     /// Applies an event that is no fault.
     pub(crate) fn apply(&self, event: Message) {
         match event {
-            Message::Remove { start, end } => self.forget_range(start, end),
+            Message::Remove { start, end } => {
+                self.forget_range(start, end);
+                self.quarantine(start, end);
+            }
             Message::Unmap { start, end } => {
                 self.forget_range(start, end);
                 self.mappings.lock().expect("no panic while held").forget(start, end);

@@ -87,6 +87,8 @@ pub struct Pager {
     /// Workers that are awake.
     pub(crate) working: AtomicU32,
     pub(crate) halt: Halt,
+    /// Handlers that are reclaiming.
+    pub(crate) helping: AtomicU32,
     pub(crate) arrivals: [AtomicUsize; ARRIVALS],
     pub(crate) arrival_turn: AtomicU32,
 }
@@ -136,6 +138,7 @@ impl Pager {
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
             halt: Halt::default(),
+            helping: AtomicU32::new(0),
             arrivals: [const { AtomicUsize::new(0) }; ARRIVALS],
             arrival_turn: AtomicU32::new(0),
             config,
@@ -194,13 +197,11 @@ impl Pager {
             }
             block.unlock();
         });
-        self.quarantine(start, end);
     }
 
     /// Keeps the reclaimer away from blocks whose pages the kernel is about to discard.
-    fn quarantine(&self, start: usize, end: usize) {
-        let now = now_ms();
-        self.table.for_each(start, end, |_, block| block.quarantine(now));
+    pub(crate) fn quarantine(&self, start: usize, end: usize) {
+        self.table.quarantine(start, end, now_ms());
     }
 
     /// mremap() moved `[from, from + len)` to `to`: what is stored or staged follows.
@@ -248,7 +249,8 @@ impl Pager {
             self.fatal(format_args!("no memory for the page table"));
         };
         let index = target % BLOCK_BYTES / PAGE_SIZE;
-        block.lock();
+        // A compression in progress for what was here before drops its objects when it ends, by these very keys.
+        lock_settled(block);
         if block.state(index) == PageState::Kernel
             && self.store.store(GROUP, (target / PAGE_SIZE) as u64, &[bytes]).is_ok()
         {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use sys::pagemap::Run;
-use sys::userfaultfd::Stop;
+use sys::userfaultfd::{Stop, WRITE_PROTECT};
 use sys::{futex, PAGE_SIZE};
 use zswap::StoreError;
 
@@ -36,6 +36,15 @@ impl Hand {
     pub fn new() -> Self {
         Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0, barren_rounds: 0 }
     }
+}
+
+/// Who reclaims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A worker: may wait.
+    Worker,
+    /// A fault handler: must not wait for faults.
+    Handler,
 }
 
 /// What one step of reclaim came to.
@@ -85,7 +94,7 @@ impl Pager {
                     self.staging.give(slot);
                 }
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
-                if self.step() == Step::Nothing {
+                if self.step(Role::Worker) == Step::Nothing {
                     self.note_stuck(total);
                     return worked;
                 }
@@ -152,9 +161,14 @@ impl Pager {
 
     /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
-        if self.halt.is_on() {
-            return false;
-        }
+        // Announced before the halt is looked at, as the halt is raised before this is looked at.
+        self.helping.fetch_add(1, Ordering::SeqCst);
+        let progress = !self.halt.is_on() && self.help();
+        self.helping.fetch_sub(1, Ordering::SeqCst);
+        progress
+    }
+
+    fn help(&self) -> bool {
         if self.accounts.total() > self.low_water() && self.staging.ready_pages() > self.ready_reserve() {
             if let Some(slot) = self.staging.take_ready(1) {
                 self.staging.discard(slot);
@@ -162,25 +176,25 @@ impl Pager {
                 return true;
             }
         }
-        self.step() == Step::Progress
+        self.step(Role::Handler) == Step::Progress
     }
 
     /// Moves one block out, or compresses the oldest that was moved out.
-    fn step(&self) -> Step {
+    fn step(&self, role: Role) -> Step {
         // The queue is kept as long as staging allows: the longer it is, the better second chances tell hot from cold.
         let room = self.staging.pages_max().saturating_sub(self.staging.pages());
         if room >= BLOCK_PAGES {
             if let Some(slot) = self.staging.take_empty() {
-                return self.evict_next(slot);
+                return self.evict_next(slot, role);
             }
         }
         self.compress_oldest()
     }
 
-    fn evict_next(&self, slot: u32) -> Step {
+    fn evict_next(&self, slot: u32, role: Role) -> Step {
         for _ in 0..64 {
             let Some((base, mask)) = self.next_candidate() else { break };
-            if self.evict(slot, base, mask) {
+            if self.evict(slot, base, mask, role) {
                 return Step::Progress;
             }
         }
@@ -257,7 +271,12 @@ impl Pager {
             }
             return true;
         }
-        block.is_quarantined(now_ms()) || block.has(COMPRESSING)
+        self.is_quarantined(block, base) || block.has(COMPRESSING)
+    }
+
+    fn is_quarantined(&self, block: &Block, base: usize) -> bool {
+        let now = now_ms();
+        block.is_quarantined(now) || self.table.is_leaf_quarantined(base, now)
     }
 
     /// Fills the hand with the next present runs; false at the end of the address space.
@@ -288,8 +307,89 @@ impl Pager {
         }
     }
 
+    /// Moves `count` pages of the program into a slot; answers those that left, and where a shared one is among the
+    /// others. The caller holds the block's lock and the right to move.
+    fn move_out(
+        &self,
+        block: &Block,
+        slot: u32,
+        base: usize,
+        first: usize,
+        count: usize,
+    ) -> (u32, Option<usize>) {
+        let (mut at, end) = (first, first + count);
+        let (mut moved, mut busy, mut heals) = (0, None, 0);
+        while at < end {
+            let (source, target) = (base + at * PAGE_SIZE, self.staging.address(slot, at));
+            // SAFETY: the pages are moved, not lost: their state says staged before the lock is released, and the
+            // staging page is missing, since the slot was empty.
+            let progress =
+                unsafe { self.staging_uffd.move_pages(target, source, (end - at) * PAGE_SIZE, false) };
+            let done = progress.done / PAGE_SIZE;
+            moved |= span(at, done);
+            at += done;
+            match progress.stop {
+                None => {}
+                Some(Stop::Again) if done > 0 => {}
+                Some(Stop::Busy) => {
+                    busy.get_or_insert(source);
+                    at += 1;
+                }
+                Some(Stop::Hole | Stop::Again) => at += 1,
+                Some(Stop::Exists) if heals < 2 => {
+                    heals += 1;
+                    let arrived = self.arrived_after_all(target, source, end - at);
+                    moved |= arrived << at;
+                    // Anything else in the slot is the zero page of somebody's late look at a page that had left.
+                    let stray = self.pagemap.mapped(target, end - at) as u32 & !arrived;
+                    for (first, count) in runs(stray) {
+                        self.staging.discard_stray(slot, at + first, count);
+                    }
+                    at += arrived.trailing_ones() as usize;
+                }
+                Some(_) => {
+                    block.set(STUBBORN);
+                    at = end;
+                }
+            }
+        }
+        (moved, busy)
+    }
+
+    /// Which of `count` pages a move brought from `source` to `target` although it answered EEXIST.
+    ///
+    /// Linux 6.18 does that: when something inside makes it start over (a huge page to split, an accessed bit that
+    /// changed), it forgets to count what the second attempt moves, tries once more and finds the pages there. Taking
+    /// its word means losing them (seen as zeroes under `stress-ng --vm` with huge pages, November 2026).
+    pub(crate) fn arrived_after_all(&self, target: usize, source: usize, count: usize) -> u32 {
+        (self.pagemap.mapped(target, count) & !self.pagemap.mapped(source, count)) as u32
+    }
+
+    /// Undoes a move out of a mapping that turned out not to be registered: it replaced the one that was asked for
+    /// between the question and the move. Pages of a mapping that is ours stay staged.
+    fn move_back(&self, slot: u32, base: usize, mask: u32) -> u32 {
+        let mut back = 0;
+        for (first, count) in runs(mask) {
+            let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
+            // The pager's main descriptor refuses to move while the event is unread, and reading waits for us.
+            if self.staging_uffd.register(target, count * PAGE_SIZE, WRITE_PROTECT).is_err() {
+                continue;
+            }
+            // SAFETY: the pages return to where they were a moment ago.
+            let progress = unsafe { self.staging_uffd.move_pages(target, source, count * PAGE_SIZE, true) };
+            let mut returned = span(0, progress.done / PAGE_SIZE);
+            if progress.stop.is_some() {
+                returned |= self.arrived_after_all(target, source, count);
+            }
+            // A mapping that is gone again needs nothing.
+            let _ = self.staging_uffd.unregister(target, count * PAGE_SIZE);
+            back |= returned << first;
+        }
+        back
+    }
+
     /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
-    fn evict(&self, slot: u32, base: usize, mask: u32) -> bool {
+    fn evict(&self, slot: u32, base: usize, mask: u32, role: Role) -> bool {
         let Ok(block) = self.table.block(base) else { return false };
         let mut unshared = false;
         loop {
@@ -306,40 +406,28 @@ impl Pager {
                 block.unlock();
                 return false;
             }
+            let Some(moving) = self.events.moving(epoch) else {
+                block.unlock();
+                return false;
+            };
+            // Asked when no event can come any more: an earlier answer may be from before one.
+            if self.is_quarantined(block, base) {
+                block.unlock();
+                return false;
+            }
             let (mut moved, mut busy) = (0, None);
-            {
-                let moving = self.events.moving(epoch);
-                if moving.is_none() || !self.is_guarded(base + wanted.trailing_zeros() as usize * PAGE_SIZE) {
-                    block.unlock();
-                    return false;
+            for (first, count) in runs(wanted) {
+                let at = base + first * PAGE_SIZE;
+                if !self.is_guarded(at) {
+                    continue;
                 }
-                for (first, count) in runs(wanted) {
-                    let (mut at, end) = (first, first + count);
-                    while at < end {
-                        let (source, target) = (base + at * PAGE_SIZE, self.staging.address(slot, at));
-                        // SAFETY: the pages are moved, not lost: their state says staged before the lock is released,
-                        // and the staging page is missing, since the slot was empty.
-                        let progress = unsafe {
-                            self.staging_uffd.move_pages(target, source, (end - at) * PAGE_SIZE, false)
-                        };
-                        let done = progress.done / PAGE_SIZE;
-                        moved |= span(at, done);
-                        at += done;
-                        match progress.stop {
-                            None => {}
-                            Some(Stop::Again) if done > 0 => {}
-                            Some(Stop::Busy) => {
-                                busy.get_or_insert((source, (end - at) * PAGE_SIZE));
-                                at += 1;
-                            }
-                            Some(Stop::Hole | Stop::Again) => at += 1,
-                            Some(_) => {
-                                block.set(STUBBORN);
-                                at = end;
-                            }
-                        }
-                    }
+                let (mut left, shared) = self.move_out(block, slot, base, first, count);
+                // The same question again: had the mapping changed hands meanwhile, its event would be unread still.
+                if left != 0 && !self.is_guarded(at) {
+                    left &= !self.move_back(slot, base, left);
                 }
+                moved |= left;
+                busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
             }
             if moved != 0 {
                 self.staging.arrived(slot, moved);
@@ -347,6 +435,8 @@ impl Pager {
                 block.change(moved, PageState::Kernel, PageState::Staged);
                 block.set_slot(slot);
             }
+            // Only now may events be read: one that discards these pages must find them in the table.
+            drop(moving);
             block.unlock();
             if moved != 0 {
                 self.staging.queue(slot, base);
@@ -354,6 +444,8 @@ impl Pager {
             }
             match busy {
                 // Shared with a forked child, or pinned. Ask the kernel for copies of our own, which can be moved.
+                // That may wait for a fault to be served, so handlers leave it to the workers.
+                Some(_) if role == Role::Handler => return false,
                 Some((start, len)) if !unshared => {
                     sys::memory::unshare(start, len);
                     unshared = true;

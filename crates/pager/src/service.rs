@@ -337,7 +337,18 @@ impl Pager {
             Stop::Invalid | Stop::Busy => self.place_one(at, source, count),
             // Present: the mapping was replaced and what is there now is the program's newer truth. Gone: nobody can
             // see the page any more.
-            Stop::Exists | Stop::Hole => {
+            Stop::Exists => match self.arrived_after_all(at, source, count).trailing_ones() as usize {
+                0 => {
+                    self.uffd.wake(at, PAGE_SIZE);
+                    Placed::Lost
+                }
+                arrived => {
+                    self.uffd.wake(at, arrived * PAGE_SIZE);
+                    self.note_arrival(at, arrived);
+                    Placed::Moved(arrived)
+                }
+            },
+            Stop::Hole => {
                 self.uffd.wake(at, PAGE_SIZE);
                 Placed::Lost
             }

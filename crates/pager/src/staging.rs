@@ -196,6 +196,13 @@ impl Staging {
         Some(slot)
     }
 
+    /// Discards whatever is mapped at pages of a taken slot that hold nothing according to the books.
+    pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
+        let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the house");
+        // SAFETY: the slot was taken and the pages are not among its present ones: nobody needs them.
+        unsafe { memory::discard(at, count * PAGE_SIZE) };
+    }
+
     /// Gives the physical pages of a taken slot back to the system; answers how many.
     pub fn discard(&self, slot: u32) -> usize {
         let present = self.present(slot);

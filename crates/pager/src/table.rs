@@ -103,14 +103,7 @@ impl Block {
 
     /// Whether evicting is unsafe because of a recent event.
     pub fn is_quarantined(&self, now_ms: u32) -> bool {
-        match self.discarded_ms.load(Ordering::Relaxed) {
-            0 => false,
-            then if now_ms.wrapping_sub(then).wrapping_add(1) <= QUARANTINE_MS => true,
-            _ => {
-                self.discarded_ms.store(0, Ordering::Relaxed);
-                false
-            }
-        }
+        is_within_quarantine(&self.discarded_ms, now_ms)
     }
 
     /// The staging slot of the block's staged pages. Stored inverted, so that a zeroed record has none.
@@ -171,9 +164,23 @@ impl Block {
     }
 }
 
+fn is_within_quarantine(discarded_ms: &AtomicU32, now_ms: u32) -> bool {
+    match discarded_ms.load(Ordering::Relaxed) {
+        0 => false,
+        then if now_ms.wrapping_sub(then).wrapping_add(1) <= QUARANTINE_MS => true,
+        then => {
+            // Unless it was renewed this very moment.
+            let _ = discarded_ms.compare_exchange(then, 0, Ordering::Relaxed, Ordering::Relaxed);
+            false
+        }
+    }
+}
+
 /// The table: 128 Ki leaves of 16 Ki blocks.
 pub struct AddressTable {
     leaves: NonNull<AtomicPtr<Block>>,
+    /// When an event last discarded pages in a leaf that did not exist then, as for blocks.
+    discarded_ms: NonNull<AtomicU32>,
 }
 
 // SAFETY: leaves are published with release stores and never freed; blocks have their own locks.
@@ -187,7 +194,34 @@ impl AddressTable {
     /// # Errors
     /// When the house is full.
     pub fn new() -> io::Result<Self> {
-        Ok(AddressTable { leaves: house::take(LEAVES * 8, PAGE_SIZE)?.cast() })
+        let leaves = house::take(LEAVES * 8, PAGE_SIZE)?.cast();
+        Ok(AddressTable { leaves, discarded_ms: house::take(LEAVES * 4, PAGE_SIZE)?.cast() })
+    }
+
+    fn leaf_discarded(&self, address: usize) -> &AtomicU32 {
+        let index = address >> LEAF_BITS;
+        assert!(index < LEAVES, "address beyond the user space");
+        // SAFETY: the array has LEAVES zeroed entries and lives for ever.
+        unsafe { &*self.discarded_ms.as_ptr().add(index) }
+    }
+
+    /// Notes that an event discards `[start, end)` now.
+    pub fn quarantine(&self, start: usize, end: usize, now_ms: u32) {
+        let mut at = start & !(BLOCK_BYTES - 1);
+        while at < end {
+            let leaf_end = (((at >> LEAF_BITS) + 1) << LEAF_BITS).min(end);
+            if self.leaf(at >> LEAF_BITS).load(Ordering::Acquire).is_null() {
+                self.leaf_discarded(at).store(now_ms | 1, Ordering::Relaxed);
+            } else {
+                self.for_each(at, leaf_end, |_, block| block.quarantine(now_ms));
+            }
+            at = leaf_end;
+        }
+    }
+
+    /// Whether evicting from the leaf around `address` is unsafe because of an event from before it existed.
+    pub fn is_leaf_quarantined(&self, address: usize, now_ms: u32) -> bool {
+        is_within_quarantine(self.leaf_discarded(address), now_ms)
     }
 
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
@@ -306,6 +340,14 @@ mod tests {
         assert!(!block.is_quarantined(2100) && !block.is_quarantined(1001), "forgotten once it is over");
         block.quarantine(u32::MAX - 10);
         assert!(block.is_quarantined(100), "the clock may wrap");
+        // A leaf that does not exist yet is remembered as a whole.
+        table.quarantine(0x4000_0000, 0x4001_0000, 1000);
+        assert!(
+            table.is_leaf_quarantined(0x7fff_0000, 1500) && !table.is_leaf_quarantined(0x8000_0000, 1500)
+        );
+        assert!(!table.is_leaf_quarantined(0x7fff_0000, 2100));
+        table.quarantine(0x1000_0000, 0x1001_0000, 5000);
+        assert!(block.is_quarantined(5500) && !table.is_leaf_quarantined(0x1000_0000, 5500));
     }
 
     #[test]

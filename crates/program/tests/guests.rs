@@ -88,6 +88,26 @@ fn giant_reservations_cost_nothing() {
 }
 
 #[test]
+fn huge_pages_are_split_under_their_writer() {
+    survives("huge", &[]);
+}
+
+#[test]
+fn locked_and_keyed_memory_and_the_heap_by_brk() {
+    survives("locked", &[]);
+}
+
+#[test]
+fn signal_stacks_and_thread_stacks_in_managed_memory() {
+    survives("stacks", &[]);
+}
+
+#[test]
+fn mappings_that_come_and_go_under_two_threads() {
+    survives("churn", &[]);
+}
+
+#[test]
 fn own_handlers_for_segv_and_bus_still_work() {
     let Some((status, said, _)) = guest("segv", "40M", &[]) else { return };
     assert_eq!(status, Some(42), "{said}");

@@ -93,6 +93,17 @@ impl Pagemap {
         self.scan_file(start, end, runs)
     }
 
+    /// Which of the first `count` pages from `start` are mapped, the shared zero page included; at most 64.
+    pub fn mapped(&self, start: usize, count: usize) -> u64 {
+        let mut entries = [0u64; 64];
+        let bytes = count.min(entries.len()) * 8;
+        let offset = (start / PAGE_SIZE * 8) as libc::off_t;
+        // SAFETY: `entries` has room for `bytes`.
+        unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
+        // Bit 63 is present, bit 62 swapped (also: being migrated).
+        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(entry >> 62 != 0) << index)
+    }
+
     fn scan_ioctl(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), i32> {
         let mut argument = ScanArgument {
             size: std::mem::size_of::<ScanArgument>() as u64,
@@ -170,6 +181,8 @@ mod tests {
         assert_eq!(walked, base + 64 * PAGE_SIZE);
         let (count, walked) = map.present(base, base + 64 * PAGE_SIZE, &mut runs[..1]);
         assert!(count == 1 && walked <= base + 20 * PAGE_SIZE);
+        assert_eq!(map.mapped(base, 64), 0x8000_0000_0010_0038);
+        assert_eq!(map.mapped(base + 3 * PAGE_SIZE, 2), 3);
     }
 
     #[test]

@@ -277,6 +277,118 @@ static void mode_random(size_t pages) { // does not compress
     for (size_t i = 0; i < pages * 512; i++) bad += words[i] != random_word();
 }
 
+// Huge pages, mapped, filled byte by byte, checked and unmapped again and again: each is split while it is written to.
+static void mode_huge(size_t pages) {
+    for (int round = 0; round < 24; round++) {
+        char *at = map_pages(pages);
+        madvise(at, pages * PAGE, MADV_HUGEPAGE);
+        for (size_t i = 0; i < pages * PAGE; i += 64) {
+            for (int byte = 0; byte < 64; byte++) *(volatile char *)(at + i + byte) = (char)(i / 64 + byte * 3 + round);
+        }
+        for (size_t i = 0; i < pages * PAGE; i += 64) {
+            for (int byte = 0; byte < 64; byte++) bad += at[i + byte] != (char)(i / 64 + byte * 3 + round);
+        }
+        munmap(at, pages * PAGE);
+    }
+}
+
+// Memory locked by the program stays where it is; memory under a protection key keeps its bytes and its key.
+static void mode_locked(size_t pages) {
+    char *locked = map_pages(1024), *at = map_pages(pages);
+    fill(locked, 1024, 21);
+    int is_locked = mlock(locked, 1024 * PAGE) == 0;
+    int key = pkey_alloc(0, 0);
+    char *keyed = map_pages(1024);
+    fill(keyed, 1024, 22);
+    if (key >= 0 && pkey_mprotect(keyed, 1024 * PAGE, PROT_READ | PROT_WRITE, key) != 0) abort();
+    fill(at, pages, 23);
+    check(at, pages, 23);
+    unsigned char resident[1024];
+    if (is_locked && mincore(locked, 1024 * PAGE, resident) == 0) {
+        for (int i = 0; i < 1024; i++) bad += !(resident[i] & 1);
+    }
+    check(locked, 1024, 21);
+    if (key >= 0) pkey_set(key, PKEY_DISABLE_WRITE);
+    check(keyed, 1024, 22);
+    if (key >= 0) pkey_set(key, 0);
+    fill(keyed, 1024, 24);
+    check(at, pages, 23);
+    check(keyed, 1024, 24);
+    // The heap grows and shrinks by brk too.
+    char *heap = sbrk(4096 * PAGE);
+    if (heap == (char *)-1) abort();
+    fill(heap, 4096, 25);
+    check(at, pages, 23);
+    check(heap, 4096, 25);
+    if (sbrk(-2048 * (long)PAGE) == (void *)-1 || sbrk(2048 * PAGE) == (void *)-1) abort();
+    for (size_t i = 2048; i < 4096; i++) check_zero((uint64_t *)(heap + i * PAGE));
+    check(heap, 2048, 25);
+}
+
+// Signals arrive on an alternate stack in memory that may be gone, while threads come and go on stacks that may be, too.
+static volatile sig_atomic_t signals_seen;
+static void on_alarm(int number) {
+    volatile char deep[8192];
+    for (size_t i = 0; i < sizeof deep; i += 64) deep[i] = (char)number;
+    signals_seen++;
+}
+static void *short_thread(void *argument) {
+    volatile char deep[65536];
+    size_t sum = 0;
+    for (size_t i = 0; i < sizeof deep; i += 512) deep[i] = (char)i;
+    for (size_t i = 0; i < sizeof deep; i += 512) sum += deep[i] != (char)i;
+    return (void *)(sum + (argument == 0));
+}
+static void mode_stacks(size_t pages) {
+    char *stack = map_pages(32), *at = map_pages(pages);
+    stack_t alternate = {.ss_sp = stack, .ss_size = 32 * PAGE};
+    if (sigaltstack(&alternate, 0) != 0) abort();
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_ONSTACK | SA_RESTART};
+    sigaction(SIGALRM, &action, 0);
+    for (int round = 0; round < 20; round++) {
+        fill(at, pages, 26 + round);
+        raise(SIGALRM);
+        pthread_t thread;
+        void *sum;
+        if (pthread_create(&thread, 0, short_thread, at) != 0 || pthread_join(thread, &sum) != 0) abort();
+        bad += (size_t)sum;
+        check(at, pages, 26 + round);
+    }
+    bad += signals_seen != 20;
+}
+
+// Many small mappings that appear, are half unmapped, and are mapped again by one thread while another is at work.
+static void *churn(void *argument) {
+    for (int round = 0; round < 40; round++) {
+        char *parts[64];
+        for (int i = 0; i < 64; i++) {
+            parts[i] = map_pages(64);
+            fill(parts[i], 64, 50 + i + round);
+        }
+        for (int i = 0; i < 64; i++) {
+            check(parts[i], 64, 50 + i + round);
+            munmap(parts[i] + 16 * PAGE, 24 * PAGE);
+        }
+        for (int i = 0; i < 64; i++) {
+            check(parts[i], 16, 50 + i + round);
+            munmap(parts[i], 16 * PAGE);
+            munmap(parts[i] + 40 * PAGE, 24 * PAGE);
+        }
+    }
+    return argument;
+}
+static void mode_churn(size_t pages) {
+    pthread_t threads[2];
+    char *at = map_pages(pages);
+    fill(at, pages, 49);
+    for (int i = 0; i < 2; i++) {
+        if (pthread_create(&threads[i], 0, churn, 0) != 0) abort();
+    }
+    for (int round = 0; round < 10; round++) check(at, pages, 49);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    check(at, pages, 49);
+}
+
 int main(int count, char **arguments) {
     if (count != 3) return 2;
     size_t pages = strtoul(arguments[2], 0, 10) << 8; // MiB to pages
@@ -287,6 +399,7 @@ int main(int count, char **arguments) {
         {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
+        {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(modes[i].name, arguments[1]) == 0) {
