@@ -3,19 +3,29 @@
 //! - [`Tree`] is sysfs, or something that answers like it: [`Files`] is a directory (`/sys`, a copy of one, a test's
 //!   own), [`Model`] is memory that follows the kernel's rules.
 //! - [`discover`] reads all devices with their groups, engines and queues.
+//! - [`Configuration`] is what can be set; [`plan`] lists the writes that get there, [`apply`] does them and takes
+//!   them back when one fails.
 
+mod apply;
 mod attribute;
 mod capabilities;
+mod configuration;
 mod device;
 mod discovery;
 mod model;
+mod plan;
 mod status;
 mod tree;
 
+pub use apply::{apply, ApplyError, Undo};
 pub use capabilities::Capabilities;
-pub use device::{Device, Engine, Group, Queue, QueueType, State};
+pub use configuration::{
+    choose, Choice, Configuration, Driver, EngineSettings, GroupSettings, Layout, LayoutError, QueueSettings,
+};
+pub use device::{Device, Engine, Group, Queue, QueueType, State, UnknownWord};
 pub use discovery::{discover, Discovery, Problem};
 pub use model::{Image, Model};
+pub use plan::{plan, Effect, Write};
 pub use status::command_status;
 pub use tree::{Files, Tree};
 

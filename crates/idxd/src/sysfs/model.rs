@@ -431,7 +431,7 @@ impl Content {
                 let capable =
                     super::attribute::number(self.attribute(&device, "gen_cap")).unwrap_or(0) & 1 != 0;
                 let prs_off = self.attribute(queue, "prs_disable") == "1";
-                check(value == "0" || capable && !prs_off, libc::EOPNOTSUPP)?;
+                check(capable && (value == "0" || !prs_off), libc::EOPNOTSUPP)?;
             }
             "prs_disable" | "ats_disable" => flag()?,
             "max_transfer_size" => {
@@ -452,6 +452,7 @@ impl Content {
         if let Some(rest) = path.strip_prefix(DRIVERS) {
             let (driver, file) =
                 rest.trim_start_matches('/').split_once('/').ok_or_else(|| error(libc::EISDIR))?;
+            check(self.files.contains_key(&format!("{DRIVERS}/{driver}/bind")), libc::ENOENT)?;
             return match file {
                 "bind" if driver == "idxd" => self.bind_device(value),
                 "bind" => self.bind_queue(value, driver),

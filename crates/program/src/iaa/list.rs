@@ -1,7 +1,7 @@
 //! `uzswap iaa list`.
 
 use anyhow::Result;
-use idxd::sysfs::{command_status, Device, Queue, QueueMode, QueueType, State};
+use idxd::sysfs::{command_status, Device, Discovery, Queue, QueueMode, QueueType, State};
 use idxd::DeviceFile;
 use serde_json::{json, Value};
 
@@ -27,23 +27,34 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let found = machine.discover();
-    let shown = |queue: &&Queue| arguments.all || queue.state == State::Enabled || queue.size > 0;
     if arguments.place.json {
-        let devices: Vec<Value> = found
-            .devices
-            .iter()
-            .map(|device| {
-                let queues: Vec<&Queue> = device.queues.iter().filter(shown).collect();
-                device_json(&machine, device, &queues)
-            })
-            .collect();
-        println!("{}", serde_json::to_string_pretty(&devices)?);
-        return Ok(());
-    }
-    if found.devices.is_empty() {
+        println!("{}", serde_json::to_string_pretty(&devices_json(&machine, &found, arguments.all))?);
+    } else if found.devices.is_empty() {
         println!("{}", machine.no_device(&found));
-        return Ok(());
+    } else {
+        show(&machine, &found, arguments.all);
     }
+    Ok(())
+}
+
+fn is_shown(queue: &Queue, all: bool) -> bool {
+    all || queue.state == State::Enabled || queue.size > 0
+}
+
+/// Everything as JSON; `all`: also queues that are not configured.
+pub fn devices_json(machine: &Machine, found: &Discovery, all: bool) -> Vec<Value> {
+    found
+        .devices
+        .iter()
+        .map(|device| {
+            let queues: Vec<&Queue> = device.queues.iter().filter(|queue| is_shown(queue, all)).collect();
+            device_json(machine, device, &queues)
+        })
+        .collect()
+}
+
+/// Prints tables for people.
+pub fn show(machine: &Machine, found: &Discovery, all: bool) {
     if machine.emulated.is_some() {
         println!("Emulated: none of this is on this machine.\n");
     }
@@ -52,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "QUEUE", "STATE", "TYPE", "MODE", "SIZE", "GROUP", "ENGINES", "PRIORITY", "NAME", "CLIENTS", "WHO",
     ]);
     for device in &found.devices {
-        for queue in device.queues.iter().filter(shown) {
+        for queue in device.queues.iter().filter(|queue| is_shown(queue, all)) {
             queues.row([
                 queue.name.clone(),
                 queue.state.to_string(),
@@ -64,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 queue.priority.to_string(),
                 queue.label.clone(),
                 queue.clients.to_string(),
-                who(&machine, queue),
+                who(machine, queue),
             ]);
         }
     }
@@ -78,7 +89,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             println!("\n{}: {remark}", device.name);
         }
     }
-    Ok(())
 }
 
 fn devices_table(devices: &[Device]) -> Table {
@@ -118,7 +128,7 @@ fn devices_table(devices: &[Device]) -> Table {
 
 fn mode(queue: &Queue) -> String {
     match queue.mode {
-        QueueMode::Shared if queue.threshold != queue.size => {
+        QueueMode::Shared if queue.size > 0 && queue.threshold != queue.size => {
             format!("shared, threshold {}", queue.threshold)
         }
         mode => mode.to_string(),

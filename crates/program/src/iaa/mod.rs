@@ -1,8 +1,10 @@
 //! `uzswap iaa`: Intel's In-Memory Analytics Accelerators, found, configured, tested.
 
+mod configure;
 mod list;
 mod names;
 mod place;
+mod profile;
 mod table;
 
 use anyhow::Result;
@@ -19,6 +21,9 @@ use anyhow::Result;
 docs/iaa.md has the whole way from the BIOS on.")]
 pub enum Iaa {
     List(list::Arguments),
+    Configure(configure::Arguments),
+    Load(configure::LoadArguments),
+    Save(configure::SaveArguments),
 }
 
 impl Iaa {
@@ -29,6 +34,9 @@ impl Iaa {
     pub fn run(&self) -> Result<()> {
         match self {
             Iaa::List(arguments) => list::run(arguments),
+            Iaa::Configure(arguments) => configure::run(arguments),
+            Iaa::Load(arguments) => configure::load(arguments),
+            Iaa::Save(arguments) => configure::save(arguments),
         }
     }
 }

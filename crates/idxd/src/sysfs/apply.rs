@@ -1,0 +1,236 @@
+//! Doing what a plan says, and taking it back when a write fails.
+
+use std::fmt;
+use std::io;
+
+use super::configuration::Driver;
+use super::discovery::{DEVICES, DRIVERS};
+use super::plan::{is_as_wanted, settings, start, stop};
+use super::{
+    command_status, discover, plan, Configuration, Device, Discovery, Effect, QueueType, State, Tree, Write,
+};
+
+/// What became of taking back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undo {
+    /// Nothing had been changed.
+    NotNeeded,
+    /// All is as it was.
+    Done,
+    /// Not all is as it was: what failed.
+    Failed(Vec<String>),
+}
+
+/// A write that failed.
+#[derive(Debug)]
+pub struct ApplyError {
+    /// The attribute.
+    pub path: String,
+    /// What was written.
+    pub value: String,
+    /// With what it failed: the system's error, or a state that did not come about.
+    pub cause: String,
+    /// The device's explanation and the fix, if there are any.
+    pub fix: Option<String>,
+    /// What became of all before it.
+    pub undo: Undo,
+}
+
+impl std::error::Error for ApplyError {}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write {:?} to {}: {}", self.value, self.path, self.cause)?;
+        if let Some(fix) = &self.fix {
+            write!(f, "; {fix}")?;
+        }
+        match &self.undo {
+            Undo::NotNeeded => write!(f, ". Nothing was changed"),
+            Undo::Done => write!(f, ". Everything was put back as it was"),
+            Undo::Failed(problems) => {
+                write!(
+                    f,
+                    ". Not everything could be put back: {}; `uzswap iaa list` shows what is",
+                    problems.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// Brings devices into the wanted configurations. `each` sees every write before it is done.
+///
+/// # Errors
+/// The first write that failed; everything before it has been taken back, as far as that worked.
+pub fn apply(
+    tree: &dyn Tree,
+    before: &Discovery,
+    wanted: &[Configuration],
+    driver: &Driver,
+    each: &mut dyn FnMut(&Write),
+) -> Result<(), ApplyError> {
+    let devices: Vec<&Device> = before
+        .devices
+        .iter()
+        .filter(|device| wanted.iter().any(|wanted| wanted.device == device.name))
+        .collect();
+    let driver_before = Driver {
+        attributes: driver
+            .attributes
+            .iter()
+            .filter_map(|(name, _)| {
+                Some((name.clone(), tree.read(&format!("{DRIVERS}/crypto/{name}")).ok()?))
+            })
+            .collect(),
+    };
+    for (index, write) in plan(&devices, wanted, driver).iter().enumerate() {
+        each(write);
+        if let Err((cause, fix)) = perform(tree, write) {
+            // A bind that failed may still have done half of its work.
+            let undo = if index == 0 && write.effect == Effect::Set {
+                Undo::NotNeeded
+            } else {
+                take_back(tree, &devices, &driver_before)
+            };
+            return Err(ApplyError {
+                path: tree.shown(&write.path),
+                value: write.value.clone(),
+                cause,
+                fix,
+                undo,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Writes, and looks whether what was to come about did.
+fn perform(tree: &dyn Tree, write: &Write) -> Result<(), (String, Option<String>)> {
+    if let Err(error) = tree.write(&write.path, &write.value) {
+        let fix = match write.effect {
+            Effect::Enable => refusal(tree, &write.device).or_else(|| advice(&error, write)),
+            _ => advice(&error, write),
+        };
+        return Err((error.to_string(), fix));
+    }
+    let wanted = match write.effect {
+        Effect::Set => return Ok(()),
+        Effect::Disable => "disabled",
+        Effect::Enable => "enabled",
+    };
+    let state =
+        tree.read(&format!("{DEVICES}/{}/state", write.value)).unwrap_or_else(|error| error.to_string());
+    if state.trim() == wanted {
+        Ok(())
+    } else {
+        Err((
+            format!("it was taken, but the state is {:?}, not {wanted}", state.trim()),
+            refusal(tree, &write.device),
+        ))
+    }
+}
+
+/// What the device says about its last command.
+fn refusal(tree: &dyn Tree, device: &str) -> Option<String> {
+    let text = tree.read(&format!("{DEVICES}/{device}/cmd_status")).ok()?;
+    let code = super::attribute::number(text.trim())? as u32;
+    let (meaning, fix) = command_status(code)?;
+    Some(format!("{device} says {code:#x}, {meaning}: {fix}"))
+}
+
+/// What to do about an error number.
+fn advice(error: &io::Error, write: &Write) -> Option<String> {
+    let is_driver = write.path.starts_with(DRIVERS);
+    let advice = match error.raw_os_error()? {
+        libc::EACCES => "only root may configure devices: use sudo",
+        libc::EROFS => "sysfs is read-only here, as in most containers: configure on the host",
+        libc::EPERM => "the kernel allows it to root only, while queue and device are disabled, on a configurable device",
+        libc::ENOENT if write.effect == Effect::Enable => "the driver is not loaded: modprobe idxd, or for queues of \
+                                                           type kernel modprobe iaa_crypto",
+        libc::ENOENT => "this kernel does not have the attribute",
+        libc::EBUSY if write.effect == Effect::Set && is_driver => {
+            "the driver's attributes can be set only while no queue is bound to it: configure all devices that have \
+             queues of type kernel together"
+        }
+        libc::EBUSY => "somebody uses it: stop the programs that have its queues open (`uzswap iaa list` counts them)",
+        libc::EINVAL => "the kernel does not take the value",
+        libc::EOPNOTSUPP => "the device or the kernel cannot do it",
+        libc::ENODEV | libc::ENXIO => "the device does not answer to it; the kernel's log (dmesg) may say why",
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+/// Puts devices back as they were.
+fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
+    let mut problems = Vec::new();
+    let mut changed = false;
+    let mut run = |writes: Vec<Write>| {
+        for write in writes {
+            changed = true;
+            if let Err((cause, _)) = perform(tree, &write) {
+                problems.push(format!("{}: {cause}", tree.shown(&write.path)));
+            }
+        }
+    };
+    let now = discover(tree);
+    let present = |name: &str| now.device(name);
+    let driver_changed = driver
+        .attributes
+        .iter()
+        .any(|(name, value)| tree.read(&format!("{DRIVERS}/crypto/{name}")).ok().as_ref() != Some(value));
+    // What has other attributes than before has to be disabled to set them.
+    for device in before {
+        let Some(present) = present(&device.name) else { continue };
+        if driver_changed || !is_configured_as(present, device) {
+            run(stop(present));
+        }
+    }
+    for (name, value) in &driver.attributes {
+        let path = format!("{DRIVERS}/crypto/{name}");
+        if tree.read(&path).ok().as_ref() != Some(value) {
+            let device = before.first().map_or_else(String::new, |device| device.name.clone());
+            run(vec![Write { path, value: value.clone(), effect: Effect::Set, device }]);
+        }
+    }
+    let now = discover(tree);
+    for device in before {
+        let Some(present) = now.device(&device.name) else { continue };
+        let wanted = Configuration::of(device);
+        if !is_configured_as(present, device) {
+            run(settings(present, &wanted, false));
+        }
+        let up = |name: &str| {
+            let queues = present.queues.iter().map(|queue| (&queue.name, queue.state));
+            let mut all = queues.chain([(&present.name, present.state)]);
+            all.any(|(there, state)| there == name && state == State::Enabled)
+        };
+        run(start(&wanted, device.number, &up));
+    }
+    for device in before {
+        let status = format!("{DEVICES}/{}/cmd_status", device.name);
+        if device.command_status == 0 && refusal(tree, &device.name).is_some() {
+            // Any write clears it. The failure has been read; leaving it would mislead.
+            let _ = tree.write(&status, "0");
+        }
+    }
+    match (problems.is_empty(), changed) {
+        (true, false) => Undo::NotNeeded,
+        (true, true) => Undo::Done,
+        (false, _) => Undo::Failed(problems),
+    }
+}
+
+/// Whether the attributes are those of before, leaving aside what is enabled.
+fn is_configured_as(present: &Device, before: &Device) -> bool {
+    let wanted = Configuration::of(before);
+    let engines =
+        present.engines.iter().zip(&before.engines).all(|(present, before)| present.group == before.group);
+    let groups = present.groups == before.groups && present.event_log_size == before.event_log_size;
+    let queues =
+        present.queues.iter().all(|queue| match wanted.queues.iter().find(|it| it.number == queue.number) {
+            Some(wanted) => is_as_wanted(queue, wanted),
+            None => queue.size == 0 && queue.kind == QueueType::None && queue.group.is_none(),
+        });
+    engines && groups && queues
+}

@@ -1,0 +1,392 @@
+//! What can be set on devices, and the layouts that people ask for.
+
+use std::collections::BTreeMap;
+
+use super::{Device, Queue, QueueMode, QueueType, State};
+
+/// Everything that can be set on one device. What is not named is not used: engines without a group, queues without
+/// entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// `iax1`.
+    pub device: String,
+    /// Whether the device is to work.
+    pub enable: bool,
+    /// Entries of the event log, if it is to be set.
+    pub event_log_size: Option<u32>,
+    /// Settings of groups.
+    pub groups: Vec<GroupSettings>,
+    /// The engines in use, with their groups.
+    pub engines: Vec<EngineSettings>,
+    /// The queues in use.
+    pub queues: Vec<QueueSettings>,
+}
+
+/// An engine in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// The engine's number within the device.
+    pub number: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+/// Settings of a group. What is `None` is left as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupSettings {
+    /// The group's number within the device.
+    pub number: u32,
+    /// Traffic class of address 1.
+    pub traffic_class_a: Option<u32>,
+    /// Traffic class of address 2.
+    pub traffic_class_b: Option<u32>,
+    /// Limit of descriptors in progress: 0 to 3 for all, half, a quarter, an eighth.
+    pub descriptor_progress_limit: Option<u32>,
+    /// The same for batches.
+    pub batch_progress_limit: Option<u32>,
+}
+
+/// Settings of a queue. What is `None` is left as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// The queue's number within the device.
+    pub number: u32,
+    /// Whether the queue is to work.
+    pub enable: bool,
+    /// One opener or many.
+    pub mode: QueueMode,
+    /// Entries.
+    pub size: u32,
+    /// Its group; without one it cannot be enabled.
+    pub group: Option<u32>,
+    /// 1 to 15.
+    pub priority: u32,
+    /// 1 to size for a shared queue, 0 for a dedicated one.
+    pub threshold: u32,
+    /// For programs or for the kernel.
+    pub kind: QueueType,
+    /// Its name, not empty.
+    pub label: String,
+    /// The driver that is to bind it.
+    pub driver: String,
+    /// Jobs may ask to wait for page faults.
+    pub block_on_fault: bool,
+    /// Page requests are off.
+    pub prs_disable: Option<bool>,
+    /// Address translation services are off.
+    pub ats_disable: Option<bool>,
+    /// Largest transfer in bytes.
+    pub transfer_max: Option<u64>,
+    /// Operations that it allows (generation 2).
+    pub operations: Option<String>,
+    /// How often the kernel tries to submit.
+    pub enqcmds_retries: Option<u32>,
+}
+
+impl Configuration {
+    /// The present configuration of a device.
+    pub fn of(device: &Device) -> Self {
+        let is_used =
+            |queue: &&Queue| queue.size > 0 || queue.kind != QueueType::None || queue.group.is_some();
+        let queues = device.queues.iter().filter(is_used);
+        Configuration {
+            device: device.name.clone(),
+            enable: device.state == State::Enabled,
+            event_log_size: device.event_log_size,
+            groups: device
+                .groups
+                .iter()
+                .map(|group| GroupSettings {
+                    number: group.number,
+                    traffic_class_a: group.traffic_class_a,
+                    traffic_class_b: group.traffic_class_b,
+                    descriptor_progress_limit: group.descriptor_progress_limit,
+                    batch_progress_limit: group.batch_progress_limit,
+                })
+                .collect(),
+            engines: device
+                .engines
+                .iter()
+                .filter_map(|engine| Some(EngineSettings { number: engine.number, group: engine.group? }))
+                .collect(),
+            queues: queues
+                .map(|queue| QueueSettings {
+                    number: queue.number,
+                    enable: queue.state == State::Enabled,
+                    mode: queue.mode,
+                    size: queue.size,
+                    group: queue.group,
+                    priority: queue.priority,
+                    threshold: queue.threshold,
+                    kind: queue.kind,
+                    label: queue.label.clone(),
+                    driver: queue.driver_name().to_owned(),
+                    block_on_fault: queue.block_on_fault,
+                    prs_disable: queue.prs_disable,
+                    ats_disable: queue.ats_disable,
+                    transfer_max: Some(queue.transfer_max),
+                    operations: queue.operations.clone(),
+                    enqcmds_retries: queue.enqcmds_retries,
+                })
+                .collect(),
+        }
+    }
+
+    /// What makes it impossible on `device`, before anything is written.
+    ///
+    /// # Errors
+    /// What is wrong, and the fix.
+    pub fn check(&self, device: &Device) -> Result<(), LayoutError> {
+        let wrong = |reason: String| LayoutError::Impossible { device: self.device.clone(), reason };
+        if !device.configurable {
+            return Err(LayoutError::NotConfigurable { device: self.device.clone() });
+        }
+        for queue in &self.queues {
+            let name = format!("wq{}.{}", device.number, queue.number);
+            if !device.queues.iter().any(|there| there.number == queue.number) {
+                return Err(wrong(format!("there is no {name}; it has {} queues", device.queues.len())));
+            }
+            let needs_sva = queue.mode == QueueMode::Shared || queue.kind == QueueType::User;
+            if queue.enable && needs_sva && !device.pasid_enabled {
+                return Err(LayoutError::NoSharedAddresses { device: self.device.clone() });
+            }
+            if queue.mode == QueueMode::Shared && !(1..=queue.size).contains(&queue.threshold) && queue.enable
+            {
+                let threshold = queue.threshold;
+                return Err(wrong(format!(
+                    "{name} has threshold {threshold}, not 1 to its size {}",
+                    queue.size
+                )));
+            }
+            if queue.group.is_some_and(|group| group >= device.groups_max) {
+                return Err(wrong(format!(
+                    "{name} wants a group above {}",
+                    device.groups_max.saturating_sub(1)
+                )));
+            }
+            if queue.enable && (queue.priority == 0 || queue.priority > 15) {
+                return Err(wrong(format!("{name} has priority {}, not 1 to 15", queue.priority)));
+            }
+            if queue.enable && queue.label.is_empty() {
+                return Err(wrong(format!("{name} has no name")));
+            }
+            if queue.block_on_fault && !device.capabilities.block_on_fault() {
+                return Err(wrong(format!("{name} wants block_on_fault, which the device does not have")));
+            }
+            let engines = self.engines.iter().filter(|engine| Some(engine.group) == queue.group).count();
+            if queue.enable && engines == 0 {
+                return Err(wrong(format!("{name} is in a group without engines")));
+            }
+        }
+        let entries: u64 = self.queues.iter().map(|queue| u64::from(queue.size)).sum();
+        if entries > u64::from(device.entries_max) {
+            let most = device.entries_max;
+            return Err(wrong(format!("the queues have {entries} entries together, more than its {most}")));
+        }
+        match self
+            .engines
+            .iter()
+            .find(|engine| !device.engines.iter().any(|there| there.number == engine.number))
+        {
+            Some(engine) => Err(wrong(format!("there is no engine {}", engine.number))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which devices a layout is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// So many of each package, the first ones.
+    PerPackage(u32),
+    /// Those named.
+    Named(Vec<String>),
+    /// All.
+    All,
+}
+
+/// The kernel driver whose attributes are set together with queues of type kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Attributes in `/sys/bus/dsa/drivers/crypto` with their values.
+    pub attributes: Vec<(String, String)>,
+}
+
+/// The same layout for several devices: what a setup script does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Queues of each device, 1 to 8. They share the entries evenly.
+    pub queues: u32,
+    /// EngineSettings of each device, all in group 0; 0 for all there are.
+    pub engines: u32,
+    /// One opener or many.
+    pub mode: QueueMode,
+    /// For programs or for the kernel.
+    pub kind: QueueType,
+    /// Name of every queue.
+    pub label: String,
+    /// 1 to 15.
+    pub priority: u32,
+    /// 1 to size for shared queues; 0 for the size.
+    pub threshold: u32,
+    /// Jobs may wait for page faults; `None` for where the device can.
+    pub block_on_fault: Option<bool>,
+    /// Largest transfer in bytes; `None` for the kernel's default.
+    pub transfer_max: Option<u64>,
+}
+
+/// Why a layout cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// No device by that name.
+    #[error("there is no device {name}; there are {known}")]
+    NoSuchDevice {
+        /// The name asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// Fewer devices than asked for.
+    #[error("socket {package} has {found} devices, {wanted} are wanted; `uzswap iaa list` shows them")]
+    TooFew {
+        /// The package.
+        package: String,
+        /// Devices of it.
+        found: usize,
+        /// Devices wanted.
+        wanted: u32,
+    },
+    /// Numbers out of range.
+    #[error("{device}: {reason}")]
+    Impossible {
+        /// The device.
+        device: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The device's configuration is fixed.
+    #[error(
+        "{device} cannot be configured by software: its configuration was fixed by the host or the firmware; use its \
+         queues as they are (`uzswap iaa list`)"
+    )]
+    NotConfigurable {
+        /// The device.
+        device: String,
+    },
+    /// No SVA.
+    #[error(
+        "{device} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared queues \
+         need: enable VT-d in the BIOS and boot with intel_iommu=on,sm_on (some machines also need no5lvl), on a \
+         kernel with CONFIG_INTEL_IDXD_SVM; or use --type kernel --mode dedicated"
+    )]
+    NoSharedAddresses {
+        /// The device.
+        device: String,
+    },
+}
+
+/// Chooses devices.
+///
+/// # Errors
+/// When there are not as many, or one is not there.
+pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Device>, LayoutError> {
+    match choice {
+        Choice::All => Ok(devices.iter().collect()),
+        Choice::Named(names) => {
+            let mut chosen: Vec<&Device> = Vec::new();
+            for name in names {
+                let found = devices.iter().find(|device| device.name == *name).ok_or_else(|| {
+                    let known: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+                    LayoutError::NoSuchDevice { name: name.clone(), known: known.join(", ") }
+                })?;
+                if !chosen.iter().any(|other| other.name == found.name) {
+                    chosen.push(found);
+                }
+            }
+            Ok(chosen)
+        }
+        Choice::PerPackage(wanted) => {
+            let mut packages: BTreeMap<Option<u32>, Vec<&Device>> = BTreeMap::new();
+            for device in devices {
+                packages.entry(device.package.or(device.numa_node)).or_default().push(device);
+            }
+            let mut chosen: Vec<&Device> = Vec::new();
+            for (package, devices) in packages {
+                if devices.len() < *wanted as usize {
+                    let package =
+                        package.map_or_else(|| "of unknown number".to_owned(), |number| number.to_string());
+                    return Err(LayoutError::TooFew { package, found: devices.len(), wanted: *wanted });
+                }
+                chosen.extend_from_slice(&devices[..*wanted as usize]);
+            }
+            chosen.sort_by_key(|device| device.number);
+            Ok(chosen)
+        }
+    }
+}
+
+impl Layout {
+    /// The layout for one device.
+    ///
+    /// # Errors
+    /// When it does not fit the device.
+    pub fn on(&self, device: &Device) -> Result<Configuration, LayoutError> {
+        let wrong = |reason: String| LayoutError::Impossible { device: device.name.clone(), reason };
+        let queues_max = device.queues_max.min(device.queues.len() as u32);
+        if !(1..=queues_max).contains(&self.queues) {
+            return Err(wrong(format!("{} queues are wanted, it has 1 to {queues_max}", self.queues)));
+        }
+        let engines_max = device.engines.len() as u32;
+        if self.engines > engines_max || engines_max == 0 {
+            return Err(wrong(format!("{} engines are wanted, it has {engines_max}", self.engines)));
+        }
+        let size = device.entries_max / self.queues;
+        if self.threshold > size {
+            return Err(wrong(format!(
+                "threshold {} is above the size {size} of each queue",
+                self.threshold
+            )));
+        }
+        let shared = self.mode == QueueMode::Shared;
+        let used = if self.engines == 0 { engines_max } else { self.engines } as usize;
+        let driver = if self.kind == QueueType::Kernel { "crypto" } else { "user" };
+        let block_on_fault = self.block_on_fault.unwrap_or(device.capabilities.block_on_fault());
+        let configuration = Configuration {
+            device: device.name.clone(),
+            enable: true,
+            event_log_size: None,
+            groups: Vec::new(),
+            engines: device.engines[..used]
+                .iter()
+                .map(|engine| EngineSettings { number: engine.number, group: 0 })
+                .collect(),
+            queues: device.queues[..self.queues as usize]
+                .iter()
+                .map(|queue| QueueSettings {
+                    number: queue.number,
+                    enable: true,
+                    mode: self.mode,
+                    size,
+                    group: Some(0),
+                    priority: self.priority,
+                    threshold: match (shared, self.threshold) {
+                        (false, _) => 0,
+                        (true, 0) => size,
+                        (true, threshold) => threshold,
+                    },
+                    kind: self.kind,
+                    label: self.label.clone(),
+                    driver: driver.to_owned(),
+                    block_on_fault,
+                    prs_disable: None,
+                    ats_disable: None,
+                    transfer_max: self.transfer_max,
+                    operations: None,
+                    enqcmds_retries: None,
+                })
+                .collect(),
+        };
+        configuration.check(device)?;
+        Ok(configuration)
+    }
+}

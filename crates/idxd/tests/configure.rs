@@ -1,0 +1,322 @@
+//! Configuring devices: what is written, and that a failure at any write leaves everything as it was.
+
+use idxd::sysfs::{
+    apply, choose, discover, plan, ApplyError, Choice, Configuration, Device, Driver, Effect, Layout,
+    LayoutError, Model, QueueMode, QueueType, State, Tree, Undo,
+};
+
+fn layout() -> Layout {
+    Layout {
+        queues: 2,
+        engines: 0,
+        mode: QueueMode::Shared,
+        kind: QueueType::User,
+        label: "uzswap".to_owned(),
+        priority: 10,
+        threshold: 0,
+        block_on_fault: None,
+        transfer_max: None,
+    }
+}
+
+fn kernel_layout() -> Layout {
+    Layout { mode: QueueMode::Dedicated, kind: QueueType::Kernel, label: "iaa_crypto".to_owned(), ..layout() }
+}
+
+fn driver() -> Driver {
+    let attribute = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    Driver { attributes: vec![attribute("sync_mode", "sync"), attribute("verify_compress", "1")] }
+}
+
+fn configurations(model: &Model, choice: &Choice, layout: &Layout) -> Vec<Configuration> {
+    let found = discover(model);
+    choose(&found.devices, choice).unwrap().iter().map(|device| layout.on(device).unwrap()).collect()
+}
+
+fn configure(model: &Model, layout: &Layout, driver: &Driver) -> Result<usize, ApplyError> {
+    let wanted = configurations(model, &Choice::All, layout);
+    let mut writes = 0;
+    apply(model, &discover(model), &wanted, driver, &mut |_| writes += 1)?;
+    Ok(writes)
+}
+
+/// Devices without what a queue that is not used may keep of an earlier use: nothing of it has an effect.
+fn devices(model: &Model) -> Vec<Device> {
+    let mut devices = discover(model).devices;
+    for queue in devices.iter_mut().flat_map(|device| &mut device.queues) {
+        queue.driver = (queue.kind != QueueType::None).then(|| queue.driver_name().to_owned());
+    }
+    devices
+}
+
+#[test]
+fn a_fresh_machine_gets_shared_queues_for_programs() {
+    let model = Model::unconfigured(&"sockets=2,devices=2,block_on_fault=1".parse().unwrap());
+    configure(&model, &layout(), &Driver::default()).unwrap();
+    let found = discover(&model);
+    assert_eq!(found.problems, []);
+    assert_eq!(found.program_queues().count(), 8);
+    for device in &found.devices {
+        assert_eq!((device.state, device.engines_in(0)), (State::Enabled, 8));
+        for queue in &device.queues[..2] {
+            assert_eq!((queue.size, queue.threshold, queue.priority), (64, 64, 10));
+            assert_eq!((queue.mode, queue.label.as_str()), (QueueMode::Shared, "uzswap"));
+            assert!(queue.block_on_fault && queue.minor.is_some());
+        }
+        assert!(device.queues[2..].iter().all(|queue| queue.state == State::Disabled && queue.size == 0));
+    }
+}
+
+#[test]
+fn the_setup_script_of_the_kernel_series() {
+    let model = Model::new(&"sockets=2,devices=4,mode=shared".parse().unwrap());
+    let wanted = configurations(&model, &Choice::PerPackage(1), &kernel_layout());
+    let names: Vec<_> = wanted.iter().map(|wanted| wanted.device.as_str()).collect();
+    assert_eq!(names, ["iax0", "iax4"], "the first of each socket");
+    apply(&model, &discover(&model), &wanted, &driver(), &mut |_| {}).unwrap();
+    let found = discover(&model);
+    let queue = &found.device("iax4").unwrap().queues[1];
+    assert_eq!(
+        (queue.mode, queue.size, queue.threshold, queue.kind),
+        (QueueMode::Dedicated, 64, 0, QueueType::Kernel)
+    );
+    assert_eq!(
+        (queue.driver_name(), queue.label.as_str(), queue.state),
+        ("crypto", "iaa_crypto", State::Enabled)
+    );
+    assert_eq!(model.read("bus/dsa/drivers/crypto/sync_mode").unwrap(), "sync");
+    // The others were left alone.
+    assert_eq!(found.device("iax1").unwrap().queues[0].kind, QueueType::User);
+    assert_eq!(found.program_queues().count(), 6);
+}
+
+#[test]
+fn engines_and_queues_that_are_not_used_are_detached() {
+    let model = Model::new(&"queues=4".parse().unwrap());
+    configure(&model, &Layout { queues: 1, engines: 3, ..layout() }, &Driver::default()).unwrap();
+    let device = &discover(&model).devices[0];
+    assert_eq!(device.engines_in(0), 3);
+    assert_eq!(device.engines.iter().filter(|engine| engine.group.is_none()).count(), 5);
+    assert_eq!(device.queues[0].size, 128);
+    assert!(device.queues[1..].iter().all(|queue| queue.size == 0 && queue.kind == QueueType::None));
+}
+
+/// A device that is disabled but has left-overs of an earlier configuration, whose entries would not suffice.
+#[test]
+fn left_overs_are_given_up_first() {
+    let model = Model::unconfigured(&"devices=1".parse().unwrap());
+    for (attribute, value) in
+        [("type", "kernel"), ("name", "old"), ("size", "128"), ("group_id", "3"), ("threshold", "128")]
+    {
+        model.write(&format!("bus/dsa/devices/wq0.7/{attribute}"), value).unwrap();
+    }
+    configure(&model, &layout(), &Driver::default()).unwrap();
+    let device = &discover(&model).devices[0];
+    assert_eq!((device.queues[7].size, device.queues[7].group), (0, None));
+    assert_eq!((device.queues[7].label.as_str(), device.queues[7].threshold), ("", 0));
+    assert_eq!(device.queues[1].state, State::Enabled);
+}
+
+/// Doing it twice changes nothing, and the second time works as well.
+#[test]
+fn it_can_be_repeated() {
+    let model = Model::unconfigured(&"devices=2,generation=2".parse().unwrap());
+    configure(&model, &layout(), &Driver::default()).unwrap();
+    let once = model.image();
+    configure(&model, &layout(), &Driver::default()).unwrap();
+    assert_eq!(once, model.image());
+}
+
+/// What is printed by a dry run is what is done, and nothing else.
+#[test]
+fn the_plan_is_what_is_done() {
+    let model = Model::new(&"devices=2,mode=shared".parse().unwrap());
+    let wanted = configurations(&model, &Choice::All, &kernel_layout());
+    let found = discover(&model);
+    let devices: Vec<&Device> = found.devices.iter().collect();
+    let planned = plan(&devices, &wanted, &driver());
+    let mut done = Vec::new();
+    apply(&model, &found, &wanted, &driver(), &mut |write| done.push(write.clone())).unwrap();
+    assert_eq!(planned, done);
+    let lines: Vec<String> = planned.iter().map(|write| write.shell(&model)).collect();
+    assert_eq!(lines[0], "echo wq0.0 > /sys/bus/dsa/devices/wq0.0/driver/unbind");
+    assert_eq!(lines[1], "echo iax0 > /sys/bus/dsa/devices/iax0/driver/unbind");
+    assert!(lines.contains(&"echo 64 > /sys/bus/dsa/devices/wq1.1/size".to_owned()));
+    assert!(lines.contains(&"echo sync > /sys/bus/dsa/drivers/crypto/sync_mode".to_owned()));
+    assert_eq!(lines.last().unwrap(), "echo wq1.1 > /sys/bus/dsa/drivers/crypto/bind");
+    let position = |line: &str| lines.iter().position(|there| there == line).unwrap();
+    assert!(
+        position("echo iax0 > /sys/bus/dsa/drivers/idxd/bind")
+            < position("echo wq0.0 > /sys/bus/dsa/drivers/crypto/bind")
+    );
+}
+
+/// Each write of a configuration fails once, with each of several starting points.
+#[test]
+fn a_failure_at_any_write_is_undone() {
+    let starts: [(&str, fn() -> Model); 4] = [
+        ("fresh", || Model::unconfigured(&"devices=2".parse().unwrap())),
+        ("for programs", || {
+            Model::new(&"devices=2,queues=3,mode=shared,threshold=7,block_on_fault=1".parse().unwrap())
+        }),
+        ("for the kernel", || {
+            let model = Model::unconfigured(&"devices=2,generation=2".parse().unwrap());
+            configure(&model, &Layout { queues: 4, engines: 5, ..kernel_layout() }, &driver()).unwrap();
+            model
+        }),
+        ("half", || {
+            let model = Model::new(&"devices=2,queues=2".parse().unwrap());
+            model.write("bus/dsa/devices/wq1.1/driver/unbind", "wq1.1").unwrap();
+            model.write("bus/dsa/devices/iax0/driver/unbind", "iax0").unwrap();
+            for (attribute, value) in [("size", "16"), ("group_id", "2"), ("type", "user"), ("name", "mine")]
+            {
+                model.write(&format!("bus/dsa/devices/wq0.5/{attribute}"), value).unwrap();
+            }
+            model
+        }),
+    ];
+    for (name, start) in starts {
+        for (layout, driver) in [(layout(), Driver::default()), (kernel_layout(), driver())] {
+            let writes = configure(&start(), &layout, &driver).unwrap();
+            assert!(writes > 40, "{writes}");
+            for index in 0..writes {
+                let model = start();
+                let before = devices(&model);
+                let settings = model.read("bus/dsa/drivers/crypto/verify_compress").unwrap();
+                model.fail_write(index, libc::EIO);
+                let error = configure(&model, &layout, &driver).unwrap_err();
+                assert_ne!(error.undo, Undo::Failed(Vec::new()));
+                assert!(matches!(error.undo, Undo::Done | Undo::NotNeeded), "{name}, write {index}: {error}");
+                assert_eq!(devices(&model), before, "{name}, write {index}: {error}");
+                assert_eq!(
+                    model.read("bus/dsa/drivers/crypto/verify_compress").unwrap(),
+                    settings,
+                    "{name} {index}"
+                );
+                // And from there it works.
+                if index % 7 == 0 {
+                    configure(&model, &layout, &driver).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// A failure that stays: the message says what could not be put back.
+#[test]
+fn what_cannot_be_undone_is_said() {
+    let model = Model::new(&"devices=1,queues=2,mode=shared".parse().unwrap());
+    let wanted = configurations(&model, &Choice::All, &kernel_layout());
+    let found = discover(&model);
+    // The device loses SVA in the middle: neither the new nor the old configuration can be enabled.
+    let error = apply(&model, &found, &wanted, &Driver::default(), &mut |write| {
+        if write.effect == Effect::Enable {
+            model.set("bus/dsa/devices/iax0/pasid_enabled", "0");
+            model.set("bus/dsa/devices/wq0.0/name", "");
+        }
+    })
+    .unwrap_err();
+    assert!(matches!(&error.undo, Undo::Failed(problems) if !problems.is_empty()), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("Not everything could be put back") && text.contains("0x80040000"), "{text}");
+}
+
+#[test]
+fn refusals_carry_the_devices_reason_and_the_fix() {
+    let model = Model::unconfigured(&"devices=1".parse().unwrap());
+    let mut wanted = configurations(&model, &Choice::All, &layout());
+    wanted[0].queues[0].driver = "dmaengine".to_owned();
+    wanted[0].queues[1].driver = "wheels".to_owned();
+    let error = apply(&model, &discover(&model), &wanted[..], &Driver::default(), &mut |_| {});
+    // The model has no driver of the second name; the first queue is bound to the driver it names.
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("wheels/bind"), "{text}");
+    assert!(text.contains("Everything was put back as it was"), "{text}");
+
+    model.fail_write(0, libc::EACCES);
+    let text = configure(&model, &layout(), &Driver::default()).unwrap_err().to_string();
+    assert!(text.contains("use sudo") && text.contains("Nothing was changed"), "{text}");
+    model.fail_write(0, libc::EROFS);
+    let text = configure(&model, &layout(), &Driver::default()).unwrap_err().to_string();
+    assert!(text.contains("container"), "{text}");
+}
+
+#[test]
+fn impossible_layouts_are_refused_before_anything_is_written() {
+    let model = Model::unconfigured(&"sockets=2,devices=2,engines=4".parse().unwrap());
+    let found = discover(&model);
+    let device = &found.devices[0];
+    let refused = |layout: Layout, part: &str| {
+        let text = layout.on(device).unwrap_err().to_string();
+        assert!(text.contains(part), "{text}");
+    };
+    refused(Layout { queues: 9, ..layout() }, "it has 1 to 8");
+    refused(Layout { queues: 0, ..layout() }, "it has 1 to 8");
+    refused(Layout { engines: 5, ..layout() }, "it has 4");
+    refused(Layout { threshold: 65, ..layout() }, "threshold 65");
+    refused(Layout { priority: 0, ..layout() }, "priority 0");
+    refused(Layout { label: String::new(), ..layout() }, "no name");
+    refused(Layout { block_on_fault: Some(true), ..layout() }, "block_on_fault");
+    let chosen = |choice: Choice| choose(&found.devices, &choice).map(|devices| devices.len());
+    assert_eq!(chosen(Choice::PerPackage(2)), Ok(4));
+    assert!(matches!(chosen(Choice::PerPackage(3)), Err(LayoutError::TooFew { found: 2, .. })));
+    assert_eq!(chosen(Choice::Named(vec!["iax1".into(), "iax1".into()])), Ok(1));
+    let error = chosen(Choice::Named(vec!["iax9".into()])).unwrap_err().to_string();
+    assert!(error.contains("iax0, iax1, iax2, iax3"), "{error}");
+
+    let mut fixed = device.clone();
+    fixed.configurable = false;
+    assert!(matches!(layout().on(&fixed), Err(LayoutError::NotConfigurable { .. })));
+    let mut alone = device.clone();
+    alone.pasid_enabled = false;
+    let text = layout().on(&alone).unwrap_err().to_string();
+    assert!(text.contains("intel_iommu=on,sm_on"), "{text}");
+    assert!(kernel_layout().on(&alone).is_ok());
+}
+
+/// Kernels before 6.7 have no driver_name, and others lack more: none of those is written.
+#[test]
+fn attributes_that_a_kernel_lacks_are_not_written() {
+    let model = Model::unconfigured(&"devices=1".parse().unwrap());
+    for queue in 0..8 {
+        for attribute in ["driver_name", "prs_disable", "ats_disable", "enqcmds_retries"] {
+            model.remove(&format!("bus/dsa/devices/wq0.{queue}/{attribute}"));
+        }
+    }
+    configure(&model, &layout(), &Driver::default()).unwrap();
+    assert_eq!(discover(&model).program_queues().count(), 2);
+}
+
+/// The rules of the model itself: what the kernel refuses, it refuses.
+#[test]
+fn the_model_has_the_kernels_rules() {
+    let model = Model::new(&"devices=1,queues=2".parse().unwrap());
+    let refused = |path: &str, value: &str, errno: i32| {
+        let error = model.write(&format!("bus/dsa/{path}"), value).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(errno), "{path} {value}: {error}");
+    };
+    refused("devices/wq0.0/size", "1", libc::EPERM);
+    refused("devices/wq0.0/threshold", "1", libc::ENXIO);
+    refused("devices/wq0.0/state", "enabled", libc::EPERM);
+    refused("devices/wq0.0/wheels", "4", libc::ENOENT);
+    refused("devices/engine0.0/group_id", "1", libc::EPERM);
+    refused("drivers/idxd/bind", "iax0", libc::ENXIO);
+    refused("drivers/idxd/bind", "iax7", libc::ENODEV);
+    refused("drivers/user/bind", "wq0.0", libc::EBUSY);
+    refused("drivers/crypto/unbind", "wq0.0", libc::ENODEV);
+    model.write("bus/dsa/devices/iax0/driver/unbind", "iax0").unwrap();
+    assert_eq!(discover(&model).devices[0].queues[0].size, 0, "disabling resets");
+    refused("devices/wq0.0/driver/unbind", "wq0.0", libc::ENOENT);
+    refused("drivers/idxd/bind", "iax0", libc::EINVAL);
+    refused("drivers/user/bind", "wq0.0", libc::EPERM);
+    model.write("bus/dsa/devices/wq0.0/size", "100").unwrap();
+    refused("devices/wq0.1/size", "29", libc::EINVAL);
+    refused("devices/wq0.1/name", "x", libc::EPERM);
+    refused("devices/wq0.0/block_on_fault", "0", libc::EOPNOTSUPP);
+    refused("devices/wq0.0/priority", "16", libc::EINVAL);
+    model.write("bus/dsa/devices/wq0.0/mode", "dedicated").unwrap();
+    refused("devices/wq0.0/threshold", "1", libc::EINVAL);
+    model.write("bus/dsa/devices/wq0.0/max_transfer_size", "3000000").unwrap();
+    assert_eq!(model.read("bus/dsa/devices/wq0.0/max_transfer_size").unwrap(), "4194304");
+    refused("devices/iax0/version", "0x300", libc::EACCES);
+}

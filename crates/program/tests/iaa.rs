@@ -1,0 +1,304 @@
+//! `uzswap iaa` as people run it: the built program on emulated devices, on trees of files and on this machine.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use idxd::emulated::EmulateSpec;
+use idxd::sysfs::Model;
+use serde_json::Value;
+
+const EMULATED: &str = "sockets=2,devices=2,engines=8,queues=2,generation=1";
+
+fn uzswap(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .arg("iaa")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Standard output of a run that has to work.
+fn works(arguments: &[&str]) -> String {
+    let output = uzswap(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Standard error of a run that has to fail as uzswap's own failures do.
+fn fails(arguments: &[&str]) -> String {
+    let output = uzswap(arguments);
+    assert_eq!(output.status.code(), Some(125), "{arguments:?}: {}", text(&output.stdout));
+    let error = text(&output.stderr);
+    assert!(error.starts_with("uzswap: ") || error.contains("\nuzswap: "), "{error}");
+    error
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&works(arguments)).expect("JSON")
+}
+
+/// A directory of this test's own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("uzswap-iaa-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    /// What sysfs shows of a machine, as files in `sys`.
+    fn of(name: &str, spec: &str) -> Self {
+        let directory = Self::new(name);
+        let spec: EmulateSpec = spec.parse().unwrap();
+        for (path, value) in Model::new(&spec).files() {
+            let path = directory.0.join("sys").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value + "\n").unwrap();
+        }
+        fs::create_dir_all(directory.0.join("dev/iax")).unwrap();
+        directory
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    fn text(&self, path: &str) -> String {
+        self.path(path).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn has_devices() -> bool {
+    let here = Path::new("/sys/bus/dsa").exists();
+    if here {
+        eprintln!("skipped: this machine has the idxd driver");
+    }
+    here
+}
+
+#[test]
+fn without_devices_list_says_how_to_get_one() {
+    if has_devices() {
+        return;
+    }
+    let said = works(&["list"]);
+    for part in ["no IAA device", "/sys/bus/dsa", "BIOS", "modprobe idxd", "--emulate"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(json(&["list", "--json"]), Value::Array(Vec::new()));
+    for verb in [&["configure", "-d", "1", "-q", "1"][..], &["save", "-"]] {
+        assert!(fails(verb).contains("--emulate"), "{verb:?}");
+    }
+}
+
+#[test]
+fn devices_of_other_kinds_are_named() {
+    let directory = Directory::new("dsa");
+    fs::create_dir_all(directory.path("sys/bus/dsa/devices/dsa0")).unwrap();
+    let said = works(&["list", "--sysfs", &directory.text("sys")]);
+    assert!(said.contains("dsa0") && said.contains("DSA"), "{said}");
+}
+
+#[test]
+fn list_shows_devices_queues_and_who_may_use_them() {
+    let directory = Directory::of("list", "devices=2,queues=2,mode=shared");
+    let (sys, dev) = (directory.text("sys"), directory.text("dev"));
+    fs::write(directory.path("dev/iax/wq0.0"), "").unwrap();
+    let tables = works(&["list", "--sysfs", &sys, "--dev", &dev]);
+    assert!(tables.contains("iax0") && tables.contains("wq1.1"), "{tables}");
+    let line = |name: &str| tables.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(line("wq0.0").ends_with("you: yes"), "{tables}");
+    assert!(line("wq0.1").contains("nobody: no"), "{tables}");
+    assert!(!tables.contains("wq0.2") && !tables.contains("Emulated"), "{tables}");
+    assert!(works(&["list", "--all", "--sysfs", &sys, "--dev", &dev]).contains("wq0.7"));
+
+    let devices = json(&["list", "--json", "--sysfs", &sys, "--dev", &dev]);
+    let queue = &devices[0]["queues"][0];
+    assert_eq!(devices.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&queue["dev"], &queue["mode"], &queue["size"]),
+        (&"wq0.0".into(), &"shared".into(), &64.into())
+    );
+    assert_eq!((&queue["may_use"], &devices[0]["queues"][1]["may_use"]), (&true.into(), &false.into()));
+    assert_eq!((&devices[0]["emulated"], &devices[0]["package"]), (&false.into(), &0.into()));
+}
+
+#[test]
+fn a_broken_tree_is_reported_and_the_rest_shown() {
+    let directory = Directory::of("broken", "devices=2");
+    fs::write(directory.path("sys/bus/dsa/devices/iax0/state"), "odd\n").unwrap();
+    fs::write(directory.path("sys/bus/dsa/devices/iax1/cmd_status"), "0x80110000\n").unwrap();
+    let output = uzswap(&["list", "--sysfs", &directory.text("sys")]);
+    assert_eq!(output.status.code(), Some(0));
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(errors.contains("iax0/state: \"odd\" is not understood"), "{errors}");
+    assert!(said.contains("iax1") && said.contains("intel_iommu=on,sm_on"), "{said}");
+}
+
+#[test]
+fn emulated_devices_are_listed_as_such() {
+    let devices = json(&["list", "--json", "--emulate", EMULATED]);
+    assert_eq!(devices.as_array().unwrap().len(), 4);
+    assert_eq!((&devices[3]["package"], &devices[3]["emulated"]), (&1.into(), &true.into()));
+    assert_eq!(devices[3]["queues"].as_array().unwrap().len(), 2);
+    assert!(works(&["list", "--emulate", EMULATED]).starts_with("Emulated"));
+    let error = fails(&["list", "--emulate", "wheels=4"]);
+    assert!(error.contains("wheels=4") && error.contains("sockets"), "{error}");
+}
+
+#[test]
+fn configure_prints_or_does_the_same_writes() {
+    let options = ["configure", "-d", "1", "-q", "4", "--mode", "dedicated", "--emulate", EMULATED];
+    let with = |more: &[&'static str]| [&options[..], more].concat();
+    let dry = works(&with(&["--dry-run"]));
+    assert!(dry.lines().all(|line| line.starts_with("echo ") && line.contains(" > /sys/bus/dsa/")), "{dry}");
+    assert!(dry.contains("echo 32 > /sys/bus/dsa/devices/wq0.3/size\n"), "{dry}");
+    assert!(!dry.contains("iax1"), "one device a socket: {dry}");
+    let planned = json(&with(&["--dry-run", "--json"]));
+    let done = json(&with(&["--json"]));
+    assert_eq!(planned["writes"], done["writes"]);
+    assert_eq!(planned["writes"].as_array().unwrap().len(), dry.lines().count());
+    assert_eq!((&planned["devices"], &planned["dry_run"]), (&Value::Null, &true.into()));
+    assert_eq!(done["devices"][0]["queues"].as_array().unwrap().len(), 4);
+    assert_eq!(done["devices"][2]["queues"][3]["state"], "enabled");
+    assert_eq!(done["devices"][1]["queues"].as_array().unwrap().len(), 2, "left alone");
+    let said = works(&options);
+    assert!(said.contains("attributes written") && said.contains("wq2.3"), "{said}");
+}
+
+#[test]
+fn configure_for_the_kernel_sets_its_driver_too() {
+    let verb = ["configure", "-d", "all", "-q", "2", "--type", "kernel", "--emulate", EMULATED];
+    let report = json(&[&verb[..], &["--driver", "sync_mode=async", "--json"]].concat());
+    let queue = &report["devices"][3]["queues"][0];
+    assert_eq!((&queue["type"], &queue["mode"]), (&"kernel".into(), &"dedicated".into()));
+    assert_eq!((&queue["driver_name"], &queue["name"]), (&"crypto".into(), &"iaa_crypto".into()));
+    let writes = report["writes"].to_string();
+    assert!(writes.contains("/sys/bus/dsa/drivers/crypto/sync_mode"), "{writes}");
+    let error =
+        fails(&["configure", "-d", "1", "-q", "1", "--driver", "sync_mode=sync", "--emulate", EMULATED]);
+    assert!(error.contains("--type kernel"), "{error}");
+}
+
+#[test]
+fn impossible_wishes_name_the_cause() {
+    let configure = |more: &[&'static str]| {
+        let options = ["configure", "--emulate", EMULATED];
+        [&options[..], more].concat()
+    };
+    for (options, part) in [
+        (&["-d", "3", "-q", "1"][..], "socket 0 has 2 devices, 3 are wanted"),
+        (&["-d", "iax7", "-q", "1"], "there is no device iax7; there are iax0, iax1, iax2, iax3"),
+        (&["-d", "1", "-q", "9"], "it has 1 to 8"),
+        (&["-d", "1", "-q", "2", "--threshold", "65"], "above the size 64"),
+        (&["-d", "1", "-q", "1", "--block-on-fault", "yes"], "block_on_fault"),
+        (&["-d", "1", "-q", "1", "--type", "none"], "choose user or kernel"),
+    ] {
+        let error = fails(&configure(options));
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // What cannot be parsed is the command line's own error.
+    assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(2));
+}
+
+#[test]
+fn devices_in_use_are_not_taken_away() {
+    let directory = Directory::of("used", "devices=1,queues=1");
+    let (sys, at) = (directory.text("sys"), "sys/bus/dsa/devices");
+    fs::write(directory.path(&format!("{at}/iax0/clients")), "2\n").unwrap();
+    let options = ["configure", "-d", "1", "-q", "1", "--sysfs", &sys];
+    let error = fails(&options);
+    assert!(error.contains("iax0 is used by 2 open files") && error.contains("--force"), "{error}");
+    fs::write(directory.path(&format!("{at}/iax0/clients")), "0\n").unwrap();
+    fs::write(directory.path(&format!("{at}/wq0.0/type")), "kernel\n").unwrap();
+    fs::create_dir_all(directory.path("sys/module/zswap/parameters")).unwrap();
+    fs::write(directory.path("sys/module/zswap/parameters/compressor"), "deflate-iaa-dynamic\n").unwrap();
+    let error = fails(&options);
+    assert!(error.contains("zswap") && error.contains("echo lzo"), "{error}");
+    fs::remove_dir_all(directory.path("sys/bus/dsa/drivers/user")).unwrap();
+    assert!(fails(&options).contains("modprobe idxd"));
+}
+
+/// Plain files do not obey: the first unbinding has no file to write to, and everything stays as it was.
+#[test]
+fn a_tree_that_does_not_answer_is_left_as_it_was() {
+    let directory = Directory::of("plain", "devices=1,queues=1");
+    let sys = directory.text("sys");
+    let before = works(&["list", "--all", "--json", "--sysfs", &sys]);
+    let error = fails(&["configure", "-d", "1", "-q", "1", "--sysfs", &sys]);
+    assert!(error.contains("wq0.0/driver/unbind") && error.contains("Nothing was changed"), "{error}");
+    assert_eq!(works(&["list", "--all", "--json", "--sysfs", &sys]), before);
+}
+
+#[test]
+fn profiles_are_saved_and_loaded() {
+    let directory = Directory::new("profile");
+    let file = directory.text("profile.json");
+    let said = works(&["save", &file, "--emulate", EMULATED]);
+    assert!(said.contains("iax0, iax1, iax2, iax3 saved to"), "{said}");
+    let saved = fs::read_to_string(&file).unwrap();
+    assert_eq!(saved, works(&["save", "-", "--emulate", EMULATED]));
+    assert!(saved.contains("\"grouped_workqueues\"") && saved.contains("\"grouped_engines\""), "{saved}");
+    let summary = json(&["save", &file, "--json", "--emulate", EMULATED]);
+    assert_eq!(summary["devices"].as_array().unwrap().len(), 4);
+
+    // Onto devices with another layout.
+    let other = "sockets=2,devices=2,queues=8,mode=shared";
+    let report = json(&["load", &file, "--json", "--emulate", other]);
+    let queues = report["devices"][1]["queues"].as_array().unwrap();
+    assert_eq!((queues.len(), &queues[1]["size"], &queues[1]["mode"]), (2, &64.into(), &"dedicated".into()));
+    assert_eq!(queues[1]["state"], "enabled");
+    let report = json(&["load", &file, "--no-enable", "--json", "--emulate", other]);
+    assert_eq!(report["devices"][1]["queues"][1]["state"], "disabled");
+    assert!(works(&["load", &file, "--dry-run", "--emulate", other]).contains("wq3.1/size"));
+
+    let error = fails(&["load", &file, "--emulate", "devices=2"]);
+    assert!(error.contains("there is no device iax2"), "{error}");
+    assert!(fails(&["load", "/no/such/file", "--emulate", EMULATED]).contains("/no/such/file"));
+    fs::write(directory.path("bad.json"), "[{\"dev\":\"iax0\",\"groups\":7}]").unwrap();
+    let error = fails(&["load", &directory.text("bad.json"), "--emulate", EMULATED]);
+    assert!(error.contains("bad.json") && error.contains("line 1"), "{error}");
+    assert!(fails(&["save", "/no/such/file", "--emulate", EMULATED]).contains("cannot write"));
+}
+
+#[test]
+fn a_profile_can_come_from_a_pipe() {
+    let saved = works(&["save", "-", "--emulate", "devices=1"]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
+        .args(["iaa", "load", "-", "--emulate", "devices=1", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(saved.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["devices"][0]["queues"][0]["state"], "enabled");
+}
+
+#[test]
+fn every_verb_has_help_with_examples() {
+    for verb in ["list", "configure", "load", "save"] {
+        let help = works(&[verb, "--help"]);
+        assert!(
+            help.contains("Examples:") && help.contains("--emulate") && help.contains("--json"),
+            "{help}"
+        );
+    }
+}
