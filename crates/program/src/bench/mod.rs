@@ -19,6 +19,9 @@ pub enum Bench {
     /// One task of `usemem`
     #[command(hide = true)]
     UsememTask(usemem::task::TaskArgs),
+    /// Restores the settings that `usemem --versus` has changed
+    #[command(hide = true)]
+    UsememUndo,
 }
 
 impl Bench {
@@ -32,6 +35,7 @@ impl Bench {
             Bench::Usemem(args) => args.run(),
             Bench::UsememJob(args) => args.run(),
             Bench::UsememTask(args) => args.run(),
+            Bench::UsememUndo => usemem::versus::undo::watch(),
         }
     }
 }

@@ -4,8 +4,11 @@
 //! and touches it at random; every byte that comes back is compared with what was written. The processes are:
 //!
 //! ```text
-//! bench usemem ── run ── bench usemem-job ─┬─ bench usemem-task
-//!                                          ├─ bench usemem-task
+//! bench usemem ─┬─ run ── bench usemem-job ─┬─ bench usemem-task
+//!               │                           └─ bench usemem-task
+//!               ├─ bench usemem-job ─┬─ bench usemem-task          in a memory cgroup, by the kernel's zswap
+//!               │                    └─ bench usemem-task
+//!               └─ bench usemem-undo                               waits, and restores the machine's settings
 //! ```
 
 mod clock;
@@ -14,8 +17,11 @@ mod drive;
 pub mod job;
 mod managed;
 mod print;
+mod ratios;
 pub mod task;
+pub mod versus;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -32,6 +38,7 @@ use crate::size::{self, Amount, Size};
   uzswap bench usemem                                        a job of 1 GiB in 512 MiB
   uzswap bench usemem --tasks 4 --size 512M --ram 1G --json
   uzswap bench usemem --size 1500M --pages heap.pages        pages as `uzswap pages capture` writes them
+  sudo uzswap bench usemem --pages heap.pages --versus kernel-zswap=lz4
 
 Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then
 its page is checked, which is in the phase's throughput and not in the touch's latency.
@@ -55,6 +62,10 @@ pub struct UsememArgs {
     /// Fill memory with the pages of these files in turn, instead of index words
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pages: Vec<PathBuf>,
+    /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file; the
+    /// machine's settings are restored afterwards, whatever happens. Needs root
+    #[arg(long, value_name = "kernel-zswap[=lzo]")]
+    versus: Option<versus::Versus>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -78,6 +89,11 @@ struct Outcome<'a> {
     /// Files; empty for index words.
     pages: &'a [PathBuf],
     managed: managed::Managed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel_zswap: Option<versus::KernelZswap>,
+    /// Ours by the kernel's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    ratios: BTreeMap<String, f64>,
 }
 
 /// Where progress goes: a line rewritten on a terminal, whole lines elsewhere, nothing finer than a phase.
@@ -114,7 +130,17 @@ impl UsememArgs {
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
         let progress = Progress::new();
+        if self.versus.is_some() {
+            versus::check()?;
+        }
         let managed = managed::run(&plan, &progress)?;
+        let kernel_zswap = match &self.versus {
+            Some(versus) => Some(versus::run(&plan, versus, &progress)?),
+            None => None,
+        };
+        let ratios = kernel_zswap
+            .as_ref()
+            .map_or_else(BTreeMap::new, |kernel| ratios::ratios(&managed.driven, &kernel.driven));
         let mut out = std::io::stdout().lock();
         if self.json {
             let result = Outcome {
@@ -124,11 +150,13 @@ impl UsememArgs {
                 ram_bytes: plan.ram_bytes,
                 pages: &plan.job.pages,
                 managed,
+                kernel_zswap,
+                ratios,
             };
             serde_json::to_writer_pretty(&mut out, &result)?;
             writeln!(out)?;
         } else {
-            write!(out, "{}", print::table(&plan, &managed))?;
+            write!(out, "{}", print::table(&plan, &managed, kernel_zswap.as_ref(), &ratios))?;
         }
         Ok(())
     }
@@ -210,6 +238,7 @@ mod tests {
             folio: None,
             compressor: None,
             pages: Vec::new(),
+            versus: None,
             json: false,
         }
     }

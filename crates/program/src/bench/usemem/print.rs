@@ -1,9 +1,12 @@
 //! What people read.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::drive::Driven;
 use super::job::{Latency, PhaseReport};
 use super::managed::Managed;
+use super::versus::KernelZswap;
 use super::Plan;
 use crate::size::Size;
 
@@ -23,20 +26,46 @@ pub fn phase_line(name: &str, phase: &PhaseReport) -> String {
 }
 
 /// The whole result.
-pub fn table(plan: &Plan, managed: &Managed) -> String {
+pub fn table(
+    plan: &Plan,
+    managed: &Managed,
+    kernel: Option<&KernelZswap>,
+    ratios: &BTreeMap<String, f64>,
+) -> String {
     let mut text = String::new();
     plan_lines(&mut text, plan);
-    text.push_str(&run_table("managed by uzswap", &managed.driven.phases));
-    let driven = &managed.driven;
-    line(&mut text, "elapsed", &format!("{:.2} s", driven.elapsed_seconds));
-    line(&mut text, "CPU", &format!("{:.2} s", driven.cpu_seconds));
+    run_table(&mut text, "managed by uzswap", &managed.driven);
     line(&mut text, "peak of memory", &format!("{}", Size::from(managed.ram_peak_bytes)));
     line(&mut text, "compression ratio", &format!("{:.2}", managed.compression_ratio));
-    for (folio, pages) in &managed.stored_pages_by_folio {
-        line(&mut text, &format!("pages stored, {folio} folios"), &pages.to_string());
-    }
+    stored(&mut text, &managed.stored_pages_by_folio);
     counters(&mut text, managed.counters.iter());
+    let Some(kernel) = kernel else { return text };
+    text.push('\n');
+    run_table(&mut text, &format!("kernel zswap, {}", kernel.compressor), &kernel.driven);
+    let (group, pool) = (Size::from(kernel.cgroup_peak_bytes), Size::from(kernel.pool_peak_bytes));
+    let memory = if kernel.pool_within_limit {
+        format!("{group}, with a pool of {pool}")
+    } else {
+        format!("{group}, and a pool of {pool} beside it, which cgroups of version 1 do not count")
+    };
+    line(&mut text, "peak of memory", &memory);
+    line(&mut text, "compression ratio", &format!("{:.2}", kernel.compression_ratio));
+    stored(&mut text, &kernel.stored_pages_by_folio);
+    counters(&mut text, kernel.counters.iter());
+    for (name, value) in &kernel.settings {
+        line(&mut text, name, value);
+    }
+    text.push_str("\nuzswap by kernel zswap (throughput: more is better; else less)\n");
+    for (name, ratio) in ratios {
+        line(&mut text, name, &format!("{ratio:.2}"));
+    }
     text
+}
+
+fn stored(text: &mut String, folios: &BTreeMap<String, u64>) {
+    for (folio, pages) in folios {
+        line(text, &format!("pages stored, {folio} folios"), &pages.to_string());
+    }
 }
 
 fn plan_lines(text: &mut String, plan: &Plan) {
@@ -52,8 +81,9 @@ fn plan_lines(text: &mut String, plan: &Plan) {
         .expect("to a string");
 }
 
-fn run_table(title: &str, phases: &[PhaseReport]) -> String {
-    let mut text = format!("{title}\n");
+fn run_table(text: &mut String, title: &str, driven: &Driven) {
+    let phases = &driven.phases;
+    writeln!(text, "{title}").expect("to a string");
     writeln!(text, "  {:6} {:>10} {:>10} {:>10}   each task, MB/s", "phase", "MB/s", "elapsed s", "CPU s")
         .expect("to a string");
     for phase in phases {
@@ -72,7 +102,7 @@ fn run_table(title: &str, phases: &[PhaseReport]) -> String {
     }
     if let Some(latency) = phases.iter().find_map(|phase| phase.latency.as_ref()) {
         line(
-            &mut text,
+            text,
             "touch latency",
             &format!(
                 "p50 {:.2} us, p90 {:.1} us, p99 {:.1} us, most {:.0} us",
@@ -80,7 +110,7 @@ fn run_table(title: &str, phases: &[PhaseReport]) -> String {
             ),
         );
         line(
-            &mut text,
+            text,
             "touches that faulted",
             &format!(
                 "{:.1} % (1 us or more); of these p50 {:.1} us, p99 {:.1} us",
@@ -90,7 +120,8 @@ fn run_table(title: &str, phases: &[PhaseReport]) -> String {
             ),
         );
     }
-    text
+    line(text, "elapsed", &format!("{:.2} s", driven.elapsed_seconds));
+    line(text, "CPU", &format!("{:.2} s", driven.cpu_seconds));
 }
 
 fn counters<'a>(text: &mut String, counters: impl Iterator<Item = (&'a String, &'a u64)>) {

@@ -1,0 +1,162 @@
+//! A memory cgroup of our own, version 1 or 2.
+
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use super::undo::{Changes, Undo};
+
+/// A memory cgroup with a limit.
+pub struct Cgroup {
+    path: PathBuf,
+    version: u8,
+}
+
+/// Where a cgroup can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    mount: PathBuf,
+    /// This process's own group, from the mount.
+    own: PathBuf,
+    version: u8,
+}
+
+/// Finds the memory controller by the texts of /proc/self/mounts and /proc/self/cgroup.
+fn find(mounts: &str, membership: &str) -> Option<Place> {
+    let mount = |wanted: &str, option: Option<&str>| {
+        mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let [_, at, kind, options, ..] = fields[..] else { return None };
+            let has = option.is_none_or(|option| options.split(',').any(|word| word == option));
+            (kind == wanted && has).then(|| PathBuf::from(at))
+        })
+    };
+    let own = |is_wanted: &dyn Fn(&str, &str) -> bool| {
+        membership.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            is_wanted(number, controllers).then(|| PathBuf::from(path.trim_start_matches('/')))
+        })
+    };
+    if let Some(mount) = mount("cgroup", Some("memory")) {
+        let own = own(&|_, controllers| controllers.split(',').any(|name| name == "memory"))?;
+        return Some(Place { mount, own, version: 1 });
+    }
+    let own = own(&|number, controllers| number == "0" && controllers.is_empty())?;
+    Some(Place { mount: mount("cgroup2", None)?, own, version: 2 })
+}
+
+impl Cgroup {
+    /// Makes a group in which `bytes` are the most.
+    ///
+    /// # Errors
+    /// When there is no memory controller, or this process may not use it.
+    pub fn make(changes: &Changes, bytes: u64) -> Result<Self> {
+        let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
+        let place = find(&read("/proc/self/mounts")?, &read("/proc/self/cgroup")?);
+        let place = place.context("no cgroup file system with the memory controller is mounted")?;
+        let parent = if place.version == 1 { parent_v1(&place) } else { parent_v2(&place, changes)? };
+        let path = parent.join(format!("uzswap-bench-{}", std::process::id()));
+        changes.make(Undo::RemoveCgroup(path.clone()), || {
+            fs::create_dir(&path).with_context(|| path.display().to_string())
+        })?;
+        let group = Cgroup { path, version: place.version };
+        let limit = group.file(["memory.limit_in_bytes", "memory.max"]);
+        fs::write(&limit, bytes.to_string()).with_context(|| limit.display().to_string())?;
+        Ok(group)
+    }
+
+    fn file(&self, names: [&str; 2]) -> PathBuf {
+        self.path.join(names[usize::from(self.version) - 1])
+    }
+
+    /// Has `command` start in the group.
+    ///
+    /// # Errors
+    /// When the group's list of processes cannot be opened.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        let path = self.path.join("cgroup.procs");
+        let file = OpenOptions::new().write(true).open(&path).with_context(|| path.display().to_string())?;
+        // SAFETY: writes to an open file, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+                1 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        Ok(())
+    }
+
+    /// Most memory that the group has used.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.file(["memory.max_usage_in_bytes", "memory.peak"])).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Whether zswap's compressed bytes count as the group's memory: in version 2 only.
+    pub fn pays_for_the_pool(&self) -> bool {
+        self.version == 2
+    }
+}
+
+/// Below this process's own group, so that limits from outside go on counting.
+fn parent_v1(place: &Place) -> PathBuf {
+    let own = place.mount.join(&place.own);
+    // In a container the group's path may be that of the host.
+    if own.is_dir() {
+        own
+    } else {
+        place.mount.clone()
+    }
+}
+
+/// The nearest group above that hands the memory controller down. A group with processes cannot, but for the root.
+fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
+    let has_memory = |path: &Path, file: &str| {
+        let text = fs::read_to_string(path.join(file)).unwrap_or_default();
+        text.split_ascii_whitespace().any(|word| word == "memory")
+    };
+    let mut at = place.own.as_path();
+    loop {
+        let path = place.mount.join(at);
+        if has_memory(&path, "cgroup.subtree_control") {
+            return Ok(path);
+        }
+        match at.parent() {
+            Some(above) => at = above,
+            None => break,
+        }
+    }
+    let root = &place.mount;
+    if !has_memory(root, "cgroup.controllers") {
+        bail!("{} has no memory controller", root.display());
+    }
+    let control = root.join("cgroup.subtree_control");
+    let undo = Undo::HandBack { path: control.clone(), controller: "memory".to_owned() };
+    changes.make(undo, || fs::write(&control, "+memory").with_context(|| control.display().to_string()))?;
+    Ok(root.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_found() {
+        let v1 = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+                  cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                  cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                  cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found = find(v1, "3:cpu,cpuacct:/x\n2:memory:/jobs/a\n0::/\n").unwrap();
+        let place = |mount: &str, own: &str, version| Place { mount: mount.into(), own: own.into(), version };
+        assert_eq!(found, place("/sys/fs/cgroup/memory", "jobs/a", 1));
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let found = find(v2, "0::/user.slice/session-1.scope\n").unwrap();
+        assert_eq!(found, place("/sys/fs/cgroup", "user.slice/session-1.scope", 2));
+        assert_eq!(find("proc /proc proc rw 0 0\n", "0::/\n"), None);
+    }
+}

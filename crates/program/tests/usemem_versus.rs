@@ -1,0 +1,180 @@
+//! `uzswap bench usemem --versus kernel-zswap`: the comparison, and that the machine is as before however it ends.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Everything that a comparison changes.
+#[derive(Debug, PartialEq, Eq)]
+struct Machine {
+    settings: Vec<(String, String)>,
+    swaps: String,
+    leftovers: Vec<String>,
+}
+
+impl Machine {
+    /// As it is while nobody compares: comparisons lock this file.
+    fn at_rest() -> Self {
+        let file = File::open(Path::new(ZSWAP).join("enabled")).unwrap();
+        // SAFETY: locks an open file, until it is closed below.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let mut settings = Vec::new();
+        for entry in fs::read_dir(ZSWAP).unwrap().flatten() {
+            let value = fs::read_to_string(entry.path()).unwrap_or_default();
+            settings.push((entry.path().display().to_string(), value));
+        }
+        settings.sort();
+        let mut leftovers = Vec::new();
+        for directory in
+            ["/var/tmp", "/var/lib", "/tmp", "/root", "/", "/sys/fs/cgroup", "/sys/fs/cgroup/memory"]
+        {
+            for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.contains("uzswap-bench-") {
+                    leftovers.push(format!("{directory}/{name}"));
+                }
+            }
+        }
+        let swaps: Vec<_> = fs::read_to_string("/proc/swaps")
+            .unwrap()
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_ascii_whitespace().next().map(str::to_owned))
+            .collect();
+        Machine { settings, swaps: swaps.join(" "), leftovers }
+    }
+}
+
+struct Comparison {
+    child: Child,
+}
+
+impl Comparison {
+    fn start(size: &str) -> Self {
+        let arguments = ["bench", "usemem", "--size", size, "--compressor", "zstd", "--json", "--versus"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        command.args(arguments).arg("kernel-zswap").stdout(Stdio::piped()).stderr(Stdio::piped());
+        Comparison { child: command.spawn().expect("the program starts") }
+    }
+
+    /// Waits until the kernel swaps to the comparison's own file; false when it ended before that.
+    fn wait_for_swap(&mut self) -> bool {
+        let name = format!(".uzswap-bench-{}.swap", self.child.id());
+        let give_up = Instant::now() + PATIENCE;
+        while Instant::now() < give_up {
+            if fs::read_to_string("/proc/swaps").unwrap().contains(&name) {
+                return true;
+            }
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("no swap file after {PATIENCE:?}");
+    }
+
+    /// Its exit code, output and messages.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.child.wait().unwrap().code(), out, err)
+    }
+}
+
+/// Why no comparison can be made here, if so.
+fn missing() -> Option<String> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("not root".to_owned());
+    }
+    if !Path::new(ZSWAP).exists() {
+        return Some("this kernel has no zswap".to_owned());
+    }
+    let managed =
+        Command::new(env!("CARGO_BIN_EXE_uzswap")).args(["run", "--ram", "64M", "--", "true"]).output();
+    let managed = managed.expect("the program starts");
+    (!managed.status.success()).then(|| String::from_utf8_lossy(&managed.stderr).into_owned())
+}
+
+/// A whole comparison; another try while somebody else makes one. An error is a reason to skip.
+fn compare(size: &str) -> Result<Value, String> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let (code, out, err) = Comparison::start(size).end();
+        if code == Some(0) {
+            return Ok(serde_json::from_str(&out).expect("JSON"));
+        }
+        let is_busy = err.contains("another comparison");
+        if !is_busy || Instant::now() > give_up {
+            // No swap file can be had in a container without a disk, or no cgroup; anything else is a failure.
+            let is_place = err.contains("no place for a swap file") || err.contains("cgroup") || is_busy;
+            assert!(is_place, "{err}");
+            return Err(err);
+        }
+    }
+}
+
+#[test]
+fn the_machine_is_as_before_however_a_comparison_ends() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let before = Machine::at_rest();
+    let result = match compare("96M") {
+        Ok(result) => result,
+        Err(reason) => {
+            println!("skipped: {reason}");
+            assert_eq!(Machine::at_rest(), before);
+            return;
+        }
+    };
+    assert_eq!(Machine::at_rest(), before, "after a whole comparison");
+    let kernel = &result["kernel_zswap"];
+    assert_eq!(kernel["compressor"], "lzo");
+    assert!(kernel["counters"]["zswpout"].as_u64().unwrap() > 1000, "it did swap: {kernel:#}");
+    assert_eq!(kernel["phases"].as_array().unwrap().len(), 3);
+    let limit = result["ram_bytes"].as_u64().unwrap();
+    assert!(kernel["cgroup_peak_bytes"].as_u64().unwrap() <= limit, "within the limit: {kernel:#}");
+    assert!(kernel["pool_peak_bytes"].as_u64().unwrap() > 0);
+    for name in ["fill_throughput", "read_throughput", "touch_throughput", "touch_p50", "touch_p99", "cpu"] {
+        assert!(result["ratios"][name].as_f64().is_some_and(|ratio| ratio > 0.0), "{name} in {result:#}");
+    }
+    let rate = |run: &str| result[run]["phases"][0]["bytes_per_second"].as_f64().unwrap();
+    let ratio = result["ratios"]["fill_throughput"].as_f64().unwrap();
+    assert!((ratio - rate("managed") / rate("kernel_zswap")).abs() < 1e-9);
+
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let mut comparison = Comparison::start("96M");
+            if comparison.wait_for_swap() {
+                // SAFETY: a signal to our own child.
+                unsafe { libc::kill(comparison.child.id() as i32, signal) };
+                let (code, _, err) = comparison.end();
+                assert_eq!(code, None, "signal {signal} ended it: {err}");
+                break;
+            }
+            let (_, _, err) = comparison.end();
+            assert!(err.contains("another comparison") && Instant::now() < give_up, "{err}");
+        }
+        assert_eq!(Machine::at_rest(), before, "after signal {signal}");
+    }
+}
+
+#[test]
+fn an_unknown_comparison_lists_the_known() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    let output = command.args(["bench", "usemem", "--versus", "zram"]).output().expect("the program starts");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && err.contains("kernel-zswap=COMPRESSOR"), "{err}");
+}
