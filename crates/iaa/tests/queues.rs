@@ -1,0 +1,178 @@
+//! Queues that come and go, and how evenly they are used.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use acomp::{Page, UnitError, PAGE_SIZE};
+use common::*;
+use iaa::Driver;
+
+/// Compresses and decompresses until told to stop; panics at the first page that is not what it was. Answers the
+/// number of pages.
+fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = Random(seed * 2 + 1);
+    let mut contexts = [fixed(driver), dynamic(driver)];
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let context = &mut *contexts[usize::from(random.below(4) == 0)];
+        let indices: Vec<u64> = (0..1 + random.below(8)).map(|_| random.below(500) as u64).collect();
+        let pages: Vec<Page> = indices.iter().map(|&index| page(index)).collect();
+        let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
+        let mut kept = Vec::new();
+        for (at, result) in packed.iter().enumerate() {
+            match result {
+                Ok(stream) => kept.push((at, stream)),
+                Err(error) => assert!(is_noise(indices[at]) && *error == UnitError::NoSpace, "{error}"),
+            }
+        }
+        if kept.is_empty() {
+            continue;
+        }
+        let objects: Vec<_> = kept.iter().map(|(_, stream)| (stream.as_slice(), PAGE_SIZE)).collect();
+        for (plain, (at, _)) in decompress(context, &objects).iter().zip(&kept) {
+            assert!(*plain.as_ref().unwrap() == pages[*at]);
+        }
+        count += indices.len() as u64;
+    }
+    count
+}
+
+/// Runs `change` a number of times under the load of three threads; answers the pages that went through.
+fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) -> u64 {
+    let stop = AtomicBool::new(false);
+    let pages = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (stop, pages) = (&stop, &pages);
+            scope.spawn(move || pages.fetch_add(load(driver, seed, stop), Ordering::Relaxed));
+        }
+        for at in 0..changes {
+            change(at);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    pages.into_inner()
+}
+
+#[test]
+fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
+    for spec in ["devices=3,queues=2", "devices=2,queues=2,threads,engines=1,mode=shared"] {
+        let driver = driver(spec, "quarantine_ms=0,patience_ms=2000");
+        let machine = driver.machine().unwrap();
+        let queues: Vec<_> = machine.queues().collect();
+        let mut random = Random(77);
+        let pages = under_load(&driver, 1000, |_| {
+            let id = queues[random.below(queues.len())];
+            machine.disable_queue(id);
+            // Some at once, others later or not before all the others are disabled too.
+            if random.below(3) != 0 {
+                machine.enable_queue(queues[random.below(queues.len())]);
+                machine.enable_queue(id);
+            }
+            std::thread::yield_now();
+        });
+        queues.iter().for_each(|&id| machine.enable_queue(id));
+        assert!(pages > 100, "{pages}");
+        assert_eq!(driver.outstanding(), 0);
+        // All queues find back to work, in one round for each that was tried and failed.
+        let mut context = fixed(&driver);
+        let before = driver.statistics();
+        for _ in 0..10 {
+            let streams = compress(&mut *context, &[&page(0); 8], PAGE_SIZE, PAGE_SIZE);
+            let objects: Vec<_> =
+                streams.iter().map(|stream| (stream.as_deref().unwrap(), PAGE_SIZE)).collect();
+            assert!(decompress(&mut *context, &objects)
+                .iter()
+                .all(|plain| *plain.as_ref().unwrap() == page(0)));
+        }
+        let after = driver.statistics();
+        assert!(after.total_comp_calls - before.total_comp_calls >= 72, "{after}");
+    }
+}
+
+#[test]
+fn queues_and_devices_appear_and_disappear_under_load() {
+    let driver = driver("devices=3,queues=2", "");
+    let machine = driver.machine().unwrap();
+    let mut random = Random(5);
+    let pages = under_load(&driver, 300, |at| {
+        let device = random.below(3);
+        if at % 3 == 0 {
+            // One queue of it for now; the other when it is attached again.
+            driver.detach(&format!("wq{device}.{}", random.below(2)));
+            std::thread::yield_now();
+        }
+        // Closed when this returns, or else a dedicated queue could not be opened again.
+        assert!(driver.detach(&format!("iax{device}")));
+        let attached = Driver::emulated_device(machine, device);
+        assert_eq!(attached.queues.len(), 2);
+        driver.attach(attached);
+    });
+    assert!(pages > 100, "{pages}");
+    let statistics = driver.statistics();
+    assert_eq!((driver.outstanding(), statistics.devices.len()), (0, 3));
+    // Every job of the machine is in the driver's figures, also those of queues that are gone.
+    assert_eq!(statistics.total_sw_decomp_calls, 0, "{statistics}");
+    let accepted: u64 = machine.queues().map(|id| machine.statistics(id).accepted).sum();
+    let calls = statistics.total_comp_calls + statistics.total_decomp_calls;
+    // Dynamic compression on generation 1 is two jobs a call.
+    assert!(calls > 0 && calls <= accepted && accepted < calls * 2);
+}
+
+#[test]
+fn the_round_robin_is_even() {
+    let driver = driver("work=null,sockets=1,devices=4,queues=2", "distribute_decomps=1");
+    let mut context = fixed(&driver);
+    let mut random = Random(3);
+    for _ in 0..4000 {
+        let pages = vec![[0; PAGE_SIZE]; 1 + random.below(8)];
+        assert!(compress(&mut *context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, 4000)
+            .iter()
+            .all(Result::is_ok));
+        let objects = vec![([1u8; 100].as_slice(), PAGE_SIZE); 1 + random.below(8)];
+        assert!(decompress(&mut *context, &objects).iter().all(Result::is_ok));
+    }
+    let statistics = driver.statistics();
+    for (queue, kind) in [(0, "decompress"), (1, "compress")] {
+        let calls: Vec<u64> = statistics
+            .devices
+            .iter()
+            .map(|device| device.queues[queue].traffic)
+            .map(|traffic| if kind == "compress" { traffic.comp_calls } else { traffic.decomp_calls })
+            .collect();
+        let (least, most) = (*calls.iter().min().unwrap(), *calls.iter().max().unwrap());
+        assert!(most > 4000 && (most - least) * 100 <= most, "{kind}: {calls:?}");
+    }
+}
+
+#[test]
+fn statistics_have_the_kernels_names_and_can_be_reset() {
+    let driver = driver("devices=2,queues=2", "");
+    let mut context = fixed(&driver);
+    let pages: Vec<Page> = (0..7).map(page).collect();
+    let packed = compress(&mut *context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
+    let bytes: usize = packed.iter().flatten().map(Vec::len).sum();
+    let objects: Vec<_> = packed.iter().flatten().map(|stream| (stream.as_slice(), PAGE_SIZE)).collect();
+    decompress(&mut *context, &objects);
+    let statistics = driver.statistics();
+    assert_eq!((statistics.total_comp_calls, statistics.total_decomp_calls), (7, 6));
+    assert_eq!(statistics.total_comp_bytes_out, bytes as u64);
+    assert_eq!(statistics.total_decomp_bytes_in, bytes as u64);
+    assert_eq!(statistics.total_completion_comp_buf_overflow_errors, 1);
+    let text = statistics.to_string();
+    for name in [
+        "total_sw_comp_calls: 0",
+        "total_sw_decomp_calls: 0",
+        "total_completion_einval_errors: 0",
+        "total_completion_timeout_errors: 0",
+        "total_completion_comp_buf_overflow_errors: 1",
+        "n_wqs: 2",
+        "name: wq1.1",
+    ] {
+        assert!(text.contains(name), "{text}");
+    }
+    driver.reset_statistics();
+    assert!(driver.statistics().globals().iter().all(|&(_, value)| value == 0));
+}
