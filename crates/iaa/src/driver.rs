@@ -192,7 +192,8 @@ impl Driver {
             for queue in &device.queues {
                 let traffic = queue.traffic.read();
                 total += traffic;
-                queues.push(QueueStatistics { name: queue.name.clone(), traffic });
+                let (name, health) = (queue.name.clone(), queue.health());
+                queues.push(QueueStatistics { name, health, traffic });
             }
             all += total;
             list.push(DeviceStatistics { name: device.name.clone(), id: device.id, traffic: total, queues });

@@ -26,6 +26,6 @@ pub use device::{Device, Port};
 pub use driver::Driver;
 pub use register::{register, register_with, take_notice, Options, EMULATE_VARIABLE};
 pub use settings::{Patience, Settings, SyncMode};
-pub use statistics::{DeviceStatistics, QueueStatistics, Statistics, Traffic};
+pub use statistics::{DeviceStatistics, Health, QueueStatistics, Statistics, Traffic};
 pub use table::QueueKind;
 pub use topology::{Place, Topology};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use idxd::{Completion, Descriptor, Portal, Submission};
 
 use crate::device::Port;
-use crate::statistics::{count, Counters, TrafficCounters};
+use crate::statistics::{count, Counters, Health, TrafficCounters};
 
 /// Failures of the device's in a row after which a queue is left alone for a while.
 const HARDWARE_ERRORS_MAX: u32 = 8;
@@ -101,6 +101,14 @@ impl Queue {
     #[inline]
     pub fn is_live(&self) -> bool {
         self.state.load(Ordering::Acquire) == LIVE
+    }
+
+    pub fn health(&self) -> Health {
+        match self.state.load(Ordering::Acquire) {
+            LIVE => Health::Live,
+            QUARANTINED => Health::Quarantined,
+            _ => Health::Revoked,
+        }
     }
 
     /// Leaves the queue alone for a while.

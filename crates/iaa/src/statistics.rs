@@ -25,11 +25,24 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
+/// Whether a queue is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It is.
+    Live,
+    /// It failed lately and is tried again from time to time.
+    Quarantined,
+    /// It hung, and its access to memory was ended. To be attached anew.
+    Revoked,
+}
+
 /// One queue's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStatistics {
     /// As in `wq1.0`.
     pub name: String,
+    /// Whether it is used.
+    pub health: Health,
     /// Its jobs.
     pub traffic: Traffic,
 }

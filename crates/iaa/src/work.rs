@@ -250,6 +250,7 @@ impl<'a> Work<'a> {
             Mode::Dynamic => TRIES_COMPRESS_DYNAMIC,
             Mode::Decompress => TRIES_DECOMPRESS,
         };
+        let mut has_moved = false;
         for attempt in 0..tries as usize {
             let index = (first + attempt) % self.lane_count;
             if self.try_lane(unit, index) == Some(Submission::Accepted) {
@@ -259,12 +260,20 @@ impl<'a> Work<'a> {
                 self.jobs[unit].outcome = Outcome::Software;
                 return;
             }
-            if !self.take_in() {
+            if self.take_in() {
+                has_moved = true;
+            } else {
                 self.progress();
                 std::hint::spin_loop();
             }
         }
         count(&self.driver.counters.shortages);
+        if !has_moved {
+            // A halted device refuses for ever.
+            for lane in self.lanes[..self.lane_count].iter().flatten() {
+                lane.queue.note_hardware_error();
+            }
+        }
         self.jobs[unit].outcome = Outcome::Shortage;
     }
 

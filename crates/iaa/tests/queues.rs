@@ -9,14 +9,13 @@ use acomp::{Page, UnitError, PAGE_SIZE};
 use common::*;
 use iaa::Driver;
 
-/// Compresses and decompresses until told to stop; panics at the first page that is not what it was. Answers the
-/// number of pages.
-fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool) -> u64 {
+/// Compresses and decompresses until told to stop, and counts requests; panics at the first page that is not what it
+/// was.
+fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool, requests: &AtomicU64) {
     let mut random = Random(seed * 2 + 1);
     let mut contexts = [fixed(driver), dynamic(driver)];
-    let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
-        let context = &mut *contexts[usize::from(random.below(4) == 0)];
+        let context = &mut *contexts[usize::from(random.below(8) == 0)];
         let indices: Vec<u64> = (0..1 + random.below(8)).map(|_| random.below(500) as u64).collect();
         let pages: Vec<Page> = indices.iter().map(|&index| page(index)).collect();
         let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
@@ -34,26 +33,32 @@ fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool) -> u64 {
         for (plain, (at, _)) in decompress(context, &objects).iter().zip(&kept) {
             assert!(*plain.as_ref().unwrap() == pages[*at]);
         }
-        count += indices.len() as u64;
+        requests.fetch_add(1, Ordering::Relaxed);
     }
-    count
 }
 
-/// Runs `change` a number of times under the load of three threads; answers the pages that went through.
-fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) -> u64 {
-    let stop = AtomicBool::new(false);
-    let pages = AtomicU64::new(0);
+/// Runs `change` a number of times under the load of three threads, with a request between two changes at least.
+fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
+    let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for seed in 0..3 {
-            let (stop, pages) = (&stop, &pages);
-            scope.spawn(move || pages.fetch_add(load(driver, seed, stop), Ordering::Relaxed));
-        }
+        let threads: Vec<_> = (0..3)
+            .map(|seed| {
+                let (stop, requests) = (&stop, &requests);
+                scope.spawn(move || load(driver, seed, stop, requests))
+            })
+            .collect();
         for at in 0..changes {
             change(at);
+            let before = requests.load(Ordering::Relaxed);
+            // A thread that ends before it is told to has found something.
+            while requests.load(Ordering::Relaxed) == before
+                && !threads.iter().any(|thread| thread.is_finished())
+            {
+                std::thread::yield_now();
+            }
         }
         stop.store(true, Ordering::Relaxed);
     });
-    pages.into_inner()
 }
 
 #[test]
@@ -63,7 +68,7 @@ fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
         let machine = driver.machine().unwrap();
         let queues: Vec<_> = machine.queues().collect();
         let mut random = Random(77);
-        let pages = under_load(&driver, 1000, |_| {
+        under_load(&driver, 1000, |_| {
             let id = queues[random.below(queues.len())];
             machine.disable_queue(id);
             // Some at once, others later or not before all the others are disabled too.
@@ -74,7 +79,6 @@ fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
             std::thread::yield_now();
         });
         queues.iter().for_each(|&id| machine.enable_queue(id));
-        assert!(pages > 100, "{pages}");
         assert_eq!(driver.outstanding(), 0);
         // All queues find back to work, in one round for each that was tried and failed.
         let mut context = fixed(&driver);
@@ -97,7 +101,7 @@ fn queues_and_devices_appear_and_disappear_under_load() {
     let driver = driver("devices=3,queues=2", "");
     let machine = driver.machine().unwrap();
     let mut random = Random(5);
-    let pages = under_load(&driver, 300, |at| {
+    under_load(&driver, 100, |at| {
         let device = random.below(3);
         if at % 3 == 0 {
             // One queue of it for now; the other when it is attached again.
@@ -110,7 +114,6 @@ fn queues_and_devices_appear_and_disappear_under_load() {
         assert_eq!(attached.queues.len(), 2);
         driver.attach(attached);
     });
-    assert!(pages > 100, "{pages}");
     let statistics = driver.statistics();
     assert_eq!((driver.outstanding(), statistics.devices.len()), (0, 3));
     // Every job of the machine is in the driver's figures, also those of queues that are gone.

@@ -209,6 +209,7 @@ impl Device {
                 queue.retried.fetch_add(1, Ordering::Relaxed);
                 return Submission::Retry;
             }
+            queue.accepted.fetch_add(1, Ordering::Relaxed);
             queue.lost.fetch_add(1, Ordering::Relaxed);
             return Submission::Accepted;
         }
