@@ -1,6 +1,7 @@
 //! The uzswap program.
 
 mod bench;
+mod check;
 mod embedded;
 mod iaa;
 mod pages;
@@ -29,6 +30,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Arguments),
+    Check(check::Arguments),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -44,6 +46,7 @@ fn main() {
     let arguments = Arguments::parse();
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
+        Verb::Check(arguments) => check::run(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),

@@ -1,25 +1,20 @@
 //! `uzswap bench usemem`, as a user calls it.
 
+#[allow(dead_code)]
+mod support;
+
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
+use support::can_manage;
 
 fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap")).args(arguments).output().expect("the program starts")
+    support::uzswap().args(arguments).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether a program can be managed here; says why not.
-fn can_manage() -> bool {
-    let output = uzswap(&["run", "--ram", "64M", "--", "true"]);
-    if !output.status.success() {
-        println!("skipped: {}", text(&output.stderr));
-    }
-    output.status.success()
 }
 
 /// A file of pages with some pattern in them, which compress to about a third.

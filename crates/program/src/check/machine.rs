@@ -1,0 +1,141 @@
+//! What else matters: the kernel's version, pages, huge pages, the cgroup's limit, the CPU.
+
+use std::fs;
+
+use pagecodec::Isa;
+
+use super::row::Row;
+use crate::size::{cgroup_limit_bytes, Size};
+
+/// All rows.
+pub fn rows() -> Vec<Row> {
+    // SAFETY: asks for a constant.
+    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    vec![
+        Row::needed(
+            "pages of 4 KiB",
+            page_size == 4096,
+            format!("{page_size} bytes"),
+            "use a kernel that is built with pages of 4 KiB",
+        ),
+        kernel(release.trim()),
+        huge_pages(
+            fs::read_to_string(format!("{HUGE_PAGES}/enabled")).ok().as_deref(),
+            &sizes(|size| fs::read_to_string(format!("{HUGE_PAGES}/hugepages-{size}kB/enabled")).ok()),
+        ),
+        cgroup(cgroup_limit_bytes()),
+        cpu(&Isa::available().collect::<Vec<_>>(), Isa::best()),
+    ]
+}
+
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The version decides nothing: what it stands for is tried.
+fn kernel(release: &str) -> Row {
+    let mut numbers = release.split(['.', '-']).map(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    let is_new = version >= (Some(6), Some(8));
+    Row::known("Linux 6.8 or later", is_new, format!("Linux {release}"), "install Linux 6.8 or later")
+}
+
+/// Settings of the sizes that are not off, smallest first.
+fn sizes(read: impl Fn(u32) -> Option<String>) -> Vec<(u32, String)> {
+    (3..=14)
+        .filter_map(|shift| {
+            let size = 1 << shift;
+            let chosen = chosen(&read(size)?)?;
+            (chosen != "never").then_some((size, chosen))
+        })
+        .collect()
+}
+
+/// Of several words the one in brackets is chosen.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+fn huge_pages(enabled: Option<&str>, sizes: &[(u32, String)]) -> Row {
+    let name = "transparent huge pages";
+    let fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
+    let Some(all) = enabled.and_then(chosen) else {
+        return Row::known(
+            name,
+            false,
+            "not in this kernel",
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+        );
+    };
+    let sizes: Vec<_> = sizes.iter().map(|(size, chosen)| format!("{size} KiB {chosen}")).collect();
+    let detail = if sizes.is_empty() { all.clone() } else { format!("{all} ({})", sizes.join(", ")) };
+    Row::known(name, all != "never", detail, fix)
+}
+
+fn cgroup(limit: Option<u64>) -> Row {
+    let name = "memory limit of the cgroup";
+    match limit {
+        Some(bytes) => {
+            Row::known(name, true, format!("{}; `--ram auto` stays below it", Size::from(bytes)), "")
+        }
+        None => Row::known(
+            name,
+            false,
+            "none; `--ram auto` takes nine tenths of what is available",
+            "not needed; systemd-run --scope -p MemoryMax=2G COMMAND sets one",
+        ),
+    }
+}
+
+fn cpu(available: &[Isa], best: Isa) -> Row {
+    let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+    Row::known(
+        "vector instructions",
+        best != Isa::Portable,
+        format!("pages are coded with {best} (this CPU runs {})", names.join(", ")),
+        "no command: only a CPU with AVX2 is faster; the results are the same",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (release, ok) in [
+            ("6.18.44-fc-v509", true),
+            ("6.8.0-45-generic", true),
+            ("6.8-rc1", true),
+            ("7.0.1", true),
+            ("6.7.12", false),
+            ("5.15.0", false),
+            ("", false),
+        ] {
+            assert_eq!(kernel(release).ok, ok, "{release}");
+        }
+    }
+
+    #[test]
+    fn huge_page_settings_are_told() {
+        let read = |size| match size {
+            64 => Some("always [inherit] madvise never\n".to_owned()),
+            2048 => Some("always inherit madvise [never]".to_owned()),
+            _ => None,
+        };
+        let row = huge_pages(Some("always [madvise] never"), &sizes(read));
+        assert!(row.ok && row.detail == "madvise (64 KiB inherit)", "{row:?}");
+        let row = huge_pages(Some("always madvise [never]"), &[]);
+        assert!(!row.ok && row.fix.unwrap().contains("echo madvise"));
+        assert!(!huge_pages(None, &[]).ok);
+    }
+
+    #[test]
+    fn the_machine_is_good_to_know() {
+        let rows = rows();
+        assert!(rows.iter().filter(|row| row.needed).count() == 1, "pages only: {rows:?}");
+        assert!(rows.iter().all(|row| row.ok || row.fix.is_some()));
+        assert!(cgroup(Some(1 << 30)).ok && !cgroup(None).ok);
+        assert!(!cpu(&[Isa::Portable], Isa::Portable).ok);
+    }
+}

@@ -1,0 +1,325 @@
+//! What paging needs of the kernel: userfaultfd, its features, the right to use it, moving and scanning.
+
+use std::fs::{self, OpenOptions};
+
+use sys::memory;
+use sys::pagemap::{Pagemap, Run};
+use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::PAGE_SIZE;
+
+use super::row::Row;
+
+const UPGRADE: &str = "install Linux 6.8 or later";
+
+/// Features without which something is lost, and what each is for.
+const NEEDED: [(u64, &str); 7] = [
+    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
+    (feature::EVENT_FORK, "forks that bypass the C library are seen"),
+    (feature::EVENT_REMAP, "mremap is followed"),
+    (feature::EVENT_REMOVE, "madvise is followed"),
+    (feature::EVENT_UNMAP, "munmap is followed"),
+    (feature::THREAD_ID, "streams of faults are told apart"),
+    (feature::MOVE, "pages are moved, not copied"),
+];
+
+/// All rows.
+pub fn rows() -> Vec<Row> {
+    let mut rows = vec![opened(Userfaultfd::open(0).map(Userfaultfd::close))];
+    let offered = Userfaultfd::features().unwrap_or(0);
+    let (any, granted) = match Userfaultfd::open_with_any(offered & all_names()) {
+        Ok((opened, granted)) => {
+            opened.close();
+            (true, granted)
+        }
+        Err(_) => (false, 0),
+    };
+    rows.extend(features(any, offered, granted));
+    // Without a userfaultfd the kernel may be new enough all the same.
+    let fix = if any { UPGRADE } else { "see userfaultfd" };
+    rows.push(verdict("moving pages", try_move(), "pages went out to staging memory and back", fix));
+    let scan = try_scan();
+    rows.push(verdict("PAGEMAP_SCAN", scan, "present pages are found without walking", UPGRADE));
+    rows.extend(rights());
+    rows
+}
+
+fn all_names() -> u64 {
+    feature::NAMES.iter().fold(0, |all, (bit, _)| all | bit)
+}
+
+fn opened(result: Result<(), OpenError>) -> Row {
+    let name = "userfaultfd";
+    match result {
+        Ok(()) => Row::needed(name, true, "opens, for the kernel's own accesses too", ""),
+        Err(OpenError::NotPermitted) => Row::needed(
+            name,
+            false,
+            "not permitted to this user",
+            "run as root, or `sudo sysctl vm.unprivileged_userfaultfd=1`, or `sudo setfacl -m u:$USER:rw \
+             /dev/userfaultfd`; in a container, allow the system call in its seccomp profile",
+        ),
+        Err(error) => {
+            Row::needed(name, false, error.to_string(), "use a kernel that is built with CONFIG_USERFAULTFD")
+        }
+    }
+}
+
+/// A row for each feature: in the kernel, and granted to this user. Without any userfaultfd both are unknown.
+fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
+    let row = |&(bit, name): &(u64, &str)| {
+        let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
+        let use_ = need.map_or("not used", |(_, use_)| use_);
+        let (ok, detail, fix) = if !any {
+            (false, "cannot be known without a userfaultfd".to_owned(), "see userfaultfd")
+        } else if granted & bit != 0 {
+            (true, use_.to_owned(), "")
+        } else if offered & bit != 0 {
+            (false, format!("not permitted to this user; {use_}"), "run as root (it takes CAP_SYS_PTRACE)")
+        } else {
+            (false, format!("not in this kernel; {use_}"), UPGRADE)
+        };
+        let name = format!("feature {name}");
+        match need {
+            Some(_) => Row::needed(&name, ok, detail, fix),
+            None => Row::known(&name, ok, detail, fix),
+        }
+    };
+    feature::NAMES.iter().map(row).collect()
+}
+
+fn verdict(name: &str, result: Result<(), String>, detail: &str, fix: &str) -> Row {
+    match result {
+        Ok(()) => Row::needed(name, true, detail, ""),
+        Err(error) => Row::needed(name, false, error, fix),
+    }
+}
+
+/// A mapping for a probe.
+struct Region {
+    at: usize,
+    pages: usize,
+}
+
+impl Region {
+    fn map(pages: usize) -> Result<Self, String> {
+        let at = memory::map(pages * PAGE_SIZE).map_err(|error| format!("mmap: {error}"))?;
+        Ok(Region { at: at.as_ptr() as usize, pages })
+    }
+
+    fn write(&self, page: usize, byte: u8) {
+        assert!(page < self.pages);
+        // SAFETY: inside the mapping, which nobody else knows of.
+        unsafe { ((self.at + page * PAGE_SIZE) as *mut u8).write_volatile(byte) };
+    }
+
+    fn read(&self, page: usize) -> u8 {
+        assert!(page < self.pages);
+        // SAFETY: as above.
+        unsafe { ((self.at + page * PAGE_SIZE) as *const u8).read_volatile() }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`; a userfaultfd on it is closed by now.
+        unsafe { libc::munmap(self.at as *mut libc::c_void, self.pages * PAGE_SIZE) };
+    }
+}
+
+struct Open(Userfaultfd);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Moves pages out of one mapping into another and back, as eviction and fault-in do, and reads a fault.
+fn try_move() -> Result<(), String> {
+    const PAGES: usize = 16;
+    const LEN: usize = PAGES * PAGE_SIZE;
+    let (program, staging) = (Region::map(PAGES)?, Region::map(PAGES)?);
+    let open = || Userfaultfd::open(feature::MOVE).map(Open).map_err(|error| error.to_string());
+    let (of_program, of_staging) = (open()?, open()?);
+    for page in 0..PAGES {
+        program.write(page, page as u8 + 1);
+    }
+    let registered = |region: &Region, with: &Open, mode| {
+        with.0.register(region.at, LEN, mode).map_err(|stop| format!("memory cannot be registered: {stop:?}"))
+    };
+    registered(&program, &of_program, MISSING)?;
+    registered(&staging, &of_staging, WRITE_PROTECT)?;
+    let moved = |with: &Open, to: &Region, from: &Region| {
+        // SAFETY: both mappings are of this probe, and their bytes are meant to move.
+        let progress = unsafe { with.0.move_pages(to.at, from.at, LEN, true) };
+        match progress.stop {
+            None => Ok(()),
+            Some(stop) => Err(format!("UFFDIO_MOVE stopped after {} bytes: {stop:?}", progress.done)),
+        }
+    };
+    moved(&of_staging, &staging, &program)?;
+    if (0..PAGES).any(|page| staging.read(page) != page as u8 + 1) {
+        return Err("moved pages have lost their bytes".to_owned());
+    }
+    try_fault(&of_program, program.at + 3 * PAGE_SIZE)?;
+    moved(&of_program, &program, &staging)?;
+    match (0..PAGES).find(|page| program.read(*page) != *page as u8 + 1) {
+        None => Ok(()),
+        Some(page) => Err(format!("page {page} came back changed")),
+    }
+}
+
+/// Has the kernel, not this process, touch a page that was moved away, and reads the message about it. The page is
+/// missing again afterwards.
+fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(format!("pipe: {}", std::io::Error::last_os_error()));
+    }
+    let [reader, writer] = pipe;
+    let toucher = std::thread::spawn(move || {
+        // SAFETY: the kernel reads the byte as soon as the page is there.
+        unsafe { libc::write(writer, address as *const libc::c_void, 1) }
+    });
+    let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
+    let seen = userfaultfd.0.wait(2000) && userfaultfd.0.read(&mut messages, 1) == 1;
+    let expected = matches!(messages[0], Message::Fault { address: at, .. } if at == address);
+    // A zero page ends the wait; it is thrown away so that the page is missing again.
+    userfaultfd.0.zero(address, PAGE_SIZE);
+    let written = toucher.join().unwrap_or(-1);
+    // SAFETY: descriptors of this function, and a page of the probe's mapping.
+    unsafe {
+        libc::close(reader);
+        libc::close(writer);
+        libc::madvise(address as *mut libc::c_void, PAGE_SIZE, libc::MADV_DONTNEED);
+    }
+    match (seen && expected, written) {
+        (true, 1) => Ok(()),
+        (false, _) => Err("a system call's access to a missing page was not reported".to_owned()),
+        (true, _) => Err("a system call's access to a missing page failed".to_owned()),
+    }
+}
+
+fn try_scan() -> Result<(), String> {
+    let region = Region::map(64)?;
+    for page in [3, 4, 40] {
+        region.write(page, 1);
+    }
+    let map = Pagemap::open().map_err(|error| format!("/proc/self/pagemap: {error}"))?;
+    let mut runs = [Run::default(); 8];
+    let (count, _) = map.present(region.at, region.at + 64 * PAGE_SIZE, &mut runs);
+    let has_scan = map.has_scan();
+    map.close();
+    if !has_scan {
+        return Err(
+            "not in this kernel (6.7 has it); /proc/self/pagemap is read instead, which is slower".into()
+        );
+    }
+    let page = |address: u64| (address as usize - region.at) / PAGE_SIZE;
+    let found: Vec<_> = runs[..count].iter().map(|run| (page(run.start), page(run.end))).collect();
+    match found[..] {
+        [(3, 5), (40, 41)] => Ok(()),
+        _ => Err(format!("found pages {found:?} instead of 3, 4 and 40")),
+    }
+}
+
+/// Ways to the right to page, of which one is enough.
+fn rights() -> Vec<Row> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    vec![
+        Row::known(
+            "right: CAP_SYS_PTRACE",
+            has_capability(&status, CAP_SYS_PTRACE),
+            "root has it; this or one of the next two is enough to page",
+            "run as root",
+        ),
+        match sysctl {
+            Ok(text) => Row::known(
+                "right: sysctl",
+                text.trim() == "1",
+                format!("vm.unprivileged_userfaultfd={}", text.trim()),
+                "sudo sysctl vm.unprivileged_userfaultfd=1",
+            ),
+            Err(error) => {
+                Row::known("right: sysctl", false, format!("vm.unprivileged_userfaultfd: {error}"), UPGRADE)
+            }
+        },
+        match node {
+            Ok(_) => Row::known("right: device node", true, "/dev/userfaultfd opens", ""),
+            Err(error) => Row::known(
+                "right: device node",
+                false,
+                format!("/dev/userfaultfd: {error}"),
+                "sudo setfacl -m u:$USER:rw /dev/userfaultfd",
+            ),
+        },
+    ]
+}
+
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// Whether the text of /proc/PID/status has a capability in effect.
+fn has_capability(status: &str, capability: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> capability & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_is_missing_from_the_kernel_or_not_granted() {
+        let row = |any, offered, granted, name: &str| {
+            let rows = features(any, offered, granted);
+            assert_eq!(rows.len(), feature::NAMES.len());
+            rows.into_iter().find(|row| row.name == format!("feature {name}")).unwrap()
+        };
+        let all = all_names();
+        assert!(features(true, all, all).iter().all(|row| row.ok && row.fix.is_none()));
+        let fork = row(true, all, all & !feature::EVENT_FORK, "EVENT_FORK");
+        assert!(fork.needed && !fork.ok && fork.fix.unwrap().contains("CAP_SYS_PTRACE"));
+        let old = all & !feature::MOVE;
+        let moving = row(true, old, old, "MOVE");
+        assert!(moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
+        let poison = row(true, 0, 0, "POISON");
+        assert!(!poison.needed && !poison.ok);
+        assert!(row(false, 0, 0, "MOVE").detail.contains("cannot be known"));
+    }
+
+    #[test]
+    fn refusals_name_the_fix() {
+        let row = opened(Err(OpenError::NotPermitted));
+        assert!(!row.ok && row.fix.unwrap().contains("vm.unprivileged_userfaultfd=1"));
+        assert!(opened(Err(OpenError::Missing)).fix.unwrap().contains("CONFIG_USERFAULTFD"));
+        assert!(opened(Ok(())).ok);
+    }
+
+    #[test]
+    fn capabilities_are_bits_of_the_effective_set() {
+        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000000000080000\n";
+        assert!(has_capability(status, 19) && !has_capability(status, 18));
+        assert!(!has_capability("", 19));
+    }
+
+    #[test]
+    fn probes_that_can_run_here_succeed() {
+        match Userfaultfd::open(feature::MOVE) {
+            Ok(opened) => opened.close(),
+            Err(error) => {
+                println!("skipped: {error}");
+                return;
+            }
+        }
+        for _ in 0..20 {
+            assert_eq!(try_move(), Ok(()));
+        }
+        if Pagemap::open().is_ok_and(|map| map.has_scan()) {
+            assert_eq!(try_scan(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One thing that this machine has or has not.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+/// A row of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// What was looked at.
+    pub name: String,
+    /// Whether `uzswap run` needs it for its full function. Other rows are good to know.
+    pub needed: bool,
+    /// Whether it is there.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do, for a no.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl Row {
+    /// Something that `uzswap run` needs; `fix` is kept only when it is missing.
+    pub fn needed(name: &str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
+        Row {
+            name: name.to_owned(),
+            needed: true,
+            ok,
+            detail: detail.into(),
+            fix: (!ok).then(|| fix.to_owned()),
+        }
+    }
+
+    /// Something good to know.
+    pub fn known(name: &str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
+        Row { needed: false, ..Row::needed(name, ok, detail, fix) }
+    }
+}
+
+/// Whether everything needed is there.
+pub fn is_complete(rows: &[Row]) -> bool {
+    rows.iter().all(|row| row.ok || !row.needed)
+}
+
+/// The rows for people.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for (needed, title) in [(true, "Needed by `uzswap run`"), (false, "Good to know")] {
+        writeln!(text, "{title}").expect("to a string");
+        for row in rows.iter().filter(|row| row.needed == needed) {
+            let answer = if row.ok { "yes" } else { "no" };
+            writeln!(text, "  {answer:3}  {:28} {}", row.name, row.detail).expect("to a string");
+            if let Some(fix) = &row.fix {
+                writeln!(text, "       {:28} fix: {fix}", "").expect("to a string");
+            }
+        }
+        text.push('\n');
+    }
+    let missing: Vec<_> =
+        rows.iter().filter(|row| row.needed && !row.ok).map(|row| row.name.as_str()).collect();
+    text.push_str(&match missing[..] {
+        [] => "`uzswap run` works here with its full function.\n".to_owned(),
+        _ => format!("`uzswap run` does not work here with its full function: {}.\n", missing.join(", ")),
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_needs_decide() {
+        let need = Row::needed("moving", true, "works", "upgrade");
+        let known = Row::known("huge pages", false, "never", "echo madvise");
+        let rows = [need.clone(), known];
+        assert!(is_complete(&rows) && rows[0].fix.is_none());
+        let text = table(&rows);
+        assert!(text.contains("fix: echo madvise") && text.contains("works here with its full"), "{text}");
+        let (needed, other) = text.split_once("Good to know").unwrap();
+        assert!(needed.contains("yes  moving") && other.contains("no   huge pages"), "{text}");
+        let rows = [Row { ok: false, fix: Some("upgrade".into()), ..need }];
+        assert!(!is_complete(&rows));
+        assert!(table(&rows).contains("does not work here with its full function: moving."));
+    }
+}

@@ -1,0 +1,125 @@
+//! A small program under `uzswap run`: whatever forbids it here, a seccomp filter or a mount option, shows.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::Value;
+
+use super::row::Row;
+
+/// Long enough for the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The row: a task of 48 MiB in 24 MiB, every byte checked.
+pub fn row() -> Row {
+    let name = "trial run";
+    match run().and_then(|report| judge(&report)) {
+        Ok(detail) => Row::needed(name, true, detail, ""),
+        Err(error) => Row::needed(
+            name,
+            false,
+            format!("{error:#}"),
+            "see the rows above; in a container, its seccomp profile; vm.memfd_noexec must be 0 or 1",
+        ),
+    }
+}
+
+fn run() -> Result<Value> {
+    // SAFETY: a terminated name.
+    let raw = unsafe { libc::memfd_create(c"uzswap-report".as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error()).context("memfd_create");
+    }
+    // SAFETY: opened just now.
+    let mut file = unsafe { File::from_raw_fd(raw) };
+    let report = format!("/proc/{}/fd/{raw}", std::process::id());
+    let own = std::env::current_exe().context("cannot find this program's file")?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("uzswap").args([
+        "run",
+        "--quiet",
+        "--ram",
+        "24M",
+        "--compressor",
+        "zstd",
+        "--report",
+        &report,
+    ]);
+    command.arg("--").arg(own).args([
+        "bench",
+        "usemem-task",
+        "--index",
+        "0",
+        "--tasks",
+        "1",
+        "--bytes",
+        "50331648",
+    ]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start")?;
+    let mut input = child.stdin.take().expect("a pipe");
+    // Two lines fit into any pipe.
+    std::io::Write::write_all(&mut input, b"fill\nread\n").context("it ended at once")?;
+    drop(input);
+    let status = wait(&mut child)?;
+    let mut words = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut words)?;
+    if !status.success() {
+        bail!("{status}: {}", words.trim());
+    }
+    file.rewind()?;
+    serde_json::from_reader(&file).with_context(|| format!("descriptor {} has no report", file.as_raw_fd()))
+}
+
+fn wait(child: &mut Child) -> Result<ExitStatus> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > give_up {
+            // Its program dies with it.
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("it did not end within {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What the report says of the trial.
+fn judge(report: &Value) -> Result<String> {
+    let number = |name: &str| report.get(name).and_then(Value::as_u64).unwrap_or(0);
+    if let Some(reason) = report.pointer("/unmanaged/0").and_then(Value::as_str) {
+        bail!("the program ran unmanaged: {reason}");
+    }
+    let (out, back) = (number("zswpout"), number("zswpin"));
+    if out == 0 || back == 0 {
+        bail!("the program ran unmanaged: {out} pages went out and {back} came back");
+    }
+    Ok(format!("48 MiB in 24 MiB: {out} pages went out, {back} came back, every byte was right"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_trial_is_judged_by_its_report() {
+        let good = json!({ "zswpout": 9000, "zswpin": 6000, "unmanaged": [] });
+        assert!(judge(&good).unwrap().contains("9000 pages"));
+        for bad in [
+            json!({ "zswpout": 0, "zswpin": 0, "unmanaged": [] }),
+            json!({ "zswpout": 5, "zswpin": 5, "unmanaged": ["uzswap: it runs without uzswap's object"] }),
+            json!(null),
+        ] {
+            assert!(judge(&bad).unwrap_err().to_string().contains("unmanaged"));
+        }
+    }
+}
