@@ -2,6 +2,24 @@
 
 use acomp::Page;
 
+/// Asks for the line that holds the first of `bytes`.
+pub(crate) fn fetch_line(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect that a program could see, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
+/// Asks for what [`word_of`] looks at first.
+pub(crate) fn fetch_ends(page: &Page) {
+    fetch_line(page);
+    fetch_line(&page[page.len() - 8..]);
+}
+
 /// The word that the page repeats, if it does. Most pages are told apart by the last word alone.
 pub(crate) fn word_of(page: &Page) -> Option<u64> {
     let (first, last) = (&page[..8], &page[page.len() - 8..]);

@@ -7,7 +7,7 @@ use crate::group::{leaf_part, slots, Freed, GroupCell, GroupState};
 use crate::leaf::{Entry, LEAF_PAGES};
 use crate::sync::MutexGuard;
 use crate::zswap::{handle_of, in_range};
-use crate::{checksum, filled, Zswap};
+use crate::{checksum, filled, filled::fetch_line, Zswap};
 
 /// Most pages whose entries are read at a time.
 const CHUNK: usize = 64;
@@ -363,16 +363,7 @@ impl Zswap {
 
 /// Asks for the first lines of an object; the processor follows by itself from there.
 fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64).take(PREFETCH_LINES) {
-        // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    bytes.chunks(64).take(PREFETCH_LINES).for_each(fetch_line);
 }
 
 /// 4, 12 and 32 lines were tried: 12 takes most off LZ4's and Zstandard's loads, 32 no more.

@@ -139,6 +139,9 @@ impl Zswap {
         all_pages: &[&Page],
         done: usize,
     ) -> Result<usize, StoreError> {
+        for page in all_pages[done..].iter().take(MAX_BATCH) {
+            filled::fetch_ends(page);
+        }
         let mut refs = self.pools.current(MAX_BATCH);
         let pool = refs.pool();
         let cut = Cut::new(key + done as u64, all_pages.len() - done, self.unit_pages, pool.batch);
