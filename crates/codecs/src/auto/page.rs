@@ -11,13 +11,18 @@ const PREFIXES_MAX: u32 = 48;
 /// T16 gives up when more words than this fit no template.
 const UNFIT_MAX: usize = 288;
 /// Raw words from which on page LZ is tried on them.
-const RAW_MIN: usize = 112;
+const RAW_MIN: usize = 144;
 /// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
 const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
 const SPARSE_BELOW: usize = 400;
-/// T16 objects of this length and more are compared with the numeric form.
+/// T16 objects of this length and more are compared with the numeric form when hardly a word is raw: columns of
+/// integers or pointers.
 const NUMERIC_FROM: usize = 1000;
+/// Fewer raw words than this are hardly any.
+const RAW_FEW: usize = 8;
+/// T16 objects of this length and more are always compared with the numeric form.
+const NUMERIC_ALWAYS: usize = 1800;
 /// Repeats among [`lz::SAMPLES`] places from which on page LZ is tried.
 const REPEATS_MIN: u32 = 4;
 /// Objects must save at least this many bytes of the page, or the page is given up.
@@ -80,7 +85,7 @@ impl PageCodec {
                 return Some((Kind::Sparse, len));
             }
         }
-        if plan.len >= NUMERIC_FROM {
+        if plan.len >= NUMERIC_ALWAYS || (plan.len >= NUMERIC_FROM && plan.raw_len < RAW_FEW) {
             let (shape, estimate) = numeric::estimate(self.isa, page);
             if estimate < plan.len - plan.len / 8 {
                 let best = plan.len.min(out.len());
