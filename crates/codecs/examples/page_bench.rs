@@ -1,7 +1,7 @@
 //! Ratio and time a page of `auto` against LZ4 and zstd -1, by file and by class of generated pages.
 //!
-//! `cargo run --release -p codecs --example page_bench -- [--compressor NAME]... FILE...`
-//! A file is raw pages. All compressors take turns within each round; times are the least of the rounds.
+//! `cargo run --release -p codecs --example page_bench -- [--compressor NAME]... [--files-only] FILE...`
+//! A file is raw pages; the generated classes come after the files. All compressors take turns within each round; times are the least of the rounds.
 
 #[path = "../tests/pages/mod.rs"]
 mod pages;
@@ -113,10 +113,13 @@ fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)
 fn main() {
     let mut names = vec!["lz4".to_owned()];
     let mut files = Vec::new();
+    let mut classes = pages::CLASSES;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "--compressor" {
             names.push(args.next().expect("--compressor NAME"));
+        } else if arg == "--files-only" {
+            classes = &[];
         } else {
             files.push(arg);
         }
@@ -146,7 +149,7 @@ fn main() {
             std::path::Path::new(file).file_stem().map_or(file.as_str().into(), |n| n.to_string_lossy());
         report(&name, &sample, &mut contexts);
     }
-    for class in pages::CLASSES {
+    for class in classes {
         report(class.0, &pages::make(class, 256), &mut contexts);
     }
 }
