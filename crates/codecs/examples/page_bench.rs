@@ -1,6 +1,6 @@
 //! Ratio and time a page of `auto` against LZ4 and zstd -1, by file and by class of generated pages.
 //!
-//! `cargo run --release -p codecs --example page_bench -- [--compressor NAME]... [--files-only] FILE...`
+//! `cargo run --release -p codecs --example page_bench -- [--compressor NAME]... [--files-only] [--rounds N] FILE...`
 //! A file is raw pages; the generated classes come after the files. All compressors take turns within each round; times are the least of the rounds.
 
 #[path = "../tests/pages/mod.rs"]
@@ -11,7 +11,6 @@ use std::time::Instant;
 use acomp::{CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE};
 use codecs::auto::{counts, Kind};
 
-const ROUNDS: usize = 5;
 const PAGES_MAX: usize = 1024;
 
 struct Measured {
@@ -70,14 +69,14 @@ fn pass(context: &mut dyn Context, pages: &[Page], space: &mut [[u8; PAGE_SIZE]]
     best.decompress_ns = best.decompress_ns.min(decompress_ns);
 }
 
-fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)]) {
+fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)], rounds: usize) {
     let mut space = vec![[0u8; PAGE_SIZE]; pages.len()];
     let mut best: Vec<_> = contexts
         .iter()
         .map(|_| Measured { bytes: 0, compress_ns: f64::MAX, decompress_ns: f64::MAX })
         .collect();
     let before = counts();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for ((_, context), best) in contexts.iter_mut().zip(&mut best) {
             pass(context.as_mut(), pages, &mut space, best);
         }
@@ -97,7 +96,7 @@ fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)
         );
     }
     print!(" |");
-    let total = pages.len() * ROUNDS;
+    let total = pages.len() * rounds;
     for kind in Kind::ALL {
         let share = (after.of(kind) - before.of(kind)) as f64 / total as f64;
         if share > 0.0 {
@@ -114,12 +113,15 @@ fn main() {
     let mut names = vec!["lz4".to_owned()];
     let mut files = Vec::new();
     let mut classes = pages::CLASSES;
+    let mut rounds = 5;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "--compressor" {
             names.push(args.next().expect("--compressor NAME"));
         } else if arg == "--files-only" {
             classes = &[];
+        } else if arg == "--rounds" {
+            rounds = args.next().and_then(|count| count.parse().ok()).expect("--rounds N");
         } else {
             files.push(arg);
         }
@@ -147,9 +149,9 @@ fn main() {
             (0..wanted).flat_map(|at| runs[at * runs.len() / wanted].iter().copied()).collect();
         let name =
             std::path::Path::new(file).file_stem().map_or(file.as_str().into(), |n| n.to_string_lossy());
-        report(&name, &sample, &mut contexts);
+        report(&name, &sample, &mut contexts, rounds);
     }
     for class in classes {
-        report(class.0, &pages::make(class, 256), &mut contexts);
+        report(class.0, &pages::make(class, 256), &mut contexts, rounds);
     }
 }

@@ -66,12 +66,10 @@ impl Context for AutoContext {
         for (number, (output, result)) in outputs.enumerate() {
             let first = number * pages_per_unit;
             let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
-            if let Some(next) = request.pages.get(first + pages_per_unit) {
-                t16::prefetch(*next);
-            }
             *result = match pages {
                 [page] => {
-                    let done = self.codec.compress(page, output);
+                    let next = request.pages.get(first + 1).unwrap_or(page);
+                    let done = self.codec.compress(page, next, output);
                     counts.add(done.ok().map(|(kind, _)| kind));
                     done.map(|(_, len)| len)
                 }

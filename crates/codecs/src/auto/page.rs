@@ -52,27 +52,36 @@ impl PageCodec {
         }
     }
 
-    /// Compresses `page` into `output` as whatever suits it.
+    /// Compresses `page` into `output` as whatever suits it, and meanwhile fetches `next`, the page after it, from
+    /// memory.
     ///
     /// # Errors
     /// [`UnitError::NoSpace`] when nothing fits, or saves anything worth it.
-    pub(crate) fn compress(&mut self, page: &Page, output: &mut [u8]) -> Result<(Kind, usize), UnitError> {
+    pub(crate) fn compress(
+        &mut self,
+        page: &Page,
+        next: &Page,
+        output: &mut [u8],
+    ) -> Result<(Kind, usize), UnitError> {
         let room = output.len().min(PAGE_SIZE - GAIN_MIN);
         let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
-        let (chosen, len) = self.choose(page, out).ok_or(UnitError::NoSpace)?;
+        let (chosen, len) = self.choose(page, next, out).ok_or(UnitError::NoSpace)?;
         *kind = chosen as u8;
         Ok((chosen, 1 + len))
     }
 
-    fn choose(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
+    fn choose(&mut self, page: &Page, next: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
         if let Some(word) = same_filled(page) {
             out.get_mut(..8)?.copy_from_slice(&word.to_le_bytes());
             return Some((Kind::Same, 8));
         }
         if distinct_prefixes(page) < PREFIXES_MAX {
-            if let Ok(plan) = self.t16.plan(page, UNFIT_MAX) {
+            // T16 fetches the next page a few lines at a time.
+            if let Ok(plan) = self.t16.plan_ahead(page, UNFIT_MAX, next) {
                 return self.choose_by_plan(page, plan, out);
             }
+        } else {
+            t16::prefetch(next);
         }
         self.choose_without_t16(page, out)
     }
@@ -234,7 +243,8 @@ pub(crate) mod unit {
         for (number, page) in pages.iter().enumerate() {
             let room = output.get_mut(at..).ok_or(UnitError::NoSpace)?;
             let room_len = room.len().min(PAGE_SIZE - 1);
-            let len = match codec.compress(page, &mut room[..room_len]) {
+            let next = pages.get(number + 1).unwrap_or(page);
+            let len = match codec.compress(page, next, &mut room[..room_len]) {
                 Ok((kind, len)) => {
                     chosen(Some(kind));
                     len

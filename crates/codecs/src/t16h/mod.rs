@@ -156,7 +156,7 @@ impl Dense {
 
     fn compress_page(&mut self, held: &Held, page: &Page, output: &mut [u8]) -> UnitResult {
         if same_filled(page).is_some() {
-            return self.codec.compress(page, output).map(|(_, len)| len);
+            return self.codec.compress(page, page, output).map(|(_, len)| len);
         }
         if let Some(t16) = self.codec.t16_of_page(page) {
             let room = output.len().min(PAGE_SIZE - 1);
@@ -165,7 +165,7 @@ impl Dense {
                 *kind = KIND_T16H;
                 sets().observe(t16, len);
                 if len >= NUMERIC_FROM && numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, &mut self.rival[..len]) {
+                    if let Ok((_, shorter)) = self.codec.compress(page, page, &mut self.rival[..len]) {
                         output[..shorter].copy_from_slice(&self.rival[..shorter]);
                         return Ok(shorter);
                     }
@@ -177,7 +177,7 @@ impl Dense {
             if let Ok(len) = self.compress_zstd(page, output.len().min(PAGE_SIZE).saturating_sub(1)) {
                 // Arrays of numbers may still do better as such.
                 if numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, &mut output[..len]) {
+                    if let Ok((_, shorter)) = self.codec.compress(page, page, &mut output[..len]) {
                         return Ok(shorter);
                     }
                 }
@@ -186,7 +186,7 @@ impl Dense {
                 return Ok(1 + len);
             }
         }
-        self.codec.compress(page, output).map(|(_, len)| len)
+        self.codec.compress(page, page, output).map(|(_, len)| len)
     }
 
     /// Compresses into `rival`, if that takes less than `room` bytes.

@@ -13,7 +13,7 @@ const SLOT_BITS: u32 = 10;
 /// How many of 512 places, in 32 runs of 16 spread over the page, begin with four bytes that a sampled place before
 /// them began with (the last such place of each hash slot is remembered).
 ///
-/// Random bytes answer 0 or 1. Text, where a match saves half of the page, answers 100 and more.
+/// Random bytes answer 0 or 1: 0 already when no place of every other run repeats another. Text, where a match saves half of the page, answers 100 and more.
 pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     with_isa!(
         isa,
@@ -25,21 +25,41 @@ pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
 
 #[inline(always)]
 fn count(page: &[u8; PAGE_SIZE]) -> u32 {
-    let mut slots = [0u32; 1 << SLOT_BITS];
+    // Of a product (reversible: equal ones mean equal bytes) the upper ten bits name the slot and the next sixteen are
+    // kept in it; two that differ in the last six bits alone are too rare to matter.
+    let mut slots = [0u16; 1 << SLOT_BITS];
     let mut count = 0;
-    for run in 0..SAMPLES / RUN {
-        // 126 bytes apart, so that runs start at all offsets within a word.
-        let bytes = &page[(run * (PAGE_SIZE / 32 - 2))..][..RUN + 4];
-        let mut products = [0u32; RUN];
-        for (at, product) in products.iter_mut().enumerate() {
-            let four = u32::from_le_bytes(*bytes[at..].first_chunk().expect("RUN + 4 bytes"));
-            // Reversible: equal products mean equal bytes.
-            *product = four.wrapping_mul(MULTIPLIER);
-        }
-        for product in products {
-            let slot = &mut slots[(product >> (32 - SLOT_BITS)) as usize];
-            count += u32::from(std::mem::replace(slot, product) == product);
+    for half in 0..2 {
+        count += count_half(page, half, &mut slots);
+        if count == 0 {
+            break;
         }
     }
     count
+}
+
+/// The runs of one parity.
+#[inline(always)]
+fn count_half(page: &[u8; PAGE_SIZE], half: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
+    let (mut names, mut tags) = ([0u16; SAMPLES / 2], [0u16; SAMPLES / 2]);
+    for run in 0..SAMPLES / RUN / 2 {
+        // 126 bytes apart, so that runs start at all offsets within a word.
+        let start = (2 * run + half) * (PAGE_SIZE / 32 - 2);
+        let bytes: &[u8; RUN + 4] = page[start..].first_chunk().expect("the last run ends before the page");
+        // Places 0, 4, 8, 12, then 1, 5 and so on: each four of them are one vector.
+        for k in 0..4 {
+            let fours: &[u8; RUN] = bytes[k..].first_chunk().expect("RUN + 4 bytes");
+            for (lane, four) in fours.as_chunks::<4>().0.iter().enumerate() {
+                let product = u32::from_le_bytes(*four).wrapping_mul(MULTIPLIER);
+                names[run * RUN + k * 4 + lane] = (product >> (32 - SLOT_BITS)) as u16;
+                tags[run * RUN + k * 4 + lane] = (product >> (32 - SLOT_BITS - 16)) as u16;
+            }
+        }
+    }
+    // The exchange by itself, without comparisons that would be held back to be made several at a time.
+    let mut before = [0u16; SAMPLES / 2];
+    for ((&name, &tag), before) in names.iter().zip(&tags).zip(&mut before) {
+        *before = std::mem::replace(&mut slots[usize::from(name) % (1 << SLOT_BITS)], tag);
+    }
+    tags.iter().zip(&before).map(|(tag, before)| u16::from(tag == before)).sum::<u16>().into()
 }
