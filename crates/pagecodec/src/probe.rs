@@ -39,7 +39,11 @@ pub fn distinct_prefixes(page: &[u8; PAGE_SIZE]) -> u32 {
         }
     }
     // Sums of 16 bytes side by side.
-    let sums = seen.as_chunks::<16>().0.iter().fold([0u8; 16], |sums, part| std::array::from_fn(|at| sums[at] + part[at]));
+    let sums = seen
+        .as_chunks::<16>()
+        .0
+        .iter()
+        .fold([0u8; 16], |sums, part| std::array::from_fn(|at| sums[at] + part[at]));
     sums.iter().map(|&sum| u32::from(sum)).sum()
 }
 

@@ -12,6 +12,8 @@ const PREFIXES_MAX: u32 = 48;
 const UNFIT_MAX: usize = 288;
 /// Raw words from which on page LZ is tried on them.
 const RAW_MIN: usize = 144;
+/// Repeats among the 256 places sampled of the raw words from which on page LZ is tried on them.
+const RAW_REPEATS_MIN: u32 = 16;
 /// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
 const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
@@ -134,6 +136,9 @@ impl PageCodec {
         }
         let room = (len - len / 32).min(out.len());
         let out = &mut out[..room];
+        if lz::repeats_in(self.isa, &object[raw.clone()]) < RAW_REPEATS_MIN {
+            return None;
+        }
         let packed = out.get_mut(SPLICE + kept..)?;
         let packed_len = self.lz.encode(&object[raw.clone()], packed)?;
         let parts = raw.start as u32 | (behind as u32) << 12 | (layout.raw_len as u32) << 22;

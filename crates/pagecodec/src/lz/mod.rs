@@ -23,7 +23,7 @@ mod sample;
 
 pub use decoder::decode;
 pub use encoder::Encoder;
-pub use sample::{repeats, SAMPLES};
+pub use sample::{repeats, repeats_in, SAMPLES};
 
 /// Longest input.
 pub const INPUT_MAX: usize = 4096;

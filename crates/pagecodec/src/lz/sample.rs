@@ -23,6 +23,21 @@ pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     )
 }
 
+/// How many of 256 places of `bytes`, in 16 runs of 16 spread over them, repeat an earlier one as in [`repeats`].
+///
+/// # Panics
+/// When there are fewer than 256 bytes.
+pub fn repeats_in(isa: Isa, bytes: &[u8]) -> u32 {
+    with_isa!(
+        isa,
+        fn run(bytes: &[u8]) -> u32 {
+            assert!(bytes.len() >= SAMPLES / 2, "{} bytes", bytes.len());
+            let step = (bytes.len() - RUN - 4) / (SAMPLES / RUN / 2 - 1);
+            count_half(bytes, 0, step, &mut [0; 1 << SLOT_BITS])
+        }
+    )
+}
+
 #[inline(always)]
 fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     // Of a product (reversible: equal ones mean equal bytes) the upper ten bits name the slot and the next sixteen are
@@ -30,7 +45,9 @@ fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     let mut slots = [0u16; 1 << SLOT_BITS];
     let mut count = 0;
     for half in 0..2 {
-        count += count_half(page, half, &mut slots);
+        // 126 bytes apart, so that runs start at all offsets within a word.
+        let step = PAGE_SIZE / 32 - 2;
+        count += count_half(page, half * step, 2 * step, &mut slots);
         if count == 0 {
             break;
         }
@@ -38,14 +55,13 @@ fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     count
 }
 
-/// The runs of one parity.
+/// Half of the runs, `step` bytes apart from `first` on.
 #[inline(always)]
-fn count_half(page: &[u8; PAGE_SIZE], half: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
+fn count_half(page: &[u8], first: usize, step: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
     let (mut names, mut tags) = ([0u16; SAMPLES / 2], [0u16; SAMPLES / 2]);
     for run in 0..SAMPLES / RUN / 2 {
-        // 126 bytes apart, so that runs start at all offsets within a word.
-        let start = (2 * run + half) * (PAGE_SIZE / 32 - 2);
-        let bytes: &[u8; RUN + 4] = page[start..].first_chunk().expect("the last run ends before the page");
+        let bytes: &[u8; RUN + 4] =
+            page[first + run * step..].first_chunk().expect("the last run ends before the page");
         // Places 0, 4, 8, 12, then 1, 5 and so on: each four of them are one vector.
         for k in 0..4 {
             let fours: &[u8; RUN] = bytes[k..].first_chunk().expect("RUN + 4 bytes");

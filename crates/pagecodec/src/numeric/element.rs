@@ -105,7 +105,9 @@ macro_rules! element {
             }
             #[inline(always)]
             fn fold(row: &Self::Row) -> Self::Row {
-                std::array::from_fn(|at| row[at] ^ ((row[at] as $signed) >> ($unsigned::BITS - 1)) as $unsigned)
+                std::array::from_fn(|at| {
+                    row[at] ^ ((row[at] as $signed) >> ($unsigned::BITS - 1)) as $unsigned
+                })
             }
             #[inline(always)]
             fn least(row: &Self::Row) -> Self {

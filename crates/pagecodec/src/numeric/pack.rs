@@ -59,9 +59,11 @@ pub(crate) fn hopeless(page: &[u8; PAGE_SIZE]) -> bool {
     }
     // By place in a word of 64 bits.
     let places = |row: &Row| -> [u16; 4] {
-        let mut words = row.as_chunks::<4>().0.iter().map(|word| {
-            word.iter().rev().fold(0, |word, &piece| word << 16 | u64::from(piece))
-        });
+        let mut words = row
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| word.iter().rev().fold(0, |word, &piece| word << 16 | u64::from(piece)));
         let word = words.next().unwrap_or(0);
         let word = words.fold(word, |all, word| all | word);
         std::array::from_fn(|place| (word >> (16 * place)) as u16)
