@@ -2,10 +2,65 @@
 
 /// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next moment it may be
 /// another.
+///
+/// Not by the C library's sched_getcpu(), which looks into the thread's own storage: in threads that the C library did
+/// not start nobody keeps that up to date, and it always answers 0.
+#[cfg(target_arch = "x86_64")]
 pub fn current() -> usize {
-    // SAFETY: no arguments and no memory.
-    let cpu = unsafe { libc::sched_getcpu() };
-    usize::try_from(cpu).unwrap_or(0)
+    use std::sync::atomic::{AtomicU8, Ordering};
+    /// 0: not looked yet; 1: RDPID; 2: RDTSCP; 3: neither.
+    static KIND: AtomicU8 = AtomicU8::new(0);
+    let word: u64 = match KIND.load(Ordering::Relaxed) {
+        1 => {
+            let word;
+            // SAFETY: the processor has the instruction, which only reads a register of the kernel's.
+            unsafe { std::arch::asm!("rdpid {}", out(reg) word, options(nomem, nostack, preserves_flags)) };
+            word
+        }
+        2 => {
+            let mut word = 0;
+            // SAFETY: the processor has the instruction; it writes to `word`.
+            unsafe { std::arch::x86_64::__rdtscp(&mut word) };
+            word.into()
+        }
+        3 => 0,
+        _ => {
+            KIND.store(kind(), Ordering::Relaxed);
+            return current();
+        }
+    };
+    // Linux keeps the node in the bits above.
+    word as usize & 0xfff
+}
+
+/// How this processor tells its number.
+#[cfg(target_arch = "x86_64")]
+fn kind() -> u8 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    // Leaf 7, ECX bit 22: RDPID. Leaf 8000_0001, EDX bit 27: RDTSCP.
+    let (leaves, extended_leaves) = (__cpuid(0).eax, __cpuid(0x8000_0000).eax);
+    if leaves >= 7 && __cpuid_count(7, 0).ecx >> 22 & 1 != 0 {
+        return 1;
+    }
+    if extended_leaves >= 0x8000_0001 && __cpuid(0x8000_0001).edx >> 27 & 1 != 0 {
+        return 2;
+    }
+    3
+}
+
+/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next moment it may be
+/// another.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn current() -> usize {
+    let mut cpu: libc::c_uint = 0;
+    // A system call, because the C library's sched_getcpu() always answers 0 in threads that it did not start.
+    // SAFETY: the first argument is writable, the others may be null.
+    let answer = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, 0usize, 0usize) };
+    if answer == 0 {
+        cpu as usize
+    } else {
+        0
+    }
 }
 
 /// Processors the machine may have, at least 1.
@@ -44,6 +99,8 @@ fn parse_list(list: &str) -> impl Iterator<Item = usize> + '_ {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -51,6 +108,29 @@ mod tests {
         assert_eq!(parse_list("0-3,8,10-11").collect::<Vec<_>>(), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(parse_list("").count(), 0);
         assert_eq!(parse_list("x,5").collect::<Vec<_>>(), [5]);
+    }
+
+    static SEEN: [AtomicUsize; 64] = [const { AtomicUsize::new(usize::MAX) }; 64];
+
+    extern "C" fn look(cpu: usize) {
+        crate::thread::pin(cpu);
+        SEEN[cpu].store(current(), Ordering::Release);
+    }
+
+    #[test]
+    fn threads_that_the_c_library_did_not_start_know_their_processor() {
+        use crate::thread::{allowed_cpus, spawn, Files, THREAD_BYTES};
+        let mut cpus = [0; 64];
+        let allowed = allowed_cpus(&mut cpus);
+        for &cpu in cpus[..allowed].iter().filter(|&&cpu| cpu < 64) {
+            let memory = crate::memory::map(THREAD_BYTES).unwrap();
+            // SAFETY: the memory is the thread's for ever.
+            unsafe { spawn(memory, Files::Shared, look, cpu) }.unwrap();
+            while SEEN[cpu].load(Ordering::Acquire) == usize::MAX {
+                std::thread::yield_now();
+            }
+            assert_eq!(SEEN[cpu].load(Ordering::Relaxed), cpu);
+        }
     }
 
     #[test]
