@@ -6,7 +6,9 @@
 
 mod histogram;
 mod memory;
+mod snapshot;
 pub mod wire;
 
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
-pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, SLOTS};
+pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, MEMORY_NAME, SLOTS};
+pub use snapshot::Snapshot;

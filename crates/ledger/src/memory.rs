@@ -1,5 +1,6 @@
 //! The shared memory itself.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -9,6 +10,8 @@ use crate::Histogram;
 
 /// Processes of one tree that can be managed at a time. Further ones run unmanaged.
 pub const SLOTS: usize = 1024;
+/// The memory file's name, by which onlookers find it among a supervisor's descriptors.
+pub const MEMORY_NAME: &CStr = c"uzswap-ledger";
 const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x01");
 
 /// What is counted for each process. The names in reports are the kernel's where the meaning matches.
@@ -99,11 +102,11 @@ pub struct Slot {
 }
 
 #[repr(C)]
-struct Memory {
+pub(crate) struct Memory {
     header: Header,
     /// Figures of processes that have ended.
     departed: Slot,
-    slots: [Slot; SLOTS],
+    pub(crate) slots: [Slot; SLOTS],
 }
 
 /// A mapped ledger. Unmapped never: threads that nobody joins may use it until the process ends.
@@ -124,7 +127,7 @@ impl Ledger {
     /// When the kernel refuses a memory file of a few MiB (sparse).
     pub fn create(settings: &Settings) -> io::Result<(Self, OwnedFd)> {
         // SAFETY: a terminated name.
-        let raw = unsafe { libc::memfd_create(c"uzswap-ledger".as_ptr(), libc::MFD_CLOEXEC) };
+        let raw = unsafe { libc::memfd_create(MEMORY_NAME.as_ptr(), libc::MFD_CLOEXEC) };
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -156,7 +159,7 @@ impl Ledger {
     /// When the file is no ledger of this version, or cannot be mapped.
     pub fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         let ledger = Self::map_unchecked(file.as_raw_fd())?;
-        if ledger.header().magic.load(Ordering::Acquire) != MAGIC {
+        if !ledger.has_magic() {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
         Ok(ledger)
@@ -170,6 +173,26 @@ impl Ledger {
             return Err(io::Error::last_os_error());
         }
         Ok(Ledger { memory: NonNull::new(at.cast()).expect("not page zero") })
+    }
+
+    /// A ledger on memory that the caller keeps as long as it is used.
+    pub(crate) fn at(memory: NonNull<Memory>) -> Self {
+        Ledger { memory }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> NonNull<Memory> {
+        self.memory
+    }
+
+    /// Whether it is a ledger of this version, and complete.
+    pub(crate) fn has_magic(&self) -> bool {
+        self.header().magic.load(Ordering::Acquire) == MAGIC
+    }
+
+    /// Slots that have ever been in use.
+    pub(crate) fn slots_used(&self) -> usize {
+        self.header().slots_used.load(Ordering::Relaxed) as usize
     }
 
     fn memory(&self) -> &'static Memory {
@@ -273,8 +296,7 @@ impl Ledger {
 
     /// The slots in use.
     pub fn live(&self) -> impl Iterator<Item = (usize, &'static Slot)> {
-        let used = self.header().slots_used.load(Ordering::Relaxed) as usize;
-        let slots = self.memory().slots[..used.min(SLOTS)].iter().enumerate();
+        let slots = self.memory().slots[..self.slots_used().min(SLOTS)].iter().enumerate();
         slots.filter(|(_, slot)| slot.pid.load(Ordering::Acquire) != 0)
     }
 

@@ -7,6 +7,7 @@ mod iaa;
 mod pages;
 mod run;
 mod size;
+mod top;
 
 use clap::{Parser, Subcommand};
 
@@ -20,7 +21,8 @@ const EXIT_FAILED: i32 = 125;
     arg_required_else_help = true,
     after_help = "Examples:
   uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
-  uzswap check                                what this machine allows, and how to fix what is missing"
+  uzswap check                                what this machine allows, and how to fix what is missing
+  uzswap top                                  what runs under `uzswap run`, and how it does"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -31,6 +33,7 @@ struct Arguments {
 enum Verb {
     Run(run::Arguments),
     Check(check::Arguments),
+    Top(top::Arguments),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -47,6 +50,7 @@ fn main() {
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
+        Verb::Top(arguments) => top::run(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),

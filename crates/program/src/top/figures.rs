@@ -1,0 +1,214 @@
+//! What is shown of a tree: its state, and what happened since the look before.
+
+use ledger::{percentile_ns, Counter, BUCKETS};
+use serde::Serialize;
+
+use super::find::{name_of, Found};
+
+/// A tree.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tree {
+    /// The process of `uzswap run`.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// The budget.
+    pub ram_limit_bytes: u64,
+    /// Anonymous resident memory of all processes now, pool and staging included.
+    pub ram_used_bytes: u64,
+    /// The most so far.
+    pub ram_peak_bytes: u64,
+    /// What they would use now without uzswap.
+    pub ram_wanted_bytes: u64,
+    /// The compressor by name.
+    pub compressor: String,
+    /// Bytes evicted together.
+    pub folio_bytes: u32,
+    /// Pages in the pools.
+    pub stored_pages: u64,
+    /// Bytes of the pools.
+    pub pool_total_size: u64,
+    /// Stored bytes by the pools' bytes; 0 when nothing is stored.
+    pub compression_ratio: f64,
+    /// Pages evicted and not yet compressed, in bytes.
+    pub staged_bytes: u64,
+    /// Pages stored since the start.
+    pub zswpout: u64,
+    /// Pages loaded since the start.
+    pub zswpin: u64,
+    /// Faults served since the start.
+    pub faults: u64,
+    /// Pages stored a second, since the look before.
+    pub zswpout_per_second: f64,
+    /// Pages loaded a second, since the look before.
+    pub zswpin_per_second: f64,
+    /// Faults a second, since the look before.
+    pub faults_per_second: f64,
+    /// Latency of faults since the look before; nothing without faults.
+    pub fault_latency_us: Option<Latency>,
+    /// The same since the start.
+    pub fault_latency_total_us: Option<Latency>,
+    /// The live processes.
+    pub processes: Vec<Process>,
+}
+
+/// A process of a tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it has a pager by now.
+    pub managed: bool,
+    /// Anonymous resident memory, pool and staging included.
+    pub resident_bytes: u64,
+    /// Bytes of its pool.
+    pub pool_total_size: u64,
+    /// Pages in its pool.
+    pub stored_pages: u64,
+}
+
+/// Percentiles in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct Latency {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+/// What later looks are compared with.
+pub struct Before {
+    inode: u64,
+    counts: [u64; 3],
+    faults: Box<[u64; BUCKETS]>,
+}
+
+impl Before {
+    /// Keeps what is needed of a look.
+    pub fn of(found: &Found) -> Self {
+        Before { inode: found.inode, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
+    }
+}
+
+fn counts(found: &Found) -> [u64; 3] {
+    [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults].map(|counter| found.snapshot.sum(counter))
+}
+
+/// The trees' figures; `seconds` have passed since the looks of before.
+pub fn trees(found: &[Found], before: &[Before], seconds: f64) -> Vec<Tree> {
+    found
+        .iter()
+        .map(|tree| figures(tree, before.iter().find(|before| before.inode == tree.inode), seconds))
+        .collect()
+}
+
+fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
+    let snapshot = &found.snapshot;
+    let settings = snapshot.settings();
+    let (mut stored_pages, mut pool_total_size, mut staged_bytes, mut wanted) = (0, 0, 0, 0);
+    let mut processes = Vec::new();
+    for slot in snapshot.live() {
+        stored_pages += slot.stored_pages();
+        pool_total_size += slot.pool_bytes();
+        staged_bytes += slot.staged_bytes();
+        wanted += slot.wanted_bytes();
+        processes.push(Process {
+            pid: slot.pid(),
+            name: name_of(slot.pid()),
+            managed: slot.is_managed(),
+            resident_bytes: slot.resident_bytes(),
+            pool_total_size: slot.pool_bytes(),
+            stored_pages: slot.stored_pages(),
+        });
+    }
+    let now = counts(found);
+    // A tree that was not there before has done all since.
+    let then = before.map_or([0; 3], |before| before.counts);
+    let rate = |at: usize| now[at].saturating_sub(then[at]) as f64 / seconds.max(1e-3);
+    let faults = snapshot.fault_counts();
+    let recent = before.map_or(faults, |before| since(&faults, &before.faults));
+    Tree {
+        pid: found.pid,
+        program: found.program.clone(),
+        ram_limit_bytes: settings.budget_bytes,
+        ram_used_bytes: snapshot.total_bytes(),
+        ram_peak_bytes: snapshot.total_peak_bytes(),
+        ram_wanted_bytes: wanted,
+        compressor: settings.compressor,
+        folio_bytes: settings.folio_bytes,
+        stored_pages,
+        pool_total_size,
+        compression_ratio: match pool_total_size {
+            0 => 0.0,
+            bytes => stored_pages as f64 * 4096.0 / bytes as f64,
+        },
+        staged_bytes,
+        zswpout: now[0],
+        zswpin: now[1],
+        faults: now[2],
+        zswpout_per_second: rate(0),
+        zswpin_per_second: rate(1),
+        faults_per_second: rate(2),
+        fault_latency_us: latency(&recent),
+        fault_latency_total_us: latency(&faults),
+        processes,
+    }
+}
+
+/// Counts of a histogram that came after an earlier look.
+fn since(now: &[u64; BUCKETS], before: &[u64; BUCKETS]) -> [u64; BUCKETS] {
+    std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]))
+}
+
+fn latency(counts: &[u64; BUCKETS]) -> Option<Latency> {
+    let us = |fraction| percentile_ns(counts, fraction) as f64 / 1000.0;
+    counts.iter().any(|count| *count > 0).then(|| Latency { p50: us(0.5), p99: us(0.99) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn rates_and_latencies_are_of_the_time_between_two_looks() {
+        let settings = ledger::Settings {
+            budget_bytes: 1 << 30,
+            folio_bytes: 65536,
+            compressor: "lz4".into(),
+            verify: false,
+        };
+        let (ledger, file) = ledger::Ledger::create(&settings).unwrap();
+        let slot = ledger.slot(ledger.claim(std::process::id()).unwrap());
+        let look = || Found {
+            inode: 1,
+            pid: 5,
+            program: vec!["sort".into()],
+            snapshot: ledger::Snapshot::read(file.as_fd()).unwrap(),
+        };
+        slot.add(Counter::ZswpOut, 1000);
+        slot.faults().record(1_000_000);
+        ledger.publish(0, 500, 100, 200, 1);
+        let first = look();
+        let tree = &trees(&[first], &[], 1.0)[0];
+        assert_eq!(
+            (tree.zswpout_per_second, tree.ram_used_bytes, tree.compression_ratio),
+            (1000.0, 500, 40.96)
+        );
+        assert_eq!((tree.ram_wanted_bytes, tree.staged_bytes), (500 - 100 + 4096, 200));
+        assert!(tree.fault_latency_us.unwrap().p50 > 800.0);
+
+        let before = Before::of(&look());
+        slot.add(Counter::ZswpOut, 300);
+        slot.add(Counter::ZswpIn, 30);
+        slot.faults().record(1000);
+        let tree = &trees(&[look()], &[before], 2.0)[0];
+        assert_eq!((tree.zswpout, tree.zswpout_per_second, tree.zswpin_per_second), (1300, 150.0, 15.0));
+        assert!(tree.fault_latency_us.unwrap().p99 < 2.0, "the old fault is not recent");
+        assert!(tree.fault_latency_total_us.unwrap().p99 > 800.0);
+        assert_eq!(tree.processes[0].pid, std::process::id());
+        let quiet = trees(&[look()], &[Before::of(&look())], 1.0);
+        assert_eq!((quiet[0].fault_latency_us, quiet[0].faults_per_second), (None, 0.0));
+    }
+}

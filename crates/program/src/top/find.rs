@@ -1,0 +1,124 @@
+//! Finding the running trees: every supervisor holds its ledger, a memory file with a name of its own.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use ledger::{Snapshot, MEMORY_NAME};
+
+/// A running tree as it was when it was looked at.
+pub struct Found {
+    /// The ledger's memory file: the tree's identity.
+    pub inode: u64,
+    /// The process that holds it.
+    pub pid: u32,
+    /// The program and its arguments, as far as they can be read.
+    pub program: Vec<String>,
+    /// The ledger.
+    pub snapshot: Snapshot,
+}
+
+/// All trees whose supervisors this user may look into, by process number.
+pub fn trees() -> Vec<Found> {
+    let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
+    let mut found: Vec<Found> = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|_| may_supervise(&entry.path(), own)) else { continue };
+        let Some(tree) = look(pid) else { continue };
+        // A supervisor whose program has left daemons behind goes on as its own child.
+        match found.iter_mut().find(|other| other.inode == tree.inode) {
+            Some(other) if tree.pid == tree.snapshot.supervisor() => *other = tree,
+            Some(_) => {}
+            None => found.push(tree),
+        }
+    }
+    found.sort_by_key(|tree| tree.pid);
+    found
+}
+
+/// Whether a process may be a supervisor: to look at the descriptors of every process takes long.
+fn may_supervise(process: &Path, own: Option<(u64, u64)>) -> bool {
+    let exe = process.join("exe");
+    let is_own = || fs::metadata(&exe).is_ok_and(|file| Some((file.dev(), file.ino())) == own);
+    fs::read_link(&exe).is_ok_and(|path| is_named_uzswap(&path)) || is_own()
+}
+
+/// By any path, and also when the file has been replaced since.
+fn is_named_uzswap(exe: &Path) -> bool {
+    let name = exe.file_name().map_or(&b""[..], |name| name.as_bytes());
+    name.strip_suffix(b" (deleted)").unwrap_or(name) == b"uzswap"
+}
+
+fn look(pid: u32) -> Option<Found> {
+    let wanted = format!("/memfd:{}", MEMORY_NAME.to_string_lossy());
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        let is_ledger = target.to_str().is_some_and(|name| name.trim_end_matches(" (deleted)") == wanted);
+        if !is_ledger {
+            continue;
+        }
+        let Ok(file) = File::open(entry.path()) else { continue };
+        let (Ok(metadata), Ok(snapshot)) = (file.metadata(), Snapshot::read(file.as_fd())) else { continue };
+        let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        return Some(Found { inode: metadata.ino(), pid, program: program_of(&text), snapshot });
+    }
+    None
+}
+
+/// The program and its arguments in the text of a supervisor's /proc/PID/cmdline: what follows the first `--`.
+fn program_of(cmdline: &[u8]) -> Vec<String> {
+    let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
+    words
+        .skip_while(|word| *word != b"--")
+        .skip(1)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+/// A process's name.
+pub fn name_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_follows_two_dashes() {
+        let program = |text: &[u8]| program_of(text).join("|");
+        assert_eq!(program(b"uzswap\0run\0--ram\0" as &[u8]), "");
+        assert_eq!(program(b"uzswap\0run\0--ram=G\0--\0sort\0--\0a b\0"), "sort|--|a b");
+        assert_eq!(program(b""), "");
+    }
+
+    #[test]
+    fn programs_of_this_name_are_looked_at() {
+        for (path, is) in [
+            ("/usr/bin/uzswap", true),
+            ("/home/u/uzswap (deleted)", true),
+            ("/usr/bin/uzswapd", false),
+            ("", false),
+        ] {
+            assert_eq!(is_named_uzswap(Path::new(path)), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_ledger_is_found_among_descriptors() {
+        let settings = ledger::Settings {
+            budget_bytes: 77 << 20,
+            folio_bytes: 65536,
+            compressor: "lz4".into(),
+            verify: false,
+        };
+        let (_ledger, _file) = ledger::Ledger::create(&settings).unwrap();
+        let found = look(std::process::id()).expect("this process holds one");
+        assert_eq!(found.snapshot.settings(), settings);
+        // This process runs the same file as itself, so it is looked at.
+        assert!(trees().iter().any(|tree| tree.inode == found.inode));
+    }
+}

@@ -1,0 +1,91 @@
+//! `uzswap top`: the programs that run under `uzswap run`.
+
+mod figures;
+mod find;
+mod table;
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use figures::Before;
+
+/// Show the programs that run under `uzswap run`: budget, use, ratio, rates and fault latency
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "USED is what the budget bounds: anonymous resident memory of all processes, with what is compressed. WANTED is
+what they would use without uzswap. Rates (pages and faults a second) and latencies are of the last interval.
+
+With --json each look is one line, an array of trees; [] when none runs. Other users' trees are seen by root only."
+)]
+pub struct Arguments {
+    /// Look once, after one interval
+    #[arg(long)]
+    once: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Seconds between looks
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write seconds, from 0.05 to 86400".to_owned()),
+    }
+}
+
+/// Shows the trees; answers the exit status.
+pub fn run(arguments: &Arguments) -> Result<i32> {
+    match show(arguments) {
+        // Whoever read this has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(0),
+    }
+}
+
+fn show(arguments: &Arguments) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    let is_screen = out.is_terminal() && !arguments.once && !arguments.json;
+    let interval = Duration::from_secs_f64(arguments.interval);
+    let mut looked = Instant::now();
+    let mut found = find::trees();
+    loop {
+        // Rates need two looks; when nothing runs, once is enough to see it.
+        let before: Vec<Before> = found.iter().map(Before::of).collect();
+        if !(arguments.once && found.is_empty()) {
+            std::thread::sleep(interval);
+        }
+        let since = looked.elapsed();
+        looked = Instant::now();
+        found = find::trees();
+        let trees = figures::trees(&found, &before, since.as_secs_f64());
+        let text = if arguments.json { serde_json::to_string(&trees)? + "\n" } else { table::table(&trees) };
+        if is_screen {
+            // To the upper left corner, and away with what was there.
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        if arguments.once {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_have_bounds() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for text in ["0", "-1", "NaN", "1e9", "soon"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}
