@@ -5,21 +5,24 @@
 //! - [`deflate`] is the codec inside the emulated device, also used for the code tables that generation 1 wants from
 //!   its caller.
 //! - [`Waiter`] waits for completion records as the processor can.
-//! - [`sysfs`] finds and configures devices.
+//! - [`sysfs`] finds and configures devices, [`real`] opens their queues.
 //! - [`assumptions`] names everything that is believed but not proven about real devices.
 
 pub mod aecs;
 pub mod assumptions;
 mod completion;
+mod counted;
 pub mod deflate;
 mod descriptor;
 mod device_file;
 pub mod emulated;
 mod portal;
+pub mod real;
 pub mod sysfs;
 mod wait;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
+pub use counted::Counted;
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
 pub use device_file::DeviceFile;
 pub use portal::{Portal, Submission};

@@ -1,0 +1,191 @@
+//! Why a queue cannot be used, and the fix for each.
+
+use std::io;
+
+/// A queue that could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device is not enabled.
+    #[error("{device} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
+    DeviceDisabled {
+        /// The device.
+        device: String,
+    },
+    /// The device stopped.
+    #[error("{device} has halted after an error: configure it again to reset it; the kernel's log (dmesg) has the cause")]
+    DeviceHalted {
+        /// The device.
+        device: String,
+    },
+    /// The queue is not enabled.
+    #[error("{queue} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
+    QueueDisabled {
+        /// The queue.
+        queue: String,
+    },
+    /// The queue belongs to the kernel.
+    #[error("{queue} is the kernel's (type kernel): configure one of type user for programs")]
+    ForTheKernel {
+        /// The queue.
+        queue: String,
+    },
+    /// The device file is not there.
+    #[error(
+        "{queue} has no device file {path}: in a container pass it in (--device {path}); else the queue was just \
+         disabled, or udev has another name for it"
+    )]
+    NoFile {
+        /// The queue.
+        queue: String,
+        /// The file.
+        path: String,
+    },
+    /// Permission denied.
+    #[error(
+        "no permission for {path}: use sudo, or chgrp it to a group of yours and chmod 660 it; docs/iaa.md has a udev \
+         rule that lasts"
+    )]
+    NoRights {
+        /// The file.
+        path: String,
+    },
+    /// Somebody else has it.
+    #[error(
+        "{queue} is dedicated and open already: end the program that has it, or configure shared queues \
+         (--mode shared)"
+    )]
+    Busy {
+        /// The queue.
+        queue: String,
+    },
+    /// The process's addresses cannot be shared with the device.
+    #[error(
+        "{queue} cannot share addresses with this process ({cause}): enable VT-d in the BIOS and boot with \
+         intel_iommu=on,sm_on (some machines also need no5lvl), on a kernel with CONFIG_INTEL_IDXD_SVM"
+    )]
+    NoSharedAddresses {
+        /// The queue.
+        queue: String,
+        /// What `open` said.
+        cause: io::Error,
+    },
+    /// Neither way of submitting is open.
+    #[error(
+        "{queue} takes no descriptors from this process: {map}; and write: {write}. Run with CAP_SYS_RAWIO (setcap \
+         cap_sys_rawio+ep, or sudo), or use a kernel whose idxd driver has write (6.9 and the stable kernels after May \
+         2024)"
+    )]
+    NoWay {
+        /// The queue.
+        queue: String,
+        /// Why the portal cannot be mapped or stored to.
+        map: String,
+        /// Why writing does not work either.
+        write: String,
+    },
+    /// The queue took a no-op and never answered.
+    #[error(
+        "{queue} took a no-op and did not answer within {waited_ms} ms: check `uzswap iaa list` for errors, and that \
+         its group has engines"
+    )]
+    NoAnswer {
+        /// The queue.
+        queue: String,
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// The no-op failed.
+    #[error("{queue} answered a no-op with status {status:#04x}, {meaning}: see `uzswap iaa list` and the kernel's log")]
+    Refused {
+        /// The queue.
+        queue: String,
+        /// The status byte.
+        status: u8,
+        /// In words.
+        meaning: &'static str,
+    },
+    /// Removed meanwhile.
+    #[error("{queue} went away while it was opened: `uzswap iaa list` shows what there is now")]
+    Gone {
+        /// The queue.
+        queue: String,
+    },
+    /// Anything else.
+    #[error("cannot open {path}: {cause}")]
+    Other {
+        /// The file.
+        path: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+impl OpenError {
+    /// What an error of `open` on a queue's device file means.
+    pub(super) fn of_open(queue: &str, path: &str, cause: io::Error) -> Self {
+        let (queue, path) = (queue.to_owned(), path.to_owned());
+        match cause.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => OpenError::NoRights { path },
+            Some(libc::EBUSY) => OpenError::Busy { queue },
+            Some(libc::ENOENT) => OpenError::NoFile { queue, path },
+            Some(libc::ENXIO) => OpenError::Gone { queue },
+            // Binding the address space failed, or gave no valid PASID.
+            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => {
+                OpenError::NoSharedAddresses { queue, cause }
+            }
+            _ => OpenError::Other { path, cause },
+        }
+    }
+}
+
+/// Why a portal could not be mapped, in words.
+pub(super) fn map_refusal(cause: &io::Error) -> String {
+    match cause.raw_os_error() {
+        Some(libc::EPERM) => {
+            "mapping the portal needs CAP_SYS_RAWIO on this generation (INTEL-SA-01084)".to_owned()
+        }
+        _ => format!("the portal cannot be mapped ({cause})"),
+    }
+}
+
+/// Why descriptors cannot be written, in words.
+pub(super) fn write_refusal(cause: &io::Error) -> String {
+    match cause.raw_os_error() {
+        Some(libc::EINVAL) => "this kernel's idxd driver has none".to_owned(),
+        Some(libc::EPERM) => "the file belongs to another address space".to_owned(),
+        Some(libc::EAGAIN) => "the queue stayed full".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_its_fix() {
+        let said = |errno: i32| {
+            OpenError::of_open("wq1.0", "/dev/iax/wq1.0", io::Error::from_raw_os_error(errno)).to_string()
+        };
+        for (errno, part) in [
+            (libc::EACCES, "chgrp"),
+            (libc::EPERM, "chgrp"),
+            (libc::EBUSY, "--mode shared"),
+            (libc::ENOENT, "--device /dev/iax/wq1.0"),
+            (libc::ENXIO, "went away"),
+            (libc::EINVAL, "intel_iommu=on,sm_on"),
+            (libc::EOPNOTSUPP, "intel_iommu=on,sm_on"),
+            (libc::ENODEV, "VT-d"),
+            (libc::EMFILE, "Too many open files"),
+        ] {
+            assert!(said(errno).contains(part), "{}", said(errno));
+        }
+        let map = |errno| map_refusal(&io::Error::from_raw_os_error(errno));
+        assert!(
+            map(libc::EPERM).contains("INTEL-SA-01084") && map(libc::ENODEV).contains("cannot be mapped")
+        );
+        let write = |errno| write_refusal(&io::Error::from_raw_os_error(errno));
+        assert!(write(libc::EINVAL).contains("has none") && write(libc::EAGAIN).contains("full"));
+        assert!(write(libc::EPERM).contains("address space"));
+    }
+}

@@ -1,0 +1,504 @@
+//! An open queue of a real device.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::error::{map_refusal, write_refusal};
+use super::instruction::{enqcmd, movdir64b, Instructions};
+use super::OpenError;
+use crate::sysfs::QueueMode;
+use crate::{Completion, Descriptor, Portal, Submission};
+
+/// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal takes a round trip to the device,
+/// and the caller has better things to do after a few.
+const TRIES: u32 = 4;
+/// How long the no-op that opens the way of `write` may take.
+const PROBE_NS: u64 = 100_000_000;
+/// Offers of that no-op.
+const PROBE_TRIES: u32 = 1000;
+
+/// How descriptors get to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Posted to the mapped portal of a dedicated queue.
+    Movdir64b,
+    /// Offered to the mapped portal of a shared queue.
+    Enqcmd,
+    /// Through the kernel, where the portal must not be mapped or the processor lacks the instruction.
+    Write,
+}
+
+impl Way {
+    /// A word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Way::Movdir64b => "movdir64b",
+            Way::Enqcmd => "enqcmd",
+            Way::Write => "write",
+        }
+    }
+}
+
+/// A word that is 1 in the process that opened the queue and 0 in its forks, whose calls the kernel refuses and who do
+/// not have the mapping.
+struct OwnProcess(NonNull<AtomicU32>);
+
+impl OwnProcess {
+    fn new() -> io::Result<Self> {
+        let page = sys::memory::map(sys::PAGE_SIZE)?;
+        // SAFETY: the page just mapped, which is this value's alone.
+        let result = unsafe { libc::madvise(page.as_ptr().cast(), sys::PAGE_SIZE, libc::MADV_WIPEONFORK) };
+        let own = OwnProcess(page.cast());
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        own.word().store(1, Ordering::Relaxed);
+        Ok(own)
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: mapped, aligned and zero or more, until dropped.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether this is the process that opened the queue and nobody has revoked it.
+    #[inline]
+    fn is_valid(&self) -> bool {
+        self.word().load(Ordering::Acquire) == 1
+    }
+}
+
+impl Drop for OwnProcess {
+    fn drop(&mut self) {
+        // SAFETY: the page mapped in `new`, used by nobody else. Forks have a page of their own there.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), sys::PAGE_SIZE) };
+    }
+}
+
+enum Door {
+    /// The portal's page. The mapping alone keeps the queue open, so that programs which close every file do no harm.
+    Mapped(NonNull<u8>),
+    /// The file, and one that takes no writes to put in its place.
+    File(OwnedFd, OwnedFd),
+}
+
+/// A queue of a real device, open for this process. Dropping it closes the queue, which waits for its jobs.
+pub struct RealPortal {
+    door: Door,
+    way: Way,
+    own: OwnProcess,
+}
+
+// SAFETY: the page is a device's portal, made to be stored to from everywhere; all else is plain or atomic.
+unsafe impl Send for RealPortal {}
+// SAFETY: as above.
+unsafe impl Sync for RealPortal {}
+
+impl RealPortal {
+    /// Opens the device file `path` of queue `name`. Tries to map its portal, which takes rights on some devices, and
+    /// falls back to `write`.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and the fix.
+    pub fn open(path: &Path, name: &str, mode: QueueMode) -> Result<Self, OpenError> {
+        Self::open_with(path, name, mode, Instructions::detect())
+    }
+
+    /// The same, for a processor that has these instructions.
+    pub(super) fn open_with(
+        path: &Path,
+        name: &str,
+        mode: QueueMode,
+        instructions: Instructions,
+    ) -> Result<Self, OpenError> {
+        let shown = || path.display().to_string();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(path)
+            .map_err(|cause| OpenError::of_open(name, &shown(), cause))?;
+        let other = |cause: io::Error| OpenError::Other { path: shown(), cause };
+        let own = OwnProcess::new().map_err(other)?;
+        let (way, has_instruction) = match mode {
+            QueueMode::Dedicated => (Way::Movdir64b, instructions.movdir64b),
+            QueueMode::Shared => (Way::Enqcmd, instructions.enqcmd),
+        };
+        let refusal = if has_instruction {
+            match map(&file) {
+                Ok(page) => return Ok(RealPortal { door: Door::Mapped(page), way, own }),
+                Err(cause) => map_refusal(&cause),
+            }
+        } else {
+            format!("this processor has no {}", way.word().to_ascii_uppercase())
+        };
+        // An epoll instance takes no writes and needs no path.
+        // SAFETY: no arguments but a flag; a descriptor of its own is returned.
+        let sink = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if sink < 0 {
+            return Err(other(io::Error::last_os_error()));
+        }
+        // SAFETY: just made, owned by nobody else.
+        let sink = unsafe { OwnedFd::from_raw_fd(sink) };
+        let portal = RealPortal { door: Door::File(OwnedFd::from(file), sink), way: Way::Write, own };
+        portal.probe(name, refusal)?;
+        Ok(portal)
+    }
+
+    /// How descriptors get to the queue.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Sends a no-op and waits for its answer.
+    fn probe(&self, name: &str, map: String) -> Result<(), OpenError> {
+        let queue = name.to_owned();
+        let record = Completion::new();
+        let noop = Descriptor::noop(&record);
+        let mut tries = 0;
+        let Door::File(file, _) = &self.door else { return Ok(()) };
+        while let Err(cause) = write(file, &noop) {
+            tries += 1;
+            let is_full = matches!(cause.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+            if !is_full || tries >= PROBE_TRIES {
+                return Err(OpenError::NoWay { queue, map, write: write_refusal(&cause) });
+            }
+            std::thread::yield_now();
+        }
+        let until = sys::now_ns() + PROBE_NS;
+        let answer = loop {
+            if let Some(answer) = record.poll() {
+                break answer;
+            }
+            if sys::now_ns() >= until {
+                // Afterwards the device cannot write the record any more, whose memory is about to go.
+                self.revoke();
+                return Err(OpenError::NoAnswer { queue, waited_ms: PROBE_NS / 1_000_000 });
+            }
+            std::thread::yield_now();
+        };
+        if answer.is_success() {
+            Ok(())
+        } else {
+            Err(OpenError::Refused { queue, status: answer.status.0, meaning: answer.meaning() })
+        }
+    }
+}
+
+/// Maps the portal: one page, whatever is asked for.
+fn map(file: &File) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping wherever there is room.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            sys::PAGE_SIZE,
+            libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(page.cast()).expect("mappings are not at zero"))
+}
+
+/// Hands a descriptor to the kernel, which hands it to the device.
+fn write(file: &OwnedFd, descriptor: &Descriptor) -> io::Result<()> {
+    let bytes = descriptor.to_bytes();
+    // SAFETY: 64 readable bytes.
+    let written = unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    match usize::try_from(written) {
+        Ok(64) => Ok(()),
+        // Less than a descriptor is none.
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Portal for RealPortal {
+    #[inline]
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
+        if !self.own.is_valid() {
+            return Submission::Gone;
+        }
+        match &self.door {
+            Door::Mapped(page) => {
+                // Any of the page's 64 lines will do. Neighbouring submissions have records at different addresses and
+                // so go to different lines, as in QPL.
+                let line = descriptor.completion as usize % sys::PAGE_SIZE & !63;
+                // SAFETY: within the page, which stays mapped until this is dropped (revoking puts plain memory in its
+                // place); the processor has the instruction, as `open_with` checked.
+                unsafe {
+                    let target = page.as_ptr().add(line);
+                    if self.way == Way::Movdir64b {
+                        movdir64b(target, descriptor);
+                        return Submission::Accepted;
+                    }
+                    for _ in 0..TRIES {
+                        if enqcmd(target, descriptor) {
+                            return Submission::Accepted;
+                        }
+                        std::hint::spin_loop();
+                    }
+                }
+                Submission::Retry
+            }
+            Door::File(file, _) => match write(file, descriptor) {
+                Ok(()) => Submission::Accepted,
+                Err(cause) if matches!(cause.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
+                    Submission::Retry
+                }
+                Err(_) => Submission::Gone,
+            },
+        }
+    }
+
+    fn revoke(&self) {
+        // A fork has nothing to revoke: no mapping, and a file that the kernel refuses.
+        if self.own.word().swap(2, Ordering::AcqRel) == 0 {
+            self.own.word().store(0, Ordering::Release);
+            return;
+        }
+        match &self.door {
+            Door::Mapped(page) => {
+                // Plain memory in the portal's place: stores of threads that are about to submit go there. With the
+                // mapping the queue's last reference goes, and closing waits for its jobs.
+                // SAFETY: this portal's own page; nothing else lives there.
+                let replaced = unsafe {
+                    libc::mmap(
+                        page.as_ptr().cast(),
+                        sys::PAGE_SIZE,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                        -1,
+                        0,
+                    )
+                };
+                assert_ne!(replaced, libc::MAP_FAILED, "a page can be mapped over one that is mapped");
+            }
+            Door::File(file, sink) => {
+                // The number stays taken, so that a late write cannot hit a file opened since.
+                // SAFETY: two descriptors that are open and this portal's own.
+                let result = unsafe { libc::dup3(sink.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) };
+                assert!(result >= 0, "a file can be put in the place of one that is open");
+            }
+        }
+    }
+}
+
+impl Drop for RealPortal {
+    fn drop(&mut self) {
+        let Door::Mapped(page) = &self.door else { return };
+        // A fork does not have the mapping; something else may be there.
+        if self.own.word().load(Ordering::Acquire) != 0 {
+            // SAFETY: this portal's page, which nobody uses any more.
+            unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::{Machine, QueueId};
+    use std::fs;
+    use std::io::Read;
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::Arc;
+    use std::thread::JoinHandle;
+
+    const NONE: Instructions = Instructions { movdir64b: false, enqcmd: false };
+
+    fn path(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("uzswap-portal-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        path
+    }
+
+    fn fifo(name: &str) -> PathBuf {
+        let path = path(name);
+        let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a zero-terminated path.
+        assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+        path
+    }
+
+    /// Stands in for the kernel and the device behind `write`: takes descriptors from a pipe.
+    fn serve(path: &Path, ended: &Arc<AtomicBool>) -> JoinHandle<usize> {
+        let mut file = File::options().read(true).write(true).open(path).unwrap();
+        let ended = Arc::clone(ended);
+        std::thread::spawn(move || {
+            let machine = Machine::new(&"mode=shared".parse().unwrap()).unwrap();
+            let queue = machine.open(QueueId { device: 0, queue: 0 }).unwrap();
+            let mut count = 0;
+            let mut bytes = [0u8; 64];
+            loop {
+                file.read_exact(&mut bytes).unwrap();
+                if bytes == [0; 64] {
+                    assert!(ended.load(Ordering::Acquire));
+                    return count;
+                }
+                // SAFETY: 64 plain bytes; the submitter keeps the buffers until the record is written.
+                let submission = unsafe {
+                    let descriptor: Descriptor = std::mem::transmute(bytes);
+                    queue.submit(&descriptor)
+                };
+                assert_eq!(submission, Submission::Accepted);
+                count += 1;
+            }
+        })
+    }
+
+    fn end(path: &Path, ended: &AtomicBool) {
+        ended.store(true, Ordering::Release);
+        fs::write(path, [0u8; 64]).unwrap();
+    }
+
+    fn answer(record: &Completion) -> crate::Record {
+        let until = sys::now_ns() + 20_000_000_000;
+        loop {
+            if let Some(answer) = record.poll() {
+                return answer;
+            }
+            assert!(sys::now_ns() < until, "no answer");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The way of `write`, from the probe to a page there and back, to an emulated device behind a pipe.
+    #[test]
+    fn a_page_through_write() {
+        let path = fifo("write");
+        let ended = Arc::new(AtomicBool::new(false));
+        let device = serve(&path, &ended);
+        let portal = RealPortal::open_with(&path, "wq1.0", QueueMode::Shared, NONE).unwrap();
+        assert_eq!(portal.way(), Way::Write);
+        let page: Vec<u8> = (0..4096u32).map(|index| (index / 7) as u8).collect();
+        let (mut packed, mut back) = (vec![0u8; 4096], vec![0u8; 4096]);
+        let records = [Completion::new(), Completion::new()];
+        let submit = |job: Descriptor| {
+            // SAFETY: the buffers live until the record is read below.
+            assert_eq!(unsafe { portal.submit(&job) }, Submission::Accepted);
+        };
+        let packed_at = packed.as_mut_ptr();
+        submit(Descriptor::compress_fixed(
+            &records[0],
+            (page.as_ptr(), 4096),
+            (packed_at, 4096),
+            &crate::aecs::FIXED,
+        ));
+        let size = answer(&records[0]).output_size;
+        assert!(size > 0 && size < 4096);
+        submit(Descriptor::decompress(&records[1], (packed_at, size), (back.as_mut_ptr(), 4096)));
+        let answered = answer(&records[1]);
+        assert!(answered.is_success() && answered.output_size == 4096);
+        assert_eq!(back, page);
+        portal.revoke();
+        // SAFETY: a no-op has no buffers; its record outlives the portal.
+        assert_eq!(unsafe { portal.submit(&Descriptor::noop(&records[0])) }, Submission::Gone);
+        portal.revoke();
+        end(&path, &ended);
+        assert_eq!(device.join().unwrap(), 3);
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// In a fork the portal is gone, and dropping it there harms nobody.
+    #[test]
+    fn a_fork_has_no_portal() {
+        let path = fifo("fork");
+        let ended = Arc::new(AtomicBool::new(false));
+        let device = serve(&path, &ended);
+        let portal = RealPortal::open_with(&path, "wq1.0", QueueMode::Dedicated, NONE).unwrap();
+        let record = Completion::new();
+        // SAFETY: the child calls nothing that takes locks of the parent's other threads, and ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a no-op has no buffers.
+            let submission = unsafe { portal.submit(&Descriptor::noop(&record)) };
+            portal.revoke();
+            // SAFETY: as above.
+            let again = unsafe { portal.submit(&Descriptor::noop(&record)) };
+            let status = i32::from(submission != Submission::Gone || again != Submission::Gone);
+            // SAFETY: ends the process without running anything of the test's.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = -1;
+        // SAFETY: our own child, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        // SAFETY: a no-op has no buffers; its record outlives the portal.
+        assert_eq!(unsafe { portal.submit(&Descriptor::noop(&record)) }, Submission::Accepted);
+        assert!(answer(&record).is_success());
+        drop(portal);
+        end(&path, &ended);
+        device.join().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// An ordinary file can be mapped, and MOVDIR64B stores to it: the bytes are in it afterwards.
+    #[test]
+    fn a_mapped_portal_gets_the_bytes() {
+        if !Instructions::detect().movdir64b {
+            println!("skipped: this processor has no MOVDIR64B");
+            return;
+        }
+        let path = path("mapped");
+        fs::write(&path, vec![0u8; 4096]).unwrap();
+        let portal = RealPortal::open(&path, "wq1.0", QueueMode::Dedicated).unwrap();
+        assert_eq!(portal.way(), Way::Movdir64b);
+        let record = Completion::new();
+        let noop = Descriptor::noop(&record);
+        let line = &record as *const Completion as usize % 4096;
+        // SAFETY: a no-op has no buffers.
+        assert_eq!(unsafe { portal.submit(&noop) }, Submission::Accepted);
+        assert_eq!(fs::read(&path).unwrap()[line..line + 64], noop.to_bytes());
+        portal.revoke();
+        // SAFETY: as above.
+        assert_eq!(unsafe { portal.submit(&noop) }, Submission::Gone);
+        drop(portal);
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// The mapping is put in place and taken away without the instruction, too.
+    #[test]
+    fn revoking_a_mapping_closes_the_file() {
+        let path = path("revoked");
+        fs::write(&path, vec![0u8; 4096]).unwrap();
+        // The instruction is claimed, but never executed.
+        let claimed = Instructions { movdir64b: true, enqcmd: true };
+        let portal = RealPortal::open_with(&path, "wq1.0", QueueMode::Shared, claimed).unwrap();
+        assert_eq!(portal.way(), Way::Enqcmd);
+        let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap());
+        assert!(is_mapped());
+        portal.revoke();
+        assert!(!is_mapped());
+        let record = Completion::new();
+        // SAFETY: a no-op has no buffers.
+        assert_eq!(unsafe { portal.submit(&Descriptor::noop(&record)) }, Submission::Gone);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let missing = RealPortal::open_with(&path("missing"), "wq1.0", QueueMode::Shared, NONE);
+        assert!(matches!(missing, Err(OpenError::NoFile { .. })));
+        // Nobody answers behind the pipe, and it cannot be mapped.
+        let silent = fifo("silent");
+        let both = Instructions { movdir64b: true, enqcmd: true };
+        let refused = RealPortal::open_with(&silent, "wq1.0", QueueMode::Shared, both);
+        assert!(matches!(refused, Err(OpenError::NoAnswer { waited_ms: 100, .. })));
+        fs::remove_file(&silent).unwrap();
+        // A file that takes no descriptors: the same error number as a driver without the call.
+        let refused = RealPortal::open_with(Path::new("/proc/self/clear_refs"), "wq1.0", QueueMode::Shared, NONE);
+        assert!(refused.is_err());
+    }
+}
