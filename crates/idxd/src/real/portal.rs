@@ -498,7 +498,8 @@ mod tests {
         assert!(matches!(refused, Err(OpenError::NoAnswer { waited_ms: 100, .. })));
         fs::remove_file(&silent).unwrap();
         // A file that takes no descriptors: the same error number as a driver without the call.
-        let refused = RealPortal::open_with(Path::new("/proc/self/clear_refs"), "wq1.0", QueueMode::Shared, NONE);
+        let refused =
+            RealPortal::open_with(Path::new("/proc/self/clear_refs"), "wq1.0", QueueMode::Shared, NONE);
         assert!(refused.is_err());
     }
 }
