@@ -154,7 +154,8 @@ fn the_plan_is_what_is_done() {
 /// Each write of a configuration fails once, with each of several starting points.
 #[test]
 fn a_failure_at_any_write_is_undone() {
-    let starts: [(&str, fn() -> Model); 4] = [
+    type Start = (&'static str, fn() -> Model);
+    let starts: [Start; 4] = [
         ("fresh", || Model::unconfigured(&"devices=2".parse().unwrap())),
         ("for programs", || {
             Model::new(&"devices=2,queues=3,mode=shared,threshold=7,block_on_fault=1".parse().unwrap())

@@ -101,7 +101,7 @@ fn without_devices_list_says_how_to_get_one() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(json(&["list", "--json"]), Value::Array(Vec::new()));
-    for verb in [&["configure", "-d", "1", "-q", "1"][..], &["save", "-"]] {
+    for verb in [&["configure", "-d", "1", "-q", "1"][..], &["save", "-"], &["test"]] {
         assert!(fails(verb).contains("--emulate"), "{verb:?}");
     }
 }
@@ -293,8 +293,77 @@ fn a_profile_can_come_from_a_pipe() {
 }
 
 #[test]
+fn every_queue_is_tested() {
+    for (spec, modes) in
+        [("devices=2,queues=2,generation=2,mode=shared,threshold=4", 3), ("devices=1,threads", 2)]
+    {
+        let report = json(&["test", "--pages", "64", "--json", "--emulate", spec]);
+        assert_eq!((&report["passed"], &report["emulated"]), (&true.into(), &true.into()));
+        assert!(report["machine"]["kernel"].is_string() && report["devices"].is_array());
+        for result in report["results"].as_array().unwrap() {
+            assert_eq!((&result["passed"], &result["error"]), (&true.into(), &Value::Null), "{result}");
+            let trips = result["round_trips"].as_array().unwrap();
+            assert_eq!(trips.len(), modes, "{result}");
+            for trip in trips {
+                assert!(trip["ratio"].as_f64().unwrap() > 1.5, "{trip}");
+                assert_eq!(trip["kinds"][3]["incompressible"], 16, "random pages do not shrink: {trip}");
+                for direction in ["compress", "decompress"] {
+                    assert!(trip[direction]["single"]["p50_ns"].as_u64().unwrap() > 0, "{trip}");
+                    assert!(trip[direction]["deep_mb_per_s"].as_f64().unwrap() > 0.0, "{trip}");
+                }
+            }
+            let probes = result["probes"].as_array().unwrap();
+            assert!(probes.len() > 20 && probes.iter().all(|probe| probe["agrees"] == true), "{result}");
+        }
+    }
+    let report =
+        json(&["test", "--pages", "8", "--json", "--no-probes", "--queue", "wq0.1", "--emulate", "queues=2"]);
+    assert_eq!(report["results"].as_array().unwrap().len(), 1);
+    let said = works(&["test", "--pages", "16", "--emulate", "queues=2"]);
+    assert!(said.starts_with("Emulated") && said.contains("wq0.1") && said.contains("passed"), "{said}");
+    assert!(fails(&["test", "--queue", "wq7.7", "--emulate", "queues=2"]).contains("no queue wq7.7"));
+    assert!(fails(&["test", "--emulate", "work=null"]).contains("work="));
+}
+
+/// Devices with faults fail the test, and say how.
+#[test]
+fn faulty_devices_do_not_pass() {
+    let arguments = ["test", "--pages", "32", "--emulate", "faults=hardware:0.2,seed=3"];
+    let output = uzswap(&arguments);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("1 of 1 queues failed"));
+    assert!(text(&output.stdout).contains("hardware error"), "{}", text(&output.stdout));
+    // Page faults are served.
+    let report =
+        json(&["test", "--pages", "32", "--json", "--no-probes", "--emulate", "faults=page:0.02,seed=3"]);
+    assert!(report["results"][0]["page_faults"].as_u64().unwrap() > 0, "{report}");
+}
+
+/// Real queues that cannot be opened: each with its own fix.
+#[test]
+fn queues_that_cannot_be_opened_say_why() {
+    let directory = Directory::of("refused", "devices=1,queues=2");
+    let (sys, dev) = (directory.text("sys"), directory.text("dev"));
+    let test = |more: &[&str]| {
+        let output = uzswap(&[&["test", "--sysfs", &sys, "--dev", &dev], more].concat());
+        assert_eq!(output.status.code(), Some(125));
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let said = test(&[]);
+    assert!(said.contains("wq0.0 has no device file") && said.contains("2 of 2 queues failed"), "{said}");
+    let at = |name: &str| directory.path(&format!("sys/bus/dsa/devices/{name}"));
+    fs::write(at("wq0.0/type"), "kernel\n").unwrap();
+    assert!(test(&["--queue", "wq0.0"]).contains("is the kernel's"));
+    fs::write(at("wq0.1/state"), "disabled\n").unwrap();
+    assert!(test(&[]).contains("belong to the kernel"));
+    assert!(test(&["--queue", "wq0.1"]).contains("wq0.1 is disabled"));
+    fs::write(at("iax0/state"), "halted\n").unwrap();
+    assert!(test(&["--queue", "wq0.1"]).contains("iax0 has halted"));
+}
+
+#[test]
 fn every_verb_has_help_with_examples() {
-    for verb in ["list", "configure", "load", "save"] {
+    for verb in ["list", "configure", "load", "save", "test"] {
         let help = works(&[verb, "--help"]);
         assert!(
             help.contains("Examples:") && help.contains("--emulate") && help.contains("--json"),

@@ -36,7 +36,7 @@ impl Instructions {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
-    debug_assert!(portal as usize % 64 == 0);
+    debug_assert!((portal as usize).is_multiple_of(64));
     // SAFETY: the caller's promise. SFENCE: the instruction is ordered with nothing else.
     unsafe {
         std::arch::asm!(
@@ -58,7 +58,7 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
-    debug_assert!(portal as usize % 64 == 0 && descriptor.pasid == 0);
+    debug_assert!((portal as usize).is_multiple_of(64) && descriptor.pasid == 0);
     let refused: u8;
     // SAFETY: the caller's promise. The zero flag says "retry".
     unsafe {

@@ -233,7 +233,7 @@ impl Portal for RealPortal {
             Door::Mapped(page) => {
                 // Any of the page's 64 lines will do. Neighbouring submissions have records at different addresses and
                 // so go to different lines, as in QPL.
-                let line = descriptor.completion as usize % sys::PAGE_SIZE & !63;
+                let line = (descriptor.completion as usize % sys::PAGE_SIZE) & !63;
                 // SAFETY: within the page, which stays mapped until this is dropped (revoking puts plain memory in its
                 // place); the processor has the instruction, as `open_with` checked.
                 unsafe {

@@ -6,6 +6,7 @@ mod names;
 mod place;
 mod profile;
 mod table;
+mod test;
 
 use anyhow::Result;
 
@@ -24,6 +25,7 @@ pub enum Iaa {
     Configure(configure::Arguments),
     Load(configure::LoadArguments),
     Save(configure::SaveArguments),
+    Test(test::Arguments),
 }
 
 impl Iaa {
@@ -37,6 +39,7 @@ impl Iaa {
             Iaa::Configure(arguments) => configure::run(arguments),
             Iaa::Load(arguments) => configure::load(arguments),
             Iaa::Save(arguments) => configure::save(arguments),
+            Iaa::Test(arguments) => test::run(arguments),
         }
     }
 }

@@ -1,0 +1,213 @@
+//! Jobs on one queue: submitted, answered or given up, and never left behind.
+
+use std::sync::Arc;
+
+use idxd::{Completion, Counted, Descriptor, Portal, Record, Submission, Waiter};
+
+/// How long one job may take. Queues answer in microseconds.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// Looks at a record before waiting in the processor's own way.
+const SPINS: u32 = 2_000;
+/// Page faults of one job before it counts as failed.
+const FAULTS_MAX: u32 = 3;
+
+/// Why a queue does not work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// It refuses descriptors.
+    #[error(
+        "it refused a descriptor for {PATIENCE_NS} ns: somebody else fills it, or its group has no engines"
+    )]
+    Full,
+    /// It can no longer be used.
+    #[error("it was disabled while it was tested")]
+    Gone,
+    /// It took a descriptor and did not answer.
+    #[error("it took a descriptor and did not answer for {PATIENCE_NS} ns: see `uzswap iaa list` and the kernel's log")]
+    NoAnswer,
+}
+
+/// A queue that is open.
+pub struct Session {
+    portal: Counted<Arc<dyn Portal>>,
+    waiter: Waiter,
+    records: Vec<Completion>,
+    /// Jobs that were submitted again after a page fault.
+    pub page_faults: u64,
+    /// Submissions that a full queue refused.
+    pub retries: u64,
+}
+
+/// Whether the next job may be submitted while others are under way.
+enum Taken {
+    Yes,
+    NotNow,
+}
+
+impl Session {
+    /// Of an open queue with so many entries.
+    pub fn new(portal: Arc<dyn Portal>, entries: u32) -> Self {
+        Session {
+            portal: Counted::new(portal, entries),
+            waiter: Waiter::detect(),
+            records: (0..entries).map(|_| Completion::new()).collect(),
+            page_faults: 0,
+            retries: 0,
+        }
+    }
+
+    /// Most jobs at a time.
+    pub fn depth(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Runs jobs all at once, at most [`Session::depth`]; answers their records in `answers`. When it fails, the queue
+    /// is closed, so that no job is left that could touch memory.
+    ///
+    /// # Safety
+    /// The buffers that the jobs name are theirs until this returns, and overlap with those of no other job.
+    pub unsafe fn run(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
+        assert!(jobs.len() <= self.depth() && jobs.len() == answers.len());
+        // SAFETY: the caller's promise is passed on; after a failure nothing is under way any more.
+        let result = unsafe { self.run_all(jobs, answers) };
+        if result.is_err() {
+            self.portal.revoke();
+        }
+        result
+    }
+
+    unsafe fn run_all(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
+        for (index, job) in jobs.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.submit(index, job)? };
+        }
+        for (index, job) in jobs.iter().enumerate() {
+            let mut faults = 0;
+            answers[index] = loop {
+                let answer = self.answer(index)?;
+                if !answer.status.is_page_fault() || faults == FAULTS_MAX {
+                    break answer;
+                }
+                faults += 1;
+                self.page_faults += 1;
+                touch(job, &answer);
+                // SAFETY: the caller's promise; the job is not under way.
+                unsafe { self.submit(index, job)? };
+            };
+        }
+        Ok(())
+    }
+
+    unsafe fn submit(&mut self, index: usize, job: &Descriptor) -> Result<(), Failure> {
+        let job = Descriptor { completion: std::ptr::from_ref(&self.records[index]) as u64, ..*job };
+        self.records[index].reset();
+        let mut since_ns = 0;
+        loop {
+            // SAFETY: the caller's promise; the record is this session's, which revokes the portal before it goes.
+            let taken = match unsafe { self.portal.submit(&job) } {
+                Submission::Accepted => Taken::Yes,
+                Submission::Retry | Submission::Full => Taken::NotNow,
+                Submission::Gone => return Err(Failure::Gone),
+            };
+            let Taken::NotNow = taken else { return Ok(()) };
+            self.retries += 1;
+            self.portal.progress();
+            let now_ns = sys::now_ns();
+            if since_ns == 0 {
+                since_ns = now_ns;
+            } else if now_ns - since_ns > PATIENCE_NS {
+                return Err(Failure::Full);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn answer(&mut self, index: usize) -> Result<Record, Failure> {
+        let record = &self.records[index];
+        let mut spins = 0;
+        let mut since_ns = 0;
+        loop {
+            if let Some(answer) = record.poll() {
+                self.portal.settle(1);
+                return Ok(answer);
+            }
+            self.portal.progress();
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.portal.is_emulated() {
+                // Engines may be threads that want this processor.
+                std::thread::yield_now();
+            } else {
+                self.waiter.wait(record);
+            }
+            let now_ns = sys::now_ns();
+            if since_ns == 0 {
+                since_ns = now_ns;
+            } else if now_ns - since_ns > PATIENCE_NS {
+                return Err(Failure::NoAnswer);
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The records go with the session: nothing may write them afterwards.
+        self.portal.revoke();
+    }
+}
+
+/// Brings in the page that a job missed.
+fn touch(job: &Descriptor, answer: &Record) {
+    let within = |start: u64, size: u32| (start..start + u64::from(size)).contains(&answer.fault_address);
+    let page = answer.fault_address & !(sys::PAGE_SIZE as u64 - 1);
+    if within(job.destination & !4095, job.destination_size + 4096) {
+        let at = page.max(job.destination) as *mut u8;
+        // SAFETY: a byte of the job's own destination, which no device touches now; it is written unchanged.
+        unsafe { at.write_volatile(at.read_volatile()) };
+    } else if within(job.source & !4095, job.source_size + 4096) {
+        // SAFETY: a byte of the job's own source.
+        unsafe { (page.max(job.source) as *const u8).read_volatile() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use idxd::emulated::{Machine, QueueId};
+
+    fn session(spec: &str) -> (Machine, Session) {
+        let machine = Machine::new(&spec.parse().unwrap()).unwrap();
+        let portal = machine.open(QueueId { device: 0, queue: 0 }).unwrap();
+        (machine, Session::new(Arc::new(portal), 16))
+    }
+
+    fn noops(session: &mut Session, count: usize) -> Result<Vec<Record>, Failure> {
+        let unused = Completion::new();
+        let jobs = vec![Descriptor::noop(&unused); count];
+        let mut answers = vec![Record::of(idxd::Status::IN_PROGRESS); count];
+        // SAFETY: no-ops have no buffers.
+        unsafe { session.run(&jobs, &mut answers)? };
+        Ok(answers)
+    }
+
+    #[test]
+    fn all_are_answered_also_where_queues_refuse() {
+        let (_machine, mut session) = session("mode=shared,threshold=2,run=poll");
+        let answers = noops(&mut session, 16).unwrap();
+        assert!(answers.iter().all(Record::is_success));
+        assert!(session.retries > 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_disabled_is_gone() {
+        let (machine, mut session) = session("mode=shared");
+        machine.disable_queue(QueueId { device: 0, queue: 0 });
+        assert_eq!(noops(&mut session, 1), Err(Failure::Gone));
+        machine.enable_queue(QueueId { device: 0, queue: 0 });
+        assert_eq!(noops(&mut session, 1), Err(Failure::Gone), "a failed session stays closed");
+    }
+}
