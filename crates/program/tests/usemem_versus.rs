@@ -53,15 +53,22 @@ impl Machine {
     }
 }
 
+/// Exit code, output and messages.
+type Ended = (Option<i32>, String, String);
+
 struct Comparison {
     child: Child,
 }
 
 impl Comparison {
     fn start(size: &str) -> Self {
+        Self::start_with(size, "kernel-zswap")
+    }
+
+    fn start_with(size: &str, versus: &str) -> Self {
         let arguments = ["bench", "usemem", "--size", size, "--compressor", "zstd", "--json", "--versus"];
         let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-        command.args(arguments).arg("kernel-zswap").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).arg(versus).stdout(Stdio::piped()).stderr(Stdio::piped());
         Comparison { child: command.spawn().expect("the program starts") }
     }
 
@@ -82,7 +89,7 @@ impl Comparison {
     }
 
     /// Its exit code, output and messages.
-    fn end(mut self) -> (Option<i32>, String, String) {
+    fn end(mut self) -> Ended {
         let (mut out, mut err) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
@@ -153,22 +160,55 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     let ratio = result["ratios"]["fill_throughput"].as_f64().unwrap();
     assert!((ratio - rate("managed") / rate("kernel_zswap")).abs() < 1e-9);
 
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
+    let again = |versus: &str, check: &dyn Fn(Comparison) -> Ended| {
         let give_up = Instant::now() + PATIENCE;
         loop {
-            let mut comparison = Comparison::start("96M");
+            let (code, out, err) = check(Comparison::start_with("96M", versus));
+            if !err.contains("another comparison") || Instant::now() > give_up {
+                return (code, out, err);
+            }
+        }
+    };
+
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
+        let (code, _, err) = again("kernel-zswap", &|mut comparison| {
             if comparison.wait_for_swap() {
                 // SAFETY: a signal to our own child.
                 unsafe { libc::kill(comparison.child.id() as i32, signal) };
-                let (code, _, err) = comparison.end();
-                assert_eq!(code, None, "signal {signal} ended it: {err}");
-                break;
             }
-            let (_, _, err) = comparison.end();
-            assert!(err.contains("another comparison") && Instant::now() < give_up, "{err}");
-        }
+            comparison.end()
+        });
+        assert_eq!(code, None, "signal {signal} ended it: {err}");
         assert_eq!(Machine::at_rest(), before, "after signal {signal}");
     }
+
+    // Without the process that restores the settings, the comparison does it itself.
+    let (code, out, err) = again("kernel-zswap", &|mut comparison| {
+        if comparison.wait_for_swap() {
+            let watcher = watcher_of(comparison.child.id()).expect("somebody watches");
+            // SAFETY: a signal to a child of our own child.
+            unsafe { libc::kill(watcher, libc::SIGKILL) };
+        }
+        comparison.end()
+    });
+    assert!(code == Some(0) && out.contains("ratios"), "{err}");
+    assert_eq!(Machine::at_rest(), before, "after the watcher's end");
+
+    // What was measured is not lost when the kernel refuses.
+    let (code, out, err) = again("kernel-zswap=nonesuch", &|comparison| comparison.end());
+    assert!(code == Some(125) && err.contains("nonesuch"), "{err}");
+    let result: Value = serde_json::from_str(&out).expect("JSON");
+    assert!(result["managed"].is_object() && result["kernel_zswap"].is_null(), "{result:#}");
+    assert_eq!(Machine::at_rest(), before, "after a refusal");
+}
+
+/// The child of a comparison that waits to restore the settings.
+fn watcher_of(pid: u32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_ascii_whitespace().filter_map(|word| word.parse().ok()).find(|pid| {
+        let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.contains("usemem-undo")
+    })
 }
 
 #[test]

@@ -57,10 +57,11 @@ fn microseconds(latency: Option<Latency>, of: fn(Latency) -> f64) -> String {
     latency.map_or_else(|| "-".to_owned(), |latency| format!("{:.1}", of(latency)))
 }
 
-/// The command in one line: control characters would upset the terminal, long lines the table.
+/// The command in one line, without its directory: control characters would upset the terminal, long lines the table.
 fn name(program: &[String]) -> String {
     let words = program.join(" ");
-    let mut name: String = words.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let directory = program.first().and_then(|path| path.rfind('/')).map_or(0, |slash| slash + 1);
+    let mut name: String = words[directory..].chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     if name.chars().count() > NAME_MAX {
         name = name.chars().take(NAME_MAX - 1).chain(['…']).collect();
     }
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn names_fit_their_column() {
         let words = |words: &[&str]| name(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
-        assert_eq!(words(&["sort", "-n", "a\x1b[2J"]), "sort -n a?[2J");
+        assert_eq!(words(&["/usr/bin/sort", "-n", "/a\x1b[2J"]), "sort -n /a?[2J");
         let long = words(&["python3", "a-script-with-a-very-long-name.py"]);
         assert!(long.chars().count() == NAME_MAX && long.ends_with('…'), "{long}");
     }

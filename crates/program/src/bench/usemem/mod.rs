@@ -134,9 +134,13 @@ impl UsememArgs {
             versus::check()?;
         }
         let managed = managed::run(&plan, &progress)?;
-        let kernel_zswap = match &self.versus {
-            Some(versus) => Some(versus::run(&plan, versus, &progress)?),
-            None => None,
+        // What has been measured is printed even if the comparison cannot be made.
+        let (kernel_zswap, failure) = match &self.versus {
+            Some(versus) => match versus::run(&plan, versus, &progress) {
+                Ok(kernel) => (Some(kernel), None),
+                Err(error) => (None, Some(error)),
+            },
+            None => (None, None),
         };
         let ratios = kernel_zswap
             .as_ref()
@@ -158,7 +162,10 @@ impl UsememArgs {
         } else {
             write!(out, "{}", print::table(&plan, &managed, kernel_zswap.as_ref(), &ratios))?;
         }
-        Ok(())
+        match failure {
+            Some(error) => Err(error.context("no comparison")),
+            None => Ok(()),
+        }
     }
 
     fn plan(&self) -> Result<Plan> {

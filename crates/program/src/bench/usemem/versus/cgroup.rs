@@ -116,29 +116,30 @@ fn parent_v1(place: &Place) -> PathBuf {
 
 /// The nearest group above that hands the memory controller down. A group with processes cannot, but for the root.
 fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
-    let has_memory = |path: &Path, file: &str| {
-        let text = fs::read_to_string(path.join(file)).unwrap_or_default();
-        text.split_ascii_whitespace().any(|word| word == "memory")
-    };
-    let mut at = place.own.as_path();
-    loop {
-        let path = place.mount.join(at);
-        if has_memory(&path, "cgroup.subtree_control") {
-            return Ok(path);
-        }
-        match at.parent() {
-            Some(above) => at = above,
-            None => break,
-        }
+    if let Some(path) = handing_down(place) {
+        return Ok(path);
     }
     let root = &place.mount;
     if !has_memory(root, "cgroup.controllers") {
         bail!("{} has no memory controller", root.display());
     }
-    let control = root.join("cgroup.subtree_control");
+    let control = root.join(HANDED_DOWN);
     let undo = Undo::HandBack { path: control.clone(), controller: "memory".to_owned() };
     changes.make(undo, || fs::write(&control, "+memory").with_context(|| control.display().to_string()))?;
     Ok(root.clone())
+}
+
+/// Controllers that groups below have.
+const HANDED_DOWN: &str = "cgroup.subtree_control";
+
+fn handing_down(place: &Place) -> Option<PathBuf> {
+    let groups = place.own.ancestors().map(|group| place.mount.join(group));
+    groups.into_iter().find(|path| has_memory(path, HANDED_DOWN))
+}
+
+fn has_memory(group: &Path, file: &str) -> bool {
+    let text = fs::read_to_string(group.join(file)).unwrap_or_default();
+    text.split_ascii_whitespace().any(|word| word == "memory")
 }
 
 #[cfg(test)]
@@ -158,5 +159,40 @@ mod tests {
         let found = find(v2, "0::/user.slice/session-1.scope\n").unwrap();
         assert_eq!(found, place("/sys/fs/cgroup", "user.slice/session-1.scope", 2));
         assert_eq!(find("proc /proc proc rw 0 0\n", "0::/\n"), None);
+    }
+
+    /// A tree of directories as version 2 has it, with what each group hands down.
+    fn tree(name: &str, groups: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("uzswap-cgroup-{}-{name}", std::process::id()));
+        for (group, handed_down) in groups {
+            let path = root.join(group);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(HANDED_DOWN), handed_down).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_nearest_group_that_hands_memory_down_is_taken() {
+        let root = tree("near", &[("", "cpu memory"), ("a", "cpuset memory\n"), ("a/b", "cpu")]);
+        let place = |own: &str| Place { mount: root.clone(), own: own.into(), version: 2 };
+        assert_eq!(handing_down(&place("a/b")), Some(root.join("a")));
+        assert_eq!(handing_down(&place("")), Some(root.join("")));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn the_root_hands_memory_down_on_request_and_back_afterwards() {
+        let root = tree("root", &[("", "cpu"), ("a", "")]);
+        let place = Place { mount: root.clone(), own: "a".into(), version: 2 };
+        assert_eq!(handing_down(&place), None);
+        let control = root.join(HANDED_DOWN);
+        let undo = Undo::HandBack { path: control.clone(), controller: "memory".to_owned() };
+        undo.undo().unwrap();
+        assert_eq!(fs::read_to_string(&control).unwrap(), "cpu", "nothing to hand back");
+        fs::write(&control, "cpu memory").unwrap();
+        undo.undo().unwrap();
+        assert_eq!(fs::read_to_string(&control).unwrap(), "-memory", "what the kernel is told");
+        fs::remove_dir_all(&root).unwrap();
     }
 }
