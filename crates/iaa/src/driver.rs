@@ -8,11 +8,12 @@ use idxd::deflate::Software;
 use idxd::emulated::{EmulateSpec, Machine, QueueId};
 use idxd::Waiter;
 
+use crate::board::Board;
 use crate::current::{Anchor, Current};
 use crate::device::{Device, Port};
 use crate::queue::Queue;
 use crate::settings::Settings;
-use crate::statistics::{Counters, DeviceStatistics, QueueStatistics, Statistics, Traffic};
+use crate::statistics::{DeviceStatistics, QueueStatistics, Statistics, Traffic};
 use crate::table::{Attached, Table};
 use crate::topology::Topology;
 
@@ -28,7 +29,7 @@ const DETACH_LOOKS_MAX: u32 = 100_000;
 pub struct Driver {
     pub(crate) settings: Settings,
     pub(crate) current: Current,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<Board>,
     pub(crate) waiter: Waiter,
     software: Box<[Mutex<Software>]>,
     devices: Mutex<Vec<Attached>>,
@@ -51,7 +52,7 @@ impl Driver {
         let driver = Driver {
             settings,
             current: Current::new(Table::empty()),
-            counters: Arc::default(),
+            counters: Arc::new(Board::new()),
             waiter: Waiter::detect(),
             software: (0..codecs).map(|_| Mutex::new(Software::new())).collect(),
             devices: Mutex::default(),
@@ -59,6 +60,7 @@ impl Driver {
             is_emulated,
             machine: None,
         };
+        driver.counters.set_emulated(is_emulated);
         for device in devices {
             driver.insert(&mut lock(&driver.devices), device);
         }
@@ -75,6 +77,7 @@ impl Driver {
         let devices = (0..machine.devices()).map(|index| Self::emulated_device(&machine, index)).collect();
         let mut driver = Self::new(devices, Topology::emulated(spec.sockets as usize), settings);
         driver.is_emulated = true;
+        driver.counters.set_emulated(true);
         driver.machine = Some(machine);
         Ok(driver)
     }

@@ -7,6 +7,7 @@
 //! What follows the kernel's driver and what does not is said in `docs/iaa-driver.md`.
 
 mod algorithm;
+mod board;
 mod context;
 mod current;
 mod device;
@@ -22,6 +23,7 @@ mod topology;
 mod work;
 
 pub use algorithm::Iaa;
+pub use board::{published, reset_published, Published, Unreadable};
 pub use device::{Device, Port};
 pub use driver::Driver;
 pub use register::{register, register_with, take_notice, Options, EMULATE_VARIABLE};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use idxd::{Completion, Descriptor, Portal, Submission};
 
+use crate::board::{Board, Line};
 use crate::device::Port;
-use crate::statistics::{count, Counters, Health, TrafficCounters};
+use crate::statistics::{count, Health};
 
 /// Failures of the device's in a row after which a queue is left alone for a while.
 const HARDWARE_ERRORS_MAX: u32 = 8;
@@ -41,13 +42,14 @@ pub(crate) struct Queue {
     hardware_errors: AtomicU32,
     /// No-ops that were accepted and not answered yet.
     probes: AtomicU32,
-    pub traffic: TrafficCounters,
-    counters: Arc<Counters>,
+    pub traffic: Line,
+    counters: Arc<Board>,
 }
 
 impl Queue {
-    pub fn new(port: Port, has_header_generation: bool, quarantine_ms: u64, counters: Arc<Counters>) -> Self {
+    pub fn new(port: Port, has_header_generation: bool, quarantine_ms: u64, counters: Arc<Board>) -> Self {
         assert!(port.entries > 0, "a queue without entries");
+        let traffic = Board::line(&counters, &port.name);
         Queue {
             portal: port.portal,
             probe: Completion::new(),
@@ -62,7 +64,7 @@ impl Queue {
             retry_at_ns: AtomicU64::new(0),
             hardware_errors: AtomicU32::new(0),
             probes: AtomicU32::new(0),
-            traffic: TrafficCounters::default(),
+            traffic,
             counters,
         }
     }

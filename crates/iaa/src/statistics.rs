@@ -141,6 +141,7 @@ impl fmt::Display for Statistics {
 
 /// Live traffic. One add a request and queue, not one a job.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct TrafficCounters {
     comp_calls: AtomicU64,
     comp_bytes: AtomicU64,
@@ -183,6 +184,7 @@ impl TrafficCounters {
 
 /// Live global counters, beside the traffic of the queues.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Counters {
     /// Of queues that are gone.
     pub past: TrafficCounters,

@@ -362,8 +362,42 @@ fn queues_that_cannot_be_opened_say_why() {
 }
 
 #[test]
+fn counters_of_a_load_on_emulated_devices() {
+    let report = json(&["stats", "--json", "--emulate", "devices=2,queues=2,generation=2"]);
+    let program = &report["programs"][0];
+    assert_eq!((&program["command"], &program["emulated"]), (&"uzswap".into(), &true.into()));
+    // 256 pages in two modes; a quarter of them is random and does not shrink.
+    assert_eq!(program["global_stats"]["total_comp_calls"], 512);
+    assert_eq!(program["global_stats"]["total_completion_comp_buf_overflow_errors"], 128);
+    let queues = program["wq_stats"].as_object().unwrap();
+    let total: u64 = queues.values().map(|queue| queue["comp_calls"].as_u64().unwrap()).sum();
+    assert_eq!((queues.len(), total), (4, 512));
+    let said = works(&["stats", "--emulate", "devices=1"]);
+    assert!(said.contains("total_decomp_bytes_in") && said.contains("wq0.0"), "{said}");
+}
+
+/// The kernel's figures, and their reset, in a tree of files.
+#[test]
+fn counters_of_the_kernel() {
+    let directory = Directory::of("stats", "devices=1");
+    let sys = directory.text("sys");
+    let debug = directory.path("sys/kernel/debug/iaa-crypto");
+    fs::create_dir_all(&debug).unwrap();
+    fs::write(debug.join("global_stats"), "global stats:\n  total_comp_calls: 12\n  total_decomp_calls: 7\n")
+        .unwrap();
+    fs::write(debug.join("wq_stats"), "iaa device:\n  id: 1\n").unwrap();
+    fs::write(debug.join("stats_reset"), "").unwrap();
+    let kernel = &json(&["stats", "--json", "--sysfs", &sys])["kernel"];
+    assert_eq!(
+        (&kernel["global_stats"]["total_decomp_calls"], &kernel["wq_stats"][1]),
+        (&7.into(), &"  id: 1".into())
+    );
+    assert!(works(&["stats", "--sysfs", &sys]).contains("total_comp_calls: 12"));
+}
+
+#[test]
 fn every_verb_has_help_with_examples() {
-    for verb in ["list", "configure", "load", "save", "test"] {
+    for verb in ["list", "configure", "load", "save", "stats", "test"] {
         let help = works(&[verb, "--help"]);
         assert!(
             help.contains("Examples:") && help.contains("--emulate") && help.contains("--json"),

@@ -1,6 +1,7 @@
 //! Private anonymous mappings.
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::PAGE_SIZE;
@@ -26,6 +27,33 @@ fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
+}
+
+/// Maps `len` bytes of zeroes that other processes find by name, as `/memfd:NAME` in this one's list of mappings. Forks
+/// share them. No descriptor stays open.
+///
+/// # Errors
+/// Those of memfd_create, ftruncate and mmap.
+pub fn map_named(name: &std::ffi::CStr, len: usize) -> io::Result<NonNull<u8>> {
+    assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "length {len} is not whole pages");
+    // SAFETY: a terminated name.
+    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made and owned by nobody else.
+    let file = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: a descriptor of our own.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -5,6 +5,7 @@ mod list;
 mod names;
 mod place;
 mod profile;
+mod stats;
 mod table;
 mod test;
 
@@ -25,6 +26,7 @@ pub enum Iaa {
     Configure(configure::Arguments),
     Load(configure::LoadArguments),
     Save(configure::SaveArguments),
+    Stats(stats::Arguments),
     Test(test::Arguments),
 }
 
@@ -39,6 +41,7 @@ impl Iaa {
             Iaa::Configure(arguments) => configure::run(arguments),
             Iaa::Load(arguments) => configure::load(arguments),
             Iaa::Save(arguments) => configure::save(arguments),
+            Iaa::Stats(arguments) => stats::run(arguments),
             Iaa::Test(arguments) => test::run(arguments),
         }
     }

@@ -1,7 +1,7 @@
 //! `uzswap iaa test`: does every queue give back what it was given, how fast, and what do devices say to odd jobs.
 
 mod about;
-mod pages;
+pub mod pages;
 mod probes;
 mod round_trip;
 mod session;
