@@ -43,6 +43,18 @@ fn every_load_verified_with_zstd() {
 }
 
 #[test]
+fn emulated_accelerators_also_when_they_fail() {
+    let with = |name| ["--verify", "--folio", "64K", "--compressor", name];
+    survives("fork", &with("deflate-iaa-dynamic:generation=2"));
+    // Lost completions, page faults and hardware errors, a hundred or more of them.
+    survives("threads", &with("deflate-iaa:faults=lost:.001/page:.1/hardware:.01,patience_ms=2"));
+    let Some((status, said, report)) = guest("plain", "40M", &with("deflate-iaa:emulate")) else { return };
+    assert_eq!((status, &report["emulated"]), (Some(0), &true.into()), "{said}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
+    assert_eq!(said.matches("emulated devices").count(), 1, "{said}");
+}
+
+#[test]
 fn small_folios() {
     survives("plain", &["--folio", "16K"]);
 }

@@ -59,6 +59,8 @@ pub struct Row {
     pub store_p99_ns_page: f64,
     pub metadata_bytes_page: f64,
     pub zsmalloc_waste_percent: f64,
+    /// Whether an emulated device compressed.
+    pub emulated: bool,
 }
 
 /// A case that cannot be measured.
@@ -187,6 +189,7 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
     Ok(Row {
         file: case.file.to_owned(),
         compressor: case.algorithm.name().to_owned(),
+        emulated: case.algorithm.is_emulated(),
         batch: case.batch,
         unit: case.unit_size,
         threads: case.threads,

@@ -181,7 +181,7 @@ fn json(row: &Row) -> String {
         true => format!("\"{name}\": {}", json_text(&value)),
         false => format!("\"{name}\": {value}"),
     });
-    format!("{{{}}}", fields.join(", "))
+    format!("{{{}, \"emulated\": {}}}", fields.join(", "), row.emulated)
 }
 
 fn json_text(text: &str) -> String {

@@ -56,7 +56,7 @@ pub struct Arguments {
 
 /// Runs the program; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    let settings = settings(arguments)?;
+    let (settings, emulated) = settings(arguments)?;
     let report_file = match &arguments.report {
         Some(path) => Some(File::create(path).with_context(|| {
             format!("cannot write the report {}: choose another path with --report", path.display())
@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     let status = supervisor.serve();
-    let figures = report::Report::new(&ledger, &supervisor, started.elapsed(), status);
+    let figures = report::Report::new(&ledger, &supervisor, started.elapsed(), status, emulated);
     if let Some(mut file) = report_file {
         let text = serde_json::to_string_pretty(&figures).context("cannot write the report")?;
         file.write_all(text.as_bytes())
@@ -110,7 +110,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     Ok(status)
 }
 
-fn settings(arguments: &Arguments) -> Result<Settings> {
+/// What was asked for, and whether the compressor works on emulated devices.
+fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let budget_bytes = match arguments.ram.as_str() {
         "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
         text => size::parse(text).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?,
@@ -128,14 +129,15 @@ fn settings(arguments: &Arguments) -> Result<Settings> {
         Some(name) => name.clone(),
         None => uzswap::DEFAULT_COMPRESSOR.to_owned(),
     };
-    registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
+    let algorithm = registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
     if let Some(notice) = iaa::take_notice() {
         eprintln!("uzswap: {notice}");
     }
     if compressor.len() > 63 {
         bail!("--compressor {compressor}: the name is longer than 63 bytes");
     }
-    Ok(Settings { budget_bytes, folio_bytes: folio as u32, compressor, verify: arguments.verify })
+    let settings = Settings { budget_bytes, folio_bytes: folio as u32, compressor, verify: arguments.verify };
+    Ok((settings, algorithm.is_emulated()))
 }
 
 /// The preload object as a memory file: it has a path while this process lives, and leaves nothing behind.

@@ -20,6 +20,8 @@ pub struct Report {
     ram_wanted_peak_bytes: u64,
     over_limit_peak_bytes: u64,
     compressor: String,
+    /// Whether it worked on emulated devices: then no figure says anything of real ones.
+    emulated: bool,
     folio_bytes: u32,
     verified: bool,
     zswpout: u64,
@@ -64,7 +66,13 @@ struct Latency {
 
 impl Report {
     /// Collects the figures of a tree whose program has ended.
-    pub fn new(ledger: &Ledger, supervisor: &Supervisor, elapsed: Duration, exit_status: i32) -> Self {
+    pub fn new(
+        ledger: &Ledger,
+        supervisor: &Supervisor,
+        elapsed: Duration,
+        exit_status: i32,
+        emulated: bool,
+    ) -> Self {
         let settings = ledger.settings();
         let peaks = &supervisor.figures;
         let sum = |counter| ledger.sum(counter);
@@ -79,6 +87,7 @@ impl Report {
             ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
             over_limit_peak_bytes: peaks.over_budget_bytes,
             compressor: settings.compressor,
+            emulated,
             folio_bytes: settings.folio_bytes,
             verified: settings.verify,
             zswpout: sum(Counter::ZswpOut),
@@ -123,11 +132,12 @@ impl Report {
         );
         if self.zswpout > 0 || self.faults > 0 {
             eprintln!(
-                "uzswap: {} pages out, {} in, ratio {:.2} ({}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
+                "uzswap: {} pages out, {} in, ratio {:.2} ({}{}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
                 self.zswpout,
                 self.zswpin,
                 self.compression_ratio,
                 self.compressor,
+                if self.emulated { ", emulated" } else { "" },
                 self.faults,
                 self.fault_seconds_total,
                 self.fault_latency_us.p50,
