@@ -62,6 +62,19 @@ impl Mappings {
         std::mem::swap(current, next);
     }
 
+    /// Registers one new mapping. False when it overlaps others that are known: look at all of them then.
+    pub fn register(&mut self, uffd: &Userfaultfd, range: std::ops::Range<usize>) -> bool {
+        let index = self.current.partition_point(|mapping| mapping.end <= range.start);
+        let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
+        if !is_free || self.current.len() == MAPPINGS_MAX {
+            return false;
+        }
+        if uffd.register(range.start, range.len(), MISSING).is_ok() {
+            self.current.insert(index, Managed { start: range.start, end: range.end, registered: true });
+        }
+        true
+    }
+
     /// Forgets that `[start, end)` is registered: its mapping may be another one now.
     pub fn forget(&mut self, start: usize, end: usize) {
         for mapping in &mut self.current {

@@ -170,6 +170,19 @@ impl Pager {
         budget - (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4)
     }
 
+    /// Registers a mapping that the program has just made.
+    pub fn register(&self, range: Range<usize>) {
+        let mut mappings = self.mappings.lock().expect("no panic while held");
+        if !self.halt.is_on() && !mappings.register(&self.uffd, range) {
+            mappings.refresh(&self.maps, &self.uffd, &self.config.own);
+        }
+    }
+
+    /// Whether `bytes` more would bring all processes near their budget.
+    pub fn is_near_budget(&self, bytes: usize) -> bool {
+        self.accounts.total() + bytes as u64 > self.low_water() / 2
+    }
+
     /// Looks at the program's mappings again.
     pub fn refresh_mappings(&self) {
         let mut mappings = self.mappings.lock().expect("no panic while held");

@@ -5,10 +5,14 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use crate::{fork, warden};
+use crate::announce::{self, Kind};
+use crate::fork;
 
-/// Mappings from this size on are announced.
-const LARGE_BYTES: usize = 512 * 1024;
+/// A mapping of the kind that is paged.
+const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
+/// What changes nothing about that.
+const HARMLESS: c_int =
+    libc::MAP_NORESERVE | libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_STACK;
 
 fn set_errno(answer: c_long) -> c_long {
     if (-4095..0).contains(&answer) {
@@ -34,8 +38,8 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     // SAFETY: the caller's arguments, unchanged.
     let answer = unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, file, offset) };
-    if answer != -1 && len >= LARGE_BYTES && flags & libc::MAP_ANONYMOUS != 0 && warden::pager().is_some() {
-        warden::nudge();
+    if answer != -1 && protection == libc::PROT_READ | libc::PROT_WRITE && flags & !HARMLESS == ORDINARY {
+        announce::announce(answer as usize, len, Kind::Ordinary);
     }
     answer as *mut c_void
 }
@@ -55,6 +59,20 @@ pub unsafe extern "C" fn mmap64(
 ) -> *mut c_void {
     // SAFETY: the caller's arguments, unchanged.
     unsafe { mmap(address, len, protection, flags, file, offset) }
+}
+
+/// mprotect(2): reserved address space that becomes usable is a new mapping.
+///
+/// # Safety
+/// As mprotect(2).
+#[no_mangle]
+pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    let answer = unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) };
+    if answer == 0 && protection == libc::PROT_READ | libc::PROT_WRITE {
+        announce::announce(address as usize, len, Kind::Unknown);
+    }
+    answer as c_int
 }
 
 /// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sys::{futex, thread};
 
-use crate::{start, warden};
+use crate::{announce, start, warden};
 
 const RUNNING: u32 = 0;
 const ASKED: u32 = 1;
@@ -124,6 +124,7 @@ unsafe extern "C" fn child() {
     FORKED.store(true, Ordering::Relaxed);
     // The warden and its kind exist in the parent only. Their tables are dead weight here and hold no page.
     warden::forget();
+    announce::forget();
     STATE.store(RUNNING, Ordering::Release);
     ONE.store(0, Ordering::Release);
     if !STOPPED.load(Ordering::Acquire) && !FILTERED.load(Ordering::Acquire) {

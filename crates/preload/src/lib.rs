@@ -5,6 +5,7 @@
 //! would make paging impossible.
 
 mod accounts;
+mod announce;
 mod arena;
 mod calls;
 mod fork;

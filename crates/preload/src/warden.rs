@@ -12,15 +12,17 @@ use sys::{futex, house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::{self, JoinError, Ledgered};
-use crate::{fork, start};
+use crate::{announce, fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Room under the budget that setting up is started with, up to half of a small budget.
+const HEAD_START_BYTES: u64 = 128 << 20;
 /// Below this a process is not worth a pager: its threads and tables would take more than can be saved.
 const MANAGED_BYTES_MIN: u64 = 4 << 20;
-/// A program can touch new memory about so fast; the watch looks often enough not to be overrun.
-const TOUCH_BYTES_PER_NS: u64 = 3;
+/// Some processes together can touch new memory about so fast; the watch looks often enough not to be overrun.
+const TOUCH_BYTES_PER_NS: u64 = 8;
 
 /// Keeps the supervisor's address for this process and its forks.
 pub fn remember_socket(name: &CStr) {
@@ -89,10 +91,22 @@ fn sleep(accounts: &Ledgered, ns: u64) {
             pager::FixedText::new(format_args!("paging ends here: {why}")).as_str(),
         );
     }
-    fork::answer_halt();
+    answer_requests();
     futex::wait(&NUDGE, seen, Some(ns));
-    fork::answer_halt();
+    answer_requests();
     accounts.end_if_alone();
+}
+
+fn answer_requests() {
+    fork::answer_halt();
+    if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
+        if range.is_empty() {
+            pager.refresh_mappings();
+        } else {
+            pager.register(range);
+        }
+        announce::done();
+    }
 }
 
 /// The thread.
@@ -105,6 +119,7 @@ pub extern "C" fn run(_argument: usize) {
 fn live() {
     thread::close_all_files();
     thread::name(c"uzswap");
+    thread::hurry();
     let accounts: &'static Ledgered = match Ledgered::join(SOCKET.get().map_or(&[], Vec::as_slice)) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
@@ -125,6 +140,11 @@ fn live() {
     }
 }
 
+/// The use at which paging is set up: early enough that a fast program does not overrun a small budget meanwhile.
+fn tight_at(budget: u64) -> u64 {
+    (budget / 4 * 3).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
+}
+
 /// Publishes this process's use until the tree comes near its budget.
 fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
     use pager::Accounts;
@@ -132,12 +152,12 @@ fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
         let mut buffer = [0; 128];
         let own = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)).unwrap_or(0);
         accounts.publish(own, 0, 0, 0);
-        let (total, tight) = (accounts.total(), accounts.budget() / 4 * 3);
+        let (total, tight) = (accounts.total(), tight_at(accounts.budget()));
         if total >= tight && own >= MANAGED_BYTES_MIN {
             return;
         }
         let room = tight.saturating_sub(total);
-        sleep(accounts, (room / TOUCH_BYTES_PER_NS).clamp(1_000_000, 100_000_000));
+        sleep(accounts, (room / TOUCH_BYTES_PER_NS).clamp(500_000, 100_000_000));
     }
 }
 
@@ -190,6 +210,7 @@ static HANDLERS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn handler(cpu: usize) {
     thread::name(c"uzswap-fault");
+    thread::hurry();
     thread::pin(cpu);
     let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
     pager().expect("set before threads start").handle_faults(index);

@@ -1,0 +1,74 @@
+//! Large new mappings, announced to the warden by the thread that made them.
+//!
+//! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages, and while every CPU is
+//! busy the warden may not get round to looking for a while. So while memory is tight the thread that made a large
+//! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use sys::{futex, house, PAGE_SIZE};
+
+use crate::warden;
+
+/// Mappings from this size on are announced.
+pub const LARGE_BYTES: usize = 512 * 1024;
+/// An answer takes microseconds; a warden that cannot answer (it stands still for a fork) is not waited for.
+const WAIT_NS: u64 = 3_000_000;
+
+const IDLE: u32 = 0;
+const ASKED: u32 = 1;
+
+static ONE: AtomicU32 = AtomicU32::new(0);
+static STATE: AtomicU32 = AtomicU32::new(IDLE);
+static RANGE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// What the warden has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Register the range: it is a new private anonymous mapping.
+    Ordinary,
+    /// Look at all mappings: only /proc/self/maps tells what this one is.
+    Unknown,
+}
+
+/// Has `[start, start + len)` registered if memory is tight. Called by the program's threads.
+pub fn announce(start: usize, len: usize, kind: Kind) {
+    let own = house::range();
+    let Some(pager) = warden::pager() else { return };
+    if len < LARGE_BYTES || own.contains(&start) || !pager.is_near_budget(len) {
+        return;
+    }
+    if !futex::try_lock_bits(&ONE) {
+        // Others are being answered; the warden finds this one when it looks at all mappings.
+        warden::nudge();
+        return;
+    }
+    RANGE[0].store(start, Ordering::Relaxed);
+    let len = if kind == Kind::Ordinary { len.next_multiple_of(PAGE_SIZE) } else { 0 };
+    RANGE[1].store(start + len, Ordering::Relaxed);
+    STATE.store(ASKED, Ordering::Release);
+    warden::nudge();
+    futex::wait(&STATE, ASKED, Some(WAIT_NS));
+    STATE.store(IDLE, Ordering::Release);
+    futex::unlock_bits(&ONE);
+}
+
+/// The range that somebody waits for, empty when all mappings are to be looked at. Called by the warden, which answers
+/// with [`done`].
+pub fn asked() -> Option<Range<usize>> {
+    (STATE.load(Ordering::Acquire) == ASKED)
+        .then(|| RANGE[0].load(Ordering::Relaxed)..RANGE[1].load(Ordering::Relaxed))
+}
+
+/// Lets the waiting thread go on.
+pub fn done() {
+    STATE.store(IDLE, Ordering::Release);
+    futex::wake(&STATE, 1);
+}
+
+/// In a forked child: whoever was waiting exists in the parent only.
+pub fn forget() {
+    STATE.store(IDLE, Ordering::Release);
+    ONE.store(0, Ordering::Release);
+}
