@@ -199,12 +199,13 @@ impl PageCodec {
         t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
     }
 
-    /// The T16 object of a page that has one which is worth coding densely.
-    pub(crate) fn t16_of_page(&mut self, page: &Page) -> Option<&[u8]> {
+    /// The T16 object of a page that has one which is worth coding densely. Fetches `next` meanwhile.
+    pub(crate) fn t16_of_page(&mut self, page: &Page, next: &Page) -> Option<&[u8]> {
         if distinct_prefixes(page) >= PREFIXES_MAX {
+            t16::prefetch(next);
             return None;
         }
-        self.t16.plan(page, UNFIT_MAX).ok()?;
+        self.t16.plan_ahead(page, UNFIT_MAX, next).ok()?;
         let len = self.t16.write(&mut self.object[..]).ok()?;
         Some(&self.object[..len])
     }

@@ -29,7 +29,7 @@ pub const KIND_T16H: u8 = 16;
 /// First byte of a zstd frame's object.
 pub const KIND_ZSTD: u8 = 17;
 /// T16H objects of this length and more are compared with the numeric form.
-const NUMERIC_FROM: usize = 500;
+const NUMERIC_FROM: usize = 700;
 /// T16 does not fit and fewer of the sampled places than this repeat: not worth zstd's time.
 const REPEATS_MIN: u32 = 16;
 
@@ -154,18 +154,18 @@ impl Dense {
         Ok(1 + len)
     }
 
-    fn compress_page(&mut self, held: &Held, page: &Page, output: &mut [u8]) -> UnitResult {
+    fn compress_page(&mut self, held: &Held, page: &Page, next: &Page, output: &mut [u8]) -> UnitResult {
         if same_filled(page).is_some() {
-            return self.codec.compress(page, page, output).map(|(_, len)| len);
+            return self.codec.compress(page, next, output).map(|(_, len)| len);
         }
-        if let Some(t16) = self.codec.t16_of_page(page) {
+        if let Some(t16) = self.codec.t16_of_page(page, next) {
             let room = output.len().min(PAGE_SIZE - 1);
             let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
             if let Some(len) = self.coder.encode(held.set(), t16, out) {
                 *kind = KIND_T16H;
                 sets().observe(t16, len);
                 if len >= NUMERIC_FROM && numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, page, &mut self.rival[..len]) {
+                    if let Ok((_, shorter)) = self.codec.compress(page, next, &mut self.rival[..len]) {
                         output[..shorter].copy_from_slice(&self.rival[..shorter]);
                         return Ok(shorter);
                     }
@@ -177,7 +177,7 @@ impl Dense {
             if let Ok(len) = self.compress_zstd(page, output.len().min(PAGE_SIZE).saturating_sub(1)) {
                 // Arrays of numbers may still do better as such.
                 if numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, page, &mut output[..len]) {
+                    if let Ok((_, shorter)) = self.codec.compress(page, next, &mut output[..len]) {
                         return Ok(shorter);
                     }
                 }
@@ -186,7 +186,7 @@ impl Dense {
                 return Ok(1 + len);
             }
         }
-        self.codec.compress(page, page, output).map(|(_, len)| len)
+        self.codec.compress(page, next, output).map(|(_, len)| len)
     }
 
     /// Compresses into `rival`, if that takes less than `room` bytes.
@@ -233,11 +233,11 @@ impl Context for Dense {
         {
             let first = number * pages_per_unit;
             let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
-            if let Some(next) = request.pages.get(first + pages_per_unit) {
-                t16::prefetch(*next);
-            }
             *result = match pages {
-                [page] => self.compress_page(&held, page, output),
+                [page] => {
+                    let next = request.pages.get(first + 1).unwrap_or(page);
+                    self.compress_page(&held, page, next, output)
+                }
                 pages => self.compress_pages(&held, pages, output),
             };
         }
@@ -275,7 +275,8 @@ impl Dense {
         let mut at = LEN * pages.len();
         for (number, page) in pages.iter().enumerate() {
             let room = output.get_mut(at..).unwrap_or_default();
-            let len = match self.compress_page(held, page, room) {
+            let next = pages.get(number + 1).unwrap_or(page);
+            let len = match self.compress_page(held, page, next, room) {
                 Ok(len) if len < PAGE_SIZE => len,
                 _ => match room.get_mut(..PAGE_SIZE) {
                     Some(room) => {

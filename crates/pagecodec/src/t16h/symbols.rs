@@ -8,7 +8,9 @@ use crate::t16::{Layout, OBJECT_MAX};
 /// Most symbols of one context: the literals of page LZ over the most raw words.
 pub(crate) const SYMBOLS_MAX: usize = 4352;
 /// Raw words from which on page LZ is tried on them before they are coded.
-const PACK_MIN: usize = 24;
+const PACK_MIN: usize = 32;
+/// Repeats among the 256 places sampled of the raw words from which on that is worth its time.
+const REPEATS_MIN: u32 = 16;
 
 /// The raw words as page LZ: what its header held, and the bytes of the other streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,9 @@ impl Symbols {
     /// Packs the raw words if that saves an eighth of them.
     fn pack(&mut self, raw: &[u8]) -> Option<Packed> {
         if raw.len() < 8 * PACK_MIN || raw.len() > lz::INPUT_MAX {
+            return None;
+        }
+        if lz::repeats_in(self.lz.isa(), raw) < REPEATS_MIN {
             return None;
         }
         let len = self.lz.encode(raw, &mut self.lz_object[..raw.len() - raw.len() / 8])?;
