@@ -51,6 +51,8 @@ const _: () = assert!(size_of::<Entry>() == 64 && std::mem::offset_of!(Layout, c
 /// The counters of a driver.
 pub(crate) struct Board {
     layout: NonNull<Layout>,
+    /// Memory of the house is not given back.
+    is_mapped: bool,
 }
 
 // SAFETY: everything in the layout is atomic, and the memory is mapped until the board is dropped.
@@ -60,9 +62,14 @@ unsafe impl Sync for Board {}
 
 impl Board {
     pub fn new() -> Self {
-        // Where no such memory can be had, plain memory is as good, only that nobody else sees it.
-        let memory = sys::memory::map_named(NAME, SIZE).or_else(|_| sys::memory::map(SIZE));
-        let board = Board { layout: memory.expect("a few pages of memory").cast() };
+        let board = match sys::memory::map_named(NAME, SIZE) {
+            Ok(memory) => Board { layout: memory.cast(), is_mapped: true },
+            // Memory of the house is as good, only that nobody else finds it.
+            Err(_) => {
+                let memory = sys::house::take(SIZE, sys::PAGE_SIZE).expect("a few pages of memory");
+                Board { layout: memory.cast(), is_mapped: false }
+            }
+        };
         board.layout().magic.store(MAGIC, Ordering::Release);
         board
     }
@@ -105,8 +112,10 @@ impl Deref for Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // SAFETY: the memory mapped in `new`; lines keep the board alive.
-        unsafe { sys::memory::unmap(self.layout.cast(), SIZE) };
+        if self.is_mapped {
+            // SAFETY: the memory mapped in `new`; lines keep the board alive.
+            unsafe { sys::memory::unmap(self.layout.cast(), SIZE) };
+        }
     }
 }
 
@@ -219,7 +228,7 @@ pub fn published(proc: &Path) -> Vec<Result<Published, Unreadable>> {
 
 fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
     // Aligned as the layout is, which memory of a board's own kind is.
-    let copy = Board { layout: sys::memory::map(SIZE)?.cast() };
+    let copy = Board { layout: sys::memory::map(SIZE)?.cast(), is_mapped: true };
     let file = File::open(proc.join(place.process.to_string()).join("mem"))?;
     // SAFETY: `SIZE` bytes of this function's own, without references to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(copy.layout.as_ptr().cast::<u8>(), SIZE) };

@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 use super::error::{map_refusal, write_refusal};
 use super::instruction::{enqcmd, movdir64b, Instructions};
@@ -44,40 +45,53 @@ impl Way {
     }
 }
 
-/// A word that is 1 in the process that opened the queue and 0 in its forks, whose calls the kernel refuses and who do
-/// not have the mapping.
-struct OwnProcess(NonNull<AtomicU32>);
+/// A word that tells this process from its forks, whose calls the kernel refuses and who do not have the mapping. It
+/// lies in a page of the house (programs that are paged must not have it paged out), which the kernel empties in forks.
+static WORD: OnceLock<usize> = OnceLock::new();
+/// The last value given. Forks inherit it, so that theirs are different.
+static LAST: AtomicU32 = AtomicU32::new(0);
 
-impl OwnProcess {
-    fn new() -> io::Result<Self> {
-        let page = sys::memory::map(sys::PAGE_SIZE)?;
-        // SAFETY: the page just mapped, which is this value's alone.
-        let result = unsafe { libc::madvise(page.as_ptr().cast(), sys::PAGE_SIZE, libc::MADV_WIPEONFORK) };
-        let own = OwnProcess(page.cast());
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        own.word().store(1, Ordering::Relaxed);
-        Ok(own)
-    }
-
-    #[inline]
-    fn word(&self) -> &AtomicU32 {
-        // SAFETY: mapped, aligned and zero or more, until dropped.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// Whether this is the process that opened the queue and nobody has revoked it.
-    #[inline]
-    fn is_valid(&self) -> bool {
-        self.word().load(Ordering::Acquire) == 1
-    }
+/// Whether a portal may be used.
+struct Validity {
+    word: &'static AtomicU32,
+    /// What the word was when the portal was opened.
+    own: u32,
+    is_revoked: AtomicBool,
 }
 
-impl Drop for OwnProcess {
-    fn drop(&mut self) {
-        // SAFETY: the page mapped in `new`, used by nobody else. Forks have a page of their own there.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), sys::PAGE_SIZE) };
+impl Validity {
+    fn new() -> io::Result<Self> {
+        let address = match WORD.get() {
+            Some(address) => *address,
+            None => {
+                let page = sys::house::take(sys::PAGE_SIZE, sys::PAGE_SIZE)?;
+                // SAFETY: the page just taken, which is this module's alone.
+                let result =
+                    unsafe { libc::madvise(page.as_ptr().cast(), sys::PAGE_SIZE, libc::MADV_WIPEONFORK) };
+                if result != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                *WORD.get_or_init(|| page.as_ptr() as usize)
+            }
+        };
+        // SAFETY: a page of the house, which is never returned; zero or a value of `LAST`.
+        let word = unsafe { &*(address as *const AtomicU32) };
+        if word.load(Ordering::Acquire) == 0 {
+            let next = LAST.fetch_add(1, Ordering::AcqRel) + 1;
+            let _ = word.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        Ok(Validity { word, own: word.load(Ordering::Acquire), is_revoked: AtomicBool::new(false) })
+    }
+
+    /// Whether this is the process that opened the portal.
+    #[inline]
+    fn is_own_process(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == self.own
+    }
+
+    #[inline]
+    fn is_valid(&self) -> bool {
+        self.is_own_process() && !self.is_revoked.load(Ordering::Acquire)
     }
 }
 
@@ -92,7 +106,7 @@ enum Door {
 pub struct RealPortal {
     door: Door,
     way: Way,
-    own: OwnProcess,
+    validity: Validity,
 }
 
 // SAFETY: the page is a device's portal, made to be stored to from everywhere; all else is plain or atomic.
@@ -125,14 +139,14 @@ impl RealPortal {
             .open(path)
             .map_err(|cause| OpenError::of_open(name, &shown(), cause))?;
         let other = |cause: io::Error| OpenError::Other { path: shown(), cause };
-        let own = OwnProcess::new().map_err(other)?;
+        let validity = Validity::new().map_err(other)?;
         let (way, has_instruction) = match mode {
             QueueMode::Dedicated => (Way::Movdir64b, instructions.movdir64b),
             QueueMode::Shared => (Way::Enqcmd, instructions.enqcmd),
         };
         let refusal = if has_instruction {
             match map(&file) {
-                Ok(page) => return Ok(RealPortal { door: Door::Mapped(page), way, own }),
+                Ok(page) => return Ok(RealPortal { door: Door::Mapped(page), way, validity }),
                 Err(cause) => map_refusal(&cause),
             }
         } else {
@@ -146,7 +160,7 @@ impl RealPortal {
         }
         // SAFETY: just made, owned by nobody else.
         let sink = unsafe { OwnedFd::from_raw_fd(sink) };
-        let portal = RealPortal { door: Door::File(OwnedFd::from(file), sink), way: Way::Write, own };
+        let portal = RealPortal { door: Door::File(OwnedFd::from(file), sink), way: Way::Write, validity };
         portal.probe(name, refusal)?;
         Ok(portal)
     }
@@ -226,7 +240,7 @@ fn write(file: &OwnedFd, descriptor: &Descriptor) -> io::Result<()> {
 impl Portal for RealPortal {
     #[inline]
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
-        if !self.own.is_valid() {
+        if !self.validity.is_valid() {
             return Submission::Gone;
         }
         match &self.door {
@@ -262,9 +276,9 @@ impl Portal for RealPortal {
     }
 
     fn revoke(&self) {
+        self.validity.is_revoked.store(true, Ordering::Release);
         // A fork has nothing to revoke: no mapping, and a file that the kernel refuses.
-        if self.own.word().swap(2, Ordering::AcqRel) == 0 {
-            self.own.word().store(0, Ordering::Release);
+        if !self.validity.is_own_process() {
             return;
         }
         match &self.door {
@@ -298,7 +312,7 @@ impl Drop for RealPortal {
     fn drop(&mut self) {
         let Door::Mapped(page) = &self.door else { return };
         // A fork does not have the mapping; something else may be there.
-        if self.own.word().load(Ordering::Acquire) != 0 {
+        if self.validity.is_own_process() {
             // SAFETY: this portal's page, which nobody uses any more.
             unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) };
         }
@@ -312,7 +326,6 @@ mod tests {
     use std::fs;
     use std::io::Read;
     use std::path::PathBuf;
-    use std::sync::atomic::AtomicBool;
     use std::sync::Arc;
     use std::thread::JoinHandle;
 
@@ -427,7 +440,13 @@ mod tests {
             portal.revoke();
             // SAFETY: as above.
             let again = unsafe { portal.submit(&Descriptor::noop(&record)) };
-            let status = i32::from(submission != Submission::Gone || again != Submission::Gone);
+            // What the fork opens itself is its own, and the parent's stays gone.
+            let own = Validity::new().unwrap();
+            let is_wrong = submission != Submission::Gone
+                || again != Submission::Gone
+                || !own.is_valid()
+                || portal.validity.is_own_process();
+            let status = i32::from(is_wrong);
             // SAFETY: ends the process without running anything of the test's.
             unsafe { libc::_exit(status) };
         }
