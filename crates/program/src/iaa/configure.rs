@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
@@ -9,16 +10,18 @@ use idxd::sysfs::{
     apply, choose, plan, Choice, Configuration, Device, Discovery, Driver, Layout, QueueMode, QueueType,
     Write,
 };
+use idxd::DeviceFile;
 use serde_json::json;
 
 use super::place::{Machine, Place};
-use super::{list, profile};
+use super::{list, names, profile};
 
 /// Give devices queues
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo uzswap iaa configure -d 4 -q 2                       shared queues for programs, 64 entries each
-  sudo uzswap iaa configure -d iax1,iax3 -q 1 -n 4 -q 1     two devices, four engines each
+  sudo uzswap iaa configure -d 4 -q 2 --access iaa          the same, for the members of group iaa
+  sudo uzswap iaa configure -d iax1,iax3 -q 1 -n 4          two devices, four engines each
   sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel's own zswap
   uzswap iaa configure -d all -q 2 --dry-run                print what would be written
   uzswap iaa configure -d 4 -q 2 --emulate sockets=2,devices=4
@@ -76,6 +79,9 @@ struct How {
     /// Also when programs or the kernel's zswap use the devices
     #[arg(short, long)]
     force: bool,
+    /// Let the members of GROUP use the queues: their device files get that group and mode 0660
+    #[arg(long, value_name = "GROUP")]
+    access: Option<String>,
 }
 
 /// Configure devices as a file of accel-config's says
@@ -283,11 +289,21 @@ fn write_all(
     if !how.force && !how.dry_run {
         refuse_if_used(machine, &devices)?;
     }
+    let group = match &how.access {
+        Some(name) => Some(
+            names::gid(name)
+                .with_context(|| format!("there is no group {name:?}: groupadd --system {name} makes one"))?,
+        ),
+        None => None,
+    };
     let mut written: Vec<Write> = Vec::new();
     if how.dry_run {
         written = plan(&devices, wanted, driver);
     } else {
         apply(tree, found, wanted, driver, &mut |write| written.push(write.clone()))?;
+    }
+    if let (Some(gid), false, None) = (group, how.dry_run, &machine.emulated) {
+        give(machine, wanted, gid)?;
     }
     let after = if how.dry_run { None } else { Some(machine.discover()) };
     if as_json {
@@ -314,12 +330,32 @@ fn write_all(
     println!("{} attributes written.", written.len());
     list::show(machine, &after, false);
     let programs = wanted.iter().flat_map(|wanted| &wanted.queues).any(|queue| queue.kind == QueueType::User);
-    if programs && machine.emulated.is_none() {
+    if programs && machine.emulated.is_none() && group.is_none() {
         println!(
-            "\nPrograms of other users need access to the files in {}: chgrp and chmod 660 them, or see docs/iaa.md \
-             for a udev rule that lasts.",
+            "\nPrograms of other users need access to the files in {}: add --access GROUP, or see docs/iaa.md for a \
+             udev rule that lasts.",
             machine.dev.join("iax").display()
         );
+    }
+    Ok(())
+}
+
+/// Lets a group use the queues for programs.
+fn give(machine: &Machine, wanted: &[Configuration], gid: u32) -> Result<()> {
+    for configuration in wanted.iter().filter(|configuration| configuration.enable) {
+        let number = configuration.device.trim_start_matches("iax");
+        let queues = configuration.queues.iter();
+        for queue in queues.filter(|queue| queue.enable && queue.kind == QueueType::User) {
+            let name = format!("wq{number}.{}", queue.number);
+            let file = DeviceFile::find(&machine.dev, &name).with_context(|| {
+                format!("{name} is enabled, but has no file in {}", machine.dev.join("iax").display())
+            })?;
+            let set = || {
+                std::os::unix::fs::chown(&file.path, None, Some(gid))?;
+                fs::set_permissions(&file.path, fs::Permissions::from_mode(0o660))
+            };
+            set().with_context(|| format!("cannot give {} to the group", file.path.display()))?;
+        }
     }
     Ok(())
 }
@@ -368,6 +404,27 @@ mod tests {
         }
         assert_eq!(bytes("2M"), Ok(2 << 20));
         assert!(bytes("50%").is_err() && bytes("0").is_err());
+    }
+
+    #[test]
+    fn device_files_are_given_to_a_group() {
+        let dev = std::env::temp_dir().join(format!("uzswap-give-{}", std::process::id()));
+        fs::create_dir_all(dev.join("iax")).unwrap();
+        for name in ["wq0.0", "wq0.1"] {
+            fs::write(dev.join("iax").join(name), "").unwrap();
+            fs::set_permissions(dev.join("iax").join(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let tree = idxd::sysfs::Model::new(&"queues=2".parse().unwrap());
+        let found = idxd::sysfs::discover(&tree);
+        let machine = Machine { tree: Box::new(tree), dev: dev.clone(), emulated: None };
+        let wanted: Vec<Configuration> = found.devices.iter().map(Configuration::of).collect();
+        // This process's own group: no rights are needed for that.
+        let gid = DeviceFile::find(&dev, "wq0.0").unwrap().gid;
+        give(&machine, &wanted, gid).unwrap();
+        assert!(["wq0.0", "wq0.1"].iter().all(|name| DeviceFile::find(&dev, name).unwrap().mode == 0o660));
+        fs::remove_file(dev.join("iax/wq0.1")).unwrap();
+        assert!(give(&machine, &wanted, gid).unwrap_err().to_string().contains("wq0.1 is enabled"));
+        fs::remove_dir_all(&dev).unwrap();
     }
 
     #[test]

@@ -12,6 +12,17 @@ pub fn group(gid: u32) -> String {
     name("/etc/group", gid)
 }
 
+/// The number of a group by name or number.
+pub fn gid(name: &str) -> Option<u32> {
+    let text = fs::read_to_string("/etc/group").unwrap_or_default();
+    find_id(&text, name).or_else(|| name.parse().ok())
+}
+
+fn find_id(text: &str, name: &str) -> Option<u32> {
+    let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
 fn name(file: &str, id: u32) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     find(&text, id).map_or_else(|| id.to_string(), str::to_owned)
@@ -33,6 +44,7 @@ mod tests {
     #[test]
     fn third_field_to_first() {
         let text = "root:x:0:root\nbroken\n:x\ndsadev:x:999:alice,bob\n";
+        assert_eq!((find_id(text, "dsadev"), find_id(text, "broken")), (Some(999), None));
         assert_eq!((find(text, 0), find(text, 999), find(text, 1)), (Some("root"), Some("dsadev"), None));
     }
 }

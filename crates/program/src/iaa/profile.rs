@@ -294,7 +294,8 @@ fn entry(device: &Device) -> DeviceEntry {
                 ats_disable: queue.ats_disable.map(u32::from),
                 prs_disable: queue.prs_disable.map(u32::from),
                 op_config: queue.operations.clone(),
-                enqcmds_retries: queue.enqcmds_retries,
+                // Loaded where it is there, not saved: accel-config does not know it.
+                enqcmds_retries: None,
                 rest: Rest::new(),
             })
             .collect();
@@ -352,7 +353,10 @@ mod tests {
             );
             let profile = parse(&text).unwrap();
             assert_eq!(profile.remarks, [""; 0]);
-            let present: Vec<Configuration> = before.devices.iter().map(Configuration::of).collect();
+            let mut present: Vec<Configuration> = before.devices.iter().map(Configuration::of).collect();
+            for queue in present.iter_mut().flat_map(|configuration| &mut configuration.queues) {
+                queue.enqcmds_retries = None;
+            }
             // Groups without members are not saved.
             let members = |configurations: &[Configuration]| -> Vec<_> {
                 let parts =

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use idxd::{Completion, Counted, Descriptor, Portal, Record, Submission, Waiter};
 
 /// How long one job may take. Queues answer in microseconds.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const PATIENCE_S: u64 = 2;
+const PATIENCE_NS: u64 = PATIENCE_S * 1_000_000_000;
 /// Looks at a record before waiting in the processor's own way.
 const SPINS: u32 = 2_000;
 /// Page faults of one job before it counts as failed.
@@ -16,14 +17,14 @@ const FAULTS_MAX: u32 = 3;
 pub enum Failure {
     /// It refuses descriptors.
     #[error(
-        "it refused a descriptor for {PATIENCE_NS} ns: somebody else fills it, or its group has no engines"
+        "it refused a descriptor for {PATIENCE_S} s: somebody else fills it, or its group has no engines"
     )]
     Full,
     /// It can no longer be used.
     #[error("it was disabled while it was tested")]
     Gone,
     /// It took a descriptor and did not answer.
-    #[error("it took a descriptor and did not answer for {PATIENCE_NS} ns: see `uzswap iaa list` and the kernel's log")]
+    #[error("it took a descriptor and did not answer for {PATIENCE_S} s: see `uzswap iaa list` and dmesg")]
     NoAnswer,
 }
 
