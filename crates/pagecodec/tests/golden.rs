@@ -8,7 +8,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use pagecodec::{t16, Isa};
+use pagecodec::numeric::Shape;
+use pagecodec::{lz, numeric, sparse, t16, Isa};
 use support::{Page, Random};
 
 /// Classes whose objects are checked in: together they use every tag class and both kinds of rotation.
@@ -121,5 +122,59 @@ fn an_object_by_hand() {
     for isa in Isa::available() {
         assert_eq!(t16::decode(isa, &object, &mut back), Ok(()), "{isa}");
         assert!(back == expected, "{isa}");
+    }
+}
+
+type Encode = fn(Isa, &Page, &mut [u8]) -> Option<usize>;
+type Decode = fn(Isa, &[u8], &mut Page) -> bool;
+
+const LZ: (Encode, Decode) = (
+    |isa, page, out| lz::Encoder::with_isa(isa).encode(page, out),
+    |_, object, page| lz::decode(object, page).is_ok(),
+);
+const SPARSE: (Encode, Decode) =
+    (|_, page, out| sparse::encode(page, out), |_, object, page| sparse::decode(object, page).is_ok());
+const NUMERIC: Decode = |isa, object, page| numeric::decode(isa, object, page).is_ok();
+const BYTES: Encode =
+    |isa, page, out| numeric::encode(isa, page, Shape { log2_size: 0, differences: false }, out);
+const SHORTS: Encode =
+    |isa, page, out| numeric::encode(isa, page, Shape { log2_size: 1, differences: false }, out);
+const INT_STEPS: Encode =
+    |isa, page, out| numeric::encode(isa, page, Shape { log2_size: 2, differences: true }, out);
+const LONG_STEPS: Encode =
+    |isa, page, out| numeric::encode(isa, page, Shape { log2_size: 3, differences: true }, out);
+
+/// The byte formats of `docs/auto.md`.
+#[test]
+fn byte_formats_are_as_they_were() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let cases = [
+        ("structures.lz", "structures", LZ),
+        ("raw-words-repeated.lz", "raw words repeated", LZ),
+        ("zero.lz", "zero", LZ),
+        ("sparse.sparse", "sparse", SPARSE),
+        ("one-word-set.sparse", "one word set", SPARSE),
+        ("zero.sparse", "zero", SPARSE),
+        ("structures.numeric8", "structures", (BYTES, NUMERIC)),
+        ("pointers.numeric16", "pointers", (SHORTS, NUMERIC)),
+        ("tagged-small-integers.numeric32", "tagged small integers", (INT_STEPS, NUMERIC)),
+        ("pointers.numeric64", "pointers", (LONG_STEPS, NUMERIC)),
+    ];
+    for (file, name, (encode, decode)) in cases {
+        let page = class(name);
+        let path = folder.join(file);
+        let mut object = [0; 8192];
+        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+            let len = encode(Isa::Portable, &page, &mut object).expect("room");
+            fs::write(&path, &object[..len]).expect("the folder of golden objects can be written");
+        }
+        let golden = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for isa in Isa::available() {
+            let mut back: Page = [1; 4096];
+            assert!(decode(isa, &golden, &mut back), "{file}, {isa}: refused");
+            assert!(back == page, "{file}, {isa}: decoded another page");
+            let len = encode(isa, &page, &mut object).expect("room");
+            assert!(object[..len] == golden, "{file}, {isa}: encoded another object");
+        }
     }
 }
