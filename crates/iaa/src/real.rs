@@ -63,8 +63,20 @@ fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use acomp::{Algorithm, CompressRequest, DecompressRequest, Object, UnitError, UnitResult, PAGE_SIZE};
+    use idxd::emulated::{Machine, QueueId};
     use idxd::sysfs::Model;
+    use idxd::Descriptor;
+
+    use super::*;
+    use crate::{Driver, Iaa, Patience, Settings, Topology};
 
     /// Configured queues without device files are refused, each with its reason; what is not configured is not named.
     #[test]
@@ -85,5 +97,142 @@ mod tests {
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(refused[0].contains("/no/such/directory/iax/wq1.0"), "{refused:?}");
         assert!(refused[1].contains("wq1.1 is the kernel's"), "{refused:?}");
+    }
+
+    /// Stands in for device files, kernel and devices: pipes, behind each of which a thread feeds an emulated queue
+    /// with the descriptors that are written to the pipe. They answer a number of descriptors and no more.
+    struct Pipes {
+        directory: PathBuf,
+        names: Vec<String>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+    }
+
+    impl Pipes {
+        fn new(name: &str, queues: usize, answers: usize) -> Self {
+            let directory = std::env::temp_dir().join(format!("uzswap-iaa-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&directory);
+            std::fs::create_dir_all(directory.join("iax")).unwrap();
+            let machine =
+                Arc::new(Machine::new(&format!("mode=shared,queues={queues}").parse().unwrap()).unwrap());
+            let answers = Arc::new(AtomicUsize::new(answers));
+            let (mut names, mut threads) = (Vec::new(), Vec::new());
+            for queue in 0..queues {
+                let name = format!("wq0.{queue}");
+                let path = directory.join("iax").join(&name);
+                let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+                // SAFETY: a terminated path.
+                assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+                let mut file = File::options().read(true).write(true).open(&path).unwrap();
+                let (machine, answers) = (Arc::clone(&machine), Arc::clone(&answers));
+                names.push(name);
+                threads.push(std::thread::spawn(move || {
+                    let portal = machine.open(QueueId { device: 0, queue }).unwrap();
+                    let mut bytes = [0u8; 64];
+                    loop {
+                        file.read_exact(&mut bytes).unwrap();
+                        if bytes == [0; 64] {
+                            return;
+                        }
+                        let left = answers
+                            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+                        if left.is_ok() {
+                            // SAFETY: 64 plain bytes; the driver keeps the buffers until the record is written.
+                            let _ =
+                                unsafe { portal.submit(&std::mem::transmute::<[u8; 64], Descriptor>(bytes)) };
+                        }
+                    }
+                }));
+            }
+            Pipes { directory, names, threads }
+        }
+    }
+
+    impl Drop for Pipes {
+        fn drop(&mut self) {
+            for name in &self.names {
+                std::fs::write(self.directory.join("iax").join(name), [0u8; 64]).unwrap();
+            }
+            for thread in self.threads.drain(..) {
+                thread.join().unwrap();
+            }
+            std::fs::remove_dir_all(&self.directory).unwrap();
+        }
+    }
+
+    fn pages() -> Vec<[u8; PAGE_SIZE]> {
+        let byte = |page: usize, at: usize| (at / (page + 1) * 7 % 113) as u8;
+        (0..8).map(|page| std::array::from_fn(|at| byte(page, at))).collect()
+    }
+
+    /// Compresses and decompresses a batch; every page has to come back.
+    fn round_trip(driver: &Arc<Driver>) {
+        let mut context = Iaa::fixed(Arc::clone(driver)).context_for(PAGE_SIZE).unwrap();
+        let pages = pages();
+        let sources: Vec<&[u8; PAGE_SIZE]> = pages.iter().collect();
+        let mut packed = vec![[0u8; PAGE_SIZE]; pages.len()];
+        let mut results: Vec<UnitResult> = vec![Err(UnitError::Failed); pages.len()];
+        let mut outputs: Vec<&mut [u8]> = packed.iter_mut().map(|page| &mut page[..]).collect();
+        context.compress(&mut CompressRequest {
+            pages: &sources,
+            unit_size: PAGE_SIZE,
+            outputs: &mut outputs,
+            results: &mut results,
+        });
+        let sizes: Vec<usize> = results.iter().map(|result| result.unwrap()).collect();
+        let objects: Vec<Object> = packed
+            .iter()
+            .zip(&sizes)
+            .map(|(page, size)| Object { head: &page[..*size], tail: &[] })
+            .collect();
+        let mut plain = vec![[0u8; PAGE_SIZE]; pages.len()];
+        let mut outputs: Vec<&mut [u8]> = plain.iter_mut().map(|page| &mut page[..]).collect();
+        context.decompress(&mut DecompressRequest {
+            objects: &objects,
+            outputs: &mut outputs,
+            results: &mut results,
+        });
+        assert!(results.iter().all(|result| *result == Ok(PAGE_SIZE)) && plain == pages);
+    }
+
+    /// Queues whose portals cannot be mapped, as those of generation 1 without privilege: the whole driver through
+    /// `write`.
+    #[test]
+    fn the_driver_works_through_device_files() {
+        let pipes = Pipes::new("files", 2, usize::MAX);
+        let model = Model::new(&"mode=shared,queues=2,threshold=16".parse().unwrap());
+        let found = open_below(&model, &pipes.directory);
+        assert_eq!((found.devices.len(), found.refusals.len()), (1, 0), "{:?}", found.refusals);
+        let ports = &found.devices[0].queues;
+        assert!(
+            ports.len() == 2 && ports.iter().all(|port| port.entries == 16 && !port.portal.is_emulated())
+        );
+        // Threads stand in for devices, and a busy machine may leave them waiting for long.
+        let settings = Settings { patience: Patience::Time(Duration::from_secs(60)), ..Settings::default() };
+        let driver = Arc::new(Driver::new(found.devices, Topology::regular(1, 2), settings));
+        assert!(!driver.is_emulated());
+        for _ in 0..4 {
+            round_trip(&driver);
+        }
+        let counted = driver.statistics();
+        assert_eq!((counted.total_comp_calls, counted.total_decomp_calls), (32, 32));
+        assert_eq!((counted.total_sw_comp_calls, counted.total_sw_decomp_calls), (0, 0));
+        assert_eq!(driver.outstanding(), 0);
+    }
+
+    /// A device that takes descriptors and answers no more: its portal is closed, and software does the work.
+    #[test]
+    fn a_device_that_falls_silent_costs_no_page() {
+        // The no-op that opens the way, the first batch both ways, and part of the second.
+        let pipes = Pipes::new("silent", 1, 1 + 16 + 3);
+        let model = Model::new(&"mode=shared,queues=1".parse().unwrap());
+        let found = open_below(&model, &pipes.directory);
+        assert_eq!(found.devices.len(), 1, "{:?}", found.refusals);
+        let driver = Arc::new(Driver::new(found.devices, Topology::regular(1, 2), Settings::default()));
+        for _ in 0..3 {
+            round_trip(&driver);
+        }
+        let counted = driver.statistics();
+        assert!(counted.total_sw_comp_calls > 0 && counted.total_sw_decomp_calls > 0, "{counted}");
+        assert_eq!((counted.revocations, driver.outstanding()), (1, 0), "{counted}");
     }
 }

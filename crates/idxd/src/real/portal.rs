@@ -19,7 +19,7 @@ use crate::{Completion, Descriptor, Portal, Submission};
 /// and the caller has better things to do after a few.
 const TRIES: u32 = 4;
 /// How long the no-op that opens the way of `write` may take.
-const PROBE_NS: u64 = 100_000_000;
+const PROBE_NS: u64 = 1_000_000_000;
 /// Offers of that no-op.
 const PROBE_TRIES: u32 = 1000;
 
@@ -514,7 +514,7 @@ mod tests {
         let silent = fifo("silent");
         let both = Instructions { movdir64b: true, enqcmd: true };
         let refused = RealPortal::open_with(&silent, "wq1.0", QueueMode::Shared, both);
-        assert!(matches!(refused, Err(OpenError::NoAnswer { waited_ms: 100, .. })));
+        assert!(matches!(refused, Err(OpenError::NoAnswer { waited_ms: 1000, .. })));
         fs::remove_file(&silent).unwrap();
         // A file that takes no descriptors: the same error number as a driver without the call.
         let refused =
