@@ -321,3 +321,71 @@ fn the_model_has_the_kernels_rules() {
     assert_eq!(model.read("bus/dsa/devices/wq0.0/max_transfer_size").unwrap(), "4194304");
     refused("devices/iax0/version", "0x300", libc::EACCES);
 }
+
+mod walks {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_layout() -> impl Strategy<Value = Layout> {
+        (1u32..=8, 0u32..=8, any::<bool>(), any::<bool>(), 1u32..=15, 0u32..=16, any::<Option<bool>>())
+            .prop_map(|(queues, engines, is_shared, is_kernel, priority, threshold, block_on_fault)| Layout {
+                queues,
+                engines,
+                mode: if is_shared { QueueMode::Shared } else { QueueMode::Dedicated },
+                kind: if is_kernel { QueueType::Kernel } else { QueueType::User },
+                label: if is_kernel { "iaa_crypto" } else { "uzswap" }.to_owned(),
+                priority,
+                threshold,
+                block_on_fault,
+                transfer_max: threshold.is_multiple_of(2).then_some(1 << 21 << (threshold % 4)),
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// One configuration after the other on the same devices, some of which fail somewhere: those change nothing,
+        /// the others leave exactly what was asked for.
+        #[test]
+        fn from_anything_to_anything(
+            steps in prop::collection::vec((any_layout(), any::<Option<prop::sample::Index>>(), any::<bool>()), 1..8),
+        ) {
+            let model = Model::unconfigured(&"devices=2,generation=2,block_on_fault=1".parse().unwrap());
+            for (layout, failure, all) in steps {
+                let found = discover(&model);
+                let choice = if all { Choice::All } else { Choice::Named(vec!["iax1".to_owned()]) };
+                let chosen = choose(&found.devices, &choice).unwrap();
+                let Ok(wanted) = chosen.iter().map(|device| layout.on(device)).collect::<Result<Vec<_>, _>>() else {
+                    // Thresholds above the size: refused before anything is written.
+                    continue;
+                };
+                let count = plan(&chosen, &wanted, &Driver::default()).len();
+                if let Some(index) = failure {
+                    let before = devices(&model);
+                    model.fail_write(index.index(count), libc::EIO);
+                    let error = apply(&model, &found, &wanted, &Driver::default(), &mut |_| {}).unwrap_err();
+                    prop_assert!(matches!(error.undo, Undo::Done | Undo::NotNeeded), "{}", error);
+                    prop_assert_eq!(devices(&model), before);
+                    continue;
+                }
+                apply(&model, &found, &wanted, &Driver::default(), &mut |_| {}).unwrap();
+                let after = discover(&model);
+                for wanted in &wanted {
+                    let device = after.device(&wanted.device).unwrap();
+                    prop_assert_eq!(device.command_status, 0);
+                    let present = Configuration::of(device);
+                    prop_assert_eq!(&present.engines, &wanted.engines);
+                    prop_assert_eq!(present.queues.len(), wanted.queues.len());
+                    for (present, wanted) in present.queues.iter().zip(&wanted.queues) {
+                        prop_assert!(present.enable && present.size == wanted.size);
+                        prop_assert_eq!(
+                            (present.mode, present.kind, present.priority, present.threshold, present.block_on_fault),
+                            (wanted.mode, wanted.kind, wanted.priority, wanted.threshold, wanted.block_on_fault)
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -6,9 +6,7 @@ use std::io;
 use super::configuration::Driver;
 use super::discovery::{DEVICES, DRIVERS};
 use super::plan::{is_as_wanted, settings, start, stop};
-use super::{
-    command_status, discover, plan, Configuration, Device, Discovery, Effect, QueueType, State, Tree, Write,
-};
+use super::{command_status, discover, plan, Configuration, Device, Discovery, Effect, State, Tree, Write};
 
 /// What became of taking back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,7 +194,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     let now = discover(tree);
     for device in before {
         let Some(present) = now.device(&device.name) else { continue };
-        let wanted = Configuration::of(device);
+        let wanted = Configuration::whole(device);
         if !is_configured_as(present, device) {
             run(settings(present, &wanted, false));
         }
@@ -223,14 +221,13 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
 
 /// Whether the attributes are those of before, leaving aside what is enabled.
 fn is_configured_as(present: &Device, before: &Device) -> bool {
-    let wanted = Configuration::of(before);
+    let wanted = Configuration::whole(before);
     let engines =
         present.engines.iter().zip(&before.engines).all(|(present, before)| present.group == before.group);
     let groups = present.groups == before.groups && present.event_log_size == before.event_log_size;
-    let queues =
-        present.queues.iter().all(|queue| match wanted.queues.iter().find(|it| it.number == queue.number) {
-            Some(wanted) => is_as_wanted(queue, wanted),
-            None => queue.size == 0 && queue.kind == QueueType::None && queue.group.is_none(),
-        });
+    let queues = present.queues.iter().all(|queue| {
+        let before = wanted.queues.iter().find(|before| before.number == queue.number);
+        before.is_some_and(|before| is_as_wanted(queue, before))
+    });
     engines && groups && queues
 }

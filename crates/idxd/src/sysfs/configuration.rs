@@ -88,7 +88,15 @@ impl Configuration {
     pub fn of(device: &Device) -> Self {
         let is_used =
             |queue: &&Queue| queue.size > 0 || queue.kind != QueueType::None || queue.group.is_some();
-        let queues = device.queues.iter().filter(is_used);
+        Self::with(device, device.queues.iter().filter(is_used))
+    }
+
+    /// The same with the queues that are not used, for what they keep of an earlier use.
+    pub(super) fn whole(device: &Device) -> Self {
+        Self::with(device, device.queues.iter())
+    }
+
+    fn with<'a>(device: &Device, queues: impl Iterator<Item = &'a Queue>) -> Self {
         Configuration {
             device: device.name.clone(),
             enable: device.state == State::Enabled,
