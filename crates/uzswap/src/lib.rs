@@ -40,6 +40,7 @@ pub mod pages;
 
 pub use acomp;
 pub use acomp::{Algorithm, Registry, UnknownAlgorithm, MAX_BATCH, PAGE_SIZE};
+pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as AutoKind};
 pub use codecs::dictionary::train as train_dictionary;
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{

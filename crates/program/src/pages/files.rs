@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use uzswap::pages::{self, Totals};
-use uzswap::PAGE_SIZE;
+use uzswap::{AutoCounts, AutoKind, PAGE_SIZE};
 
 use super::unit_size;
 
@@ -38,6 +38,7 @@ impl FilesArgs {
         let totals = pages::compress(&*algorithm, self.unit, &mut input, &mut output)?;
         output.flush()?;
         self.tell(totals);
+        tell_kinds(&uzswap::auto_counts());
         Ok(())
     }
 
@@ -61,5 +62,18 @@ impl FilesArgs {
             totals.object_bytes,
             bytes as f64 / totals.object_bytes.max(1) as f64
         );
+    }
+}
+
+/// What `auto` made of the pages, when it was asked: a line of kinds and pages.
+fn tell_kinds(counts: &AutoCounts) {
+    let kinds = AutoKind::ALL.into_iter().map(|kind| (kind.name(), counts.of(kind)));
+    let all: Vec<String> = kinds
+        .chain([("given up", counts.refused)])
+        .filter(|(_, pages)| *pages > 0)
+        .map(|(name, pages)| format!("{name} {pages}"))
+        .collect();
+    if !all.is_empty() {
+        println!("pages by form: {}", all.join(", "));
     }
 }
