@@ -1,6 +1,6 @@
 //! A compressor by name, and its per-worker contexts.
 
-use crate::{CompressRequest, DecompressRequest};
+use crate::{CompressRequest, DecompressRequest, Object};
 
 /// A context could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,18 @@ pub trait Algorithm: Send + Sync {
     /// are kept as they are, never refused.
     fn keeps_raw(&self) -> bool {
         false
+    }
+
+    /// Whether this algorithm keeps account of its objects, and wants each of them back in
+    /// [`forget`](Algorithm::forget).
+    fn keeps_account(&self) -> bool {
+        false
+    }
+
+    /// An object that a request of this algorithm yielded, of a unit of `pages` pages, is about to be dropped. Called
+    /// once an object, only when [`keeps_account`](Algorithm::keeps_account) says so. Neither allocates nor blocks long.
+    fn forget(&self, object: Object<'_>, pages: usize) {
+        let _ = (object, pages);
     }
 
     /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is allocated here and

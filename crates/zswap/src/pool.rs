@@ -15,6 +15,8 @@ pub(crate) struct Pool {
     pub(crate) objects: zsmalloc::Pool,
     /// Units in one request.
     pub(crate) batch: usize,
+    /// Whether the algorithm wants to know of objects that go.
+    pub(crate) keeps_account: bool,
     workers: Box<[Mutex<Worker>]>,
 }
 
@@ -47,7 +49,14 @@ impl Pool {
         };
         let workers = (0..contexts).map(|_| worker()).collect::<Result<_, _>>()?;
         let objects = zsmalloc::Pool::new(&zsmalloc::Config { chain: config.chain, nodes: nodes as u8 })?;
-        Ok(Pool { algorithm, objects, batch, workers })
+        let keeps_account = algorithm.keeps_account();
+        Ok(Pool { algorithm, objects, batch, keeps_account, workers })
+    }
+
+    /// Tells the algorithm that one of its objects, of `pages` pages, is about to be freed.
+    pub(crate) fn forget_stored(&self, handle: zsmalloc::Handle, pages: usize) {
+        let object = self.objects.read(handle);
+        self.algorithm.forget(acomp::Object { head: object.head(), tail: object.tail() }, pages);
     }
 
     /// A worker that is free, near `hint`; else the hint's own, when it becomes free. Whoever holds a worker never

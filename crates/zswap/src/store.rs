@@ -204,7 +204,16 @@ impl Zswap {
         if published.is_err() {
             drop(state);
             if let Some(objects) = objects {
-                pool.objects.free_bulk(&objects.handles[..objects.len]);
+                let handles = &objects.handles[..objects.len];
+                if pool.keeps_account {
+                    for ((&handle, unit), &len) in handles.iter().zip(units).zip(&objects.lens) {
+                        let pages = unit.pages as usize;
+                        if (len as usize) < pages * PAGE_SIZE {
+                            pool.forget_stored(handle, pages);
+                        }
+                    }
+                }
+                pool.objects.free_bulk(handles);
             }
             self.events.reject_kmemcache_fail.add(1);
             return Err(StoreError::NoMemory);
@@ -252,12 +261,17 @@ impl Zswap {
             lens: [0; MAX_BATCH],
             len: units.len(),
         };
+        // Which results are objects of the algorithm.
+        let mut made = [false; MAX_BATCH];
         let mut first = 0;
         for (n, &unit) in units.iter().enumerate() {
             let whole = unit.pages as usize * PAGE_SIZE;
             let result = match results[n] {
                 Ok(0) => Err(UnitError::Failed),
-                Ok(len) if len >= whole => Err(UnitError::NoSpace),
+                Ok(len) if len >= whole => {
+                    forget_unit(pool, &outputs[n][..len], unit);
+                    Err(UnitError::NoSpace)
+                }
                 result => result,
             };
             let len = match result {
@@ -283,16 +297,21 @@ impl Zswap {
                     0
                 }
             };
+            made[n] = result.is_ok();
             objects.lens[n] = len as u32;
             first += unit.pages as usize;
         }
-        if let Some(answer) = refused {
-            return Err(answer);
-        }
         let handles = &mut objects.handles[..units.len()];
-        if pool.objects.malloc_bulk(&objects.lens[..units.len()], folio.node as u8, handles).is_err() {
+        let lens = &objects.lens[..units.len()];
+        if refused.is_none() && pool.objects.malloc_bulk(lens, folio.node as u8, handles).is_err() {
             self.events.reject_alloc_fail.add(1);
-            return Err(StoreError::NoMemory);
+            refused = Some(StoreError::NoMemory);
+        }
+        if let Some(answer) = refused {
+            for (n, &unit) in units.iter().enumerate().filter(|(n, _)| made[*n]) {
+                forget_unit(pool, &outputs[n][..lens[n] as usize], unit);
+            }
+            return Err(answer);
         }
         let mut first = 0;
         for (n, &unit) in units.iter().enumerate() {
@@ -303,6 +322,13 @@ impl Zswap {
             first += unit.pages as usize;
         }
         Ok(objects)
+    }
+}
+
+/// Tells an algorithm that wants to know that an object will not be stored.
+fn forget_unit(pool: &Pool, object: &[u8], unit: Unit) {
+    if pool.keeps_account {
+        pool.algorithm.forget(acomp::Object::whole(object), unit.pages as usize);
     }
 }
 

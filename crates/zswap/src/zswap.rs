@@ -256,7 +256,15 @@ impl Zswap {
             for (handle, entry) in handles.iter_mut().zip(&rest[..run]) {
                 *handle = handle_of(*entry);
             }
-            self.pools.of_objects(pool).objects.free_bulk(&handles[..run]);
+            let of_objects = self.pools.of_objects(pool);
+            if of_objects.keeps_account {
+                for (&handle, entry) in handles.iter().zip(&rest[..run]) {
+                    if !entry.is_raw() {
+                        of_objects.forget_stored(handle, entry.pages());
+                    }
+                }
+            }
+            of_objects.objects.free_bulk(&handles[..run]);
             self.pools.put(pool, run);
             rest = &rest[run..];
         }

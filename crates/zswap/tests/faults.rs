@@ -43,6 +43,7 @@ impl Scene {
         let after = load(&self.zswap, A, KEY + FOLIO as u64, FOLIO, Keep::Exclusive).unwrap();
         assert!([before, after].concat() == self.neighbours);
         assert_empty(&self.zswap);
+        assert_eq!(self.trim.alive.load(Ordering::Relaxed), 0, "objects that the compressor was not told of");
     }
 }
 

@@ -5,8 +5,8 @@
 //! this module. `docs/t16h.md` has formats and figures.
 //!
 //! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
-//! pages refer to it: whoever drops an object of this compressor should [`release`] it. Without that nothing breaks,
-//! but training ends after [`TRAINED_MAX`] sets.
+//! pages refer to it: whoever drops an object of this compressor tells it so ([`Algorithm::forget`], or [`release`]). Without
+//! that nothing breaks, but training ends after [`TRAINED_MAX`] sets.
 
 mod sets;
 
@@ -95,6 +95,15 @@ impl Algorithm for T16h {
 
     fn batch_size(&self) -> usize {
         MAX_BATCH
+    }
+
+    /// Codebook sets live as long as objects refer to them.
+    fn keeps_account(&self) -> bool {
+        true
+    }
+
+    fn forget(&self, object: Object<'_>, pages: usize) {
+        release(object, pages);
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Software, UnitCodec,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Software, UnitCodec,
     UnitError, UnitResult,
 };
 
@@ -21,6 +21,8 @@ pub struct Trim {
     pub units: Arc<AtomicU64>,
     /// Requests of each size.
     pub requests: Arc<[AtomicU64; 9]>,
+    /// Objects made and not yet forgotten.
+    pub alive: Arc<AtomicI64>,
 }
 
 impl Trim {
@@ -32,6 +34,7 @@ impl Trim {
             damage_after: Arc::new(AtomicI64::new(-1)),
             units: Arc::default(),
             requests: Arc::default(),
+            alive: Arc::default(),
         })
     }
 }
@@ -45,8 +48,25 @@ impl Algorithm for Trim {
         self.batch
     }
 
+    fn keeps_account(&self) -> bool {
+        true
+    }
+
+    fn forget(&self, object: Object<'_>, pages: usize) {
+        // It is whole and of as many pages.
+        let bytes = [object.head, object.tail].concat();
+        assert_eq!(bytes[..4], sum(&bytes[4..]).to_le_bytes());
+        let mut at = 4;
+        for _ in 0..pages {
+            at += 2 + (u16::from_le_bytes([bytes[at], bytes[at + 1]]) >> 1) as usize;
+        }
+        assert_eq!(at, bytes.len());
+        assert!(self.alive.fetch_sub(1, Ordering::Relaxed) > 0);
+    }
+
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
         let codec = TrimCodec {
+            alive: self.alive.clone(),
             fail_after: self.fail_after.clone(),
             damage_after: self.damage_after.clone(),
             units: self.units.clone(),
@@ -75,6 +95,7 @@ struct TrimCodec {
     fail_after: Arc<AtomicI64>,
     damage_after: Arc<AtomicI64>,
     units: Arc<AtomicU64>,
+    alive: Arc<AtomicI64>,
 }
 
 fn sum(bytes: &[u8]) -> u32 {
@@ -104,6 +125,7 @@ impl UnitCodec for TrimCodec {
         }
         let sum = sum(&output[4..at]);
         output[..4].copy_from_slice(&sum.to_le_bytes());
+        self.alive.fetch_add(1, Ordering::Relaxed);
         Ok(at)
     }
 
