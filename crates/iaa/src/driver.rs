@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use idxd::deflate::Software;
 use idxd::emulated::{EmulateSpec, Machine, QueueId};
@@ -19,8 +20,9 @@ use crate::topology::Topology;
 
 /// Most codecs for falling back: so many threads can do so at a time, 250 KiB each.
 const SOFTWARE_MAX: usize = 4;
-/// How often [`Driver::detach`] looks whether a queue is still used before it gives up waiting.
-const DETACH_LOOKS_MAX: u32 = 100_000;
+/// How long [`Driver::detach`] waits for requests that use a queue, and how long between two looks.
+const DETACH_WAIT_NS: u64 = 5_000_000_000;
+const DETACH_LOOK: Duration = Duration::from_micros(50);
 
 /// The driver: spreads requests over queues. Shared by all contexts of both algorithms.
 ///
@@ -169,14 +171,16 @@ impl Driver {
         }
         self.rebalance(&devices);
         drop(devices);
-        // Requests are short; those with lost completions are not, and are not waited for.
-        for _ in 0..DETACH_LOOKS_MAX {
-            if self.current.reap() == 0 {
-                return true;
+        // Requests are short, but their threads may have to wait for a processor. Those with lost completions may take
+        // longer than is waited for.
+        let until_ns = sys::now_ns() + DETACH_WAIT_NS;
+        while self.current.reap() != 0 {
+            if sys::now_ns() >= until_ns {
+                return false;
             }
-            std::thread::yield_now();
+            std::thread::sleep(DETACH_LOOK);
         }
-        false
+        true
     }
 
     /// Descriptors under way, over all queues.
