@@ -234,7 +234,8 @@ mod tests {
             assert!(row.store_ns_page > 0.0 && row.store_p99_ns_page >= row.store_p50_ns_page);
             let json = json(&row);
             assert!(json.starts_with("{\"file\": \"a \\\"corpus\\\"\", \"compressor\": \"lz4\", \"batch\": "));
-            assert_eq!(json.matches("\": ").count(), 16);
+            assert_eq!(json.matches("\": ").count(), 17);
+            assert!(json.ends_with("\"emulated\": false}"), "{json}");
         }
     }
 
