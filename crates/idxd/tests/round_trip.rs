@@ -157,3 +157,25 @@ fn skewed_counts_inflate() {
     assert!(record.is_success());
     check_stream(&out[..record.output_size as usize], &data);
 }
+
+/// Fixed mode against zlib with fixed codes, dynamic mode against zlib; both with the device's window, level 6.
+#[test]
+fn ratios_are_within_a_tenth_of_zlibs() {
+    let modes: [(u32, Compress, i32); 3] = [
+        (1, Device::compress_fixed, libz_sys::Z_FIXED),
+        (1, Device::compress_by_statistics, libz_sys::Z_DEFAULT_STRATEGY),
+        (2, Device::compress_one_pass, libz_sys::Z_DEFAULT_STRATEGY),
+    ];
+    for (generation, compress, strategy) in modes {
+        let device = Device::new(&format!("generation={generation}"));
+        let (mut own, mut zlibs) = (0, 0);
+        for page in pages() {
+            let mut out = vec![0; 8192];
+            let record = compress(&device, &page, &mut out);
+            // Pages that do not shrink count as they are.
+            own += (record.output_size as usize).min(4096);
+            zlibs += zlib_deflate(&page, 6, strategy, 8).len().min(4096);
+        }
+        assert!(own * 9 <= zlibs * 10, "generation {generation}, strategy {strategy}: {own} to {zlibs}");
+    }
+}

@@ -1,9 +1,9 @@
 //! Finding matches within the 4 KiB window.
 //!
-//! Two searches. *Quick* looks at two or three candidates and never twice at a byte: it feeds fixed mode, where a page has to take about as
-//! long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as zlib does; it feeds
-//! whatever uses tables made for the data. Both are functions of the input alone, so that a job that only counts
-//! symbols and the job that later writes them find the same matches.
+//! Two searches. *Quick* looks at two or three candidates and never twice at a byte: it feeds fixed mode, where a page
+//! has to take about as long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as
+//! zlib does; it feeds whatever uses tables made for the data. Both are functions of the input alone, so that a job that
+//! only counts symbols and the job that later writes them find the same matches.
 
 use super::symbols::{MATCH_MAX, MATCH_MIN};
 use crate::aecs::WINDOW;
