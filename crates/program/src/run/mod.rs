@@ -1,5 +1,6 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
+mod guardian;
 mod process;
 mod program_file;
 mod report;
@@ -56,6 +57,9 @@ pub struct Arguments {
 
 /// Runs the program; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
+    let socket = format!("uzswap-{}-{:08x}", std::process::id(), size::random_u32());
+    // Before emulated devices start threads.
+    let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
     let (settings, emulated) = settings(arguments)?;
     let report_file = match &arguments.report {
         Some(path) => Some(File::create(path).with_context(|| {
@@ -77,7 +81,6 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let unmanaged = program_file::why_unmanaged(&file);
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
     let object = object_file().context("cannot make the preload object's memory file")?;
-    let socket = format!("uzswap-{}-{:08x}", std::process::id(), size::random_u32());
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
@@ -90,7 +93,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(program_file::exit_status_of(&error));
         }
     };
-    let mut supervisor = supervisor::Supervisor::new(ledger, ledger_file, listener, signals, child)?;
+    let mut supervisor =
+        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }

@@ -8,6 +8,7 @@ use anyhow::Result;
 use ledger::wire::{self, Kind, Packet};
 use ledger::Ledger;
 
+use super::guardian::Guardian;
 use super::signals::Signals;
 
 /// Between looks at the figures for peaks.
@@ -36,6 +37,7 @@ pub struct Supervisor {
     ledger_file: OwnedFd,
     listener: OwnedFd,
     signals: Signals,
+    guardian: Option<Guardian>,
     child: i32,
     connections: Vec<Connection>,
     children: Vec<Child>,
@@ -66,6 +68,7 @@ impl Supervisor {
         ledger_file: OwnedFd,
         listener: OwnedFd,
         signals: Signals,
+        guardian: Guardian,
         child: i32,
     ) -> Result<Self> {
         // Orphans of the tree come to us, so that the tree's end can be seen.
@@ -76,6 +79,7 @@ impl Supervisor {
             ledger_file,
             listener,
             signals,
+            guardian: Some(guardian),
             child,
             connections: Vec::new(),
             children: Vec::new(),
@@ -273,12 +277,16 @@ impl Supervisor {
     /// Notes descendants that have no connection: static or setuid programs, or ones that cleared the environment.
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.ledger.live().map(|(_, slot)| slot.pid() as i32).collect();
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
         let mut open = vec![std::process::id() as i32];
         while let Some(parent) = open.pop() {
             let Ok(text) = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) else {
                 continue;
             };
             for pid in text.split_ascii_whitespace().filter_map(|word| word.parse::<i32>().ok()) {
+                if Some(pid) == guardian {
+                    continue;
+                }
                 open.push(pid);
                 if managed.contains(&pid) || self.known_strangers.contains(&pid) {
                     continue;
@@ -305,8 +313,13 @@ impl Supervisor {
             return;
         }
         // SAFETY: this process has one thread.
-        if unsafe { libc::fork() } != 0 {
-            return;
+        match unsafe { libc::fork() } {
+            0 => {}
+            -1 => return,
+            _ => {
+                self.guardian.take().into_iter().for_each(Guardian::hand_over);
+                return;
+            }
         }
         // SAFETY: gives up the terminal, so that nobody waits for this process on a pipe.
         unsafe {
@@ -320,6 +333,7 @@ impl Supervisor {
             self.poll();
             self.sample();
         }
+        self.guardian = None;
         // SAFETY: ends without running the parent's exit handlers a second time.
         unsafe { libc::_exit(0) };
     }
