@@ -1,6 +1,6 @@
 //! Credits: what keeps a dedicated queue from being over-full.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Descriptor, Portal, Submission};
 
@@ -9,25 +9,25 @@ use crate::{Descriptor, Portal, Submission};
 pub struct Counted<P> {
     portal: P,
     entries: u32,
-    free: AtomicI64,
+    free: AtomicU32,
 }
 
 impl<P: Portal> Counted<P> {
     /// Counts for a queue of `entries`, or of a shared queue the share that may be filled.
     pub fn new(portal: P, entries: u32) -> Self {
         assert!(entries > 0, "a queue has entries");
-        Counted { portal, entries, free: AtomicI64::new(i64::from(entries)) }
+        Counted { portal, entries, free: AtomicU32::new(entries) }
     }
 
     /// Gives credits back: one for each descriptor whose completion was seen.
     pub fn settle(&self, count: u32) {
-        let before = self.free.fetch_add(i64::from(count), Ordering::Release);
-        assert!(before + i64::from(count) <= i64::from(self.entries), "more completions than descriptors");
+        let before = self.free.fetch_add(count, Ordering::Release);
+        assert!(before + count <= self.entries, "more completions than descriptors");
     }
 
     /// Descriptors under way.
     pub fn outstanding(&self) -> u32 {
-        (i64::from(self.entries) - self.free.load(Ordering::Acquire)).max(0) as u32
+        self.entries - self.free.load(Ordering::Acquire)
     }
 
     /// Most of them.
@@ -43,8 +43,10 @@ impl<P: Portal> Counted<P> {
 
 impl<P: Portal> Portal for Counted<P> {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
-        if self.free.fetch_sub(1, Ordering::Acquire) <= 0 {
-            self.free.fetch_add(1, Ordering::Relaxed);
+        // Compared before it is taken: a credit taken for a moment and given back would be one too many under way for
+        // whoever looks meanwhile.
+        let taken = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1));
+        if taken.is_err() {
             return Submission::Full;
         }
         // SAFETY: the caller's promise is passed on unchanged.
@@ -73,7 +75,6 @@ mod tests {
     use super::*;
     use crate::emulated::{Machine, QueueId};
     use crate::Completion;
-    use std::sync::atomic::AtomicU32;
 
     /// Threads that submit no-ops as fast as they can never fill a queue beyond its entries.
     #[test]
