@@ -15,6 +15,7 @@ use crate::events::Events;
 use crate::halt::Halt;
 use crate::mappings::Mappings;
 use crate::reclaim::Hand;
+use crate::service::Listeners;
 use crate::staging::Staging;
 use crate::streams::Streams;
 use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
@@ -87,6 +88,7 @@ pub struct Pager {
     /// Workers that are awake.
     pub(crate) working: AtomicU32,
     pub(crate) halt: Halt,
+    pub(crate) listeners: Listeners,
     /// Handlers that are reclaiming.
     pub(crate) helping: AtomicU32,
     pub(crate) arrivals: [AtomicUsize; ARRIVALS],
@@ -138,6 +140,7 @@ impl Pager {
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
             halt: Halt::default(),
+            listeners: Listeners::default(),
             helping: AtomicU32::new(0),
             arrivals: [const { AtomicUsize::new(0) }; ARRIVALS],
             arrival_turn: AtomicU32::new(0),
