@@ -29,41 +29,88 @@ struct Fault {
 ///
 /// The kernel wakes every waiting handler at every fault, and one on another CPU does more than lose: its CPU has the
 /// program's address space loaded from then on, so that every page that moves interrupts it (in a virtual machine, p50
-/// of a random touch was 22 us with a second listener and 12 us without, November 2026). So who loses again and again
-/// rests for a while, and is called when messages queue up.
+/// of a random touch was 22 us with a second listener and 12 us without, November 2026). So who wins nothing for
+/// [`TRIAL_MS`] rests for a while, and is called when faults queue up. One always listens.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     listening: AtomicU32,
     resting: AtomicU32,
     calls: AtomicU32,
+    /// Processor whose handler was called last, or [`ANY`].
+    called: AtomicU32,
+    /// Faults that handlers began to serve.
+    served: AtomicU32,
 }
 
-/// Losses in a row after which a handler rests.
-const LOST_MAX: u32 = 8;
-/// How long it rests, at first and after several rests in a row. The program's thread may move to its CPU meanwhile,
-/// where its faults take longer until it is back.
-const REST_NS: std::ops::Range<u64> = 10_000_000..80_000_000;
+/// How long a handler listens beside others before it sees whether that was of use.
+const TRIAL_MS: i32 = 1;
+/// How long a handler rests, at first and after several rests in a row. The program's thread may move to its CPU
+/// meanwhile, where its faults take longer until it is back.
+const REST_NS: std::ops::Range<u64> = 20_000_000..320_000_000;
+/// Rest while there are no faults at all.
+const IDLE_NS: u64 = 2_000_000_000;
+/// Any handler.
+const ANY: u32 = u32::MAX;
+/// One in so many faults is looked at for the processor it came from.
+const LOOK_EVERY: u32 = 16;
+/// Faults that one handler finds waiting for it, one after another, before it calls for help.
+const BACKLOG: u32 = 4;
 
 impl Listeners {
+    fn wait_ms(&self) -> i32 {
+        if self.listening.load(Ordering::Acquire) > 1 {
+            TRIAL_MS
+        } else {
+            -1
+        }
+    }
+
     /// Rests if others listen; false when this is the last one.
     fn rest(&self, ns: u64) -> bool {
-        let seen = self.calls.load(Ordering::Acquire);
+        let mut seen = self.calls.load(Ordering::Acquire);
         let others = |listening: u32| (listening > 1).then(|| listening - 1);
         if self.listening.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
             return false;
         }
         self.resting.fetch_add(1, Ordering::AcqRel);
-        futex::wait(&self.calls, seen, Some(ns));
+        let mut ns = ns;
+        loop {
+            let served = self.served.load(Ordering::Relaxed);
+            futex::wait(&self.calls, seen, Some(ns));
+            let calls = self.calls.load(Ordering::Acquire);
+            if calls != seen {
+                let called = self.called.load(Ordering::Relaxed);
+                if called == ANY || called as usize == sys::cpu::current() {
+                    break;
+                }
+                seen = calls;
+            } else if self.served.load(Ordering::Relaxed) != served {
+                break;
+            } else {
+                ns = IDLE_NS;
+            }
+        }
         self.resting.fetch_sub(1, Ordering::AcqRel);
         self.listening.fetch_add(1, Ordering::AcqRel);
         true
     }
 
-    /// Calls one of those that rest.
-    fn call(&self) {
+    /// Calls one of those that rest, or the one of processor `called`.
+    fn call(&self, called: u32) {
         if self.resting.load(Ordering::Acquire) > 0 {
+            self.called.store(called, Ordering::Relaxed);
             self.calls.fetch_add(1, Ordering::AcqRel);
-            futex::wake(&self.calls, 1);
+            futex::wake(&self.calls, if called == ANY { 1 } else { i32::MAX });
+        }
+    }
+
+    /// Calls the handler beside `thread` if that is elsewhere: it will win the next faults, and the caller will rest.
+    fn find(&self, thread: u32) {
+        if self.resting.load(Ordering::Acquire) > 0 {
+            match sys::procfs::processor_of(thread) {
+                Some(processor) if processor != sys::cpu::current() => self.call(processor as u32),
+                _ => {}
+            }
         }
     }
 }
@@ -99,28 +146,29 @@ impl Pager {
             messages: [blank; MESSAGES_MAX],
         };
         self.listeners.listening.fetch_add(1, Ordering::AcqRel);
-        let (mut lost, mut rest_ns, mut in_a_row) = (0, REST_NS.start, 0);
+        let (mut wins, mut rest_ns, mut in_a_row) = (0u32, REST_NS.start, 0u32);
         while !self.stopping.load(Ordering::Acquire) {
             if handler.waiting == 0 && self.read_messages(&mut handler) == 0 {
-                lost += 1;
                 in_a_row = 0;
-                if lost < LOST_MAX || !self.listeners.rest(rest_ns) {
-                    self.uffd.wait(-1);
-                } else {
-                    rest_ns = (rest_ns * 2).min(REST_NS.end);
-                    // One more loss sends it back to rest, one win makes it a listener again.
-                    lost = LOST_MAX / 2;
+                if self.uffd.wait(self.listeners.wait_ms()) {
+                    continue;
                 }
+                if wins == 0 && self.listeners.rest(rest_ns) {
+                    rest_ns = (rest_ns * 2).min(REST_NS.end);
+                }
+                wins = 0;
                 continue;
             }
-            if handler.waiting > 0 {
-                (lost, rest_ns) = (0, REST_NS.start);
-                in_a_row += 1;
-                if in_a_row > 1 {
-                    self.listeners.call();
-                }
-            }
             while let Some(fault) = handler.take() {
+                (wins, rest_ns, in_a_row) = (wins + 1, REST_NS.start, in_a_row + 1);
+                let served = self.listeners.served.fetch_add(1, Ordering::Relaxed);
+                if in_a_row == BACKLOG {
+                    self.listeners.call(ANY);
+                    in_a_row = 0;
+                }
+                if served.is_multiple_of(LOOK_EVERY) {
+                    self.listeners.find(fault.thread);
+                }
                 self.serve(&mut handler, fault);
             }
         }
@@ -177,21 +225,17 @@ impl Pager {
                 }
             }
         };
-        self.ahead(handler, page + done, stream, done);
+        let read_ahead = self.ahead(handler, page + done, stream, done);
         let ns = sys::now_ns() - fault.read_ns;
         self.accounts.fault(ns);
         self.accounts.add(Count::Faults, 1);
         self.accounts.add(Count::FaultNs, ns);
         self.busy_since[handler.index].store(0, Ordering::Relaxed);
-        if stream.window() == 1 && self.accounts.total() <= self.accounts.budget() {
-            self.restock();
-        } else {
-            self.throttle();
-        }
+        self.balance(done + read_ahead);
     }
 
-    /// Brings in what is left of a stream's window behind the block of the fault.
-    fn ahead(&self, handler: &mut Handler, start: usize, stream: Stream, done: usize) {
+    /// Brings in what is left of a stream's window behind the block of the fault; answers how many pages.
+    fn ahead(&self, handler: &mut Handler, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
         // Only what was stored is worth bringing in early; first touches beyond the block may never come.
@@ -222,6 +266,7 @@ impl Pager {
             }
         }
         self.streams.ended(stream, at as u64);
+        at - start
     }
 
     /// One look at the faulting page under its block's lock.

@@ -44,6 +44,35 @@ impl ProcFile {
     }
 }
 
+/// The processor that thread `id` of this process ran on last.
+pub fn processor_of(id: u32) -> Option<usize> {
+    let mut path = [0u8; 40];
+    let prefix = b"/proc/self/task/";
+    path[..prefix.len()].copy_from_slice(prefix);
+    let mut at = prefix.len();
+    let mut scale = 1_000_000_000;
+    while scale > id.max(1) {
+        scale /= 10;
+    }
+    while scale > 0 {
+        path[at] = b'0' + (id / scale % 10) as u8;
+        (at, scale) = (at + 1, scale / 10);
+    }
+    path[at..at + 6].copy_from_slice(b"/stat\0");
+    let file = ProcFile::open(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
+    let mut text = [0; 512];
+    let processor = processor_in(file.read_at(&mut text, 0));
+    file.close();
+    processor
+}
+
+/// Field 39 of /proc/PID/stat. The name, field 2, is in parentheses and may contain anything.
+fn processor_in(stat: &[u8]) -> Option<usize> {
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    let field = stat.get(behind_name..)?.split(|byte| *byte == b' ').nth(36)?;
+    decimal(field).map(|number| number as usize)
+}
+
 /// Anonymous resident bytes from the text of /proc/PID/statm: resident less shared pages.
 pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     let mut fields = statm.split(|byte| *byte == b' ').skip(1).map(decimal);
@@ -94,6 +123,17 @@ mod tests {
         let text = b"Rss:    12 kB\nPss_Anon:             34 kB\n";
         assert_eq!(kilobytes_field(text, b"Pss_Anon:"), Some(34 * 1024));
         assert_eq!(kilobytes_field(text, b"Swap:"), None);
+    }
+
+    #[test]
+    fn a_threads_processor() {
+        let id = crate::thread::id() as u32;
+        assert!(processor_of(id).unwrap() < 4096);
+        assert_eq!(processor_of(u32::MAX), None);
+        assert_eq!(processor_of(0), None);
+        let text =
+            b"1 (a ) b) S 0 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3 0 0";
+        assert_eq!(processor_in(text), Some(3));
     }
 
     #[test]
