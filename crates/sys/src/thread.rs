@@ -263,22 +263,29 @@ pub fn sleep_ns(ns: u64) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it.
+/// Ends the process, all its threads, without running anything of the program's.
+pub fn exit_process(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
+/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it. The first process of a
+/// namespace is immune to both, and exits.
 pub fn end_process() -> ! {
     // SAFETY: plain system calls; the process ends.
     unsafe {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(libc::SIGABRT, &default, std::ptr::null_mut());
-        // The calling thread blocks every signal; another thread, or this one after unblocking, takes it.
-        restore_signals(0);
+        // A thread that blocks every signal takes this one; handlers of the program do not run here.
+        restore_signals(!(1 << (libc::SIGABRT - 1)));
         libc::kill(libc::getpid(), libc::SIGABRT);
         sleep_ns(200_000_000);
         libc::kill(libc::getpid(), libc::SIGKILL);
     }
-    loop {
-        sleep_ns(1_000_000_000);
-    }
+    exit_process(128 + libc::SIGABRT)
 }
 
 /// Gives up the CPU for a moment.
