@@ -2,7 +2,7 @@
 //!
 //! | kind | from | meaning | descriptor |
 //! |---|---|---|---|
-//! | hello | process | who it is | - |
+//! | hello | process | it is there; which one, the kernel says | - |
 //! | welcome | supervisor | its slot in the ledger | the ledger's memory file |
 //! | refused | supervisor | no slot is free: run unmanaged | - |
 //! | say | process | text for the user | - |
@@ -79,6 +79,44 @@ impl Packet {
     pub fn text(&self) -> &[u8] {
         &self.text[..(self.text_len as usize).min(TEXT_MAX)]
     }
+}
+
+/// A name to listen at that nobody else has. It ends with the number of this process's network namespace, in hex:
+/// abstract addresses are known in one namespace only, see [`is_elsewhere`].
+pub fn new_name(random: u32) -> String {
+    format!("uzswap-{}-{random:08x}-{:x}", std::process::id(), network_namespace().unwrap_or(0))
+}
+
+/// Whether the supervisor with this name is known to be in another network namespace than the calling thread, so that a
+/// refused connection does not mean that it is gone.
+pub fn is_elsewhere(name: &[u8]) -> bool {
+    let number = name.rsplit(|byte| *byte == b'-').next().and_then(|text| std::str::from_utf8(text).ok());
+    let number = number.and_then(|text| u64::from_str_radix(text, 16).ok()).filter(|number| *number != 0);
+    matches!((number, network_namespace()), (Some(theirs), Some(own)) if theirs != own)
+}
+
+/// Numbers that are never used twice while the machine runs (Linux 5.14).
+fn network_namespace() -> Option<u64> {
+    let descriptor = socket().ok()?;
+    let (mut number, mut len) = (0u64, 8);
+    let target = std::ptr::from_mut(&mut number).cast();
+    // SAFETY: room for the 8 bytes that are asked for; the descriptor was opened just now and is closed once.
+    let answer = unsafe {
+        let answer = libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, target, &mut len);
+        libc::close(descriptor);
+        answer
+    };
+    (answer == 0).then_some(number)
+}
+
+/// The process that connected to this socket, as its number is in the calling process's namespace.
+pub fn peer(socket: i32) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = std::mem::size_of_val(&peer) as libc::socklen_t;
+    let target = std::ptr::from_mut(&mut peer).cast();
+    // SAFETY: room for the structure that is asked for.
+    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
+    (answer == 0 && peer.pid > 0).then_some(peer.pid as u32)
 }
 
 fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -217,6 +255,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_tells_its_network_namespace() {
+        let name = new_name(7);
+        assert!(name.starts_with(&format!("uzswap-{}-00000007-", std::process::id())));
+        assert!(!is_elsewhere(name.as_bytes()));
+        if network_namespace().is_some() {
+            assert!(is_elsewhere(format!("{name}0").as_bytes()));
+        }
+        for unknown in ["", "uzswap-1-2-0", "uzswap-1-2-x"] {
+            assert!(!is_elsewhere(unknown.as_bytes()), "{unknown}");
+        }
+    }
+
+    #[test]
     fn packets_and_descriptors_cross_a_connection() {
         let name = format!("uzswap-test-{}", std::process::id());
         let listener = listen(name.as_bytes()).unwrap();
@@ -225,6 +276,7 @@ mod tests {
         // SAFETY: accepts without an address.
         let server = unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
         assert!(server >= 0);
+        assert_eq!(peer(server), Some(std::process::id()));
         send(client, &Packet::new(Kind::Hello, 5, 6), None).unwrap();
         send(client, &Packet::say("hello there"), Some(2)).unwrap();
         let (packet, none) = receive(server).unwrap().unwrap();

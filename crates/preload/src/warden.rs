@@ -125,7 +125,8 @@ fn live() {
         // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
         // of its tree is to be left.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        Err(JoinError::Refused) => return,
+        // The supervisor knows, or finds out, and says so.
+        Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
     let Ok(statm) = ProcFile::open(c"/proc/self/statm") else { return };
     wait_for_pressure(accounts, &statm);

@@ -7,7 +7,7 @@ mod report;
 mod signals;
 mod supervisor;
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -21,6 +21,9 @@ use crate::size::{self, Size};
 
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
+
+/// The preload object's memory file.
+const OBJECT_NAME: &CStr = c"libuzswap.so";
 
 /// Run a program in less memory than it needs
 #[derive(Debug, clap::Args)]
@@ -57,7 +60,7 @@ pub struct Arguments {
 
 /// Runs the program; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    let socket = format!("uzswap-{}-{:08x}", std::process::id(), size::random_u32());
+    let socket = ledger::wire::new_name(size::random_u32());
     // Before emulated devices start threads.
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
     let (settings, emulated) = settings(arguments)?;
@@ -149,9 +152,8 @@ fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");
     }
-    let name = CString::new("libuzswap.so").expect("no zero byte");
     // SAFETY: a terminated name. Not close-on-exec matters nothing: children open it by path.
-    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    let raw = unsafe { libc::memfd_create(OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
     if raw < 0 {
         return Err(std::io::Error::last_os_error().into());
     }

@@ -1,13 +1,17 @@
 //! Starting the program.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use super::signals::Signals;
+
+/// What /proc shows as the target of a descriptor of the preload object.
+const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
 /// Starts the program with the preload object; answers its process id. It keeps uzswap's terminal, process group,
 /// standard descriptors and environment.
@@ -22,15 +26,11 @@ pub fn spawn(
     signals: &Signals,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
-    let preload = match std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty()) {
-        Some(list) => {
-            let mut own = OsString::from(path);
-            own.push(":");
-            own.push(list);
-            own
-        }
-        None => path.into(),
-    };
+    let mut preload = OsString::from(path);
+    for other in other_preloads(&std::env::var_os("LD_PRELOAD").unwrap_or_default()) {
+        preload.push(":");
+        preload.push(other);
+    }
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut command = Command::new(file);
@@ -50,4 +50,31 @@ pub fn spawn(
         });
     }
     command.spawn().map(|child| child.id() as i32)
+}
+
+/// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has one pager.
+fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let names = list.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty());
+    let is_object = |name: &OsStr| {
+        std::fs::read_link(name).is_ok_and(|file| file.as_os_str().as_bytes().starts_with(OBJECT_LINK))
+    };
+    names.map(OsStr::from_bytes).filter(move |name| !is_object(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_names_in_ld_preload_stay() {
+        // SAFETY: a terminated name.
+        let object = unsafe { libc::memfd_create(super::super::OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(object >= 0);
+        let list = format!("/proc/self/fd/{object}:libm.so.6 /lib/x.so:");
+        let others: Vec<&OsStr> = other_preloads(OsStr::new(&list)).collect();
+        assert_eq!(others, ["libm.so.6", "/lib/x.so"]);
+        assert_eq!(other_preloads(OsStr::new("")).count(), 0);
+        // SAFETY: opened above.
+        unsafe { libc::close(object) };
+    }
 }

@@ -20,6 +20,8 @@ const STRANGERS: Duration = Duration::from_millis(500);
 
 struct Connection {
     socket: OwnedFd,
+    /// The process at the other end, by this process's numbers: it may be in another process namespace.
+    pid: Option<u32>,
     slot: Option<usize>,
     /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted pages to zeroes.
     kept: Vec<OwnedFd>,
@@ -150,7 +152,8 @@ impl Supervisor {
         if raw >= 0 {
             // SAFETY: accepted just now.
             let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-            self.connections.push(Connection { socket, slot: None, kept: Vec::new() });
+            let pid = wire::peer(raw);
+            self.connections.push(Connection { socket, pid, slot: None, kept: Vec::new() });
         }
     }
 
@@ -166,8 +169,9 @@ impl Supervisor {
             // SAFETY: received just now, owned by nobody else.
             let descriptor = descriptor.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
             let ledger_file = self.ledger_file.as_raw_fd();
+            let process = self.connections[index].pid;
             match packet.kind() {
-                Some(Kind::Hello) => match self.ledger.claim(packet.number) {
+                Some(Kind::Hello) => match process.and_then(|pid| self.ledger.claim(pid)) {
                     Some(slot) => {
                         self.connections[index].slot = Some(slot);
                         let welcome = Packet::new(Kind::Welcome, slot as u32, 0);
@@ -179,7 +183,6 @@ impl Supervisor {
                     }
                 },
                 Some(Kind::Say) => {
-                    let process = self.connections[index].slot.map(|slot| self.ledger.slot(slot).pid());
                     let text = String::from_utf8_lossy(packet.text());
                     eprintln!("uzswap: process {}: {text}", process.unwrap_or(0));
                 }
