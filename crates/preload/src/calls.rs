@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use crate::announce::{self, Kind};
-use crate::fork;
+use crate::{environment, fork};
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -14,7 +14,8 @@ const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 const HARMLESS: c_int =
     libc::MAP_NORESERVE | libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_STACK;
 
-fn set_errno(answer: c_long) -> c_long {
+/// A system call's answer as the C library gives it.
+pub fn set_errno(answer: c_long) -> c_long {
     if (-4095..0).contains(&answer) {
         // SAFETY: the calling thread is the program's, with an errno of its own.
         unsafe { *libc::__errno_location() = -answer as i32 };
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
 }
 
 /// syscall(2): seccomp(2) has no wrapper of its own and comes this way. A filter for all threads would bind the pager's
-/// too, so everything comes in before.
+/// too, so everything comes in before. An exec is as good as the C library's.
 ///
 /// # Safety
 /// As syscall(2).
@@ -128,15 +129,25 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_mlockall {
         fork::stop_for_good("mlockall() was called");
     }
-    // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(number, [a, b, c, d, e, f]) })
+    // SAFETY: the caller's arguments, the environment completed.
+    set_errno(unsafe {
+        match number {
+            libc::SYS_execve => environment::completed(c as *const _, |environment| {
+                raw_syscall(number, [a, b, environment as usize, d, e, f])
+            }),
+            libc::SYS_execveat => environment::completed(d as *const _, |environment| {
+                raw_syscall(number, [a, b, c, environment as usize, e, f])
+            }),
+            _ => raw_syscall(number, [a, b, c, d, e, f]),
+        }
+    })
 }
 
 /// The system call itself: this object's own `syscall` must not be called here.
 ///
 /// # Safety
 /// As the system call.
-unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
+pub unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
     let answer: c_long;
     // SAFETY: the caller vouches for the arguments.

@@ -62,6 +62,11 @@ pub fn expect_filter() {
     FILTERED.store(true, Ordering::Release);
 }
 
+/// Whether a filter may bind the calling thread.
+pub fn expects_filter() -> bool {
+    FILTERED.load(Ordering::Acquire)
+}
+
 /// Called by the warden between its looks: answers a halt that was asked for, and returns when it is over.
 pub fn answer_halt() {
     if STATE.load(Ordering::Acquire) != ASKED {

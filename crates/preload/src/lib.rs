@@ -8,6 +8,8 @@ mod accounts;
 mod announce;
 mod arena;
 mod calls;
+mod environment;
+mod exec;
 mod fork;
 mod start;
 mod warden;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{house, PAGE_SIZE};
 
-use crate::{fork, warden};
+use crate::{environment, exec, fork, warden};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
@@ -38,6 +38,9 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
         // SAFETY: getenv answers a terminated string.
         warden::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
     }
+    // SAFETY: this is the constructor.
+    unsafe { environment::remember() };
+    exec::prepare();
     fork::install();
     start_warden();
 }

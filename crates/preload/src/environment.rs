@@ -1,0 +1,313 @@
+//! The environment that a program's children are given: this object's variables come back into it.
+//!
+//! A child is managed when the loader finds this object in LD_PRELOAD and this object finds its supervisor in
+//! UZSWAP_SOCKET. `env -i`, a daemon's clean environment or `env={}` would lose both. So every call of the C library
+//! that starts a program comes here first (see `exec`), and the environment is completed:
+//!
+//! * what began with `UZSWAP_` when this process started is added where its name is missing;
+//! * this object comes before the program's own names in LD_PRELOAD;
+//! * where the child's loader could not open the object (after chroot(), in another mount or process namespace, as
+//!   another user), or a seccomp filter may forbid what it does, it is taken out of LD_PRELOAD: the loader would
+//!   complain on the program's stderr. Such a child runs unmanaged, and the supervisor says so.
+//!
+//! The child sees these variables, as every program under uzswap does. An environment with another UZSWAP_SOCKET, be it
+//! empty, belongs to somebody else and stays as it is. Nothing is loaded into setuid programs: the loader ignores names
+//! with a slash there.
+//!
+//! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16 KiB. So nothing is
+//! allocated or locked here, and the new environment is an array on the stack of [`ENTRIES_MAX`] entries. A larger one
+//! stays as it is: its child is managed only if the variables are in it.
+
+use std::ffi::{c_char, c_long, CStr, CString};
+use std::ptr::{addr_of, null, null_mut};
+use std::sync::OnceLock;
+
+use crate::calls::raw_syscall;
+use crate::fork;
+
+/// Strings, up to a null pointer.
+pub type Strings = *const *const c_char;
+
+/// Most entries of an environment that is completed: 4 KiB of stack.
+const ENTRIES_MAX: usize = 512;
+/// The longest LD_PRELOAD that is changed.
+const PRELOAD_BYTES_MAX: usize = 1024;
+/// Most variables of this object's own.
+const OWN_MAX: usize = 6;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const SOCKET: &[u8] = b"UZSWAP_SOCKET=";
+const PREFIX: &[u8] = b"UZSWAP_";
+
+extern "C" {
+    static environ: Strings;
+}
+
+/// The process's own environment.
+pub fn own() -> Strings {
+    // SAFETY: a pointer is read; the program keeps what it points to in order, or its own exec would fail.
+    unsafe { addr_of!(environ).read() }
+}
+
+/// What the children need, as it stands in an environment.
+struct Own {
+    preload: CString,
+    /// The socket's name and whatever else began with [`PREFIX`].
+    variables: Vec<CString>,
+    /// The object's device, inode and owner: its path may lead elsewhere later.
+    file: (u64, u64, u32),
+}
+
+static OWN: OnceLock<Own> = OnceLock::new();
+
+/// Keeps what the environment says at the start, for the children.
+///
+/// # Safety
+/// To be called by the object's constructor: nobody else changes the environment.
+pub unsafe fn remember() {
+    // SAFETY: the structure is plain pointers, filled by dladdr.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: an address of this object; the structure is writable.
+    let found = unsafe { libc::dladdr(addr_of!(OWN).cast(), &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return;
+    }
+    // SAFETY: the loader's names are terminated.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    let Some(file) = identity(path).filter(|_| path.to_bytes().starts_with(b"/")) else { return };
+    // SAFETY: nobody changes the environment, and its strings are terminated.
+    let variables = unsafe { entries(own()).map(|entry| CStr::from_ptr(entry)) };
+    let variables = variables.filter(|entry| entry.to_bytes().starts_with(PREFIX));
+    let variables: Vec<CString> = variables.take(OWN_MAX).map(CStr::to_owned).collect();
+    let preload = CString::new([PRELOAD, path.to_bytes()].concat()).expect("no zero byte");
+    let _ = OWN.set(Own { preload, variables, file });
+}
+
+/// Which file a path leads to, for this process as it is now: device, inode, owner.
+fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
+    // SAFETY: all zeroes is a valid structure.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let arguments =
+        [libc::AT_FDCWD as usize, path.as_ptr() as usize, std::ptr::from_mut(&mut status) as usize, 0, 0, 0];
+    // SAFETY: a terminated path; the kernel fills the structure.
+    let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
+    (answer == 0).then_some((status.st_dev, status.st_ino, status.st_uid))
+}
+
+/// Whether the string begins with `start`.
+///
+/// # Safety
+/// A terminated string.
+unsafe fn begins(string: *const c_char, start: &[u8]) -> bool {
+    // SAFETY: a string is read up to its end only: `start` has no zero byte, so the comparison stops there.
+    start.iter().enumerate().all(|(at, byte)| unsafe { *string.add(at) } as u8 == *byte)
+}
+
+/// The strings of an environment, or of none.
+///
+/// # Safety
+/// A null pointer, or pointers to terminated strings that end with a null pointer.
+pub unsafe fn entries(environment: Strings) -> impl Iterator<Item = *const c_char> {
+    let mut at = environment;
+    std::iter::from_fn(move || {
+        // SAFETY: within the array, up to the null pointer at its end.
+        let string = if at.is_null() { null() } else { unsafe { *at } };
+        if string.is_null() {
+            return None;
+        }
+        at = at.wrapping_add(1);
+        Some(string)
+    })
+}
+
+/// The name of an entry, with its equals sign.
+fn name_of(entry: &CStr) -> &[u8] {
+    let bytes = entry.to_bytes();
+    let len = bytes.iter().position(|byte| *byte == b'=').map_or(bytes.len(), |at| at + 1);
+    &bytes[..len]
+}
+
+fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty())
+}
+
+/// How an environment is to be changed.
+struct Change<'a> {
+    own: &'a Own,
+    environment: Strings,
+    /// Its entries.
+    count: usize,
+    /// Where its LD_PRELOAD is, and the value.
+    preload: Option<(usize, &'a [u8])>,
+    /// Whether this object is to be in LD_PRELOAD.
+    loads: bool,
+    /// Bits of [`Own::variables`] that are to be added.
+    missing: u32,
+}
+
+impl Own {
+    /// This object's file.
+    fn path(&self) -> &CStr {
+        let bytes = self.preload.as_bytes_with_nul();
+        CStr::from_bytes_with_nul(&bytes[PRELOAD.len()..]).expect("the end of a terminated string")
+    }
+
+    /// Whether the loader can open the object after an exec, as far as can be told. Another user may see it until then
+    /// only: capabilities that were kept over a change of user end with the exec.
+    fn can_load(&self) -> bool {
+        let Some((device, inode, _)) = identity(self.path()) else { return false };
+        // SAFETY: takes nothing.
+        let user = unsafe { raw_syscall(libc::SYS_geteuid, [0; 6]) } as u32;
+        (device, inode) == (self.file.0, self.file.1) && (user == 0 || user == self.file.2)
+    }
+
+    /// What is to be changed, if anything is.
+    ///
+    /// # Safety
+    /// As [`entries`]; the environment lives and stays as it is for as long as the answer is used.
+    unsafe fn change(&self, environment: Strings) -> Option<Change<'_>> {
+        let (mut count, mut preload) = (0, None);
+        let mut missing = (1u32 << self.variables.len()) - 1;
+        // SAFETY: the caller's environment.
+        for string in unsafe { entries(environment) } {
+            // SAFETY: as above.
+            if unsafe { begins(string, PRELOAD) } {
+                // Of several the loader takes the last.
+                // SAFETY: as above.
+                preload = Some((count, &unsafe { CStr::from_ptr(string) }.to_bytes()[PRELOAD.len()..]));
+            // SAFETY: as above.
+            } else if unsafe { begins(string, PREFIX) } {
+                // SAFETY: as above.
+                let entry = unsafe { CStr::from_ptr(string) };
+                if name_of(entry) == SOCKET && !self.variables.iter().any(|own| own.as_c_str() == entry) {
+                    return None;
+                }
+                let known = self.variables.iter().position(|own| name_of(own) == name_of(entry));
+                missing &= !known.map_or(0, |index| 1 << index);
+            }
+            count += 1;
+        }
+        let own = self.path().to_bytes();
+        let is_there = preload.is_some_and(|(_, names)| names_in(names).any(|name| name == own));
+        // A filter may end the process for a system call that it does not know.
+        let loads = !fork::expects_filter() && self.can_load();
+        let is_long = preload
+            .is_some_and(|(_, names)| names.len() + self.preload.count_bytes() + 2 > PRELOAD_BYTES_MAX);
+        let is_right = loads == is_there && missing == 0;
+        (!is_right && !is_long).then_some(Change { own: self, environment, count, preload, loads, missing })
+    }
+}
+
+impl Change<'_> {
+    /// LD_PRELOAD as it is to be, as an entry.
+    fn write_preload(&self, text: &mut [u8; PRELOAD_BYTES_MAX]) {
+        let mut len = 0;
+        let mut push = |bytes: &[u8]| {
+            text[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        };
+        let own = self.own.path().to_bytes();
+        push(PRELOAD);
+        let mut separator: &[u8] = b"";
+        let others = names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
+        for name in self.loads.then_some(own).into_iter().chain(others) {
+            push(separator);
+            push(name);
+            separator = b":";
+        }
+        push(b"\0");
+    }
+
+    /// Calls `act` with the changed environment. Not inlined: only large environments need a large stack.
+    ///
+    /// # Safety
+    /// As [`Own::change`]; `ENTRIES` are enough.
+    #[inline(never)]
+    unsafe fn with<const ENTRIES: usize>(&self, act: &mut dyn FnMut(Strings) -> c_long) -> c_long {
+        let mut text = [0; PRELOAD_BYTES_MAX];
+        let mut strings = [null::<c_char>(); ENTRIES];
+        let mut count = 0;
+        let mut push = |string: *const c_char| {
+            strings[count] = string;
+            count += 1;
+        };
+        self.write_preload(&mut text);
+        // SAFETY: the caller's environment.
+        for (at, string) in unsafe { entries(self.environment) }.enumerate() {
+            let is_preload = self.preload.is_some_and(|(place, _)| place == at);
+            push(if is_preload { text.as_ptr().cast() } else { string });
+        }
+        if self.preload.is_none() && self.loads {
+            push(self.own.preload.as_ptr());
+        }
+        for (index, variable) in self.own.variables.iter().enumerate() {
+            if self.missing & 1 << index != 0 {
+                push(variable.as_ptr());
+            }
+        }
+        act(strings.as_ptr())
+    }
+}
+
+/// Calls `act` with an environment that has this object's variables.
+///
+/// # Safety
+/// As [`entries`].
+pub unsafe fn completed(environment: Strings, mut act: impl FnMut(Strings) -> c_long) -> c_long {
+    // SAFETY: the caller's environment, which is not changed meanwhile.
+    let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment) }) else {
+        return act(environment);
+    };
+    // SAFETY: as above; beside the entries there is room for LD_PRELOAD, the variables and the null pointer.
+    unsafe {
+        match change.count + OWN_MAX + 2 {
+            ..=64 => change.with::<64>(&mut act),
+            65..=ENTRIES_MAX => change.with::<ENTRIES_MAX>(&mut act),
+            _ => act(environment),
+        }
+    }
+}
+
+/// A shell's command that sets this object's variables for what the shell runs, when the environment lacks them: the
+/// C library starts the shell by itself, past the functions here. To be freed. Null when the command can stay.
+///
+/// # Safety
+/// `command` is null or a terminated string.
+pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
+    // SAFETY: the process's own environment, which nobody may change while programs are started.
+    let change = OWN.get().and_then(|own| unsafe { own.change(self::own()) });
+    let Some(change) = change.filter(|change| change.loads && !command.is_null()) else { return null_mut() };
+    let mut preload = [0; PRELOAD_BYTES_MAX];
+    change.write_preload(&mut preload);
+    let preload = CStr::from_bytes_until_nul(&preload).expect("written terminated");
+    let missing =
+        change.own.variables.iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
+    let variables = missing.map(|(_, variable)| variable.as_c_str());
+    // A quote would need quoting.
+    let set =
+        || [preload].into_iter().chain(variables.clone()).filter(|entry| !entry.to_bytes().contains(&b'\''));
+    // SAFETY: the caller's string.
+    let command = unsafe { CStr::from_ptr(command) }.to_bytes_with_nul();
+    let bytes = set().map(|entry| entry.count_bytes() + 3).sum::<usize>() + 16 + command.len();
+    // The C library's heap and not this object's: its locks are free in forked children.
+    // SAFETY: any size will do.
+    let text: *mut u8 = unsafe { libc::malloc(bytes) }.cast();
+    if text.is_null() {
+        return null_mut();
+    }
+    let mut len = 0;
+    let mut push = |bytes: &[u8]| {
+        // SAFETY: what is pushed was counted above.
+        unsafe { text.add(len).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        len += bytes.len();
+    };
+    push(b"export");
+    for entry in set() {
+        let (name, value) = entry.to_bytes().split_at(name_of(entry).len());
+        [&b" "[..], name, b"'", value, b"'"].into_iter().for_each(&mut push);
+    }
+    // On the same line: the shell's messages count lines.
+    push(b"; ");
+    push(command);
+    text.cast()
+}

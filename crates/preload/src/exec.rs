@@ -1,0 +1,330 @@
+//! The C library's functions that start programs, each with the environment completed.
+//!
+//! Paging does not depend on these: a program that bypasses them starts its children as it likes, and they are managed
+//! if they inherit the variables.
+
+use std::ffi::{c_char, c_int, c_long, c_void, CStr};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::calls::{raw_syscall, set_errno};
+use crate::environment::{completed, completed_command, entries, own, Strings};
+
+/// The next definition of a function, which is the C library's.
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Next { name, found: AtomicPtr::new(null_mut()) }
+    }
+
+    fn find(&self) -> *mut c_void {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: a terminated name.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.found.store(found, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// The function, `None` in a C library that lacks it.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to this function.
+    unsafe fn function<F: Copy>(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let found = self.find();
+        // SAFETY: not null, and of the type that the caller vouches for.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+    }
+}
+
+static EXECVPE: Next = Next::new(c"execvpe");
+static FEXECVE: Next = Next::new(c"fexecve");
+static SPAWN: Next = Next::new(c"posix_spawn");
+static SPAWNP: Next = Next::new(c"posix_spawnp");
+static SYSTEM: Next = Next::new(c"system");
+static POPEN: Next = Next::new(c"popen");
+
+/// Looks up what may not be looked up after vfork().
+pub fn prepare() {
+    for next in [&EXECVPE, &FEXECVE, &SPAWN, &SPAWNP, &SYSTEM, &POPEN] {
+        next.find();
+    }
+}
+
+fn unknown() -> c_int {
+    set_errno(-c_long::from(libc::ENOSYS)) as c_int
+}
+
+/// execve(2).
+///
+/// # Safety
+/// As execve(2).
+#[no_mangle]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller's arguments, the environment completed.
+    let answer = unsafe {
+        completed(environment, |environment| {
+            let arguments = [path as usize, argv as usize, environment as usize, 0, 0, 0];
+            raw_syscall(libc::SYS_execve, arguments)
+        })
+    };
+    set_errno(answer) as c_int
+}
+
+/// execveat(2).
+///
+/// # Safety
+/// As execveat(2).
+#[no_mangle]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments, the environment completed.
+    let answer = unsafe {
+        completed(environment, |environment| {
+            let arguments =
+                [directory as usize, path as usize, argv as usize, environment as usize, flags as usize, 0];
+            raw_syscall(libc::SYS_execveat, arguments)
+        })
+    };
+    set_errno(answer) as c_int
+}
+
+/// execv(3).
+///
+/// # Safety
+/// As execv(3).
+#[no_mangle]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and the process's own environment.
+    unsafe { execve(path, argv, own()) }
+}
+
+/// execvpe(3).
+///
+/// # Safety
+/// As execvpe(3).
+#[no_mangle]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment: Strings) -> c_int {
+    type Function = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { EXECVPE.function::<Function>() }) else {
+        return unknown();
+    };
+    // SAFETY: the caller's arguments, the environment completed.
+    unsafe { completed(environment, |environment| next(file, argv, environment).into()) as c_int }
+}
+
+/// execvp(3).
+///
+/// # Safety
+/// As execvp(3).
+#[no_mangle]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's arguments and the process's own environment.
+    unsafe { execvpe(file, argv, own()) }
+}
+
+/// fexecve(3).
+///
+/// # Safety
+/// As fexecve(3).
+#[no_mangle]
+pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: Strings) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { FEXECVE.function::<Function>() }) else {
+        return unknown();
+    };
+    // SAFETY: the caller's arguments, the environment completed.
+    unsafe { completed(environment, |environment| next(file, argv, environment).into()) as c_int }
+}
+
+/// execle(3): the environment follows the list's null pointer.
+unsafe extern "C" fn execle_listed(path: *const c_char, list: Strings) -> c_int {
+    // SAFETY: the caller's list ends with a null pointer, and the environment follows.
+    unsafe {
+        let count = entries(list).count();
+        execve(path, list, (*list.add(count + 1)).cast())
+    }
+}
+
+/// A function that takes its arguments as a list: they are laid out as an array, the ones in registers before those on
+/// the stack. Functions with variable arguments cannot be written in Rust.
+macro_rules! listed_arguments {
+    ($(#[$doc:meta])* $name:ident, $array:path) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() -> c_int {
+            std::arch::naked_asm!(
+                "endbr64",
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {array}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                array = sym $array,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() -> c_int {
+            std::arch::naked_asm!(
+                "stp x6, x7, [sp, #-16]!",
+                "stp x4, x5, [sp, #-16]!",
+                "stp x2, x3, [sp, #-16]!",
+                "stp x30, x1, [sp, #-16]!",
+                "add x1, sp, #8",
+                "bl {array}",
+                "ldr x30, [sp], #64",
+                "ret",
+                array = sym $array,
+            )
+        }
+    };
+}
+
+listed_arguments!(
+    /// execl(3).
+    execl,
+    execv
+);
+listed_arguments!(
+    /// execlp(3).
+    execlp,
+    execvp
+);
+listed_arguments!(
+    /// execle(3).
+    execle,
+    execle_listed
+);
+
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Strings,
+    Strings,
+) -> c_int;
+
+/// posix_spawn(3).
+///
+/// # Safety
+/// As posix_spawn(3).
+#[no_mangle]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { SPAWN.function::<Spawn>() }) else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: the caller's arguments, the environment completed.
+    unsafe {
+        completed(environment, |environment| next(pid, path, actions, attributes, argv, environment).into())
+            as c_int
+    }
+}
+
+/// posix_spawnp(3).
+///
+/// # Safety
+/// As posix_spawnp(3).
+#[no_mangle]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { SPAWNP.function::<Spawn>() }) else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: the caller's arguments, the environment completed.
+    unsafe {
+        completed(environment, |environment| next(pid, file, actions, attributes, argv, environment).into())
+            as c_int
+    }
+}
+
+/// system(3). May be cancelled, hence unwound.
+///
+/// # Safety
+/// As system(3).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { SYSTEM.function::<Function>() }) else {
+        return unknown();
+    };
+    // SAFETY: the caller's command.
+    let completed = unsafe { completed_command(command) };
+    // SAFETY: a terminated string, or null; freed once.
+    unsafe {
+        let answer = next(if completed.is_null() { command } else { completed });
+        libc::free(completed.cast());
+        answer
+    }
+}
+
+/// popen(3).
+///
+/// # Safety
+/// As popen(3).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+    type Function = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+    // SAFETY: the function's type is the C library's.
+    let Some(next) = (unsafe { POPEN.function::<Function>() }) else {
+        unknown();
+        return null_mut();
+    };
+    // SAFETY: the caller's command.
+    let completed = unsafe { completed_command(command) };
+    // SAFETY: terminated strings; freed once.
+    unsafe {
+        let answer = next(if completed.is_null() { command } else { completed }, kind);
+        libc::free(completed.cast());
+        answer
+    }
+}
