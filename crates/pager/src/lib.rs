@@ -3,6 +3,7 @@
 pub mod accounts;
 mod events;
 mod halt;
+mod listeners;
 mod mappings;
 mod pager;
 mod reclaim;

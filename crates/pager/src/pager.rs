@@ -1,7 +1,7 @@
 //! The pager: all its parts, and what belongs to no single one of them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::pagemap::Pagemap;
@@ -13,9 +13,9 @@ use zswap::Zswap;
 use crate::accounts::Accounts;
 use crate::events::Events;
 use crate::halt::Halt;
+use crate::listeners::Listeners;
 use crate::mappings::Mappings;
 use crate::reclaim::Hand;
-use crate::service::Listeners;
 use crate::staging::Staging;
 use crate::streams::Streams;
 use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
@@ -77,7 +77,6 @@ pub struct Pager {
     pub(crate) hand: Mutex<Hand>,
     /// Raised when there may be something to reclaim; workers sleep on it.
     pub(crate) pressure: AtomicU32,
-    pub(crate) stopping: AtomicBool,
     /// Bytes that a shared page's fair share differs from its full size, after fork.
     pub(crate) shared_discount: AtomicU64,
     pub(crate) resident: AtomicU64,
@@ -133,7 +132,6 @@ impl Pager {
             mappings: Mutex::new(Mappings::new()),
             hand: Mutex::new(Hand::new()),
             pressure: AtomicU32::new(0),
-            stopping: AtomicBool::new(false),
             shared_discount: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX],

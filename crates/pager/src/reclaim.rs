@@ -58,7 +58,7 @@ impl Pager {
     /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
     pub fn reclaim(&self) {
         self.workers.fetch_add(1, Ordering::AcqRel);
-        while !self.stopping.load(Ordering::Acquire) {
+        loop {
             self.halt.park();
             let seen = self.pressure.load(Ordering::Acquire);
             self.working.fetch_add(1, Ordering::AcqRel);
@@ -75,7 +75,7 @@ impl Pager {
         let mut worked = false;
         let mut total = self.measure();
         let mut turn = 0u32;
-        while !self.stopping.load(Ordering::Acquire) && !self.halt.is_on() {
+        while !self.halt.is_on() {
             turn += 1;
             if turn.is_multiple_of(8) {
                 total = self.measure();

@@ -1,13 +1,14 @@
 //! Serving faults.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
-use sys::{futex, PAGE_SIZE};
+use sys::PAGE_SIZE;
 use zswap::Keep;
 
 use crate::accounts::Count;
 use crate::events::Epoch;
+use crate::listeners::Luck;
 use crate::pager::{drop_slot_if_unused, Pager, GROUP};
 use crate::refs::PageRefs;
 use crate::staging::Purse;
@@ -25,102 +26,14 @@ struct Fault {
     read_ns: u64,
 }
 
-/// Handlers that listen, and those that rest.
-///
-/// The kernel wakes every waiting handler at every fault, and one on another CPU does more than lose: its CPU has the
-/// program's address space loaded from then on, so that every page that moves interrupts it (in a virtual machine, p50
-/// of a random touch was 22 us with a second listener and 12 us without, November 2026). So who wins nothing for
-/// [`TRIAL_MS`] rests for a while, and is called when faults queue up. One always listens.
-#[derive(Debug, Default)]
-pub(crate) struct Listeners {
-    listening: AtomicU32,
-    resting: AtomicU32,
-    calls: AtomicU32,
-    /// Processor whose handler was called last, or [`ANY`].
-    called: AtomicU32,
-    /// Faults that handlers began to serve.
-    served: AtomicU32,
-}
-
-/// How long a handler listens beside others before it sees whether that was of use.
-const TRIAL_MS: i32 = 1;
-/// How long a handler rests, at first and after several rests in a row. The program's thread may move to its CPU
-/// meanwhile, where its faults take longer until it is back.
-const REST_NS: std::ops::Range<u64> = 20_000_000..320_000_000;
-/// Rest while there are no faults at all.
-const IDLE_NS: u64 = 2_000_000_000;
-/// Any handler.
-const ANY: u32 = u32::MAX;
-/// One in so many faults is looked at for the processor it came from.
-const LOOK_EVERY: u32 = 16;
-/// Faults that one handler finds waiting for it, one after another, before it calls for help.
-const BACKLOG: u32 = 4;
-
-impl Listeners {
-    fn wait_ms(&self) -> i32 {
-        if self.listening.load(Ordering::Acquire) > 1 {
-            TRIAL_MS
-        } else {
-            -1
-        }
-    }
-
-    /// Rests if others listen; false when this is the last one.
-    fn rest(&self, ns: u64) -> bool {
-        let mut seen = self.calls.load(Ordering::Acquire);
-        let others = |listening: u32| (listening > 1).then(|| listening - 1);
-        if self.listening.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
-            return false;
-        }
-        self.resting.fetch_add(1, Ordering::AcqRel);
-        let mut ns = ns;
-        loop {
-            let served = self.served.load(Ordering::Relaxed);
-            futex::wait(&self.calls, seen, Some(ns));
-            let calls = self.calls.load(Ordering::Acquire);
-            if calls != seen {
-                let called = self.called.load(Ordering::Relaxed);
-                if called == ANY || called as usize == sys::cpu::current() {
-                    break;
-                }
-                seen = calls;
-            } else if self.served.load(Ordering::Relaxed) != served {
-                break;
-            } else {
-                ns = IDLE_NS;
-            }
-        }
-        self.resting.fetch_sub(1, Ordering::AcqRel);
-        self.listening.fetch_add(1, Ordering::AcqRel);
-        true
-    }
-
-    /// Calls one of those that rest, or the one of processor `called`.
-    fn call(&self, called: u32) {
-        if self.resting.load(Ordering::Acquire) > 0 {
-            self.called.store(called, Ordering::Relaxed);
-            self.calls.fetch_add(1, Ordering::AcqRel);
-            futex::wake(&self.calls, if called == ANY { 1 } else { i32::MAX });
-        }
-    }
-
-    /// Calls the handler beside `thread` if that is elsewhere: it will win the next faults, and the caller will rest.
-    fn find(&self, thread: u32) {
-        if self.resting.load(Ordering::Acquire) > 0 {
-            match sys::procfs::processor_of(thread) {
-                Some(processor) if processor != sys::cpu::current() => self.call(processor as u32),
-                _ => {}
-            }
-        }
-    }
-}
-
 /// What one handler thread carries along.
 pub(crate) struct Handler {
     index: usize,
     purse: Purse,
     pending: [Option<Fault>; PENDING_MAX],
     waiting: usize,
+    /// Pages brought in by the last fault, for which room has not been made yet.
+    owed: usize,
     messages: [Message; MESSAGES_MAX],
 }
 
@@ -135,45 +48,31 @@ enum Attempt {
 }
 
 impl Pager {
-    /// Serves faults until the pager stops. `index` numbers the handler; pin its thread to one CPU.
-    pub fn handle_faults(&self, index: usize) {
+    /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
+    pub fn handle_faults(&self, index: usize) -> ! {
         let blank = Message::Remove { start: 0, end: 0 };
         let mut handler = Handler {
             index,
             purse: Purse::new(),
             pending: [None; PENDING_MAX],
             waiting: 0,
+            owed: 0,
             messages: [blank; MESSAGES_MAX],
         };
-        self.listeners.listening.fetch_add(1, Ordering::AcqRel);
-        let (mut wins, mut rest_ns, mut in_a_row) = (0u32, REST_NS.start, 0u32);
-        while !self.stopping.load(Ordering::Acquire) {
-            if handler.waiting == 0 && self.read_messages(&mut handler) == 0 {
-                in_a_row = 0;
-                if self.uffd.wait(self.listeners.wait_ms()) {
-                    continue;
-                }
-                if wins == 0 && self.listeners.rest(rest_ns) {
-                    rest_ns = (rest_ns * 2).min(REST_NS.end);
-                }
-                wins = 0;
-                continue;
+        let mut luck = Luck::new();
+        self.listeners.join();
+        loop {
+            // Not read before the wait says so: of one thread's faults there is never a second one already.
+            let came = self.listeners.wait(&mut luck, |ms| self.uffd.wait(ms));
+            if came && self.read_messages(&mut handler) == 0 {
+                luck.lost();
             }
             while let Some(fault) = handler.take() {
-                (wins, rest_ns, in_a_row) = (wins + 1, REST_NS.start, in_a_row + 1);
-                let served = self.listeners.served.fetch_add(1, Ordering::Relaxed);
-                if in_a_row == BACKLOG {
-                    self.listeners.call(ANY);
-                    in_a_row = 0;
-                }
-                if served.is_multiple_of(LOOK_EVERY) {
-                    self.listeners.find(fault.thread);
-                }
+                self.listeners.won(&mut luck, fault.thread, fault.read_ns);
                 self.serve(&mut handler, fault);
+                luck.served();
             }
         }
-        self.listeners.listening.fetch_sub(1, Ordering::AcqRel);
-        handler.purse.empty_out(&self.staging);
     }
 
     /// Reads a message if there is one, and applies events. Answers the number read.
@@ -201,6 +100,9 @@ impl Pager {
 
     fn serve(&self, handler: &mut Handler, fault: Fault) {
         self.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
+        // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
+        // one to be moved to an idle CPU, where its next faults would be served from afar.
+        self.balance(handler.owed);
         let page = fault.address / PAGE_SIZE;
         let stream = self.streams.find(fault.thread, page as u64);
         let mut tries = 0u32;
@@ -208,6 +110,7 @@ impl Pager {
             match self.try_page(handler, fault, stream.window()) {
                 Attempt::Done(pages) => break pages,
                 Attempt::Again => {
+                    self.listeners.call_any();
                     // The thread behind the event must run before the kernel lets pages move again.
                     if self.read_messages(handler) == 0 {
                         tries += 1;
@@ -219,6 +122,7 @@ impl Pager {
                     }
                 }
                 Attempt::NoPages => {
+                    self.listeners.call_any();
                     if !self.reclaim_step() {
                         sys::thread::sleep_ns(100_000);
                     }
@@ -231,7 +135,7 @@ impl Pager {
         self.accounts.add(Count::Faults, 1);
         self.accounts.add(Count::FaultNs, ns);
         self.busy_since[handler.index].store(0, Ordering::Relaxed);
-        self.balance(done + read_ahead);
+        handler.owed = done + read_ahead;
     }
 
     /// Brings in what is left of a stream's window behind the block of the fault; answers how many pages.

@@ -1,0 +1,161 @@
+//! Which handlers listen for faults.
+//!
+//! The kernel wakes every waiting handler at every fault. One on another CPU than the fault does harm whether it wins or
+//! loses: its CPU has the program's address space loaded from then on, so that every page that moves interrupts it, and
+//! what it serves is served by waking one CPU from another, twice. (Random walk through 123 MiB of heap in 96, 2-CPU
+//! virtual machine, November 2026: 27 s with two listeners, 14.5 s pinned to one CPU.) So a handler that wins nothing,
+//! or only what belongs elsewhere, rests. It is called when faults queue up, or come from beside it. One always listens.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sys::futex;
+
+/// How long a handler listens beside others, with no fault at all, before it rests.
+const TRIAL_MS: i32 = 1;
+/// Faults in a row that others served, after which a handler rests.
+const LOST_MAX: u32 = 8;
+/// One in so many faults is looked at for the processor it came from: the look costs as much as a fault.
+const LOOK_EVERY: u32 = 16;
+/// Looks in a row that found the program elsewhere, after which a handler rests.
+const ELSEWHERE_MAX: u32 = 2;
+/// How long a handler rests, at first and after several rests in a row.
+const REST_NS: std::ops::Range<u64> = 20_000_000..320_000_000;
+/// Rest while there are no faults at all.
+const IDLE_NS: u64 = 2_000_000_000;
+/// Any handler.
+const ANY: u32 = u32::MAX;
+/// Faults that one handler finds waiting for it, one after another, before it calls for help.
+const BACKLOG: u32 = 4;
+/// A fault read so soon after the last one was served, and of another thread, had been waiting.
+const WAITED_NS: u64 = 4_000;
+
+/// Handlers that listen, and those that rest.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    listening: AtomicU32,
+    resting: AtomicU32,
+    calls: AtomicU32,
+    /// Processor whose handler was called last, or [`ANY`].
+    called: AtomicU32,
+    /// Faults that handlers began to serve.
+    served: AtomicU32,
+}
+
+/// What one handler knows of its own use.
+#[derive(Debug)]
+pub(crate) struct Luck {
+    won: u32,
+    /// The thread served last, and when that was done.
+    thread: u32,
+    served_ns: u64,
+    in_a_row: u32,
+    lost: u32,
+    elsewhere: u32,
+    rest_ns: u64,
+}
+
+impl Luck {
+    pub(crate) fn new() -> Self {
+        Luck { won: 0, thread: 0, served_ns: 0, in_a_row: 0, lost: 0, elsewhere: 0, rest_ns: REST_NS.start }
+    }
+
+    /// To be called when a fault was served.
+    pub(crate) fn served(&mut self) {
+        self.served_ns = sys::now_ns();
+    }
+
+    /// To be called when there was a message, and another handler read it.
+    pub(crate) fn lost(&mut self) {
+        self.lost = self.lost.saturating_add(1);
+    }
+}
+
+impl Listeners {
+    pub(crate) fn join(&self) {
+        self.listening.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// To be called with each fault before it is served.
+    pub(crate) fn won(&self, luck: &mut Luck, thread: u32, read_ns: u64) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        luck.lost = 0;
+        luck.won = luck.won.wrapping_add(1);
+        let waited = thread != luck.thread && read_ns < luck.served_ns + WAITED_NS;
+        luck.in_a_row = if waited { luck.in_a_row + 1 } else { 0 };
+        luck.thread = thread;
+        if luck.in_a_row == BACKLOG {
+            self.call_any();
+            luck.in_a_row = 0;
+        }
+        let alone = self.resting.load(Ordering::Acquire) + self.listening.load(Ordering::Acquire) == 1;
+        if alone || !luck.won.is_multiple_of(LOOK_EVERY) {
+            return;
+        }
+        match sys::procfs::processor_of(thread) {
+            Some(processor) if processor != sys::cpu::current() => {
+                luck.elsewhere += 1;
+                self.call(processor as u32);
+            }
+            _ => (luck.elsewhere, luck.rest_ns) = (0, REST_NS.start),
+        }
+    }
+
+    /// Waits for a message with `wait`, which takes milliseconds or -1 and answers whether there may be one; or rests.
+    pub(crate) fn wait(&self, luck: &mut Luck, wait: impl FnOnce(i32) -> bool) -> bool {
+        let others = self.listening.load(Ordering::Acquire) > 1;
+        if others && (luck.lost >= LOST_MAX || luck.elsewhere >= ELSEWHERE_MAX) && self.rest(luck.rest_ns) {
+            (luck.lost, luck.elsewhere) = (0, 0);
+            luck.rest_ns = (luck.rest_ns * 2).min(REST_NS.end);
+            return false;
+        }
+        let came = wait(if others { TRIAL_MS } else { -1 });
+        if !came {
+            luck.lost = LOST_MAX;
+        }
+        came
+    }
+
+    /// Rests if others listen; false when this is the last one.
+    fn rest(&self, ns: u64) -> bool {
+        let mut seen = self.calls.load(Ordering::Acquire);
+        let others = |listening: u32| (listening > 1).then(|| listening - 1);
+        if self.listening.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
+            return false;
+        }
+        self.resting.fetch_add(1, Ordering::AcqRel);
+        let mut ns = ns;
+        loop {
+            let served = self.served.load(Ordering::Relaxed);
+            futex::wait(&self.calls, seen, Some(ns));
+            let calls = self.calls.load(Ordering::Acquire);
+            if calls != seen {
+                let called = self.called.load(Ordering::Relaxed);
+                if called == ANY || called as usize == sys::cpu::current() {
+                    break;
+                }
+                seen = calls;
+            } else if self.served.load(Ordering::Relaxed) != served {
+                break;
+            } else {
+                ns = IDLE_NS;
+            }
+        }
+        self.resting.fetch_sub(1, Ordering::AcqRel);
+        self.listening.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Calls one of those that rest.
+    pub(crate) fn call_any(&self) {
+        self.call(ANY);
+    }
+
+    /// Calls the handler of a processor if it rests, or any.
+    fn call(&self, called: u32) {
+        if self.resting.load(Ordering::Acquire) > 0 {
+            self.called.store(called, Ordering::Relaxed);
+            self.calls.fetch_add(1, Ordering::AcqRel);
+            futex::wake(&self.calls, if called == ANY { 1 } else { i32::MAX });
+        }
+    }
+}
