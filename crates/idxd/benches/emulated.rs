@@ -16,7 +16,7 @@ type Compress = fn(&Device, &[u8], &mut [u8]) -> idxd::Record;
 /// Best of a few rounds over all pages, a page.
 fn time(pages: usize, mut round: impl FnMut()) -> Duration {
     let mut best = Duration::MAX;
-    for _ in 0..5 {
+    for _ in 0..20 {
         let start = Instant::now();
         round();
         best = best.min(start.elapsed());

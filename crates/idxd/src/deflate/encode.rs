@@ -1,8 +1,13 @@
 //! From matches to bits: code tables ready for use, and the writer.
 
+use std::hint::select_unpredictable;
+
 use super::matcher::Sink;
-use super::symbols::{distance_slot, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX, MATCH_MIN};
-use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED};
+use super::symbols::{
+    distance_slot, DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX,
+    MATCH_MIN,
+};
+use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED, WINDOW};
 
 /// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no code.
 type Code = u32;
@@ -16,6 +21,27 @@ const fn ready(entry: u32) -> Code {
     (code.reverse_bits() >> (16 - length)) as u32 | length << 24
 }
 
+/// Some bits, put together before they are sent.
+#[derive(Clone, Copy)]
+struct Piece {
+    bits: u64,
+    count: u32,
+}
+
+impl Piece {
+    const NONE: Self = Piece { bits: 0, count: 0 };
+
+    #[inline(always)]
+    fn of(code: Code) -> Self {
+        Piece { bits: u64::from(code & 0xff_ffff), count: code >> 24 }
+    }
+
+    #[inline(always)]
+    fn then(self, next: Self) -> Self {
+        Piece { bits: self.bits | next.bits << self.count, count: self.count + next.count }
+    }
+}
+
 /// Codes by what they stand for: literals, whole match lengths with their extra bits, distance symbols.
 pub(crate) struct Tables {
     literals: [Code; 256],
@@ -26,6 +52,25 @@ pub(crate) struct Tables {
 
 /// Those of fixed mode.
 pub(crate) static FIXED_TABLES: Tables = Tables::of(&FIXED);
+
+/// Distances of fixed mode with their extra bits, as far as the window reaches.
+static FIXED_DISTANCES: [Code; WINDOW + 1] = fixed_distances();
+
+const fn fixed_distances() -> [Code; WINDOW + 1] {
+    let mut codes = [0; WINDOW + 1];
+    let mut slot = 0;
+    while slot < DISTANCES {
+        let (code, extra) = (ready(FIXED.distances[slot]), DISTANCE_EXTRA[slot] as u32);
+        let mut more = 0;
+        while more < 1 << extra && DISTANCE_BASE[slot] as usize + more <= WINDOW {
+            codes[DISTANCE_BASE[slot] as usize + more] =
+                (code & 0xff_ffff) | (more as u32) << (code >> 24) | ((code >> 24) + extra) << 24;
+            more += 1;
+        }
+        slot += 1;
+    }
+    codes
+}
 
 impl Tables {
     pub const EMPTY: Self =
@@ -93,8 +138,13 @@ impl<'a> BitWriter<'a> {
     }
 
     #[inline(always)]
+    fn add_piece(&mut self, piece: Piece) {
+        self.add(piece.bits, piece.count);
+    }
+
+    #[inline(always)]
     fn add_code(&mut self, code: Code) {
-        self.add(u64::from(code & 0xff_ffff), code >> 24);
+        self.add_piece(Piece::of(code));
     }
 
     /// Stores whole bytes; fewer than eight bits remain.
@@ -232,6 +282,34 @@ impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
         self.code(self.tables.lengths[length]);
         self.code(self.tables.distances[slot]);
         self.writer.add((distance - 1) as u64 & ((1 << extra) - 1), extra);
+        self.writer.flush();
+    }
+
+    /// Up to three literals and the match in one store.
+    #[inline(always)]
+    fn sequence(&mut self, data: &[u8], mut from: usize, to: usize, length: usize, distance: usize) {
+        let (true, Some(&distance_code)) = (FIXED_CODES, FIXED_DISTANCES.get(distance)) else {
+            self.literals(data, from, to);
+            self.copy(length, distance);
+            return;
+        };
+        let literal = |byte: u8| Piece::of(self.tables.literals[byte as usize]);
+        while to - from > 3 {
+            let four = &data[from..from + 4];
+            let [a, b, c, d] = std::array::from_fn(|ahead| literal(four[ahead]));
+            self.writer.add_piece(a.then(b).then(c.then(d)));
+            self.writer.flush();
+            from += 4;
+        }
+        // Runs are short and of unpredictable length. So three are always looked up, and those behind the run are added
+        // as nothing, without a branch. The match has at least three bytes, so that there are as many.
+        let three = &data[from..from + 3];
+        let [a, b, c] = std::array::from_fn(|ahead| {
+            select_unpredictable(from + ahead < to, literal(three[ahead]), Piece::NONE)
+        });
+        let copy = Piece::of(self.tables.lengths[length]).then(Piece::of(distance_code));
+        // Seven bits may wait; three literals of 9, a length of 13 and a distance of 15 fit beside them.
+        self.writer.add_piece(a.then(b).then(c).then(copy));
         self.writer.flush();
     }
 

@@ -1,9 +1,12 @@
 //! Finding matches within the 4 KiB window.
 //!
-//! Two searches. *Quick* looks at two or three candidates and never twice at a byte: it feeds fixed mode, where a page
-//! has to take about as long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as
+//! Two searches. *Quick* looks at two candidates and hardly twice at a byte: it feeds fixed mode, where a page has to take
+//! about as long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as
 //! zlib does; it feeds whatever uses tables made for the data. Both are functions of the input alone, so that a job that
 //! only counts symbols and the job that later writes them find the same matches.
+
+use std::hint::select_unpredictable;
+use std::mem;
 
 use super::symbols::{MATCH_MAX, MATCH_MIN};
 use crate::aecs::WINDOW;
@@ -11,6 +14,10 @@ use crate::aecs::WINDOW;
 const HASH_BITS: u32 = 12;
 /// Shortest match of the quick search: what its shorter hash covers.
 const QUICK_MIN: usize = 4;
+/// Neighbouring positions that the quick search looks at together.
+const GROUP: usize = 4;
+/// Longest input of the quick search with one set of tables, whose entries have 16 bits.
+const SEGMENT: usize = 60 * 1024;
 /// Candidates tried by the thorough search.
 const CHAIN_MAX: usize = 128;
 /// A match that long is taken without looking further.
@@ -26,17 +33,27 @@ pub(crate) trait Sink {
     fn literals(&mut self, data: &[u8], from: usize, to: usize);
     /// A match of `length` bytes that begins `distance` bytes back.
     fn copy(&mut self, length: usize, distance: usize);
+    /// `data[from..to]` that no match covers and then a match, which `data` has as well.
+    #[inline(always)]
+    fn sequence(&mut self, data: &[u8], from: usize, to: usize, length: usize, distance: usize) {
+        self.literals(data, from, to);
+        self.copy(length, distance);
+    }
     /// Whether nothing further is wanted.
     fn is_full(&self) -> bool {
         false
     }
 }
 
-/// The search tables: allocated once, never cleared between jobs. Entries are positions plus `base`, which grows by
-/// each job's length, so that what earlier jobs left is older than any position of the current one.
+/// The search tables, allocated once.
+///
+/// Those of the quick search are small enough to clear them for each job: entries are positions and nothing has to be
+/// told apart. Those of the thorough search are not cleared: entries are positions plus `base`, which grows by each job's
+/// length, so that what earlier jobs left is older than any position of the current one.
 pub(crate) struct Matcher {
+    fours: Box<[u16; 1 << HASH_BITS]>,
+    eights: Box<[u16; 1 << HASH_BITS]>,
     heads: Box<[u32; 1 << HASH_BITS]>,
-    longs: Box<[u32; 1 << HASH_BITS]>,
     chains: Box<[u32; WINDOW]>,
     base: u32,
 }
@@ -89,61 +106,47 @@ fn hash8(word: u64) -> usize {
     (word.wrapping_mul(0x9e37_79b1_85eb_ca87) >> (64 - HASH_BITS)) as usize
 }
 
-/// Enters `position` and answers how far back the entry before it was, 0 when out of the window.
+/// Bytes that `data` has in common at `a` and `b`, `a < b`, at most sixteen. Both have as many.
 #[inline(always)]
-fn swap_distance(entry: &mut u32, position: u32, window: usize) -> usize {
-    let distance = position.wrapping_sub(*entry) as usize;
-    *entry = position;
-    if distance <= window {
-        distance
-    } else {
-        0
-    }
-}
-
-/// Bytes in common at `at` and `distance` before it, at most 16 and not past the end; 0 for distance 0.
-#[inline(always)]
-fn common16(data: &[u8], at: usize, distance: usize) -> usize {
-    debug_assert!(distance <= at);
-    if at + 16 > data.len() {
-        return if distance == 0 { 0 } else { common(data, at - distance, at, data.len() - at) };
-    }
-    let differ: u32;
+fn common16(data: &[u8], a: usize, b: usize) -> u32 {
+    debug_assert!(a < b && b + 16 <= data.len());
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-        // SAFETY: SSE2 is part of x86-64; sixteen bytes from `at` on are inside `data`, as just checked, and so are
-        // those from `at - distance` on.
-        differ = unsafe {
-            let here = _mm_loadu_si128(data.as_ptr().add(at).cast());
-            let there = _mm_loadu_si128(data.as_ptr().add(at - distance).cast());
-            !_mm_movemask_epi8(_mm_cmpeq_epi8(here, there)) as u32
+        // SAFETY: SSE2 is part of x86-64; sixteen bytes from `b` on are inside `data`, as the search's limit makes sure,
+        // and so are those from `a` on, since tables hold only earlier positions of the same segment.
+        let equal = unsafe {
+            let first = _mm_loadu_si128(data.as_ptr().add(a).cast());
+            let second = _mm_loadu_si128(data.as_ptr().add(b).cast());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(first, second)) as u32
         };
+        (equal ^ 0x1_ffff).trailing_zeros()
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        differ = 1 << common(data, at - distance, at, if distance == 0 { 0 } else { 16 });
+        let low = load64(data, a) ^ load64(data, b);
+        let high = load64(data, a + 8) ^ load64(data, b + 8);
+        let (low, high) = (low.trailing_zeros() / 8, high.trailing_zeros() / 8);
+        low + select_unpredictable(low == 8, high, 0)
     }
-    // A multiplication instead of a branch that would often be mispredicted.
-    differ.trailing_zeros() as usize * usize::from(distance != 0)
 }
 
 impl Matcher {
     pub fn new() -> Self {
         Matcher {
+            fours: Box::new([0; 1 << HASH_BITS]),
+            eights: Box::new([0; 1 << HASH_BITS]),
             heads: Box::new([0; 1 << HASH_BITS]),
-            longs: Box::new([0; 1 << HASH_BITS]),
             chains: Box::new([0; WINDOW]),
             base: 1,
         }
     }
 
-    /// Claims `len` positions and answers the first.
+    /// Claims `len` positions of the thorough search and answers the first.
     fn claim(&mut self, len: usize) -> u32 {
         assert!(len <= 1 << 31, "longer than any device takes");
         if self.base > u32::MAX - len as u32 {
             self.heads.fill(0);
-            self.longs.fill(0);
             self.base = 1;
         }
         let base = self.base;
@@ -153,69 +156,109 @@ impl Matcher {
 
     /// Search with two candidates: the last place with the same eight bytes, and the last with the same four.
     ///
-    /// Most of the time goes to mispredicted branches, so candidates are compared sixteen bytes at once, chosen between
-    /// without branches, and the candidate at the next byte is looked at whether it will be needed or not.
+    /// Four neighbouring positions are looked at together, without a branch: at random data dependent branches cost more
+    /// than all else. What is found is chosen from by arithmetic, so that a step ends in one branch, "nothing found".
     pub fn quick<S: Sink>(&mut self, data: &[u8], sink: &mut S) {
-        let base = self.claim(data.len());
-        let (heads, longs) = (&mut *self.heads, &mut *self.longs);
-        let n = data.len();
-        // Up to here eight bytes can be loaded, also at the next position.
-        let limit = n.saturating_sub(9);
-        let (mut at, mut literals_from) = (0, 0);
-        while at < limit {
-            let here = load64(data, at);
-            let position = base + at as u32;
-            let window = at.min(WINDOW);
-            // Entries of earlier jobs are further back than this job's start: out of the window.
-            let far = swap_distance(&mut longs[hash8(here)], position, window);
-            let near = swap_distance(&mut heads[hash4(here as u32)], position, window);
-            let (far_length, near_length) = (common16(data, at, far), common16(data, at, near));
-            let far_wins = far_length > near_length;
-            let mut length = if far_wins { far_length } else { near_length };
-            let mut distance = if far_wins { far } else { near };
-            if length < QUICK_MIN {
-                // The longer nothing was found, the fewer places are looked at: data that does not compress is to
-                // be passed over quickly.
-                at += 1 + ((at - literals_from) >> 6);
-                continue;
-            }
-            let next = swap_distance(&mut longs[hash8(load64(data, at + 1))], position + 1, window);
-            let next_length = common16(data, at + 1, next);
-            let wait = next_length > length + 1;
-            at += usize::from(wait);
-            length = if wait { next_length } else { length };
-            distance = if wait { next } else { distance };
-
-            if length == 16 {
-                length += common(data, at - distance + 16, at + 16, (n - at).min(MATCH_MAX) - 16);
-            }
-            while at > literals_from
-                && at > distance
-                && length < MATCH_MAX
-                && data[at - 1] == data[at - 1 - distance]
-            {
-                at -= 1;
-                length += 1;
-            }
-            sink.literals(data, literals_from, at);
-            sink.copy(length, distance);
-            if sink.is_full() {
+        // Positions are relative to a segment, so that 16 bits hold them and no entry of an earlier one is left. What
+        // one segment finds ends with it; the loss is one match in 60 KiB.
+        let mut rest = data;
+        while rest.len() > SEGMENT {
+            let (segment, after) = rest.split_at(SEGMENT);
+            if !self.quick_segment::<S, true>(segment, sink) {
                 return;
             }
-            let end = at + length;
-            if end < limit {
-                // What lies inside is found by its second byte and by its last ones. Entering more would hide places
-                // with longer matches.
-                for inside in [at + 1, end - 2] {
-                    let word = load64(data, inside);
-                    longs[hash8(word)] = base + inside as u32;
-                    heads[hash4(word as u32)] = base + inside as u32;
-                }
+            rest = after;
+        }
+        if rest.len() <= WINDOW {
+            self.quick_segment::<S, false>(rest, sink);
+        } else {
+            self.quick_segment::<S, true>(rest, sink);
+        }
+    }
+
+    /// The quick search within one segment, `IS_LONG` when it is longer than the window. Answers whether more is wanted.
+    fn quick_segment<S: Sink, const IS_LONG: bool>(&mut self, data: &[u8], sink: &mut S) -> bool {
+        let n = data.len();
+        debug_assert!(n <= SEGMENT && (IS_LONG || n <= WINDOW));
+        let (fours, eights) = (&mut *self.fours, &mut *self.eights);
+        // An entry that nobody made means position 0, which is as good a candidate as any: all are compared.
+        fours.fill(0);
+        eights.fill(0);
+        let is_near = |at: usize, from: usize| !IS_LONG || at - from <= WINDOW;
+        // A match cannot begin at position 0.
+        let (mut at, mut literals_from) = (1, 0);
+        // Up to here the last of the positions has the sixteen bytes that are compared.
+        let limit = n.saturating_sub(GROUP + 15);
+        while at < limit {
+            // All words before all comparisons: otherwise the compiler takes them out of the vectors, which costs more.
+            let words: [u64; GROUP] = std::array::from_fn(|ahead| load64(data, at + ahead));
+            let (mut near, mut far) = ([0; GROUP], [0; GROUP]);
+            for ahead in 0..GROUP {
+                let position = (at + ahead) as u16;
+                near[ahead] = usize::from(mem::replace(&mut fours[hash4(words[ahead] as u32)], position));
+                far[ahead] = usize::from(mem::replace(&mut eights[hash8(words[ahead])], position));
             }
-            at = end;
-            literals_from = end;
+            // A byte each, and sixteen bits each, the first position lowest.
+            let (mut lengths, mut candidates) = (0u32, 0u64);
+            for ahead in 0..GROUP {
+                let here = at + ahead;
+                let near_length = common16(data, near[ahead], here);
+                let near_length = select_unpredictable(is_near(here, near[ahead]), near_length, 0);
+                let far_length = common16(data, far[ahead], here);
+                let far_length = select_unpredictable(is_near(here, far[ahead]), far_length, 0);
+                let far_wins = far_length > near_length;
+                lengths |= select_unpredictable(far_wins, far_length, near_length) << (8 * ahead);
+                candidates |=
+                    (select_unpredictable(far_wins, far[ahead], near[ahead]) as u64) << (16 * ahead);
+            }
+            // The top bit of each byte that is 4 or more; none is above 16.
+            let found = (lengths + 0x0101_0101 * (0x80 - QUICK_MIN as u32)) & 0x8080_8080;
+            if found == 0 {
+                // The longer nothing was found, the fewer places are looked at: data that does not compress is to be
+                // passed over quickly.
+                at += GROUP + ((at - literals_from) >> 6);
+                continue;
+            }
+            let first = found.trailing_zeros() as usize / 8;
+            let lengths = lengths >> (8 * first);
+            let (length, next_length) = ((lengths & 0xff) as usize, (lengths >> 8 & 0xff) as usize);
+            let wait = next_length > length;
+            let mut length = select_unpredictable(wait, next_length, length);
+            let chosen = first + usize::from(wait);
+            let from = (candidates >> (16 * chosen) & 0xffff) as usize;
+            let start = at + chosen;
+            if length == 16 {
+                length += common(data, from + 16, start + 16, (n - start).min(MATCH_MAX) - 16);
+            }
+            sink.sequence(data, literals_from, start, length, start - from);
+            if sink.is_full() {
+                return false;
+            }
+            at = start + length;
+            literals_from = at;
+            if at < limit {
+                // What lies inside is found by its last bytes beside those looked at above. Entering more would hide
+                // places with longer matches.
+                let inside = at - 1;
+                let word = load64(data, inside);
+                fours[hash4(word as u32)] = inside as u16;
+                eights[hash8(word)] = inside as u16;
+            }
+        }
+        // The last few bytes, one at a time.
+        while at + 4 <= n {
+            let from = usize::from(mem::replace(&mut fours[hash4(load32(data, at))], at as u16));
+            let length = if is_near(at, from) { common(data, from, at, (n - at).min(MATCH_MAX)) } else { 0 };
+            if length < QUICK_MIN {
+                at += 1;
+                continue;
+            }
+            sink.sequence(data, literals_from, at, length, at - from);
+            at += length;
+            literals_from = at;
         }
         sink.literals(data, literals_from, n);
+        !sink.is_full()
     }
 
     /// Lazy search along chains of three-byte hashes.
@@ -364,6 +407,47 @@ mod tests {
         fn short_inputs(data in proptest::collection::vec(0u8..2, 0..24)) {
             replay(&data, &mut Matcher::new());
         }
+    }
+
+    /// Longer than the window, than what 16 bits can tell apart, and across a segment's border.
+    #[test]
+    fn long_inputs() {
+        let mut matcher = Matcher::new();
+        let mut state = 1u32;
+        let mut words = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) % 7 * 0x0101
+        });
+        let data: Vec<u8> = words.by_ref().take(100_000).flat_map(u32::to_le_bytes).collect();
+        for len in
+            [WINDOW, WINDOW + 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, SEGMENT + 20, 3 * SEGMENT + 7, data.len()]
+        {
+            replay(&data[..len], &mut matcher);
+        }
+        replay(&vec![0; 2 * SEGMENT + 5], &mut matcher);
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_matches_whatever_came_before() {
+        struct Log(Vec<(usize, usize)>);
+        impl Sink for Log {
+            fn literals(&mut self, _: &[u8], from: usize, to: usize) {
+                self.0.push((from, to));
+            }
+            fn copy(&mut self, length: usize, distance: usize) {
+                self.0.push((length, distance));
+            }
+        }
+        let data: Vec<u8> = (0..4096u32).map(|at| ((at * at) >> 9) as u8).collect();
+        let log = |matcher: &mut Matcher| {
+            let mut log = Log(Vec::new());
+            matcher.quick(&data, &mut log);
+            log.0
+        };
+        let mut used = Matcher::new();
+        let fresh = log(&mut used);
+        used.quick(&data[1000..], &mut Log(Vec::new()));
+        assert!(fresh.len() > 10 && log(&mut used) == fresh);
     }
 
     #[test]

@@ -1,9 +1,17 @@
 //! The two instructions that store 64 bytes to a portal at once.
 //!
 //! Encodings: MOVDIR64B is `66 0F 38 F8 /r`, ENQCMD is `F2 0F 38 F8 /r`; the register operand holds the destination's
-//! address, the memory operand is the 64 bytes. They are written as bytes, so that no assembler has to know them.
+//! address, the memory operand is the 64 bytes. They are written as bytes, so that no assembler has to know them; a test
+//! compares the bytes with what an assembler makes of the names.
 
 use crate::Descriptor;
+
+/// `movdir64b rax, [rdx]`
+#[cfg(target_arch = "x86_64")]
+const MOVDIR64B: [u8; 5] = [0x66, 0x0f, 0x38, 0xf8, 0x02];
+/// `enqcmd rax, [rdx]`
+#[cfg(target_arch = "x86_64")]
+const ENQCMD: [u8; 5] = [0xf2, 0x0f, 0x38, 0xf8, 0x02];
 
 /// Which of them this processor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +49,12 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     unsafe {
         std::arch::asm!(
             "sfence",
-            // movdir64b rax, [rdx]
-            ".byte 0x66, 0x0f, 0x38, 0xf8, 0x02",
+            ".byte {0}, {1}, {2}, {3}, {4}",
+            const MOVDIR64B[0],
+            const MOVDIR64B[1],
+            const MOVDIR64B[2],
+            const MOVDIR64B[3],
+            const MOVDIR64B[4],
             in("rax") portal,
             in("rdx") descriptor,
             options(nostack, preserves_flags)
@@ -64,9 +76,13 @@ pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     unsafe {
         std::arch::asm!(
             "sfence",
-            // enqcmd rax, [rdx]
-            ".byte 0xf2, 0x0f, 0x38, 0xf8, 0x02",
+            ".byte {0}, {1}, {2}, {3}, {4}",
             "setz {refused}",
+            const ENQCMD[0],
+            const ENQCMD[1],
+            const ENQCMD[2],
+            const ENQCMD[3],
+            const ENQCMD[4],
             refused = out(reg_byte) refused,
             in("rax") portal,
             in("rdx") descriptor,
@@ -98,6 +114,33 @@ pub unsafe fn enqcmd(_portal: *mut u8, _descriptor: &Descriptor) -> bool {
 mod tests {
     use super::*;
     use crate::Completion;
+
+    // The assembler knows both by name; what it makes of them lies between the labels and is never run.
+    #[cfg(target_arch = "x86_64")]
+    std::arch::global_asm!(
+        ".pushsection .rodata",
+        ".globl uzswap_test_encodings",
+        ".globl uzswap_test_encodings_end",
+        "uzswap_test_encodings:",
+        "movdir64b rax, [rdx]",
+        "enqcmd rax, [rdx]",
+        "uzswap_test_encodings_end:",
+        ".popsection",
+    );
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_bytes_are_those_an_assembler_makes() {
+        unsafe extern "C" {
+            static uzswap_test_encodings: u8;
+            static uzswap_test_encodings_end: u8;
+        }
+        let (start, end) = (&raw const uzswap_test_encodings, &raw const uzswap_test_encodings_end);
+        assert_eq!(end as usize - start as usize, 10);
+        // SAFETY: the ten bytes between the labels above, in read-only data.
+        let made = unsafe { std::slice::from_raw_parts(start, 10) };
+        assert_eq!(made, [MOVDIR64B, ENQCMD].concat());
+    }
 
     /// MOVDIR64B works on ordinary memory too.
     #[test]

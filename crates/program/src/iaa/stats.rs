@@ -24,13 +24,14 @@ const PAGES: usize = 256;
 #[command(after_help = "Examples:
   sudo uzswap iaa stats                     all running programs, and the kernel's iaa_crypto
   sudo uzswap iaa stats --json
-  sudo uzswap iaa stats --reset             all counters to zero
+  sudo uzswap iaa stats --reset             all of them to zero, in every program and in the kernel
   uzswap iaa stats --emulate devices=4,queues=2   of a short load on emulated devices
 
 Programs' counters can be read by those who may debug them: often only by root.")]
 pub struct Arguments {
-    /// Set all counters to zero
-    #[arg(long)]
+    /// Set all counters to zero: those of every running program that may be written to, whoever started it, and the
+    /// kernel's. Whoever measures meanwhile starts from zero as well
+    #[arg(long, conflicts_with = "emulate")]
     reset: bool,
     #[command(flatten)]
     place: Place,
