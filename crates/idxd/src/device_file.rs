@@ -29,15 +29,9 @@ impl DeviceFile {
         let directory = dev.join("iax");
         let path = Some(directory.join(queue)).filter(|path| path.exists()).or_else(|| {
             let prefix = format!("{queue}-");
-            let mut others: Vec<PathBuf> = fs::read_dir(&directory)
-                .ok()?
-                .filter_map(|entry| Some(entry.ok()?.path()))
-                .filter(|path| {
-                    path.file_name().is_some_and(|name| name.as_bytes().starts_with(prefix.as_bytes()))
-                })
-                .collect();
-            others.sort();
-            others.into_iter().next()
+            let names = sys::directory::names(&directory).ok()?;
+            let other = names.iter().find(|name| name.as_bytes().starts_with(prefix.as_bytes()))?;
+            Some(directory.join(other))
         })?;
         let metadata = fs::metadata(&path).ok()?;
         let name = CString::new(path.as_os_str().as_bytes()).ok()?;

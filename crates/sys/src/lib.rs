@@ -4,6 +4,7 @@
 //! errno.
 
 pub mod cpu;
+pub mod directory;
 pub mod futex;
 pub mod house;
 pub mod maps;

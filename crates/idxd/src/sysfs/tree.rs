@@ -79,11 +79,9 @@ impl Tree for Files {
     }
 
     fn list(&self, directory: &str) -> io::Result<Vec<String>> {
-        let mut names: Vec<String> = fs::read_dir(self.root.join(directory))?
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
-        names.sort();
-        Ok(names)
+        // Pager threads come here too.
+        let names = sys::directory::names(&self.root.join(directory))?;
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
     fn link(&self, path: &str) -> Option<String> {
