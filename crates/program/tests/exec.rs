@@ -93,7 +93,7 @@ fn large_environments_on_small_stacks_and_a_programs_own_preload() {
 #[test]
 fn an_environment_of_somebody_elses_stays_as_it_is() {
     let Some(guest) = guest() else { return };
-    let report = child_is_left_alone("strange", &[guest, "strange", "64"]);
+    let report = child_is_left_alone("strange", &[guest, "strange", "63"]);
     assert_eq!(report["zswpout"], 0, "{report}");
 }
 
@@ -167,7 +167,7 @@ fn programs_that_cannot_reach_the_supervisor_run_without_it() {
         return;
     }
     // The abstract address of the supervisor's socket is not known there.
-    let inside = format!("MARK=1 {guest} work 64; MARK=1 {guest} work 64");
+    let inside = format!("MARK=1 {guest} work 63; MARK=1 {guest} work 63");
     let report = child_is_left_alone("network", &["unshare", "-n", "sh", "-c", &inside]);
     assert_eq!(report["zswpout"], 0, "{report}");
 }

@@ -1,8 +1,10 @@
 /* Starts itself in every way there is, with an environment that has none of uzswap's variables.
  *
  * exec MODE MIB   starts `exec work MIB`, which fills MIB MiB and reads them back; its exit status is the answer.
+ * From 64 MiB on it goes on reading until some of it was evicted: on a busy machine it would be done before anybody
+ * looked. It gives up after a minute.
  * Worker's exit status: 0 right, 3 its environment is not what it was given and uzswap's, 4 wrong arguments,
- * 5 wrong bytes. */
+ * 5 wrong bytes, 6 nothing was evicted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,12 +18,21 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
 
 static int ends_with(const char *text, const char *end) {
     return text && strlen(text) >= strlen(end) && !strcmp(text + strlen(text) - strlen(end), end);
+}
+
+static size_t resident(void) {
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*u %zu", &pages) != 1) exit(7);
+    fclose(file);
+    return pages * 4096;
 }
 
 /* What the mode gave is there: MARK, as many entries as WANT_ENTRIES says, LD_PRELOAD's last names. */
@@ -37,9 +48,12 @@ static int work(int argc, char **argv) {
     size_t words = strtoul(argv[2], NULL, 10) << 17;
     uint64_t *memory = malloc(words * 8);
     for (size_t at = 0; at < words; at++) memory[at] = at;
-    for (size_t at = 0; at < words; at++)
-        if (memory[at] != at) return 5;
-    return 0;
+    for (time_t end = time(NULL) + 60;;) {
+        for (size_t at = 0; at < words; at++)
+            if (memory[at] != at) return 5;
+        if (words * 8 < 64 << 20 || resident() < 56 << 20) return 0;
+        if (time(NULL) > end) return 6;
+    }
 }
 
 static int status_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 100; }
