@@ -42,6 +42,8 @@ fn main() {
     cargo.current_dir(crates.join("preload")).args(["build", "--release", "--package", "preload"]);
     cargo.arg("--target-dir").arg(&target);
     // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
+    // A panic in it ends the process before anything unwinds.
+    cargo.args(["--config", "profile.release.panic=\"abort\""]);
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
     }

@@ -6,6 +6,8 @@
 //! | welcome | supervisor | its slot in the ledger | the ledger's memory file |
 //! | refused | supervisor | no slot is free: run unmanaged | - |
 //! | say | process | text for the user | - |
+//! | broken | process | text for the user: why it is ended by its own pager | - |
+//! | unmanaged | process | why it runs without a pager | - |
 //! | keep | process | hold this until the process has ended | a userfaultfd |
 //! | child | parent | `token`'s child will want this | the child's userfaultfd |
 //! | fetch | child | the descriptor of `token`, please | - |
@@ -36,6 +38,8 @@ pub enum Kind {
     Fetched = 8,
     Query = 9,
     Ledger = 10,
+    Broken = 11,
+    Unmanaged = 12,
 }
 
 /// A packet, without its descriptor.
@@ -59,8 +63,8 @@ impl Packet {
     }
 
     /// A packet with text, cut if too long.
-    pub fn say(text: &str) -> Self {
-        let mut packet = Packet::new(Kind::Say, 0, 0);
+    pub fn with_text(kind: Kind, text: &str) -> Self {
+        let mut packet = Packet::new(kind, 0, 0);
         let len = text.len().min(TEXT_MAX);
         packet.text[..len].copy_from_slice(&text.as_bytes()[..len]);
         packet.text_len = len as u32;
@@ -70,7 +74,7 @@ impl Packet {
     /// What it means; `None` for a packet of another version.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger]
+        [Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged]
             .into_iter()
             .find(|kind| *kind as u32 == self.kind)
     }
@@ -278,7 +282,7 @@ mod tests {
         assert!(server >= 0);
         assert_eq!(peer(server), Some(std::process::id()));
         send(client, &Packet::new(Kind::Hello, 5, 6), None).unwrap();
-        send(client, &Packet::say("hello there"), Some(2)).unwrap();
+        send(client, &Packet::with_text(Kind::Say, "hello there"), Some(2)).unwrap();
         let (packet, none) = receive(server).unwrap().unwrap();
         assert_eq!((packet.kind(), packet.number, packet.token, none), (Some(Kind::Hello), 5, 6, None));
         let (packet, some) = receive(server).unwrap().unwrap();

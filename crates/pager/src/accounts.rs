@@ -46,4 +46,8 @@ pub trait Accounts: Sync {
     fn fault(&self, ns: u64);
     /// Tells the user something. Must not allocate.
     fn say(&self, text: &str);
+    /// Tells the user why the process is about to be ended. Must not allocate.
+    fn broken(&self, text: &str) {
+        self.say(text);
+    }
 }

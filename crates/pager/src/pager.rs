@@ -289,7 +289,7 @@ impl Pager {
 
     /// Ends the process with a message that names what broke: the alternative is a wrong byte.
     pub(crate) fn fatal(&self, what: std::fmt::Arguments<'_>) -> ! {
-        self.accounts.say(FixedText::new(format_args!("the program is ended: {what}")).as_str());
+        self.accounts.broken(FixedText::new(format_args!("the program is ended: {what}")).as_str());
         end_process()
     }
 

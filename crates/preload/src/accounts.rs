@@ -6,6 +6,9 @@ use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
 use pager::{Accounts, Count};
 
+use crate::broken::{self, Point};
+use crate::warden;
+
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's number is valid in
 /// the file table of the pager's threads only.
 pub struct Ledgered {
@@ -74,6 +77,15 @@ impl Ledgered {
     }
 }
 
+/// Tells the supervisor something over a connection made for it, from any thread of the process.
+pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
+    let socket = wire::connect(warden::socket())?;
+    let sent = wire::send(socket, &Packet::with_text(kind, text), None);
+    // SAFETY: opened above, used by nobody else.
+    unsafe { libc::close(socket) };
+    sent
+}
+
 /// Ends the process without a word: there is nobody to say it to.
 pub fn kill_process() -> ! {
     // SAFETY: plain system calls.
@@ -91,7 +103,12 @@ impl Accounts for Ledgered {
         self.ledger.total_bytes()
     }
 
+    fn broken(&self, text: &str) {
+        broken::tell(text);
+    }
+
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
+        broken::here(Point::Publish);
         self.ledger.publish(self.index, resident, pool, staged, stored_pages);
     }
 
@@ -112,13 +129,18 @@ impl Accounts for Ledgered {
             Count::Forks => Counter::Forks,
         };
         self.slot().add(counter, by);
+        if count == Count::PagesOut {
+            broken::here(Point::Store);
+            broken::here(Point::Memory);
+        }
     }
 
     fn fault(&self, ns: u64) {
         self.slot().faults().record(ns);
+        broken::here(Point::Fault);
     }
 
     fn say(&self, text: &str) {
-        let _ = wire::send(self.socket, &Packet::say(text), None);
+        let _ = wire::send(self.socket, &Packet::with_text(Kind::Say, text), None);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::{futex, house, PAGE_SIZE};
 
+use crate::broken::{self, Point};
 use crate::warden;
 
 /// Mappings from this size on are announced.
@@ -34,9 +35,11 @@ pub enum Kind {
 
 /// Has `[start, start + len)` registered if memory is tight. Called by the program's threads.
 pub fn announce(start: usize, len: usize, kind: Kind) {
-    let own = house::range();
-    let Some(pager) = warden::pager() else { return };
-    if len < LARGE_BYTES || own.contains(&start) || !pager.is_near_budget(len) {
+    if len < LARGE_BYTES || house::range().contains(&start) {
+        return;
+    }
+    broken::here(Point::Mapping);
+    if !warden::pager().is_some_and(|pager| pager.is_near_budget(len)) {
         return;
     }
     if !futex::try_lock_bits(&ONE) {

@@ -11,6 +11,8 @@ use std::sync::atomic::AtomicU32;
 
 use sys::{futex, house, PAGE_SIZE};
 
+use crate::broken;
+
 const CLASS_MIN: usize = 16;
 const CLASSES: usize = 12; // 16 B to 32 KiB
 const CLASS_MAX: usize = CLASS_MIN << (CLASSES - 1);
@@ -90,10 +92,14 @@ impl State {
 // SAFETY: blocks of a class are at least as large and as aligned as the layout, handed out once, and never unmapped.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match class_of(layout) {
+        let at = match class_of(layout) {
             Some(class) => self.with(|state| state.small(class)),
             None => self.with(|state| state.big(layout)),
+        };
+        if at.is_null() {
+            broken::note_refused(layout.size());
         }
+        at
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

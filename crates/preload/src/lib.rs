@@ -7,11 +7,14 @@
 mod accounts;
 mod announce;
 mod arena;
+mod broken;
 mod calls;
 mod environment;
+mod errors;
 mod exec;
 mod fork;
 mod start;
+mod tls;
 mod warden;
 
 #[global_allocator]

@@ -4,10 +4,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ledger::wire::Kind;
+use pager::FixedText;
 use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{house, PAGE_SIZE};
 
-use crate::{environment, exec, fork, warden};
+use crate::{accounts, broken, environment, exec, fork, tls, warden};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
@@ -38,6 +40,9 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
         // SAFETY: getenv answers a terminated string.
         warden::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
     }
+    tls::prepare();
+    broken::install();
+    broken::choose_point();
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();
@@ -51,11 +56,14 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 
 /// Starts the warden thread on memory of the house.
 pub fn start_warden() {
-    let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return };
     warden::set_alive(true);
     // SAFETY: the memory is the thread's for ever; the warden keeps to the rules for such threads.
-    if unsafe { thread::spawn(memory, Files::Own, warden::run, 0) }.is_err() {
+    let started = house::take(THREAD_BYTES, PAGE_SIZE)
+        .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, warden::run, 0) });
+    if let Err(error) = started {
         warden::set_alive(false);
+        let text = FixedText::new(format_args!("no thread: {error}"));
+        let _ = accounts::tell(Kind::Unmanaged, text.as_str());
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
+use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files, THREAD_BYTES};
@@ -27,6 +28,11 @@ const TOUCH_BYTES_PER_NS: u64 = 8;
 /// Keeps the supervisor's address for this process and its forks.
 pub fn remember_socket(name: &CStr) {
     let _ = SOCKET.set(name.to_bytes().to_vec());
+}
+
+/// The supervisor's address.
+pub fn socket() -> &'static [u8] {
+    SOCKET.get().map_or(&[], Vec::as_slice)
 }
 
 /// What the environment says about emulated accelerators, if anything.
@@ -120,7 +126,7 @@ fn live() {
     thread::close_all_files();
     thread::name(c"uzswap");
     thread::hurry();
-    let accounts: &'static Ledgered = match Ledgered::join(SOCKET.get().map_or(&[], Vec::as_slice)) {
+    let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
         // of its tree is to be left.
@@ -128,15 +134,19 @@ fn live() {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
-    let Ok(statm) = ProcFile::open(c"/proc/self/statm") else { return };
-    wait_for_pressure(accounts, &statm);
-    match set_up(accounts) {
+    let statm =
+        ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}").into());
+    let managed = statm.and_then(|statm| {
+        wait_for_pressure(accounts, &statm);
+        set_up(accounts)
+    });
+    match managed {
         Ok(pager) => watch(pager, accounts),
         Err(error) => {
-            pager::Accounts::say(
-                accounts,
-                pager::FixedText::new(format_args!("this process is not managed: {error}")).as_str(),
-            );
+            // Threads that were started already have nothing to do: nothing was registered.
+            PAGER.store(std::ptr::null_mut(), Ordering::Release);
+            let text = pager::FixedText::new(format_args!("{error}"));
+            let _ = accounts::tell(Kind::Unmanaged, text.as_str());
         }
     }
 }
@@ -214,12 +224,17 @@ extern "C" fn handler(cpu: usize) {
     thread::hurry();
     thread::pin(cpu);
     let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
-    pager().expect("set before threads start").handle_faults(index);
+    // None when setting up failed after all.
+    if let Some(pager) = pager() {
+        pager.handle_faults(index);
+    }
 }
 
 extern "C" fn worker(_index: usize) {
     thread::name(c"uzswap-reclaim");
-    pager().expect("set before threads start").reclaim();
+    if let Some(pager) = pager() {
+        pager.reclaim();
+    }
 }
 
 fn watch(pager: &'static Pager, accounts: &'static Ledgered) {

@@ -46,6 +46,12 @@ enum Verb {
 }
 
 fn main() {
+    // No thread of this program breaks unnoticed.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        std::process::exit(EXIT_FAILED);
+    }));
     let arguments = Arguments::parse();
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),

@@ -13,7 +13,7 @@
 //!
 //! The price: thread-local storage is a copy of the creator's at the time, as far as it lies at fixed offsets from the
 //! thread pointer (errno, the locale of the C library). Rust's `thread_local!` goes through a table that is still the
-//! creator's, so it must not be used, save by a panic that ends the process.
+//! creator's, so it must not be used, unless its user knows better.
 
 use std::io;
 use std::ptr::NonNull;
@@ -23,6 +23,8 @@ pub const THREAD_BYTES: usize = 256 * 1024;
 const GUARD_BYTES: usize = 4096;
 /// Bytes on each side of the thread pointer. The C library's static TLS block takes a few KiB.
 const TLS_BYTES: usize = 32 * 1024;
+/// Of the creator's thread-local storage, as much as this is copied.
+pub const TLS_COPIED_BYTES: usize = TLS_BYTES / 2;
 
 /// Whose descriptors a thread sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +106,7 @@ fn copy_tls(from: usize, to: usize) {
         unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == STEP as isize }
     };
     // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header on the other side.
-    let (storage, header) = (TLS_BYTES / 2, 2 * STEP);
+    let (storage, header) = (TLS_COPIED_BYTES, 2 * STEP);
     let (below, above) = if cfg!(target_arch = "x86_64") { (storage, header) } else { (8 * header, storage) };
     let mut offset = 0;
     while offset < below && copy(offset, true) {

@@ -54,6 +54,8 @@ pub struct Report {
     forks: u64,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
+    /// What broke in uzswap itself, and ended a process.
+    failures: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,6 +121,7 @@ impl Report {
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),
             unmanaged: supervisor.unmanaged().to_vec(),
+            failures: supervisor.failures().to_vec(),
         }
     }
 

@@ -18,6 +18,9 @@ const SAMPLE_IDLE: Duration = Duration::from_millis(50);
 /// Between looks for processes that never said hello.
 const STRANGERS: Duration = Duration::from_millis(500);
 
+/// Most lines of each kind in the report.
+const NOTES_MAX: usize = 1000;
+
 struct Connection {
     socket: OwnedFd,
     /// The process at the other end, by this process's numbers: it may be in another process namespace.
@@ -44,7 +47,12 @@ pub struct Supervisor {
     connections: Vec<Connection>,
     children: Vec<Child>,
     unmanaged: Vec<String>,
+    /// What broke in uzswap itself.
+    failures: Vec<String>,
+    broken: Vec<u32>,
     known_strangers: Vec<i32>,
+    /// Processes without a connection at the last look, with their names.
+    suspects: Vec<(i32, String)>,
     pub(super) figures: Peaks,
 }
 
@@ -86,14 +94,17 @@ impl Supervisor {
             connections: Vec::new(),
             children: Vec::new(),
             unmanaged: Vec::new(),
+            failures: Vec::new(),
+            broken: Vec::new(),
             known_strangers: Vec::new(),
+            suspects: Vec::new(),
             figures: Peaks::default(),
         })
     }
 
     /// Notes a program that runs without uzswap.
     pub fn note_unmanaged(&mut self, what: &str) {
-        if !self.unmanaged.iter().any(|known| known == what) {
+        if self.unmanaged.len() < NOTES_MAX && !self.unmanaged.iter().any(|known| known == what) {
             self.unmanaged.push(what.to_owned());
         }
     }
@@ -103,7 +114,12 @@ impl Supervisor {
         &self.unmanaged
     }
 
-    /// Serves until the program has ended; answers its exit status.
+    /// What broke in uzswap itself, and ended a process.
+    pub fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// Serves until the program has ended; answers its exit status, or that of a failure when its own pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         loop {
@@ -112,7 +128,7 @@ impl Supervisor {
             if let Some(status) = self.take_signals() {
                 // What processes said at their end is still in their sockets.
                 self.drain();
-                return status;
+                return if self.broken.contains(&(self.child as u32)) { crate::EXIT_FAILED } else { status };
             }
             if Instant::now() >= strangers_at {
                 self.look_for_strangers();
@@ -139,7 +155,8 @@ impl Supervisor {
         }
     }
 
-    fn accept(&mut self) {
+    /// Takes a new connection; whether there was one.
+    fn accept(&mut self) -> bool {
         // SAFETY: accepts without an address.
         let raw = unsafe {
             libc::accept4(
@@ -155,6 +172,7 @@ impl Supervisor {
             let pid = wire::peer(raw);
             self.connections.push(Connection { socket, pid, slot: None, kept: Vec::new() });
         }
+        raw >= 0
     }
 
     /// Reads what one process sent; false when its connection has ended.
@@ -186,6 +204,21 @@ impl Supervisor {
                     let text = String::from_utf8_lossy(packet.text());
                     eprintln!("uzswap: process {}: {text}", process.unwrap_or(0));
                 }
+                Some(Kind::Broken) => {
+                    let text = String::from_utf8_lossy(packet.text());
+                    let failure = format!("process {}: {text}", process.unwrap_or(0));
+                    eprintln!("uzswap: {failure}");
+                    self.broken.extend(process);
+                    if self.failures.len() < NOTES_MAX {
+                        self.failures.push(failure);
+                    }
+                }
+                Some(Kind::Unmanaged) => {
+                    let pid = process.unwrap_or(0);
+                    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                    let text = String::from_utf8_lossy(packet.text());
+                    self.note_unmanaged(&format!("{}: {text}", name.trim_end()));
+                }
                 Some(Kind::Keep) => self.connections[index].kept.extend(descriptor),
                 Some(Kind::Child) => self.children.push(Child { token: packet.token, descriptor }),
                 Some(Kind::Fetch) => {
@@ -213,6 +246,10 @@ impl Supervisor {
     }
 
     fn drain(&mut self) {
+        // Also from connections that were made for a last word.
+        let mut waiting = libc::pollfd { fd: self.listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        while unsafe { libc::poll(&mut waiting, 1, 0) } > 0 && self.accept() {}
         for index in (0..self.connections.len()).rev() {
             if !self.answer(index) {
                 self.end(index);
@@ -281,6 +318,7 @@ impl Supervisor {
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.ledger.live().map(|(_, slot)| slot.pid() as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
+        let mut suspects = Vec::new();
         let mut open = vec![std::process::id() as i32];
         while let Some(parent) = open.pop() {
             let Ok(text) = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) else {
@@ -294,18 +332,22 @@ impl Supervisor {
                 if managed.contains(&pid) || self.known_strangers.contains(&pid) {
                     continue;
                 }
-                self.known_strangers.push(pid);
-                if self.known_strangers.len() > 1 << 16 {
-                    self.known_strangers.clear();
-                }
-                // Young processes have not come to say hello yet; zombies never will.
-                if let Some(name) = settled_name(pid) {
-                    self.note_unmanaged(&format!("{name}: it runs without uzswap's object"));
+                // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an old
+                // process, so only who is without a connection twice counts.
+                let Some(name) = settled_name(pid) else { continue };
+                let suspect = (pid, name);
+                if self.suspects.contains(&suspect) {
+                    self.note_unmanaged(&format!("{}: it runs without uzswap's object", suspect.1));
+                    if self.known_strangers.len() > 1 << 16 {
+                        self.known_strangers.clear();
+                    }
+                    self.known_strangers.push(pid);
                 } else {
-                    self.known_strangers.pop();
+                    suspects.push(suspect);
                 }
             }
         }
+        self.suspects = suspects;
     }
 
     /// When processes of the tree outlive the program (daemons), a forked copy of this process goes on serving them,

@@ -68,6 +68,7 @@ impl Drop for Scratch {
 }
 
 /// Runs `command` under uzswap; answers what it said and the report.
+#[allow(dead_code)]
 pub fn managed(
     ram: &str,
     scratch: &Scratch,

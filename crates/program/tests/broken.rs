@@ -1,0 +1,120 @@
+//! Pagers that break, as debug builds do on request: the process ends with a message that says where, and never waits
+//! for a page that nobody brings.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use support::{can_manage, compile, uzswap, Scratch};
+
+struct Guest {
+    program: String,
+    /// A library with thread-local storage.
+    library: String,
+    _scratch: Scratch,
+}
+
+fn guest() -> Option<&'static Guest> {
+    static GUEST: OnceLock<Option<Guest>> = OnceLock::new();
+    if !can_manage() {
+        return None;
+    }
+    if !cfg!(debug_assertions) {
+        println!("skipped: only builds with assertions break on request");
+        return None;
+    }
+    let guest = GUEST.get_or_init(|| {
+        let scratch = Scratch::new("broken-guest");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/broken.c");
+        let (target, library) = (scratch.path("broken"), scratch.path("library.so"));
+        if !compile(&source, &target) {
+            return None;
+        }
+        // More than the loader has to spare, so that it comes from the heap.
+        let text = "__thread char storage[100000]; char *touch(void) { storage[5] = 1; return storage; }\n";
+        let source = scratch.write("library.c", text);
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+        assert!(built.unwrap().success());
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        Some(Guest { program: text(&target), library: text(&library), _scratch: scratch })
+    });
+    guest.as_ref()
+}
+
+/// Runs a command that breaks at `point`; it ends long before it would be done.
+fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
+    let scratch = Scratch::new(&format!("broken-{point}-{}", command.concat().len()));
+    let report = scratch.path("report.json");
+    let mut run = Command::new("timeout");
+    run.arg("60").arg(uzswap().get_program()).args(["run", "-q", "--ram", "40M", "--report"]).arg(&report);
+    let output = run.arg("--").args(command).env("UZSWAP_BREAK", point).output().expect("timeout(1) starts");
+    assert_ne!(output.status.code(), Some(124), "{point}: it hung");
+    let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
+    (output, serde_json::from_str(&text).expect("the report is JSON"))
+}
+
+/// The one message says what broke and where.
+fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let failure = report["failures"][0].as_str().unwrap_or_else(|| panic!("a failure in {report}; {said}"));
+    assert!(said.contains(failure), "{said:?} has {failure:?}");
+    for word in words {
+        assert!(failure.contains(word), "{failure:?} says {word:?}");
+    }
+}
+
+#[test]
+fn a_panic_in_any_thread_ends_the_program_with_a_message() {
+    let Some(guest) = guest() else { return };
+    for (point, words) in [
+        ("publish", ["crates/preload/src/accounts.rs:", "a test wanted it: Publish"]),
+        ("fault", ["crates/preload/src/accounts.rs:", "a test wanted it: Fault"]),
+        ("store:200", ["crates/preload/src/accounts.rs:", "a test wanted it: Store"]),
+        ("memory", ["the limit of its memory", "70368744177664 bytes could not be had"]),
+    ] {
+        let (output, report) = breaks(point, &[&guest.program, "fill", "64"]);
+        assert_eq!(output.status.code(), Some(125), "{point}: {report}");
+        names(&output, &report, &["the program is ended", words[0], words[1]]);
+        assert_eq!(report["exit_status"], 125, "{report}");
+    }
+    let (output, report) = breaks("mapping", &[&guest.program, "map", "64"]);
+    assert_eq!(output.status.code(), Some(125), "{report}");
+    names(&output, &report, &["crates/preload/src/announce.rs:", "a test wanted it: Mapping"]);
+}
+
+#[test]
+fn the_end_of_a_child_is_its_parents_affair() {
+    let Some(guest) = guest() else { return };
+    let script = format!("{} fill 64; test $? = 134 && exit 3", guest.program);
+    let (output, report) = breaks("fault", &["sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    names(&output, &report, &["a test wanted it: Fault"]);
+}
+
+#[test]
+fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
+    // That one's thread-local storage is on a stack that is paged, and the table of it on a heap that is paged: a
+    // handler that looked there would wait for itself.
+    let Some(guest) = guest() else { return };
+    for point in ["fault", "fault:10000", "store:100"] {
+        let (output, report) = breaks(point, &[&guest.program, "child", "64", &guest.library]);
+        assert_eq!(output.status.code(), Some(0), "{point}: {report}");
+        names(&output, &report, &["a test wanted it"]);
+    }
+}
+
+#[test]
+fn without_a_supervisor_the_programs_stderr_has_the_message() {
+    let Some(guest) = guest() else { return };
+    let (output, report) = breaks("mapping", &[&guest.program, "map", "64", "alone"]);
+    if output.status.code() == Some(77) {
+        println!("skipped: no network namespace can be made");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(128 + 6), "{report}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("uzswap: the program is ended") && said.contains("announce.rs:"), "{said:?}");
+    assert_eq!(report["failures"], serde_json::json!([]), "{report}");
+}
