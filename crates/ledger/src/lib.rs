@@ -10,5 +10,5 @@ mod snapshot;
 pub mod wire;
 
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
-pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, MEMORY_NAME, SLOTS};
+pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, MEMORY_NAME, SLOTS, WITHOUT_MOVE, WITHOUT_SCAN};
 pub use snapshot::Snapshot;

@@ -12,7 +12,12 @@ use crate::Histogram;
 pub const SLOTS: usize = 1024;
 /// The memory file's name, by which onlookers find it among a supervisor's descriptors.
 pub const MEMORY_NAME: &CStr = c"uzswap-ledger";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x02");
+
+/// Do without `UFFDIO_MOVE`: see [`Ledger::without`].
+pub const WITHOUT_MOVE: u32 = 1;
+/// Do without `PAGEMAP_SCAN`.
+pub const WITHOUT_SCAN: u32 = 2;
 
 /// What is counted for each process. The names in reports are the kernel's where the meaning matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +85,8 @@ struct Header {
     verify: AtomicU32,
     supervisor: AtomicU32,
     slots_used: AtomicU32,
+    without: AtomicU32,
+    padding: AtomicU32,
     compressor: [AtomicU64; 8],
     /// Sum of the live slots' resident bytes.
     total: AtomicU64,
@@ -220,6 +227,16 @@ impl Ledger {
     /// The budget.
     pub fn budget_bytes(&self) -> u64 {
         self.header().budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Parts of the kernel that pagers are to do without, for tests: [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
+    pub fn without(&self) -> u32 {
+        self.header().without.load(Ordering::Relaxed)
+    }
+
+    /// Says what pagers are to do without. For the supervisor alone, before there are processes.
+    pub fn set_without(&self, parts: u32) {
+        self.header().without.store(parts, Ordering::Relaxed);
     }
 
     /// The supervisor's process.
@@ -390,6 +407,9 @@ mod tests {
         let other = Ledger::map(file.as_fd()).unwrap();
         assert_eq!(other.settings(), settings());
         let index = ledger.claim(77).unwrap();
+        assert_eq!(other.without(), 0);
+        ledger.set_without(WITHOUT_SCAN);
+        assert_eq!(other.without(), WITHOUT_SCAN);
         other.publish(index, 5000, 100, 200, 3);
         other.publish(index, 4000, 100, 200, 3);
         other.slot(index).add(Counter::ZswpOut, 9);

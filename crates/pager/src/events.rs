@@ -53,15 +53,21 @@ impl Events {
 
     /// Room for further events.
     pub fn room(&self) -> usize {
-        EVENTS_MAX - self.queue.lock().expect("no panic while held").len()
+        EVENTS_MAX.saturating_sub(self.queue.lock().expect("no panic while held").len())
     }
 
-    /// Notes an event that was just read. Only under [`Events::reading`].
+    /// Notes an event that was just read. Only under [`Events::reading`]. Readers ask for [`Events::room`] first, but
+    /// for the usher, which must go on until it has read what it reads for: then there may be one event more for each
+    /// thread of the program, which waits until its own is read.
     pub fn push(&self, event: Message) {
-        let mut queue = self.queue.lock().expect("no panic while held");
-        assert!(queue.len() < EVENTS_MAX);
-        queue.push_back(event);
+        self.queue.lock().expect("no panic while held").push_back(event);
         self.read.fetch_add(1, Ordering::Release);
+    }
+
+    /// The right to read messages, and the certainty that none was read since `epoch`; `None` when one was.
+    pub fn reading_since(&self, epoch: Epoch) -> Option<RwLockWriteGuard<'_, ()>> {
+        let guard = self.reading();
+        (self.read.load(Ordering::Acquire) == epoch.0).then_some(guard)
     }
 
     /// The current epoch, if every event read so far has been applied. Ask under a block's lock.

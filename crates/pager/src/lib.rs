@@ -8,10 +8,12 @@ mod mappings;
 mod pager;
 mod reclaim;
 mod refs;
+mod remap;
 mod service;
 mod staging;
 mod streams;
 mod table;
+mod usher;
 mod watch;
 
 pub use accounts::{Accounts, Count};

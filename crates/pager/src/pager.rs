@@ -16,9 +16,11 @@ use crate::halt::Halt;
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
 use crate::reclaim::Hand;
+use crate::remap::{self, Way};
 use crate::staging::Staging;
 use crate::streams::Streams;
 use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
+use crate::usher::Usher;
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
@@ -38,6 +40,10 @@ pub struct Config {
     pub handlers: usize,
     /// Ranges never to be touched: the house, the pager's own code and data.
     pub own: Vec<Range<usize>>,
+    /// Do without `UFFDIO_MOVE` although the kernel has it, for tests.
+    pub without_move: bool,
+    /// Do without `PAGEMAP_SCAN` although the kernel has it, for tests.
+    pub without_scan: bool,
 }
 
 /// A pager could not be made.
@@ -65,8 +71,14 @@ pub struct Pager {
     pub(crate) staging: Staging,
     pub(crate) store: Zswap,
     pub(crate) uffd: Userfaultfd,
-    /// Has no event features: discarding a staging page must not wait for this very pager.
+    /// How pages leave and come back.
+    pub(crate) way: Way,
+    /// Has no event features: discarding a staging page must not wait for this very pager. The same as `uffd`, and not
+    /// used, where pages are not moved.
     pub(crate) staging_uffd: Userfaultfd,
+    pub(crate) usher: Usher,
+    /// Whether the kernel leaves the target of an mremap() alone that it refuses.
+    pub(crate) keeps_target: bool,
     pub(crate) pagemap: Pagemap,
     pub(crate) statm: ProcFile,
     pub(crate) maps: ProcFile,
@@ -106,24 +118,36 @@ impl Pager {
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
-        if features & feature::MOVE == 0 {
-            return Err(OpenError::Features { missing: feature::MOVE }.into());
-        }
-        let staging_uffd = Userfaultfd::open(feature::MOVE)?;
-        let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-        let range = staging.range();
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first
-        // touches of staging pages to the kernel. No page is ever protected.
-        staging_uffd
-            .register(range.start, range.len(), WRITE_PROTECT)
-            .map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+        let way = if features & feature::MOVE != 0 && !config.without_move { Way::Move } else { Way::Remap };
+        let (staging, staging_uffd, keeps_target) = match way {
+            Way::Move => {
+                let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
+                let (staging_uffd, range) = (Userfaultfd::open(feature::MOVE)?, staging.range());
+                // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves
+                // first touches of staging pages to the kernel. No page is ever protected.
+                staging_uffd
+                    .register(range.start, range.len(), WRITE_PROTECT)
+                    .map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+                (staging, staging_uffd, true)
+            }
+            Way::Remap => {
+                let slots = config.staging_pages.min(remap::SLOTS_MAX);
+                let staging =
+                    Staging::with_slots(config.staging_pages, slots).map_err(system("staging memory"))?;
+                (staging, uffd, sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?)
+            }
+        };
+        let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
         Ok(Pager {
             table: AddressTable::new().map_err(system("page table memory"))?,
             staging,
             store,
             uffd,
             staging_uffd,
-            pagemap: Pagemap::open().map_err(system("/proc/self/pagemap"))?,
+            way,
+            usher: Usher::default(),
+            keeps_target,
+            pagemap: if config.without_scan { pagemap.without_scan() } else { pagemap },
             statm: ProcFile::open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,
             maps: ProcFile::open(c"/proc/self/maps").map_err(system("/proc/self/maps"))?,
             rollup: ProcFile::open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,

@@ -9,6 +9,7 @@ use zswap::StoreError;
 
 use crate::accounts::Count;
 use crate::pager::{drop_slot_if_unused, now_ms, Pager, GROUP};
+use crate::remap::Way;
 use crate::table::{
     runs, span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT, RECENT, STUBBORN,
 };
@@ -274,7 +275,7 @@ impl Pager {
         self.is_quarantined(block, base) || block.has(COMPRESSING)
     }
 
-    fn is_quarantined(&self, block: &Block, base: usize) -> bool {
+    pub(crate) fn is_quarantined(&self, block: &Block, base: usize) -> bool {
         let now = now_ms();
         block.is_quarantined(now) || self.table.is_leaf_quarantined(base, now)
     }
@@ -390,6 +391,9 @@ impl Pager {
 
     /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
     fn evict(&self, slot: u32, base: usize, mask: u32, role: Role) -> bool {
+        if self.way == Way::Remap {
+            return self.evict_by_remap(slot, base, mask);
+        }
         let Ok(block) = self.table.block(base) else { return false };
         let mut unshared = false;
         loop {
@@ -471,7 +475,7 @@ impl Pager {
                 block.set_slot(NO_SLOT);
             }
             block.unlock();
-            self.staging.give(slot);
+            self.release_slot(slot);
             return Step::Progress;
         }
         block.set(COMPRESSING);
@@ -497,7 +501,7 @@ impl Pager {
         block.clear(COMPRESSING);
         block.unlock();
         if back {
-            self.staging.give(slot);
+            self.release_slot(slot);
         } else {
             self.staging.queue(slot, base);
         }
@@ -550,10 +554,16 @@ impl Pager {
         let Some(_moving) = self.events.moving(epoch) else { return false };
         for (first, count) in runs(mask) {
             let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
-            // SAFETY: the staged bytes are the page's content; a present destination refuses.
-            let progress = unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, true) };
+            let progress = match self.way {
+                // SAFETY: the staged bytes are the page's content; a present destination refuses.
+                Way::Move => unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, true) },
+                Way::Remap => self.copy_in(target, source, count),
+            };
             let done = span(first, progress.done / PAGE_SIZE);
-            self.staging.left(slot, done);
+            match self.way {
+                Way::Move => self.staging.left(slot, done),
+                Way::Remap => self.staging.discard_pages(slot, done),
+            }
             block.change(done, PageState::Staged, PageState::Kernel);
             if progress.stop.is_some() {
                 return false;

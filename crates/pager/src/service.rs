@@ -11,6 +11,7 @@ use crate::events::Epoch;
 use crate::listeners::Luck;
 use crate::pager::{drop_slot_if_unused, Pager, GROUP};
 use crate::refs::PageRefs;
+use crate::remap::Way;
 use crate::staging::Purse;
 use crate::streams::Stream;
 use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, RECENT};
@@ -217,6 +218,17 @@ impl Pager {
                 None => Attempt::Done(1),
             };
         }
+        if self.way == Way::Remap {
+            return match self.place_copies(at, self.zeroes(), count) {
+                Placed::Copied(copied) => {
+                    self.accounts.add(Count::ZeroFilled, copied as u64);
+                    Attempt::Done(copied)
+                }
+                Placed::Again => Attempt::Again,
+                Placed::NoMemory => Attempt::NoPages,
+                Placed::Moved(_) | Placed::Lost => Attempt::Done(1),
+            };
+        }
         let mut done = 0;
         while done < count {
             let Some(pages) = handler.purse.pages(&self.staging, count - done) else {
@@ -265,8 +277,13 @@ impl Pager {
                 self.staging.left(slot, span(first, moved));
                 moved
             }
-            // The bytes are in place; the slot's page is left over as a ready page.
-            Placed::Copied => 1,
+            // The bytes are in place; the slot's page is left over as a ready page, or was copied for want of a move.
+            Placed::Copied(copied) => {
+                if self.way == Way::Remap {
+                    self.staging.discard_pages(slot, span(first, copied));
+                }
+                copied
+            }
             Placed::Lost => 1,
             Placed::Again => return Attempt::Again,
             Placed::NoMemory => return Attempt::NoPages,
@@ -282,7 +299,7 @@ impl Pager {
         let (first, count) = (mask.trailing_zeros() as usize, mask.count_ones() as usize);
         let mut done = 0;
         while done < count {
-            let Some(pages) = handler.purse.pages(&self.staging, count - done) else {
+            let Some(pages) = self.filling(&mut handler.purse, count - done) else {
                 return if done > 0 { Attempt::Done(done) } else { Attempt::NoPages };
             };
             let at = base + (first + done) * PAGE_SIZE;
@@ -297,7 +314,8 @@ impl Pager {
                     handler.purse.spend(&self.staging, pages, moved);
                     moved
                 }
-                Placed::Copied | Placed::Lost => 1,
+                Placed::Copied(copied) => copied,
+                Placed::Lost => 1,
                 _ if done > 0 => return Attempt::Done(done),
                 Placed::Again => return Attempt::Again,
                 Placed::NoMemory => return Attempt::NoPages,
@@ -327,13 +345,16 @@ impl Pager {
     pub(crate) fn place_single(&self, at: usize, source: usize) -> Option<bool> {
         match self.place(at, source, 1) {
             Placed::Moved(_) => Some(true),
-            Placed::Copied | Placed::Lost => Some(false),
+            Placed::Copied(_) | Placed::Lost => Some(false),
             Placed::Again | Placed::NoMemory => None,
         }
     }
 
     /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
     fn place(&self, at: usize, source: usize, count: usize) -> Placed {
+        if self.way == Way::Remap {
+            return self.place_copies(at, source, count);
+        }
         // SAFETY: the source holds exactly the bytes that belong at `at`; present pages refuse.
         let progress = unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) };
         if progress.done > 0 || progress.stop.is_none() {
@@ -375,15 +396,17 @@ impl Pager {
                 return Placed::Moved(1);
             }
         }
-        // SAFETY: as in `place`; copying works whatever the protection.
-        let progress = unsafe { self.uffd.copy(at, source, PAGE_SIZE) };
+        // Copying works whatever the protection.
+        self.place_copies(at, source, 1)
+    }
+
+    fn place_copies(&self, at: usize, source: usize, count: usize) -> Placed {
+        let progress = self.copy_in(at, source, count);
         match progress.stop {
-            None => {
-                self.note_arrival(at, 1);
-                Placed::Copied
-            }
-            Some(Stop::Again) => Placed::Again,
+            _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
+            None | Some(Stop::Again) => Placed::Again,
             Some(Stop::NoMemory) => Placed::NoMemory,
+            Some(Stop::Gone) => crate::pager::end_process(),
             Some(_) => {
                 self.uffd.wake(at, PAGE_SIZE);
                 Placed::Lost
@@ -395,7 +418,7 @@ impl Pager {
 /// How [`Pager::place`] ended.
 enum Placed {
     Moved(usize),
-    Copied,
+    Copied(usize),
     Lost,
     Again,
     NoMemory,

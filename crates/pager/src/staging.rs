@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::{house, memory, PAGE_SIZE};
@@ -26,6 +26,8 @@ struct Slot {
     owner: AtomicUsize,
     /// Pages that physically exist in the slot.
     present: AtomicU32,
+    /// Never to be used again.
+    retired: AtomicBool,
 }
 
 #[derive(Default)]
@@ -62,11 +64,22 @@ impl Staging {
     /// # Errors
     /// When the house is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
-        let count = pages_max;
+        Self::with_slots(pages_max, pages_max)
+    }
+
+    /// The same with `count` slots: when they run out, blocks with few pages staged cost the limit more than they hold.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn with_slots(pages_max: usize, count: usize) -> io::Result<Self> {
         let base = house::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let hole = base + count * BLOCK_BYTES;
-        let slots =
-            (0..count).map(|_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) }).collect();
+        let slot = |_| Slot {
+            owner: AtomicUsize::new(0),
+            present: AtomicU32::new(0),
+            retired: AtomicBool::new(false),
+        };
+        let slots = (0..count).map(slot).collect();
         // Full capacity now: nothing here allocates later.
         let mut lists = Lists {
             empty: Vec::with_capacity(count),
@@ -160,6 +173,9 @@ impl Staging {
 
     /// Gives back a slot that holds nothing of value.
     pub fn give(&self, slot: u32) {
+        if self.slots[slot as usize].retired.load(Ordering::Relaxed) {
+            return;
+        }
         let mut lists = self.lists.lock().expect("no panic while held");
         match self.present(slot).count_ones() {
             0 => lists.empty.push(slot),
@@ -172,6 +188,12 @@ impl Staging {
                 self.ready.fetch_add(count as usize, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Has the address range of a slot without pages never be used again: something else is mapped there.
+    pub fn retire(&self, slot: u32) {
+        assert_eq!(self.present(slot), 0, "pages in a slot that is lost");
+        self.slots[slot as usize].retired.store(true, Ordering::Relaxed);
     }
 
     /// Queues `slot` for compression on behalf of the block at `owner`.
@@ -206,13 +228,16 @@ impl Staging {
     /// Gives the physical pages of a taken slot back to the system; answers how many.
     pub fn discard(&self, slot: u32) -> usize {
         let present = self.present(slot);
-        for (first, count) in runs(present) {
-            let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the house");
-            // SAFETY: the slot was taken, so its pages hold nothing that anyone needs.
-            unsafe { memory::discard(at, count * PAGE_SIZE) };
-        }
-        self.left(slot, present);
+        self.discard_pages(slot, present);
         present.count_ones() as usize
+    }
+
+    /// Gives some of the pages that are present in a slot back to the system. The caller says that nobody needs them.
+    pub fn discard_pages(&self, slot: u32, mask: u32) {
+        for (first, count) in runs(mask) {
+            self.discard_stray(slot, first, count);
+        }
+        self.left(slot, mask);
     }
 }
 

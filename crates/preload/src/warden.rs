@@ -175,6 +175,7 @@ fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
 fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
     let settings = accounts.ledger().settings();
+    let without = accounts.ledger().without();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
@@ -183,6 +184,8 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         staging_pages: staging_bytes / PAGE_SIZE,
         handlers: cpu_count,
         own: start::own_ranges(),
+        without_move: without & ledger::WITHOUT_MOVE != 0,
+        without_scan: without & ledger::WITHOUT_SCAN != 0,
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
@@ -201,6 +204,9 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     accounts.keep(pager.descriptor());
     accounts.slot().set_managed();
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    if pager.needs_usher() {
+        spawn(usher, 0)?;
+    }
     for cpu in &cpus[..cpu_count] {
         spawn(handler, *cpu)?;
     }
@@ -228,6 +234,12 @@ extern "C" fn handler(cpu: usize) {
     if let Some(pager) = pager() {
         pager.handle_faults(index);
     }
+}
+
+extern "C" fn usher(_index: usize) {
+    thread::name(c"uzswap-usher");
+    thread::hurry();
+    pager().expect("set before threads start").usher();
 }
 
 extern "C" fn worker(_index: usize) {

@@ -8,6 +8,7 @@ mod pages;
 mod run;
 mod size;
 mod top;
+mod ways;
 
 use clap::{Parser, Subcommand};
 

@@ -11,6 +11,7 @@ pub mod maps;
 pub mod memory;
 pub mod pagemap;
 pub mod procfs;
+pub mod remap;
 pub mod thread;
 pub mod userfaultfd;
 

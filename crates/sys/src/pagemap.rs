@@ -65,6 +65,11 @@ impl Pagemap {
         Ok(map)
     }
 
+    /// The same map, read as before Linux 6.7.
+    pub fn without_scan(self) -> Self {
+        Pagemap { has_scan: false, ..self }
+    }
+
     /// Whether the kernel has `PAGEMAP_SCAN`.
     pub fn has_scan(&self) -> bool {
         self.has_scan

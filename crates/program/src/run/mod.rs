@@ -18,6 +18,7 @@ use ledger::{Ledger, Settings};
 
 use crate::embedded;
 use crate::size::{self, Size};
+use crate::ways;
 
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
@@ -82,7 +83,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         bail!("{error}");
     }
     let unmanaged = program_file::why_unmanaged(&file);
+    let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
+    ledger.set_without(without);
     let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::supervisor::Supervisor;
 use crate::size::Size;
+use crate::ways::{Eviction, Finding, Ways};
 
 /// The report. Names are the kernel's where the meaning matches; bytes, pages and microseconds as the names say.
 #[derive(Debug, Serialize)]
@@ -23,6 +24,9 @@ pub struct Report {
     /// Whether it worked on emulated devices: then no figure says anything of real ones.
     emulated: bool,
     folio_bytes: u32,
+    /// How pages left memory, "move" or "remap", and how they were found, "scan" or "pagemap".
+    eviction: Eviction,
+    page_finding: Finding,
     verified: bool,
     zswpout: u64,
     zswpin: u64,
@@ -76,6 +80,7 @@ impl Report {
         emulated: bool,
     ) -> Self {
         let settings = ledger.settings();
+        let ways = Ways::of_this_kernel(ledger.without());
         let peaks = &supervisor.figures;
         let sum = |counter| ledger.sum(counter);
         let counts = ledger.fault_counts();
@@ -91,6 +96,8 @@ impl Report {
             compressor: settings.compressor,
             emulated,
             folio_bytes: settings.folio_bytes,
+            eviction: ways.eviction,
+            page_finding: ways.finding,
             verified: settings.verify,
             zswpout: sum(Counter::ZswpOut),
             zswpin: sum(Counter::ZswpIn),

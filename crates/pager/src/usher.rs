@@ -1,0 +1,97 @@
+//! The usher: reads messages on behalf of a thread that waits in the kernel for its own event to be read.
+//!
+//! [`crate::remap`] takes pages away by mremap(), which answers once its event has been read. Nobody else can be relied
+//! on for that: every handler may be waiting for the very block that is being evicted, or be evicting itself. So one
+//! thread does nothing but this, holds no lock while it reads, and waits for nobody.
+//!
+//! ```text
+//!  evicting thread   begin ----- mremap() ........ waits ........ answers --- end
+//!  usher             sleeps      reads: others' events are queued, faults put aside; its own: done, sleeps
+//! ```
+//!
+//! Only one thread evicts at a time: it holds the right to read messages ([`crate::events::Events::reading`]) from begin
+//! to end, and the usher reads in its name. Faults that the usher reads are sent again: their threads are woken once the
+//! event has been read, and run into the same fault.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use sys::userfaultfd::{Message, Userfaultfd, MESSAGES_MAX};
+use sys::{futex, PAGE_SIZE};
+
+use crate::events::Events;
+
+/// Nothing to read for anybody.
+const IDLE: u32 = 0;
+/// Reading until the event has come.
+const READING: u32 = 1;
+/// The call has answered without an event: stop reading.
+const OVER: u32 = 2;
+/// Faults put aside; further ones are sent again at once.
+const ASIDE_MAX: usize = 64;
+/// How long the usher waits for messages before it looks whether the call has answered.
+const LOOK_MS: i32 = 1;
+
+/// What the two threads share.
+#[derive(Debug, Default)]
+pub(crate) struct Usher {
+    state: AtomicU32,
+    /// Where the pages go: tells the event from the program's own.
+    target: AtomicUsize,
+    seen: AtomicBool,
+}
+
+impl Usher {
+    /// Has messages read from now on, until the event of an mremap() to `target` has been.
+    pub(crate) fn begin(&self, target: usize) {
+        self.target.store(target, Ordering::Relaxed);
+        self.seen.store(false, Ordering::Relaxed);
+        let before = self.state.swap(READING, Ordering::AcqRel);
+        assert_eq!(before, IDLE, "one mremap() at a time");
+        futex::wake(&self.state, 1);
+    }
+
+    /// The call has answered. Whether its event was read; nobody reads any more.
+    pub(crate) fn end(&self) -> bool {
+        let _ = self.state.compare_exchange(READING, OVER, Ordering::AcqRel, Ordering::Acquire);
+        while self.state.load(Ordering::Acquire) != IDLE {
+            futex::wait(&self.state, OVER, Some(1_000_000));
+        }
+        self.seen.load(Ordering::Relaxed)
+    }
+
+    /// Works for others until `stopping`.
+    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &Events, stopping: &AtomicBool) {
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while !stopping.load(Ordering::Acquire) {
+            if self.state.load(Ordering::Acquire) == IDLE {
+                futex::wait(&self.state, IDLE, Some(1_000_000_000));
+                continue;
+            }
+            let mut aside = [0; ASIDE_MAX];
+            let mut count = 0;
+            while self.state.load(Ordering::Acquire) == READING {
+                if !uffd.wait(LOOK_MS) || uffd.read(&mut messages, 1) == 0 {
+                    continue;
+                }
+                match messages[0] {
+                    Message::Remap { to, .. } if to == self.target.load(Ordering::Relaxed) => {
+                        self.seen.store(true, Ordering::Relaxed);
+                        break;
+                    }
+                    Message::Fault { address, .. } if count < ASIDE_MAX => {
+                        aside[count] = address;
+                        count += 1;
+                    }
+                    Message::Fault { address, .. } => uffd.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
+                    event => events.push(event),
+                }
+            }
+            if self.state.swap(IDLE, Ordering::AcqRel) == OVER {
+                futex::wake(&self.state, 1);
+            }
+            for address in &aside[..count] {
+                uffd.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+            }
+        }
+    }
+}
