@@ -20,7 +20,7 @@ use crate::remap::{self, Way};
 use crate::staging::Staging;
 use crate::streams::Streams;
 use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
-use crate::usher::Usher;
+use crate::usher::Ushers;
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
@@ -73,10 +73,10 @@ pub struct Pager {
     pub(crate) uffd: Userfaultfd,
     /// How pages leave and come back.
     pub(crate) way: Way,
-    /// Has no event features: discarding a staging page must not wait for this very pager. The same as `uffd`, and not
-    /// used, where pages are not moved.
+    /// Has no event features: discarding a staging page must not wait for this very pager. Where pages are not moved,
+    /// staging is not registered with it.
     pub(crate) staging_uffd: Userfaultfd,
-    pub(crate) usher: Usher,
+    pub(crate) ushers: Ushers,
     /// Whether the kernel leaves the target of an mremap() alone that it refuses.
     pub(crate) keeps_target: bool,
     pub(crate) pagemap: Pagemap,
@@ -134,7 +134,11 @@ impl Pager {
                 let slots = config.staging_pages.min(remap::SLOTS_MAX);
                 let staging =
                     Staging::with_slots(config.staging_pages, slots).map_err(system("staging memory"))?;
-                (staging, uffd, sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?)
+                (
+                    staging,
+                    Userfaultfd::open(0)?,
+                    sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?,
+                )
             }
         };
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
@@ -145,7 +149,7 @@ impl Pager {
             uffd,
             staging_uffd,
             way,
-            usher: Usher::default(),
+            ushers: Ushers::new(),
             keeps_target,
             pagemap: if config.without_scan { pagemap.without_scan() } else { pagemap },
             statm: ProcFile::open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,

@@ -88,7 +88,7 @@ impl Pager {
             }
             let low = self.low_water();
             let reserve = self.ready_reserve();
-            let ready = self.staging.ready_pages();
+            let ready = self.stock();
             if total > low && ready > reserve {
                 if let Some(slot) = self.staging.take_ready(1) {
                     self.staging.discard(slot);
@@ -133,12 +133,12 @@ impl Pager {
             0 | 1 => (self.config.handlers, RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
         };
-        if self.staging.ready_pages() >= floor && total <= budget {
+        if self.stock() >= floor && total <= budget {
             return;
         }
         // Twice: once out of the program, once into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
-            if self.staging.ready_pages() >= enough && total <= budget || !self.reclaim_step() {
+            if self.stock() >= enough && total <= budget || !self.reclaim_step() {
                 break;
             }
         }
@@ -170,7 +170,7 @@ impl Pager {
     }
 
     fn help(&self) -> bool {
-        if self.accounts.total() > self.low_water() && self.staging.ready_pages() > self.ready_reserve() {
+        if self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve() {
             if let Some(slot) = self.staging.take_ready(1) {
                 self.staging.discard(slot);
                 self.staging.give(slot);

@@ -55,7 +55,7 @@
 //! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots: [`SLOTS_MAX`].
 
 use sys::remap::{self, Refusal};
-use sys::userfaultfd::{Progress, Stop};
+use sys::userfaultfd::{Progress, Stop, MISSING};
 use sys::PAGE_SIZE;
 
 use crate::pager::{drop_slot_if_unused, Pager};
@@ -90,9 +90,10 @@ impl Pager {
         self.way == Way::Remap
     }
 
-    /// Reads messages for evictions until the pager stops. One thread must, where [`Pager::needs_usher`] says so.
-    pub fn usher(&self) {
-        self.usher.serve(&self.uffd, &self.events, &self.stopping);
+    /// Reads messages for evictions until the pager stops. Where [`Pager::needs_usher`] says so a thread must, best one
+    /// on every processor, pinned to it.
+    pub fn usher(&self, cpu: usize) {
+        self.ushers.of(cpu).serve(&self.uffd, &self.events, &self.stopping);
     }
 
     /// Takes the pages of `mask` out of a block into `slot`; false when none could be (the slot is still ours).
@@ -108,7 +109,7 @@ impl Pager {
         };
         let kernel = block.mask(PageState::Kernel);
         let wanted = mask & kernel;
-        if wanted == 0 || block.slot() != NO_SLOT || block.has(COMPRESSING) {
+        if wanted == 0 || !self.ushers.any() || block.slot() != NO_SLOT || block.has(COMPRESSING) {
             block.unlock();
             return false;
         }
@@ -121,6 +122,11 @@ impl Pager {
             block.unlock();
             return false;
         }
+        // Nothing is registered meanwhile: a mapping that replaces this one is known by having no event.
+        let Ok(mappings) = self.mappings.try_lock() else {
+            block.unlock();
+            return false;
+        };
         block.set_slot(slot);
         let mut moved = 0;
         // From the first wanted page to the last, holes included, as far as the kernel alone knows what is there.
@@ -138,6 +144,7 @@ impl Pager {
             self.staging.set_owner(slot, base);
         }
         drop_slot_if_unused(block);
+        drop(mappings);
         drop(reading);
         block.unlock();
         if moved != 0 {
@@ -180,11 +187,12 @@ impl Pager {
     }
 
     fn take(&self, slot: u32, at: usize, target: usize, len: usize) -> Taken {
-        self.usher.begin(target);
+        let usher = self.ushers.near();
+        usher.begin(target);
         // SAFETY: the slot is empty and ours. The pages are not lost: their state says where they are before anybody
         // can look, by the block's lock.
         let answer = unsafe { remap::move_out(at, target, len) };
-        let is_ours = self.usher.end();
+        let is_ours = usher.end();
         match answer {
             Ok(()) if is_ours => {
                 if let Err(stop) = self.uffd.unregister(target, len) {
@@ -195,7 +203,12 @@ impl Pager {
                 Taken::Ours
             }
             Ok(()) => {
+                let came = self.pagemap.mapped(target, len / PAGE_SIZE);
+                self.say(format_args!("FOREIGN {at:x} {came:x}"));
                 self.give_back(at, target, len);
+                // SAFETY: the slot is ours and nobody needs what is in it.
+                unsafe { remap::make_plain(target, len) };
+                self.staging.discard_stray(slot, 0, BLOCK_PAGES);
                 Taken::Foreign
             }
             Err(refusal) => {
@@ -211,23 +224,30 @@ impl Pager {
         }
     }
 
-    /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move.
+    /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move. Only
+    /// missing pages are filled, so nothing is lost that was written there since.
     fn give_back(&self, at: usize, target: usize, len: usize) {
-        if self.pagemap.mapped(at, len / PAGE_SIZE) != 0 {
-            self.fatal(format_args!(
-                "{at:#x} was mapped anew and touched while its pages were being evicted"
-            ));
+        let came = self.pagemap.mapped(target, len / PAGE_SIZE) as u32;
+        if came == 0 {
+            return;
         }
-        // Should the mapping be registered by now, what is unmapped of it raises an event.
-        self.usher.begin(at);
-        // SAFETY: the bytes return to where they were a moment ago.
-        let answer = unsafe { remap::move_out(target, at, len) };
-        self.usher.end();
-        if let Err(refusal) = answer {
-            self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back: {refusal:?}"));
+        // A mapping that is gone again needs nothing.
+        match self.staging_uffd.register(at, len, MISSING) {
+            Ok(()) => {}
+            Err(Stop::Busy) => self.fatal(format_args!("{at:#x} was mapped anew and guarded by the program")),
+            Err(_) => return,
         }
-        // SAFETY: the slot is ours.
-        unsafe { remap::make_plain(target, len) };
+        for (first, count) in runs(came) {
+            let (at, source) = (at + first * PAGE_SIZE, target + first * PAGE_SIZE);
+            // SAFETY: the bytes return to where they were a moment ago; present pages refuse.
+            let progress = unsafe { self.staging_uffd.copy(at, source, count * PAGE_SIZE) };
+            if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
+                self.fatal(format_args!(
+                    "{at:#x} was mapped anew and touched while its pages were being evicted: {progress:?}"
+                ));
+            }
+        }
+        let _ = self.staging_uffd.unregister(at, len);
     }
 
     /// Whether the mapping around a page that was seen present is registered and no event is unread. Asked with a
@@ -236,12 +256,26 @@ impl Pager {
         matches!(self.uffd.zero(at, PAGE_SIZE), Progress { stop: None | Some(Stop::Exists), .. })
     }
 
-    /// Copies pages into the program.
+    /// Copies pages into the program, as many as one mapping takes.
     pub(crate) fn copy_in(&self, at: usize, source: usize, count: usize) -> Progress {
         // SAFETY: the source holds exactly the bytes that belong at `at`; present pages refuse.
-        let progress = unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) };
+        let mut progress = unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) };
+        if progress.stop == Some(Stop::Hole) && progress.done == 0 && count > 1 {
+            // The run may only have crossed a border between mappings: not a page is copied then.
+            // SAFETY: as above.
+            progress = unsafe { self.uffd.copy(at, source, PAGE_SIZE) };
+        }
         self.note_arrival(at, progress.done / PAGE_SIZE);
         progress
+    }
+
+    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
+    /// makes frames for copies, room under the low water mark.
+    pub(crate) fn stock(&self) -> usize {
+        match self.way {
+            Way::Move => self.staging.ready_pages(),
+            Way::Remap => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
+        }
     }
 
     /// Gives a slot back whose pages are stored or were brought in.

@@ -9,6 +9,9 @@
 //!  usher             sleeps      reads: others' events are queued, faults put aside; its own: done, sleeps
 //! ```
 //!
+//! There is an usher on every CPU, and the one beside the evicting thread works for it: it runs at once when that one
+//! sleeps, and waking another CPU is the most expensive step of all.
+//!
 //! Only one thread evicts at a time: it holds the right to read messages ([`crate::events::Events::reading`]) from begin
 //! to end, and the usher reads in its name. Faults that the usher reads are sent again: their threads are woken once the
 //! event has been read, and run into the same fault.
@@ -19,6 +22,7 @@ use sys::userfaultfd::{Message, Userfaultfd, MESSAGES_MAX};
 use sys::{futex, PAGE_SIZE};
 
 use crate::events::Events;
+use crate::pager::HANDLERS_MAX;
 
 /// Nothing to read for anybody.
 const IDLE: u32 = 0;
@@ -31,9 +35,43 @@ const ASIDE_MAX: usize = 64;
 /// How long the usher waits for messages before it looks whether the call has answered.
 const LOOK_MS: i32 = 1;
 
+/// All ushers.
+#[derive(Debug)]
+pub(crate) struct Ushers {
+    each: [Usher; HANDLERS_MAX],
+}
+
+impl Ushers {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Ushers { each: std::array::from_fn(|_| Usher::default()) }
+    }
+
+    /// The one of processor `cpu`.
+    pub(crate) fn of(&self, cpu: usize) -> &Usher {
+        &self.each[cpu % HANDLERS_MAX]
+    }
+
+    /// The one beside the calling thread, or any that works.
+    pub(crate) fn near(&self) -> &Usher {
+        let near = self.of(sys::cpu::current());
+        if near.works.load(Ordering::Acquire) {
+            return near;
+        }
+        self.each.iter().find(|usher| usher.works.load(Ordering::Acquire)).expect("an usher was started")
+    }
+
+    /// Whether evictions can begin.
+    pub(crate) fn any(&self) -> bool {
+        self.each.iter().any(|usher| usher.works.load(Ordering::Acquire))
+    }
+}
+
 /// What the two threads share.
 #[derive(Debug, Default)]
 pub(crate) struct Usher {
+    /// A thread serves.
+    works: AtomicBool,
     state: AtomicU32,
     /// Where the pages go: tells the event from the program's own.
     target: AtomicUsize,
@@ -62,6 +100,10 @@ impl Usher {
     /// Works for others until `stopping`.
     pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &Events, stopping: &AtomicBool) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        // Where there are more processors than ushers, some share one.
+        if self.works.swap(true, Ordering::AcqRel) {
+            return;
+        }
         while !stopping.load(Ordering::Acquire) {
             if self.state.load(Ordering::Acquire) == IDLE {
                 futex::wait(&self.state, IDLE, Some(1_000_000_000));

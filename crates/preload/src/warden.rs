@@ -205,7 +205,9 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     accounts.slot().set_managed();
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     if pager.needs_usher() {
-        spawn(usher, 0)?;
+        for cpu in &cpus[..cpu_count] {
+            spawn(usher, *cpu)?;
+        }
     }
     for cpu in &cpus[..cpu_count] {
         spawn(handler, *cpu)?;
@@ -236,10 +238,11 @@ extern "C" fn handler(cpu: usize) {
     }
 }
 
-extern "C" fn usher(_index: usize) {
+extern "C" fn usher(cpu: usize) {
     thread::name(c"uzswap-usher");
     thread::hurry();
-    pager().expect("set before threads start").usher();
+    thread::pin(cpu);
+    pager().expect("set before threads start").usher(cpu);
 }
 
 extern "C" fn worker(_index: usize) {
