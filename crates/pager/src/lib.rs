@@ -6,6 +6,7 @@ mod halt;
 mod listeners;
 mod mappings;
 mod pager;
+mod pins;
 mod reclaim;
 mod refs;
 mod remap;

@@ -15,6 +15,7 @@ use crate::events::Events;
 use crate::halt::Halt;
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
+use crate::pins::Pins;
 use crate::reclaim::Hand;
 use crate::remap::{self, Way};
 use crate::staging::Staging;
@@ -77,6 +78,7 @@ pub struct Pager {
     /// staging is not registered with it.
     pub(crate) staging_uffd: Userfaultfd,
     pub(crate) ushers: Ushers,
+    pub(crate) pins: Pins,
     /// Whether the kernel leaves the target of an mremap() alone that it refuses.
     pub(crate) keeps_target: bool,
     pub(crate) pagemap: Pagemap,
@@ -150,6 +152,7 @@ impl Pager {
             staging_uffd,
             way,
             ushers: Ushers::new(),
+            pins: Pins::default(),
             keeps_target,
             pagemap: if config.without_scan { pagemap.without_scan() } else { pagemap },
             statm: ProcFile::open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,

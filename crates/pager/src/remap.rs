@@ -90,14 +90,17 @@ impl Pager {
         self.way == Way::Remap
     }
 
-    /// Reads messages for evictions until the pager stops. Where [`Pager::needs_usher`] says so a thread must, best one
+    /// Reads messages for evictions, for ever. Where [`Pager::needs_usher`] says so a thread must, best one
     /// on every processor, pinned to it.
     pub fn usher(&self, cpu: usize) {
-        self.ushers.of(cpu).serve(&self.uffd, &self.events, &self.stopping);
+        self.ushers.of(cpu).serve(&self.uffd, &self.events);
     }
 
     /// Takes the pages of `mask` out of a block into `slot`; false when none could be (the slot is still ours).
     pub(crate) fn evict_by_remap(&self, slot: u32, base: usize, mask: u32) -> bool {
+        if self.may_have_pins() {
+            return false;
+        }
         let Ok(block) = self.table.block(base) else { return false };
         if !block.try_lock() {
             return false;
@@ -203,8 +206,6 @@ impl Pager {
                 Taken::Ours
             }
             Ok(()) => {
-                let came = self.pagemap.mapped(target, len / PAGE_SIZE);
-                self.say(format_args!("FOREIGN {at:x} {came:x}"));
                 self.give_back(at, target, len);
                 // SAFETY: the slot is ours and nobody needs what is in it.
                 unsafe { remap::make_plain(target, len) };
@@ -301,5 +302,221 @@ impl Pager {
     /// Memory of zeroes, as long as a block.
     pub(crate) fn zeroes(&self) -> usize {
         self.staging.hole()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::accounts::{Accounts, Count};
+    use crate::pager::Config;
+    use crate::table::{ALL_PAGES, BLOCK_BYTES};
+
+    struct Plenty;
+    impl Accounts for Plenty {
+        fn budget(&self) -> u64 {
+            1 << 40
+        }
+        fn total(&self) -> u64 {
+            0
+        }
+        fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
+        fn add(&self, _: Count, _: u64) {}
+        fn fault(&self, _: u64) {}
+        fn say(&self, text: &str) {
+            eprintln!("{text}");
+        }
+    }
+
+    /// A pager with an usher and a handler, and nothing registered.
+    fn pager() -> Option<&'static Pager> {
+        let config = Config {
+            folio_pages: 16,
+            staging_pages: 256,
+            handlers: 1,
+            own: Vec::new(),
+            without_move: true,
+            without_scan: false,
+        };
+        let mut registry = acomp::Registry::new();
+        codecs::register_all(&mut registry);
+        let algorithm = registry.find("lz4").unwrap();
+        let store = zswap::Zswap::new(zswap::Config::default(), algorithm).unwrap();
+        match Pager::new(config, store, &Plenty) {
+            Ok(pager) => {
+                let pager: &'static Pager = Box::leak(Box::new(pager));
+                std::thread::spawn(|| pager.usher(0));
+                std::thread::spawn(|| pager.handle_faults(0));
+                while !pager.ushers.any() {
+                    std::thread::yield_now();
+                }
+                Some(pager)
+            }
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    /// Aligned blocks, each page of which begins with its number, never to be unmapped.
+    fn blocks(count: usize) -> usize {
+        let at = sys::memory::map((count + 1) * BLOCK_BYTES).unwrap().as_ptr() as usize;
+        let base = at.next_multiple_of(BLOCK_BYTES);
+        for page in 0..count * BLOCK_PAGES {
+            write(base, page, page + 1);
+        }
+        base
+    }
+
+    fn write(base: usize, page: usize, value: usize) {
+        // SAFETY: tests pass pages of their own mappings.
+        unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(value) };
+    }
+
+    fn read(base: usize, page: usize) -> usize {
+        // SAFETY: as above.
+        unsafe { ((base + page * PAGE_SIZE) as *const usize).read_volatile() }
+    }
+
+    /// Evicts what it can of a block; whether it could.
+    fn evict(pager: &Pager, base: usize) -> bool {
+        let slot = pager.staging.take_empty().unwrap();
+        let done = pager.evict_by_remap(slot, base, ALL_PAGES);
+        if !done {
+            pager.staging.give(slot);
+        }
+        done
+    }
+
+    #[test]
+    fn pages_go_out_and_come_back() {
+        let Some(pager) = pager() else { return };
+        let base = blocks(2);
+        pager.register(base..base + 2 * BLOCK_BYTES);
+        assert!(evict(pager, base));
+        assert_eq!(pager.pagemap.mapped(base, 32), 0xffff_0000, "one block has gone");
+        assert_eq!(pager.staging.pages(), 16);
+        let block = pager.table.find(base).unwrap();
+        assert_eq!(block.mask(PageState::Staged), ALL_PAGES);
+        assert_eq!(read(pager.staging.address(block.slot(), 7), 0), 8);
+        assert_eq!((0..32).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=32).collect::<Vec<_>>());
+        // The thread goes on a moment before the handler has noted it.
+        block.lock();
+        assert!(block.is_idle());
+        block.unlock();
+        // Holes stay holes, and what was discarded reads as zeroes.
+        write(base, 3, 77);
+        assert!(evict(pager, base));
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 3 * PAGE_SIZE) as *mut _, 2 * PAGE_SIZE, libc::MADV_DONTNEED) };
+        assert_eq!((2..6).map(|page| read(base, page)).collect::<Vec<_>>(), [3, 0, 0, 6]);
+    }
+
+    #[test]
+    fn a_mapping_that_is_not_ours_has_its_pages_back() {
+        let Some(pager) = pager() else { return };
+        let base = blocks(1);
+        let slot = pager.staging.take_empty().unwrap();
+        let target = pager.staging.address(slot, 0);
+        assert!(!pager.is_registered(base));
+        // As if it had replaced ours after the question.
+        assert!(matches!(pager.take(slot, base, target, BLOCK_BYTES), Taken::Foreign));
+        assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
+        assert_eq!(pager.pagemap.mapped(target, 16), 0);
+        // It is the program's alone again.
+        write(base, 5, 500);
+        assert_eq!(read(base, 5), 500);
+        assert!(!pager.is_registered(base));
+    }
+
+    #[test]
+    fn a_mapping_that_is_gone_costs_nothing() {
+        let Some(pager) = pager() else { return };
+        let base = blocks(1);
+        // SAFETY: this test's mapping, not used any more.
+        unsafe { libc::munmap(base as *mut _, BLOCK_BYTES) };
+        let slot = pager.staging.take_empty().unwrap();
+        let target = pager.staging.address(slot, 0);
+        let taken = pager.take(slot, base, target, BLOCK_BYTES);
+        assert!(matches!(taken, Taken::Refused(Refusal::NotOneMapping)));
+        // The slot is still memory.
+        write(target, 3, 9);
+        assert_eq!(read(target, 3), 9);
+    }
+
+    #[test]
+    fn locked_pages_stay() {
+        let Some(pager) = pager() else { return };
+        let base = blocks(1);
+        // SAFETY: this test's mapping.
+        if unsafe { libc::mlock(base as *const _, BLOCK_BYTES) } != 0 {
+            println!("skipped: mlock is not permitted");
+            return;
+        }
+        pager.register(base..base + BLOCK_BYTES);
+        assert!(!evict(pager, base));
+        assert_eq!(pager.pagemap.mapped(base, 16), 0xffff);
+    }
+
+    /// Other threads fault, discard, map and unmap all the time, so that the usher reads far more than the events that
+    /// it reads for.
+    #[test]
+    fn evictions_among_events_and_faults() {
+        const ROUNDS: usize = 500;
+        let Some(pager) = pager() else { return };
+        let (base, other) = (blocks(4), blocks(4));
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        pager.register(other..other + 4 * BLOCK_BYTES);
+        // Events would put the whole gigabyte into quarantine as long as its part of the table does not exist.
+        assert!(pager.table.block(base).is_ok() && pager.table.block(other).is_ok());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0.. {
+                    let page = round % 64;
+                    write(other, page, round);
+                    assert_eq!(read(other, page), round);
+                    // SAFETY: this test's mapping.
+                    unsafe {
+                        libc::madvise((other + page * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED)
+                    };
+                    assert_eq!(read(other, page), 0);
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let at = sys::memory::map(BLOCK_BYTES).unwrap().as_ptr() as usize;
+                    pager.uffd.register(at, BLOCK_BYTES, MISSING).unwrap();
+                    write(at, 1, 5);
+                    assert_eq!((read(at, 0), read(at, 1)), (0, 5));
+                    // SAFETY: mapped above.
+                    unsafe { libc::munmap(at as *mut _, BLOCK_BYTES) };
+                }
+            });
+            for round in 0..ROUNDS {
+                let block = base + round % 4 * BLOCK_BYTES;
+                // Whenever an event is on its way eviction gives up.
+                while !evict(pager, block) {
+                    std::thread::yield_now();
+                }
+                for page in 0..64 {
+                    assert_eq!(read(base, page), page + 1, "page {page} in round {round}");
+                }
+                // Slots are given back as reclaim does it.
+                while let Some(slot) = pager.staging.oldest() {
+                    let block = pager.table.find(pager.staging.owner(slot)).unwrap();
+                    block.lock();
+                    pager.release_slot(slot);
+                    block.unlock();
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     }
 }

@@ -97,14 +97,14 @@ impl Usher {
         self.seen.load(Ordering::Relaxed)
     }
 
-    /// Works for others until `stopping`.
-    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &Events, stopping: &AtomicBool) {
+    /// Works for others as long as the process lives.
+    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &Events) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // Where there are more processors than ushers, some share one.
         if self.works.swap(true, Ordering::AcqRel) {
             return;
         }
-        while !stopping.load(Ordering::Acquire) {
+        loop {
             if self.state.load(Ordering::Acquire) == IDLE {
                 futex::wait(&self.state, IDLE, Some(1_000_000_000));
                 continue;

@@ -51,6 +51,6 @@ fn people_see_what_is_needed_and_what_is_not() {
     let output = uzswap().arg("check").output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let (needed, other) = text.split_once("Good to know").expect("two parts");
-    assert!(needed.contains("userfaultfd") && needed.contains("PAGEMAP_SCAN"), "{text}");
+    assert!(needed.contains("userfaultfd") && needed.contains("moving pages"), "{text}");
     assert!(other.contains("device node") && other.contains("with its full function"), "{text}");
 }

@@ -5,10 +5,20 @@ mod support;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use support::{can_manage, compile, managed, Scratch};
+use support::{can_manage, compile, managed_without, Scratch};
 
 /// Runs one mode of the guest over 64 MiB in 40 MiB; answers its exit status and the report.
 fn guest(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
+    guest_without("", mode, ram, options)
+}
+
+/// The same, doing without parts of the kernel.
+fn guest_without(
+    without: &str,
+    mode: &str,
+    ram: &str,
+    options: &[&str],
+) -> Option<(Option<i32>, String, serde_json::Value)> {
     static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     if !can_manage() {
         return None;
@@ -20,8 +30,8 @@ fn guest(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String
         compile(&source, &target).then(|| (scratch, target.to_str().unwrap().to_owned()))
     });
     let (_, program) = guest.as_ref()?;
-    let scratch = Scratch::new(&format!("{mode}-{}", options.len()));
-    let (output, report) = managed(ram, &scratch, options, &[program, mode, "64"]);
+    let scratch = Scratch::new(&format!("{mode}-{}{without}", options.len()));
+    let (output, report) = managed_without(without, ram, &scratch, options, &[program, mode, "64"]);
     Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
 }
 
@@ -52,6 +62,55 @@ fn emulated_accelerators_also_when_they_fail() {
     assert_eq!((status, &report["emulated"]), (Some(0), &true.into()), "{said}");
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
     assert_eq!(said.matches("emulated devices").count(), 1, "{said}");
+}
+
+/// As on a kernel before 6.7: pages leave by mremap() and are found in /proc/self/pagemap.
+fn survives_on_older_kernels(modes: &[&str]) {
+    for mode in modes {
+        let Some((status, said, report)) = guest_without("move,scan", mode, "40M", &["--verify"]) else {
+            return;
+        };
+        assert_eq!(status, Some(0), "{mode}: {said}");
+        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
+        assert_eq!(
+            (&report["eviction"], &report["page_finding"]),
+            (&"remap".into(), &"pagemap".into()),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn older_kernels_with_writes_that_race_with_eviction() {
+    survives_on_older_kernels(&["plain", "threads", "stacks"]);
+}
+
+#[test]
+fn older_kernels_with_forks() {
+    survives_on_older_kernels(&["fork", "raw_fork"]);
+}
+
+#[test]
+fn older_kernels_with_mappings_that_change() {
+    survives_on_older_kernels(&["discard", "remap", "churn"]);
+}
+
+#[test]
+fn older_kernels_with_accesses_of_the_kernel_and_closed_descriptors() {
+    survives_on_older_kernels(&["kernel", "close"]);
+}
+
+#[test]
+fn older_kernels_with_huge_locked_and_giant_memory() {
+    survives_on_older_kernels(&["huge", "locked", "sparse"]);
+}
+
+#[test]
+fn pages_are_found_without_a_scan_and_moved() {
+    let Some((status, said, report)) = guest_without("scan", "plain", "40M", &[]) else { return };
+    assert_eq!(status, Some(0), "{said}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
+    assert_eq!(report["page_finding"], "pagemap");
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod house;
 pub mod maps;
 pub mod memory;
 pub mod pagemap;
+pub mod pins;
 pub mod procfs;
 pub mod remap;
 pub mod thread;

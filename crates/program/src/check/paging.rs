@@ -8,17 +8,22 @@ use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, M
 use sys::PAGE_SIZE;
 
 use super::row::Row;
+use crate::ways::{Eviction, Finding, Ways};
 
 const UPGRADE: &str = "install Linux 6.8 or later";
 
 /// Features without which something is lost, and what each is for.
-const NEEDED: [(u64, &str); 7] = [
-    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
+const NEEDED: [(u64, &str); 5] = [
     (feature::EVENT_FORK, "forks that bypass the C library are seen"),
     (feature::EVENT_REMAP, "mremap is followed"),
     (feature::EVENT_REMOVE, "madvise is followed"),
     (feature::EVENT_UNMAP, "munmap is followed"),
     (feature::THREAD_ID, "streams of faults are told apart"),
+];
+
+/// Features that only make it faster: without them pages are remapped and copied.
+const FASTER: [(u64, &str); 2] = [
+    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
     (feature::MOVE, "pages are moved, not copied"),
 ];
 
@@ -34,11 +39,15 @@ pub fn rows() -> Vec<Row> {
         Err(_) => (false, 0),
     };
     rows.extend(features(any, offered, granted));
-    // Without a userfaultfd the kernel may be new enough all the same.
-    let fix = if any { UPGRADE } else { "see userfaultfd" };
-    rows.push(verdict("moving pages", try_move(), "pages went out to staging memory and back", fix));
-    let scan = try_scan();
-    rows.push(verdict("PAGEMAP_SCAN", scan, "present pages are found without walking", UPGRADE));
+    let moving = if granted & feature::MOVE != 0 { Some(try_move()) } else { None };
+    rows.push(moved(any, moving, sys::remap::probe().map(drop).map_err(|error| error.to_string())));
+    rows.push(match try_scan() {
+        Ok(()) => Row::known("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
+        Err(error) => Row::known("PAGEMAP_SCAN", false, error, UPGRADE),
+    });
+    let ways = Ways::of_this_kernel(0);
+    let is_best = ways == Ways { eviction: Eviction::Move, finding: Finding::Scan };
+    rows.push(Row::known("the fastest ways", is_best, ways.to_string(), UPGRADE));
     rows.extend(rights());
     rows
 }
@@ -68,7 +77,8 @@ fn opened(result: Result<(), OpenError>) -> Row {
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
-        let use_ = need.map_or("not used", |(_, use_)| use_);
+        let faster = FASTER.iter().find(|(faster, _)| *faster == bit);
+        let use_ = need.or(faster).map_or("not used", |(_, use_)| use_);
         let (ok, detail, fix) = if !any {
             (false, "cannot be known without a userfaultfd".to_owned(), "see userfaultfd")
         } else if granted & bit != 0 {
@@ -87,10 +97,23 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     feature::NAMES.iter().map(row).collect()
 }
 
-fn verdict(name: &str, result: Result<(), String>, detail: &str, fix: &str) -> Row {
-    match result {
-        Ok(()) => Row::needed(name, true, detail, ""),
-        Err(error) => Row::needed(name, false, error, fix),
+/// Pages leave and come back: by moving if the kernel offers it, else by remapping.
+fn moved(any: bool, moving: Option<Result<(), String>>, remapping: Result<(), String>) -> Row {
+    let name = "moving pages";
+    match (moving, remapping) {
+        // Without a userfaultfd the kernel may be new enough all the same.
+        _ if !any => Row::needed(name, false, "cannot be known without a userfaultfd", "see userfaultfd"),
+        (Some(Ok(())), _) => Row::needed(name, true, "pages went out to staging memory and back", ""),
+        (Some(Err(error)), _) => Row::needed(name, false, error, UPGRADE),
+        (None, Ok(())) => Row::needed(
+            name,
+            true,
+            "pages are remapped and copied, which is slower: UFFDIO_MOVE is not in this kernel (6.8 has it)",
+            "",
+        ),
+        (None, Err(error)) => {
+            Row::needed(name, false, format!("neither UFFDIO_MOVE nor MREMAP_DONTUNMAP: {error}"), UPGRADE)
+        }
     }
 }
 
@@ -285,10 +308,22 @@ mod tests {
         assert!(fork.needed && !fork.ok && fork.fix.unwrap().contains("CAP_SYS_PTRACE"));
         let old = all & !feature::MOVE;
         let moving = row(true, old, old, "MOVE");
-        assert!(moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
+        assert!(!moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
+        assert!(moving.detail.contains("moved, not copied"));
         let poison = row(true, 0, 0, "POISON");
         assert!(!poison.needed && !poison.ok);
         assert!(row(false, 0, 0, "MOVE").detail.contains("cannot be known"));
+    }
+
+    #[test]
+    fn older_kernels_page_too() {
+        let row = moved(true, None, Ok(()));
+        assert!(row.needed && row.ok && row.detail.contains("slower") && row.fix.is_none());
+        assert!(!moved(true, None, Err("mremap".into())).ok);
+        assert!(moved(true, Some(Ok(())), Err(String::new())).ok);
+        // A kernel that says it can and fails is not trusted with the other way either.
+        assert!(!moved(true, Some(Err("lost bytes".into())), Ok(())).ok);
+        assert!(!moved(false, None, Ok(())).ok);
     }
 
     #[test]

@@ -75,8 +75,23 @@ pub fn managed(
     options: &[&str],
     command: &[&str],
 ) -> (Output, serde_json::Value) {
+    managed_without("", ram, scratch, options, command)
+}
+
+/// The same, doing without parts of the kernel: "move", "scan".
+#[allow(dead_code)]
+pub fn managed_without(
+    without: &str,
+    ram: &str,
+    scratch: &Scratch,
+    options: &[&str],
+    command: &[&str],
+) -> (Output, serde_json::Value) {
     let report = scratch.path("report.json");
     let mut run = uzswap();
+    if !without.is_empty() {
+        run.env("UZSWAP_WITHOUT", without);
+    }
     run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
     let output = run.output().expect("uzswap starts");
     let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
