@@ -16,8 +16,8 @@
 //!
 //! # One eviction, step by step
 //!
-//! The block's lock and the right to read messages are held throughout, so no fault in the block is served, no page of
-//! any block moves in, and no event is read but by the usher in our name.
+//! The block's lock, the right to read messages and the list of mappings are held throughout, so no fault in the block
+//! is served, no page of any block moves in, no event is read but by the usher in our name, and nothing is registered.
 //!
 //! | step | what it makes sure of |
 //! |---|---|
@@ -36,8 +36,9 @@
 //!   waits for the lock, finds the pages staged and forgets them; its thread's own discarding finds nothing, or takes
 //!   the pages before mremap() does. Faults wait for it to be applied, so that zeroes is what is read.
 //! * *munmap(), mmap() over it*: mremap() answers EFAULT, or takes pages without an event: they are another mapping's
-//!   now. They go back at once. Only a thread that touches them within these few microseconds could see zeroes; the
-//!   pages would then be there when they are put back, and the process is ended rather than run on with a wrong byte.
+//!   now, since nothing is registered meanwhile (the list of mappings is locked). They go back at once, and only into
+//!   pages that are still missing. A page that its thread has touched again within these microseconds may have been seen
+//!   as zeroes: then the process is ended, with a message, rather than run on with a wrong byte.
 //! * *mremap()*: as for munmap() where the range was; if it comes after ours, its event finds the pages staged and they
 //!   follow.
 //! * *fork()*: stands evictions still first. A fork past the C library finds the pages in the old place or the new; the
@@ -207,9 +208,11 @@ impl Pager {
             }
             Ok(()) => {
                 self.give_back(at, target, len);
-                // SAFETY: the slot is ours and nobody needs what is in it.
-                unsafe { remap::make_plain(target, len) };
-                self.staging.discard_stray(slot, 0, BLOCK_PAGES);
+                // What came along is of a kind that nobody knows.
+                // SAFETY: the range is ours, and nobody needs what is in it any more.
+                if !unsafe { remap::renew(target, len) } {
+                    self.fatal(format_args!("staging memory cannot be mapped again"));
+                }
                 Taken::Foreign
             }
             Err(refusal) => {
@@ -232,11 +235,8 @@ impl Pager {
         if came == 0 {
             return;
         }
-        // A mapping that is gone again needs nothing.
-        match self.staging_uffd.register(at, len, MISSING) {
-            Ok(()) => {}
-            Err(Stop::Busy) => self.fatal(format_args!("{at:#x} was mapped anew and guarded by the program")),
-            Err(_) => return,
+        if let Err(stop) = self.staging_uffd.register(at, len, MISSING) {
+            self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back: {stop:?}"));
         }
         for (first, count) in runs(came) {
             let (at, source) = (at + first * PAGE_SIZE, target + first * PAGE_SIZE);

@@ -60,6 +60,18 @@ pub unsafe fn occupy(at: usize, len: usize) -> bool {
     got as usize == at
 }
 
+/// Replaces whatever is mapped at `[at, at + len)` by fresh memory.
+///
+/// # Safety
+/// The range is whole pages owned by the caller and holds nothing that is needed.
+pub unsafe fn renew(at: usize, len: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller owns the range.
+    let got = unsafe { libc::mmap(at as *mut libc::c_void, len, rights, flags, -1, 0) };
+    got as usize == at
+}
+
 /// Whether the program has locked pages of `[at, at + len)` into memory. As a side effect the kernel takes the pages
 /// for cold.
 pub fn is_locked(at: usize, len: usize) -> bool {
