@@ -41,6 +41,8 @@ fn main() {
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(crates.join("preload")).args(["build", "--release", "--package", "preload"]);
     cargo.arg("--target-dir").arg(&target);
+    // The object lies in memory while programs run: functions' names suffice, lines are not needed.
+    cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
     // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
     // A panic in it ends the process before anything unwinds.
     cargo.args(["--config", "profile.release.panic=\"abort\""]);

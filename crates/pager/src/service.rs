@@ -35,6 +35,9 @@ pub(crate) struct Handler {
     waiting: usize,
     /// Pages brought in by the last fault, for which room has not been made yet.
     owed: usize,
+    /// A page to decompress into, and how many were copied from there since frames were given back.
+    page: usize,
+    copied: usize,
     messages: [Message; MESSAGES_MAX],
 }
 
@@ -52,12 +55,18 @@ impl Pager {
     /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) -> ! {
         let blank = Message::Remove { start: 0, end: 0 };
+        let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
+            self.fatal(format_args!("no memory for a handler: the house is full"));
+        };
+        let page = page.as_ptr() as usize;
         let mut handler = Handler {
             index,
             purse: Purse::new(),
             pending: [None; PENDING_MAX],
             waiting: 0,
             owed: 0,
+            page,
+            copied: 0,
             messages: [blank; MESSAGES_MAX],
         };
         let mut luck = Luck::new();
@@ -295,8 +304,46 @@ impl Pager {
     }
 
     /// Decompresses the adjacent pages of `mask` and moves them in.
+    /// Brings in one page by a copy. For one page that is quicker than a move, which takes locks on both sides and
+    /// interrupts other CPUs for the source's sake; and the page it is decompressed into is warm.
+    fn load_single(
+        &self,
+        handler: &mut Handler,
+        block: &Block,
+        at: usize,
+        mask: u32,
+        epoch: Epoch,
+    ) -> Attempt {
+        let key = (at / PAGE_SIZE) as u64;
+        self.decompress(key, handler.page, 1);
+        let Some(_moving) = self.events.moving(epoch) else { return Attempt::Again };
+        // SAFETY: the source holds exactly the bytes that belong at `at`; a present page refuses.
+        let progress = unsafe { self.uffd.copy(at, handler.page, PAGE_SIZE) };
+        match progress.stop {
+            None => self.note_arrival(at, 1),
+            Some(Stop::Again) => return Attempt::Again,
+            Some(Stop::NoMemory) => return Attempt::NoPages,
+            Some(_) => self.uffd.wake(at, PAGE_SIZE),
+        }
+        block.change(mask, PageState::Stored, PageState::Kernel);
+        self.store.invalidate(GROUP, key, 1);
+        self.accounts.add(Count::PagesIn, 1);
+        // The frame that was ready for it is not needed; frames are given back sixteen at a time.
+        handler.copied += 1;
+        if handler.copied >= BLOCK_PAGES {
+            if let Some(slot) = self.staging.take_ready(BLOCK_PAGES) {
+                handler.copied -= self.staging.discard(slot).min(handler.copied);
+                self.staging.give(slot);
+            }
+        }
+        Attempt::Done(1)
+    }
+
     fn load(&self, handler: &mut Handler, block: &Block, base: usize, mask: u32, epoch: Epoch) -> Attempt {
         let (first, count) = (mask.trailing_zeros() as usize, mask.count_ones() as usize);
+        if count == 1 {
+            return self.load_single(handler, block, base + first * PAGE_SIZE, mask, epoch);
+        }
         let mut done = 0;
         while done < count {
             let Some(pages) = self.filling(&mut handler.purse, count - done) else {
