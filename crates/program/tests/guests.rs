@@ -106,6 +106,15 @@ fn older_kernels_with_huge_locked_and_giant_memory() {
 }
 
 #[test]
+fn older_kernels_leave_programs_with_direct_io_alone() {
+    let Some((status, said, report)) = guest_without("move", "direct", "40M", &[]) else { return };
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(report["zswpout"], 0, "{report}");
+    assert_eq!(said.matches("nothing is evicted while a file is open with O_DIRECT").count(), 1, "{said}");
+    survives("direct", &[]);
+}
+
+#[test]
 fn pages_are_found_without_a_scan_and_moved() {
     let Some((status, said, report)) = guest_without("scan", "plain", "40M", &[]) else { return };
     assert_eq!(status, Some(0), "{said}");

@@ -389,6 +389,15 @@ static void mode_churn(size_t pages) {
     check(at, pages, 49);
 }
 
+// A descriptor with the flag of files past the page cache: as long as it is open, devices may write to any page.
+static void mode_direct(size_t pages) {
+    int ends[2];
+    if (pipe2(ends, O_DIRECT) != 0) abort();
+    char *at = map_pages(pages);
+    fill(at, pages, 61);
+    check(at, pages, 61);
+}
+
 int main(int count, char **arguments) {
     if (count != 3) return 2;
     size_t pages = strtoul(arguments[2], 0, 10) << 8; // MiB to pages
@@ -399,7 +408,7 @@ int main(int count, char **arguments) {
         {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
-        {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn},
+        {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn}, {"direct", mode_direct},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(modes[i].name, arguments[1]) == 0) {
