@@ -54,14 +54,23 @@ impl Soak {
                     let count = 1 + random.below(8);
                     let sizes: Vec<u32> = (0..count).map(|_| sizes[random.below(sizes.len())]).collect();
                     let mut handles = vec![Handle::DANGLING; count];
-                    self.pool.malloc_bulk(&sizes, 0, &mut handles).unwrap();
-                    let mut batch = Vec::new();
-                    for (&handle, &size) in handles.iter().zip(&sizes) {
-                        stamp += 1;
-                        self.pool.write(handle, &content(stamp, size as usize));
-                        batch.push((handle, stamp));
+                    let stamps = stamp + 1..;
+                    stamp += count as u64;
+                    let contents: Vec<Vec<u8>> = stamps
+                        .clone()
+                        .zip(&sizes)
+                        .map(|(stamp, &size)| content(stamp, size as usize))
+                        .collect();
+                    if random.below(2) == 0 {
+                        let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+                        self.pool.put_bulk(&contents, 0, &mut handles).unwrap();
+                    } else {
+                        self.pool.malloc_bulk(&sizes, 0, &mut handles).unwrap();
+                        for (&handle, bytes) in handles.iter().zip(&contents) {
+                            self.pool.write(handle, bytes);
+                        }
                     }
-                    mine.push(batch);
+                    mine.push(handles.into_iter().zip(stamps).collect());
                 }
                 3 if !mine.is_empty() => {
                     let batch = mine.swap_remove(random.below(mine.len()));

@@ -3,20 +3,26 @@
 use crate::counters::GroupNumbers;
 use crate::leaf::{Entry, Removed, LEAF_BITS, LEAF_PAGES};
 use crate::lru::Lru;
+use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{lock, Condvar, Mutex, MutexGuard};
 use crate::tree::{Slabs, Tree};
 
 /// A group. Everything in `state` is consistent whenever the lock is free.
 pub(crate) struct GroupCell {
-    state: Mutex<GroupState>,
-    /// Signalled when pages stop being busy and somebody waits for that.
-    idle: Condvar,
-    pub(crate) numbers: GroupNumbers,
+    shared: Padded<Shared>,
     /// Most compressed bytes; `u64::MAX` for no limit, 0 for no stores at all.
     pub(crate) limit: AtomicU64,
     /// Whether the group's pages may be written back.
     pub(crate) writeback: AtomicBool,
+}
+
+/// What every call changes, apart from what every store only looks at.
+struct Shared {
+    state: Mutex<GroupState>,
+    /// Signalled when pages stop being busy and somebody waits for that.
+    idle: Condvar,
+    numbers: GroupNumbers,
 }
 
 #[derive(Default)]
@@ -85,23 +91,30 @@ pub(crate) fn slots(mut mask: u16) -> impl Iterator<Item = usize> {
 impl GroupCell {
     pub(crate) fn new() -> Self {
         GroupCell {
-            state: Mutex::new(GroupState::default()),
-            idle: Condvar::new(),
-            numbers: GroupNumbers::default(),
+            shared: Padded(Shared {
+                state: Mutex::new(GroupState::default()),
+                idle: Condvar::new(),
+                numbers: GroupNumbers::default(),
+            }),
             limit: AtomicU64::new(u64::MAX),
             writeback: AtomicBool::new(true),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, GroupState> {
-        lock(&self.state)
+        lock(&self.shared.state)
+    }
+
+    /// The group's numbers: changed under the lock, read by anybody.
+    pub(crate) fn numbers(&self) -> &GroupNumbers {
+        &self.shared.numbers
     }
 
     /// Waits until some pages are no longer busy. Callers hold no context, no lock but this, and no pages that a
     /// reader with lower keys could want.
     pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState> {
         state.waiting += 1;
-        let mut state = self.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = self.shared.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         state.waiting -= 1;
         state
     }
@@ -112,7 +125,7 @@ impl GroupCell {
         assert!(leaf.busy & mask == mask, "pages are unpinned by who pinned them");
         leaf.busy &= !mask;
         if state.waiting > 0 {
-            self.idle.notify_all();
+            self.shared.idle.notify_all();
         }
     }
 
@@ -172,15 +185,15 @@ impl GroupCell {
                 }
             }
         }
-        self.numbers.stored_pages.sub(u64::from(mask.count_ones()));
+        self.shared.numbers.stored_pages.sub(u64::from(mask.count_ones()));
         if bytes > 0 {
-            self.numbers.bytes.sub(bytes);
+            self.shared.numbers.bytes.sub(bytes);
         }
         if raw > 0 {
-            self.numbers.incompressible.sub(raw);
+            self.shared.numbers.incompressible.sub(raw);
         }
         if same > 0 {
-            self.numbers.same_filled.sub(same);
+            self.shared.numbers.same_filled.sub(same);
         }
     }
 
@@ -254,13 +267,13 @@ impl GroupCell {
             same += u64::from(item.same);
             raw += u64::from(!item.same && Entry(item.word).is_raw());
         }
-        self.numbers.stored_pages.add(items.len() as u64);
-        self.numbers.bytes.add(bytes);
+        self.shared.numbers.stored_pages.add(items.len() as u64);
+        self.shared.numbers.bytes.add(bytes);
         if raw > 0 {
-            self.numbers.incompressible.add(raw);
+            self.shared.numbers.incompressible.add(raw);
         }
         if same > 0 {
-            self.numbers.same_filled.add(same);
+            self.shared.numbers.same_filled.add(same);
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ mod invalidate;
 mod leaf;
 mod load;
 mod lru;
+mod padded;
 mod pool;
 mod shrink;
 mod slab;

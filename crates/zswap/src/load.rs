@@ -235,7 +235,7 @@ impl Zswap {
                 Keep::Shared => state.tree.leaf(&self.slabs, name).referenced = true,
             }
         }
-        cell.numbers.zswpin.add(u64::from(mask.count_ones()));
+        cell.numbers().zswpin.add(u64::from(mask.count_ones()));
         drop(state);
         self.free(&mut freed);
     }

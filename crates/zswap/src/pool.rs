@@ -6,6 +6,7 @@ use std::sync::Arc;
 use acomp::{Algorithm, Context, MAX_BATCH};
 
 use crate::config::{Config, Error, POOLS_MAX};
+use crate::padded::Padded;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{lock, try_lock, Mutex, MutexGuard};
 
@@ -17,7 +18,7 @@ pub(crate) struct Pool {
     pub(crate) batch: usize,
     /// Whether the algorithm wants to know of objects that go.
     pub(crate) keeps_account: bool,
-    workers: Box<[Mutex<Worker>]>,
+    workers: Box<[Padded<Mutex<Worker>>]>,
 }
 
 /// What one request at a time works with: made with the pool, gone with the pool, whatever CPU or thread comes by.
@@ -45,7 +46,7 @@ impl Pool {
         let batch = wish.min(MAX_BATCH).min(BUFFERS_BYTES_MAX / config.unit_size).max(1);
         let worker = || -> Result<_, Error> {
             let buffers = vec![0; batch * config.unit_size].into_boxed_slice();
-            Ok(Mutex::new(Worker { context: algorithm.context_for(config.unit_size)?, buffers }))
+            Ok(Padded(Mutex::new(Worker { context: algorithm.context_for(config.unit_size)?, buffers })))
         };
         let workers = (0..contexts).map(|_| worker()).collect::<Result<_, _>>()?;
         let objects = zsmalloc::Pool::new(&zsmalloc::Config { chain: config.chain, nodes: nodes as u8 })?;
@@ -64,7 +65,7 @@ impl Pool {
     pub(crate) fn worker(&self, hint: usize) -> MutexGuard<'_, Worker> {
         let first = hint % self.workers.len();
         let (before, from) = self.workers.split_at(first);
-        let free = from.iter().chain(before).find_map(try_lock);
+        let free = from.iter().chain(before).find_map(|worker| try_lock(worker));
         free.unwrap_or_else(|| lock(&self.workers[first]))
     }
 }

@@ -192,7 +192,7 @@ impl Zswap {
             if written && unchanged != 0 {
                 done = unchanged;
                 cell.remove(&mut state, &self.slabs, name, done, &mut freed);
-                cell.numbers.zswpwb.add(u64::from(done.count_ones()));
+                cell.numbers().zswpwb.add(u64::from(done.count_ones()));
             }
             break;
         }

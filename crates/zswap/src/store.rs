@@ -108,7 +108,7 @@ impl Zswap {
     /// Checks the group's limit, then the pools'.
     fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
         let limit = cell.limit.load(Ordering::Relaxed);
-        if limit != u64::MAX && cell.numbers.bytes.get() >= limit {
+        if limit != u64::MAX && cell.numbers().bytes.get() >= limit {
             // As the kernel does: one small, synchronous try, and never at another group's expense.
             if limit == 0 || !self.shrink_group(group, cell) {
                 return Err(StoreError::GroupLimit);
@@ -219,7 +219,7 @@ impl Zswap {
             return Err(StoreError::NoMemory);
         }
         if done + cut.pages == all_pages.len() {
-            cell.numbers.zswpout.add(all_pages.len() as u64);
+            cell.numbers().zswpout.add(all_pages.len() as u64);
         }
         drop(state);
         // The objects hold their pool from here on, and may be gone already.
@@ -303,23 +303,26 @@ impl Zswap {
         }
         let handles = &mut objects.handles[..units.len()];
         let lens = &objects.lens[..units.len()];
-        if refused.is_none() && pool.objects.malloc_bulk(lens, folio.node as u8, handles).is_err() {
-            self.events.reject_alloc_fail.add(1);
-            refused = Some(StoreError::NoMemory);
+        if refused.is_none() {
+            let mut contents: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];
+            let contents = &mut contents[..units.len()];
+            let mut first = 0;
+            for (n, &unit) in units.iter().enumerate() {
+                let len = lens[n] as usize;
+                let raw_page = unit.pages == 1 && len == PAGE_SIZE;
+                contents[n] = if raw_page { sources[first].as_slice() } else { &outputs[n][..len] };
+                first += unit.pages as usize;
+            }
+            if pool.objects.put_bulk(contents, folio.node as u8, handles).is_err() {
+                self.events.reject_alloc_fail.add(1);
+                refused = Some(StoreError::NoMemory);
+            }
         }
         if let Some(answer) = refused {
             for (n, &unit) in units.iter().enumerate().filter(|(n, _)| made[*n]) {
                 forget_unit(pool, &outputs[n][..lens[n] as usize], unit);
             }
             return Err(answer);
-        }
-        let mut first = 0;
-        for (n, &unit) in units.iter().enumerate() {
-            let len = objects.lens[n] as usize;
-            let raw_page = unit.pages == 1 && len == PAGE_SIZE;
-            let bytes = if raw_page { sources[first].as_slice() } else { &outputs[n][..len] };
-            pool.objects.write(handles[n], bytes);
-            first += unit.pages as usize;
         }
         Ok(objects)
     }

@@ -135,7 +135,7 @@ impl Zswap {
     /// What a group uses.
     pub fn group_usage(&self, group: Group) -> GroupUsage {
         let Some(cell) = self.group(group) else { return GroupUsage::default() };
-        let numbers = &cell.numbers;
+        let numbers = cell.numbers();
         GroupUsage {
             zswap: numbers.bytes.get(),
             zswapped: numbers.stored_pages.get() * PAGE_SIZE as u64,
@@ -160,7 +160,7 @@ impl Zswap {
             ..Counters::default()
         };
         for cell in self.cells() {
-            let numbers = &cell.numbers;
+            let numbers = cell.numbers();
             counters.stored_pages += numbers.stored_pages.get();
             counters.stored_incompressible_pages += numbers.incompressible.get();
             counters.same_filled_pages += numbers.same_filled.get();
@@ -174,12 +174,12 @@ impl Zswap {
 
     /// Pages stored now.
     pub fn stored_pages(&self) -> u64 {
-        self.cells().map(|cell| cell.numbers.stored_pages.get()).sum()
+        self.cells().map(|cell| cell.numbers().stored_pages.get()).sum()
     }
 
     /// Bytes the objects of all pages have together, without what the arenas add.
     pub fn compressed_bytes(&self) -> u64 {
-        self.cells().map(|cell| cell.numbers.bytes.get()).sum()
+        self.cells().map(|cell| cell.numbers().bytes.get()).sum()
     }
 
     /// Bytes of memory that the objects' arenas take.

@@ -1,0 +1,17 @@
+//! Values that threads write, apart from their neighbours.
+
+use std::ops::Deref;
+
+/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: what two threads write in turn
+/// would otherwise travel between their caches although neither reads the other's.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+impl<T> Deref for Padded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
