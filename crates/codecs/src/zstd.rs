@@ -18,7 +18,7 @@ use crate::heap::Workspace;
 
 /// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. For units of up to 16 KiB
 /// the library takes 15, and 13 for those above; 32 KiB stay in a first-level cache. Measured in units of 16 KiB at level
-/// 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a ratio that differs by less than 0.1 %.
+/// 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a ratio that differs by less than 0.2 %.
 const HASH_LOG_MAX: c_int = 13;
 
 /// What the library itself takes when no level is named.
