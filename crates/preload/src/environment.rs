@@ -10,9 +10,9 @@
 //!   another user), or a seccomp filter may forbid what it does, it is taken out of LD_PRELOAD: the loader would
 //!   complain on the program's stderr. Such a child runs unmanaged, and the supervisor says so.
 //!
-//! The child sees these variables, as every program under uzswap does. An environment with another UZSWAP_SOCKET, be it
-//! empty, belongs to somebody else and stays as it is. Nothing is loaded into setuid programs: the loader ignores names
-//! with a slash there.
+//! The child sees these variables, as every program under uzswap does, but for an LD_PRELOAD of its own: there it sees
+//! what it was given. An environment with another UZSWAP_SOCKET, be it empty, belongs to somebody else and stays as it
+//! is. Nothing is loaded into setuid programs: the loader ignores names with a slash there.
 //!
 //! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16 KiB. So nothing is
 //! allocated or locked here, and the new environment is an array on the stack of [`ENTRIES_MAX`] entries. A larger one
@@ -80,7 +80,10 @@ pub unsafe fn remember() {
     let variables = variables.filter(|entry| entry.to_bytes().starts_with(PREFIX));
     let variables: Vec<CString> = variables.take(OWN_MAX).map(CStr::to_owned).collect();
     let preload = CString::new([PRELOAD, path.to_bytes()].concat()).expect("no zero byte");
-    let _ = OWN.set(Own { preload, variables, file });
+    let own = Own { preload, variables, file };
+    // SAFETY: the caller's promise.
+    unsafe { own.restore_preload() };
+    let _ = OWN.set(own);
 }
 
 /// Which file a path leads to, for this process as it is now: device, inode, owner.
@@ -150,6 +153,27 @@ impl Own {
     fn path(&self) -> &CStr {
         let bytes = self.preload.as_bytes_with_nul();
         CStr::from_bytes_with_nul(&bytes[PRELOAD.len()..]).expect("the end of a terminated string")
+    }
+
+    /// Shows the program its own LD_PRELOAD, if it has one: some start themselves again until it is as they want it.
+    ///
+    /// # Safety
+    /// As [`remember`].
+    unsafe fn restore_preload(&self) {
+        let own = self.path().to_bytes();
+        // SAFETY: nobody changes the environment meanwhile; its array is writable.
+        unsafe {
+            for (at, string) in
+                entries(self::own()).enumerate().filter(|(_, string)| begins(*string, PRELOAD))
+            {
+                let names = names_in(&CStr::from_ptr(string).to_bytes()[PRELOAD.len()..]);
+                let others: Vec<&[u8]> = names.filter(|name| *name != own).collect();
+                if !others.is_empty() {
+                    let entry = CString::new([PRELOAD, &others.join(&b':')].concat()).expect("no zero byte");
+                    self::own().cast_mut().add(at).write(entry.into_raw());
+                }
+            }
+        }
     }
 
     /// Whether the loader can open the object after an exec, as far as can be told. Another user may see it until then

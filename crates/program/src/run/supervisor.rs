@@ -21,6 +21,11 @@ const STRANGERS: Duration = Duration::from_millis(500);
 /// Most lines of each kind in the report.
 const NOTES_MAX: usize = 1000;
 
+/// Looks at which a process had no connection, until it counts as a stranger.
+const LOOKS: u32 = 2;
+/// The same for one that has the object: it cannot reach the supervisor, or is slow.
+const LOOKS_WITH_OBJECT: u32 = 10;
+
 struct Connection {
     socket: OwnedFd,
     /// The process at the other end, by this process's numbers: it may be in another process namespace.
@@ -28,6 +33,14 @@ struct Connection {
     slot: Option<usize>,
     /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted pages to zeroes.
     kept: Vec<OwnedFd>,
+}
+
+/// A process that may be running without uzswap.
+struct Suspect {
+    pid: i32,
+    name: String,
+    /// Looks in a row at which it had no connection.
+    looks: u32,
 }
 
 /// A descriptor on its way from a parent to its forked child.
@@ -51,8 +64,8 @@ pub struct Supervisor {
     failures: Vec<String>,
     broken: Vec<u32>,
     known_strangers: Vec<i32>,
-    /// Processes without a connection at the last look, with their names.
-    suspects: Vec<(i32, String)>,
+    /// Processes without a connection at the last look.
+    suspects: Vec<Suspect>,
     pub(super) figures: Peaks,
 }
 
@@ -332,18 +345,19 @@ impl Supervisor {
                 if managed.contains(&pid) || self.known_strangers.contains(&pid) {
                     continue;
                 }
-                // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an old
-                // process, so only who is without a connection twice counts.
+                // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an
+                // old process, for long on a busy machine: who has the object is given more time.
                 let Some(name) = settled_name(pid) else { continue };
-                let suspect = (pid, name);
-                if self.suspects.contains(&suspect) {
-                    self.note_unmanaged(&format!("{}: it runs without uzswap's object", suspect.1));
+                let before = self.suspects.iter().find(|known| known.pid == pid && known.name == name);
+                let looks = before.map_or(0, |known| known.looks) + 1;
+                if looks >= if has_object(pid) { LOOKS_WITH_OBJECT } else { LOOKS } {
+                    self.note_unmanaged(&format!("{name}: it runs without uzswap's object"));
                     if self.known_strangers.len() > 1 << 16 {
                         self.known_strangers.clear();
                     }
                     self.known_strangers.push(pid);
                 } else {
-                    suspects.push(suspect);
+                    suspects.push(Suspect { pid, name, looks });
                 }
             }
         }
@@ -387,6 +401,12 @@ impl Supervisor {
 fn stop_self() {
     // SAFETY: stops this process until somebody continues it.
     unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Whether the object is mapped in a process.
+fn has_object(pid: i32) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.contains(&*super::OBJECT_NAME.to_string_lossy())
 }
 
 /// A process's name, if it is alive and at least half a second old.

@@ -23,10 +23,6 @@
 
 extern char **environ;
 
-static int ends_with(const char *text, const char *end) {
-    return text && strlen(text) >= strlen(end) && !strcmp(text + strlen(text) - strlen(end), end);
-}
-
 static size_t resident(void) {
     size_t pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -35,11 +31,11 @@ static size_t resident(void) {
     return pages * 4096;
 }
 
-/* What the mode gave is there: MARK, as many entries as WANT_ENTRIES says, LD_PRELOAD's last names. */
+/* What the mode gave is there: MARK, as many entries as WANT_ENTRIES says, LD_PRELOAD as given. */
 static int work(int argc, char **argv) {
     const char *preload = getenv("WANT_PRELOAD"), *entries = getenv("WANT_ENTRIES");
     if (!getenv("MARK")) return 3;
-    if (preload && !ends_with(getenv("LD_PRELOAD"), preload)) return 3;
+    if (preload && strcmp(getenv("LD_PRELOAD"), preload)) return 3;
     int count = 0;
     while (environ[count]) count++;
     if (entries && count != atoi(entries)) return 3;
@@ -90,7 +86,7 @@ int main(int argc, char **argv) {
     /* LD_PRELOAD and UZSWAP_SOCKET are added. */
     char *few[] = {"MARK=1", "WANT_ENTRIES=4", NULL};
     char *preloads[] = {"LD_PRELOAD=libm.so.6:libpthread.so.0", "MARK=1", "WANT_ENTRIES=5",
-                        "WANT_PRELOAD=:libm.so.6:libpthread.so.0", NULL};
+                        "WANT_PRELOAD=libm.so.6:libpthread.so.0", NULL};
     char *strange[] = {"UZSWAP_SOCKET=", "MARK=1", "WANT_ENTRIES=3", NULL};
     static char *many[20001], text[20000][16];
     int count = !strcmp(mode, "thousands") ? 20000 : 500;
