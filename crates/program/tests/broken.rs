@@ -48,7 +48,7 @@ fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
     let scratch = Scratch::new(&format!("broken-{point}-{}", command.concat().len()));
     let report = scratch.path("report.json");
     let mut run = Command::new("timeout");
-    run.arg("60").arg(uzswap().get_program()).args(["run", "-q", "--ram", "40M", "--report"]).arg(&report);
+    run.arg("120").arg(uzswap().get_program()).args(["run", "-q", "--ram", "40M", "--report"]).arg(&report);
     let output = run.arg("--").args(command).env("UZSWAP_BREAK", point).output().expect("timeout(1) starts");
     assert_ne!(output.status.code(), Some(124), "{point}: it hung");
     let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
@@ -98,7 +98,7 @@ fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
     // That one's thread-local storage is on a stack that is paged, and the table of it on a heap that is paged: a
     // handler that looked there would wait for itself.
     let Some(guest) = guest() else { return };
-    for point in ["fault", "fault:10000", "store:100"] {
+    for point in ["fault", "fault:3000", "store:100"] {
         let (output, report) = breaks(point, &[&guest.program, "child", "64", &guest.library]);
         assert_eq!(output.status.code(), Some(0), "{point}: {report}");
         names(&output, &report, &["a test wanted it"]);

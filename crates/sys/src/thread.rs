@@ -281,10 +281,10 @@ pub fn end_process() -> ! {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(libc::SIGABRT, &default, std::ptr::null_mut());
-        // A thread that blocks every signal takes this one; handlers of the program do not run here.
+        // This thread, which blocks every signal, takes this one, at once; handlers of the program do not run here.
+        // Another thread might have to wait for the CPU, or for a page that nobody brings.
         restore_signals(!(1 << (libc::SIGABRT - 1)));
-        libc::kill(libc::getpid(), libc::SIGABRT);
-        sleep_ns(200_000_000);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), id(), libc::SIGABRT);
         libc::kill(libc::getpid(), libc::SIGKILL);
     }
     exit_process(128 + libc::SIGABRT)

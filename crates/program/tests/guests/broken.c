@@ -21,12 +21,11 @@ static size_t bytes;
 static void aborted(int signal) { _exit(0); }
 
 static void fill(void) {
+    volatile char *memory = malloc(bytes);
     for (int round = 0; round < 1000; round++) {
-        volatile char *memory = malloc(bytes);
         for (size_t at = 0; at < bytes; at += 4096) memory[at] = at >> 12;
         for (size_t at = 0; at < bytes; at += 4096)
             if (memory[at] != (char)(at >> 12)) _exit(5);
-        free((void *)memory);
     }
 }
 
