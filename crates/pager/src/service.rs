@@ -317,20 +317,17 @@ impl Pager {
         let key = (at / PAGE_SIZE) as u64;
         self.decompress(key, handler.page, 1);
         let Some(_moving) = self.events.moving(epoch) else { return Attempt::Again };
-        // SAFETY: the source holds exactly the bytes that belong at `at`; a present page refuses.
-        let progress = unsafe { self.uffd.copy(at, handler.page, PAGE_SIZE) };
-        match progress.stop {
-            None => self.note_arrival(at, 1),
-            Some(Stop::Again) => return Attempt::Again,
-            Some(Stop::NoMemory) => return Attempt::NoPages,
-            Some(_) => self.uffd.wake(at, PAGE_SIZE),
+        match self.place_copies(at, handler.page, 1) {
+            Placed::Moved(_) | Placed::Copied(_) | Placed::Lost => {}
+            Placed::Again => return Attempt::Again,
+            Placed::NoMemory => return Attempt::NoPages,
         }
         block.change(mask, PageState::Stored, PageState::Kernel);
         self.store.invalidate(GROUP, key, 1);
         self.accounts.add(Count::PagesIn, 1);
         // The frame that was ready for it is not needed; frames are given back sixteen at a time.
         handler.copied += 1;
-        if handler.copied >= BLOCK_PAGES {
+        if handler.copied >= BLOCK_PAGES && self.way == Way::Move {
             if let Some(slot) = self.staging.take_ready(BLOCK_PAGES) {
                 handler.copied -= self.staging.discard(slot).min(handler.copied);
                 self.staging.give(slot);
