@@ -2,6 +2,7 @@
 
 mod kind;
 pub(crate) mod page;
+mod scout;
 
 use std::sync::Arc;
 

@@ -5,13 +5,14 @@ use pagecodec::t16::{self, Layout};
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
 use super::kind::Kind;
+use super::scout::Scout;
 
 /// From this many distinct prefixes among the 64 sampled words on, T16 is not tried.
 const PREFIXES_MAX: u32 = 48;
 /// T16 gives up when more words than this fit no template.
 const UNFIT_MAX: usize = 288;
 /// Raw words from which on page LZ is tried on them.
-const RAW_MIN: usize = 144;
+const RAW_MIN: usize = 240;
 /// Repeats among the 256 places sampled of the raw words from which on page LZ is tried on them.
 const RAW_REPEATS_MIN: u32 = 16;
 /// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
@@ -27,6 +28,11 @@ const RAW_FEW: usize = 8;
 const NUMERIC_ALWAYS: usize = 1800;
 /// Repeats among [`lz::SAMPLES`] places from which on page LZ is tried.
 const REPEATS_MIN: u32 = 4;
+/// Bytes of a page LZ object by the page's breaks: of each, and beside them.
+const BREAK_COST: usize = 170;
+const BREAKS_BASE: usize = 30;
+/// Objects of this length and more come from pages that hardly ever consist of long repeats.
+const BREAKS_BELOW: usize = 1280;
 /// Objects must save at least this many bytes of the page, or the page is given up.
 const GAIN_MIN: usize = 64;
 /// Bytes before a spliced object: where its parts are.
@@ -37,6 +43,8 @@ pub(crate) struct PageCodec {
     isa: Isa,
     t16: t16::Encoder,
     lz: lz::Encoder,
+    /// Of what T16 leads to, and of numbers.
+    scouts: [Scout; 2],
     /// A T16 object before its raw words were taken out, or after they were put back.
     object: Box<[u8; t16::OBJECT_MAX]>,
     /// An object that has not won yet.
@@ -49,6 +57,7 @@ impl PageCodec {
             isa,
             t16: t16::Encoder::with_isa(isa),
             lz: lz::Encoder::with_isa(isa),
+            scouts: [Scout::NEW; 2],
             object: Box::new([0; t16::OBJECT_MAX]),
             rival: Box::new([0; PAGE_SIZE]),
         }
@@ -80,12 +89,43 @@ impl PageCodec {
         if distinct_prefixes(page) < PREFIXES_MAX {
             // T16 fetches the next page a few lines at a time.
             if let Ok(plan) = self.t16.plan_ahead(page, UNFIT_MAX, next) {
-                return self.choose_by_plan(page, plan, out);
+                let found = self.choose_by_plan(page, plan, out)?;
+                return self.or_lz(page, found, out);
             }
         } else {
             t16::prefetch(next);
         }
         self.choose_without_t16(page, out)
+    }
+
+    /// What `found` made of the page, or page LZ where that is shorter and there is reason to look.
+    fn or_lz(&mut self, page: &Page, found: (Kind, usize), out: &mut [u8]) -> Option<(Kind, usize)> {
+        let (kind, len) = found;
+        if kind == Kind::Lz {
+            return Some(found);
+        }
+        let scout = usize::from(kind == Kind::Numeric);
+        let due = self.scouts[scout].is_due();
+        if due || self.repeats_at_length(page, len) {
+            let lz_len = self.lz.plan(page);
+            if due {
+                self.scouts[scout].compared(len, lz_len);
+            }
+            if lz_len < len {
+                return self.lz.write(out).map(|len| (Kind::Lz, len));
+            }
+        }
+        Some(found)
+    }
+
+    /// Whether page LZ can be expected to make a third of `len` bytes of the page.
+    fn repeats_at_length(&self, page: &Page, len: usize) -> bool {
+        if len >= BREAKS_BELOW {
+            return false;
+        }
+        let Some(room) = (len / 3).checked_sub(BREAKS_BASE) else { return false };
+        let breaks_max = (room / BREAK_COST) as u32;
+        lz::breaks(self.isa, page, breaks_max + 1) <= breaks_max
     }
 
     /// T16 fits most words: it, or one of its rivals where it is weak.
@@ -152,11 +192,18 @@ impl PageCodec {
     fn choose_without_t16(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
         let (shape, estimate) = numeric::estimate(self.isa, page);
         let repeats = lz::repeats(self.isa, page);
-        if repeats < REPEATS_MIN || estimate < PAGE_SIZE / 3 {
+        if repeats < REPEATS_MIN {
             if estimate >= PAGE_SIZE {
                 return None;
             }
             return numeric::encode(self.isa, page, shape, out).map(|len| (Kind::Numeric, len));
+        }
+        if estimate < PAGE_SIZE / 3 {
+            // The estimate may have missed what does not fit.
+            let room = out.len().min(estimate + estimate / 4);
+            if let Some(len) = numeric::encode(self.isa, page, shape, &mut out[..room]) {
+                return self.or_lz(page, (Kind::Numeric, len), out);
+            }
         }
         let found = self.lz.encode(page, out);
         let best = found.unwrap_or(out.len());

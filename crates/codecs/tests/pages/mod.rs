@@ -3,6 +3,8 @@
 // Each test and example uses some of it.
 #![allow(dead_code)]
 
+pub mod broad;
+
 use acomp::{Page, PAGE_SIZE};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).

@@ -6,28 +6,62 @@ use crate::Isa;
 
 /// Parts of the input that are walked side by side.
 const LANES: usize = 4;
-/// Sequences of one part at most, and one more that is written but not counted.
-const LANE_RECORDS: usize = INPUT_MAX / LANES / MATCH_MIN + 2;
+/// Matches that are coded at a step.
+const GROUP: usize = 32;
+/// Sequences of one part at most, and one more that is written but not counted, in whole groups.
+const LANE_RECORDS: usize = (INPUT_MAX / LANES / MATCH_MIN + 2).next_multiple_of(GROUP);
 
-/// One match: positions of its start, of its source, and of its end.
-#[derive(Debug, Clone, Copy, Default)]
+/// The matches of one quarter: positions of their starts, their sources, and their ends, the latter after that of the
+/// last match before the quarter. Longer than needed by one step of the vector loop that reads them.
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Record {
-    start: u16,
-    source: u16,
-    end: u16,
-    unused: u16,
+struct Records {
+    starts: [u16; LANE_RECORDS],
+    sources: [u16; LANE_RECORDS],
+    ends: [u16; LANE_RECORDS + 1],
+}
+
+impl Records {
+    const NEW: Records =
+        Records { starts: [0; LANE_RECORDS], sources: [0; LANE_RECORDS], ends: [0; LANE_RECORDS + 1] };
+}
+
+/// What was chosen and coded, in numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Coded {
+    /// Bytes of the input.
+    len: usize,
+    /// Sequences.
+    count: usize,
+    /// Literal bytes.
+    literals: usize,
+    /// Bytes of extensions.
+    extended: usize,
+    /// Where the last match ends.
+    anchor: usize,
+}
+
+impl Coded {
+    /// Bytes behind the literals.
+    fn behind(&self) -> usize {
+        2 * self.count + self.count.div_ceil(2) + self.extended
+    }
+
+    fn total(&self) -> usize {
+        HEADER + self.literals + self.behind()
+    }
 }
 
 #[repr(C, align(64))]
 struct Work {
     source: [u8; INPUT_MAX + PADDING],
     index: Index,
-    records: [[Record; LANE_RECORDS]; LANES],
+    records: [Records; LANES],
     counts: [usize; LANES],
+    coded: Coded,
     literals: [u8; INPUT_MAX + 64],
     sequences: [u16; LANES * LANE_RECORDS],
-    runs: [u8; LANES * LANE_RECORDS + 2],
+    runs: [u8; LANES * LANE_RECORDS],
     extensions: [u8; 1024],
 }
 
@@ -43,16 +77,25 @@ impl Default for Encoder {
     }
 }
 
-/// How many of 32 bytes are equal from the front.
+/// How many of 32 bytes are equal from the front. WIDE: with AVX2.
 ///
 /// # Safety
-/// 32 bytes must be readable at both places.
+/// 32 bytes must be readable at both places, and the machine must have AVX2 where WIDE says so.
 #[inline(always)]
-unsafe fn equal32(a: *const u8, b: *const u8) -> usize {
+unsafe fn equal32<const WIDE: bool>(a: *const u8, b: *const u8) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    use std::arch::x86_64::*;
+    #[cfg(target_arch = "x86_64")]
+    if WIDE {
+        // SAFETY: the caller vouches for both places, and for AVX2.
+        return unsafe {
+            let equal = _mm256_cmpeq_epi8(_mm256_loadu_si256(a.cast()), _mm256_loadu_si256(b.cast()));
+            (!_mm256_movemask_epi8(equal) as u32).trailing_zeros() as usize
+        };
+    }
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller vouches for both places; SSE2 is part of the architecture.
     unsafe {
-        use std::arch::x86_64::*;
         let low = _mm_cmpeq_epi8(_mm_loadu_si128(a.cast()), _mm_loadu_si128(b.cast()));
         let high = _mm_cmpeq_epi8(_mm_loadu_si128(a.add(16).cast()), _mm_loadu_si128(b.add(16).cast()));
         let equal = _mm_movemask_epi8(low) as u32 | (_mm_movemask_epi8(high) as u32) << 16;
@@ -90,11 +133,12 @@ impl Encoder {
         let work = Box::new(Work {
             source: [0; INPUT_MAX + PADDING],
             index: Index::NEW,
-            records: [[Record::default(); LANE_RECORDS]; LANES],
+            records: [Records::NEW; LANES],
             counts: [0; LANES],
+            coded: Coded { len: 0, count: 0, literals: 0, extended: 0, anchor: 0 },
             literals: [0; INPUT_MAX + 64],
             sequences: [0; LANES * LANE_RECORDS],
-            runs: [0; LANES * LANE_RECORDS + 2],
+            runs: [0; LANES * LANE_RECORDS],
             extensions: [0; 1024],
         });
         Encoder { isa, work }
@@ -110,11 +154,20 @@ impl Encoder {
     /// # Panics
     /// When the input is longer than [`INPUT_MAX`].
     pub fn encode(&mut self, input: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.plan(input);
+        self.write(out)
+    }
+
+    /// Finds the matches of `input` and answers how long its object will be.
+    ///
+    /// # Panics
+    /// When the input is longer than [`INPUT_MAX`].
+    pub fn plan(&mut self, input: &[u8]) -> usize {
         let len = input.len();
         assert!(len <= INPUT_MAX, "{len} bytes of input");
         let work = &mut *self.work;
         work.source[..len].copy_from_slice(input);
-        // The index reads whole chunks; what it finds there does not count, but must not depend on the past.
+        // The index reads whole groups; what it finds there does not count, but must not depend on the past.
         work.source[len..].fill(0);
         match self.isa {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
@@ -122,21 +175,28 @@ impl Encoder {
             Isa::Avx512 => unsafe {
                 work.index.fill_avx512(&work.source, len);
                 work.walk_avx2(len);
-                work.write_avx2(len, out)
+                work.code_avx2(len);
             },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe {
                 work.index.fill_avx2(&work.source, len);
                 work.walk_avx2(len);
-                work.write_avx2(len, out)
+                work.code_avx2(len);
             },
             _ => {
                 work.index.fill_generic(&work.source, len);
-                work.walk(len);
-                work.write(len, out)
+                work.walk::<false>(len);
+                work.code(len);
             }
         }
+        work.coded.total()
+    }
+
+    /// Writes the object of the input that was planned last into `out` and answers its length; `None` when `out` is too
+    /// short for it. Before anything was planned the input is empty.
+    pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {
+        self.work.write(out)
     }
 }
 
@@ -144,12 +204,13 @@ impl Encoder {
 struct Lane {
     at: usize,
     end: usize,
-    next: *mut Record,
+    count: usize,
+    records: *mut Records,
 }
 
 impl Lane {
-    fn new(start: usize, end: usize, next: *mut Record) -> Self {
-        Lane { at: start, end, next }
+    fn new(start: usize, end: usize, records: *mut Records) -> Self {
+        Lane { at: start, end, count: 0, records }
     }
 
     #[inline(always)]
@@ -157,13 +218,13 @@ impl Lane {
         self.at + MATCH_MIN <= self.end
     }
 
-    /// Takes the next match, if one starts within the next 57 positions, and moves behind it.
+    /// Takes the next match, if one starts within the next 57 positions, and moves behind it. WIDE: with AVX2.
     ///
     /// # Safety
-    /// `bytes` must have PADDING readable bytes after its 4096th; `at <= end <= 4096`; `next` must
-    /// have room for a quarter's records.
+    /// `bytes` must have PADDING readable bytes after its 4096th; `at <= end <= 4096`; no more than a quarter of the
+    /// input may be between the first place and `end`.
     #[inline(always)]
-    unsafe fn step(&mut self, bytes: *const u8, index: &Index) {
+    unsafe fn step<const WIDE: bool>(&mut self, bytes: *const u8, index: &Index) {
         // SAFETY: `at <= 4096`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
         let window =
             unsafe { index.mask.as_ptr().cast::<u8>().add(self.at / 8).cast::<u64>().read_unaligned() };
@@ -172,12 +233,13 @@ impl Lane {
         // SAFETY: `start <= 4096 + 64`, and `candidates` has one element more.
         let source = unsafe { *index.candidates.as_ptr().add(start) } as usize & 0xfff;
         let found = (window != 0) & (start + MATCH_MIN <= self.end);
-        // SAFETY: both places are at most 4160 bytes into the input; PADDING is 320.
-        let mut matched = unsafe { equal32(bytes.add(start), bytes.add(source)) };
+        // SAFETY: both places are at most 4160 bytes into the input; PADDING is 128.
+        let mut matched = unsafe { equal32::<WIDE>(bytes.add(start), bytes.add(source)) };
         if found & (matched == 32) {
             while start + matched < self.end {
                 // SAFETY: `start + matched < 4096`, and 32 bytes follow.
-                let more = unsafe { equal32(bytes.add(start + matched), bytes.add(source + matched)) };
+                let more =
+                    unsafe { equal32::<WIDE>(bytes.add(start + matched), bytes.add(source + matched)) };
                 matched += more;
                 if more < 32 {
                     break;
@@ -185,13 +247,14 @@ impl Lane {
             }
         }
         let stop = (start + matched).min(self.end);
-        let record = Record { start: start as u16, source: source as u16, end: stop as u16, unused: 0 };
         // SAFETY: a counted record covers at least four bytes of the quarter, so at most LANE_RECORDS - 1 are counted,
         // and this one has a place.
         unsafe {
-            *self.next = record;
-            self.next = self.next.add(usize::from(found));
+            (&raw mut (*self.records).starts).cast::<u16>().add(self.count).write(start as u16);
+            (&raw mut (*self.records).sources).cast::<u16>().add(self.count).write(source as u16);
+            (&raw mut (*self.records).ends).cast::<u16>().add(self.count + 1).write(stop as u16);
         }
+        self.count += usize::from(found);
         self.at = if found { stop } else { (self.at + 57).min(self.end) };
     }
 }
@@ -204,25 +267,25 @@ impl Work {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn walk_avx2(&mut self, len: usize) {
-        self.walk(len);
+        self.walk::<true>(len);
     }
 
-    /// [`Work::write`] with the instructions of Haswell.
+    /// [`Work::code`] with the instructions of Haswell.
     ///
     /// # Safety
     /// The machine must have them.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn write_avx2(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
-        self.write(len, out)
+    unsafe fn code_avx2(&mut self, len: usize) {
+        self.code(len);
     }
 
     /// Chooses matches greedily in each quarter of the input. A match does not leave its quarter (its source may).
     #[inline(always)]
-    fn walk(&mut self, len: usize) {
+    fn walk<const WIDE: bool>(&mut self, len: usize) {
         let bytes = self.source.as_ptr();
         let quarter = len / LANES;
-        let [first, second, third, fourth] = self.records.each_mut().map(|records| records.as_mut_ptr());
+        let [first, second, third, fourth] = self.records.each_mut().map(|records| &raw mut *records);
         // Four variables, not an array: each step's state then stays in registers.
         let mut a = Lane::new(0, quarter, first);
         let mut b = Lane::new(quarter, 2 * quarter, second);
@@ -232,66 +295,103 @@ impl Work {
             // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input
             // and write to arrays of LANE_RECORDS records of their own.
             unsafe {
-                a.step(bytes, &self.index);
-                b.step(bytes, &self.index);
-                c.step(bytes, &self.index);
-                d.step(bytes, &self.index);
+                a.step::<WIDE>(bytes, &self.index);
+                b.step::<WIDE>(bytes, &self.index);
+                c.step::<WIDE>(bytes, &self.index);
+                d.step::<WIDE>(bytes, &self.index);
             }
         }
-        for (count, (lane, first)) in
-            self.counts.iter_mut().zip([(a, first), (b, second), (c, third), (d, fourth)])
-        {
-            // SAFETY: both pointers are into the same array.
-            *count = unsafe { lane.next.offset_from(first) } as usize;
-        }
+        self.counts = [a.count, b.count, c.count, d.count];
     }
 
-    /// Writes the streams of the chosen matches and joins them in `out`.
+    /// Codes the chosen matches: all streams but the literals.
     #[inline(always)]
-    fn write(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
-        let bytes = self.source.as_ptr();
-        let (mut anchor, mut count, mut literals, mut extended) = (0usize, 0usize, 0usize, 0usize);
-        for lane in 0..LANES {
-            for record in &self.records[lane][..self.counts[lane]] {
-                let (start, end) = (record.start as usize, record.end as usize);
-                let run = start - anchor;
-                let rest = end - start - MATCH_MIN;
-                // SAFETY: the input has 320 readable bytes after it, `literals` 64 writable ones. Matches are at most
-                // 1024 in number, the length of `runs` and `sequences`.
+    fn code(&mut self, len: usize) {
+        let (mut anchor, mut count, mut literals, mut extended) = (0u16, 0, len, 0);
+        for (records, &records_len) in self.records.iter_mut().zip(&self.counts) {
+            records.ends[0] = anchor;
+            anchor = records.ends[records_len];
+            for first in (0..records_len).step_by(GROUP) {
+                let here = first..first + GROUP;
+                let starts: &[u16; GROUP] = records.starts[here.clone()].first_chunk().expect("whole groups");
+                let sources: &[u16; GROUP] =
+                    records.sources[here.clone()].first_chunk().expect("whole groups");
+                let before: &[u16; GROUP] = records.ends[here].first_chunk().expect("whole groups");
+                let ends: &[u16; GROUP] = records.ends[first + 1..].first_chunk().expect("one more");
+                let sequences: &mut [u16; GROUP] =
+                    self.sequences[count + first..].first_chunk_mut().expect("a place for every record");
+                let runs: &mut [u8; GROUP] =
+                    self.runs[count + first..].first_chunk_mut().expect("a place for every record");
+                // What stands behind the last record has no meaning, and is overwritten.
+                let mut long = [0u8; GROUP];
+                for k in 0..GROUP {
+                    let run = starts[k].wrapping_sub(before[k]);
+                    let rest = ends[k].wrapping_sub(starts[k]).wrapping_sub(MATCH_MIN as u16);
+                    sequences[k] = starts[k].wrapping_sub(sources[k]) | rest.min(15) << 12;
+                    runs[k] = run.min(15) as u8;
+                    long[k] = u8::from((run >= 15) | (rest >= 15));
+                }
+                for (part, eight) in long.as_chunks::<8>().0.iter().enumerate() {
+                    let mut bits = u64::from_le_bytes(*eight);
+                    while bits != 0 {
+                        let k = 8 * part + bits.trailing_zeros() as usize / 8;
+                        bits &= bits - 1;
+                        if first + k >= records_len {
+                            break;
+                        }
+                        for coded in [starts[k] - before[k], ends[k] - starts[k] - MATCH_MIN as u16] {
+                            if coded >= 15 {
+                                extended = extend(&mut self.extensions, extended, usize::from(coded) - 15);
+                            }
+                        }
+                    }
+                }
+            }
+            let matched = records.starts[..records_len].iter().zip(&records.ends[1..]);
+            literals -= matched.map(|(start, end)| end - start).sum::<u16>() as usize;
+            count += records_len;
+        }
+
+        self.coded = Coded { len, count, literals, extended, anchor: anchor.into() };
+    }
+
+    /// Joins the streams in `out`, if there is room.
+    fn write(&mut self, out: &mut [u8]) -> Option<usize> {
+        let coded = self.coded;
+        let Coded { len, count, literals, extended, anchor } = coded;
+        let behind = coded.behind();
+        let out = out.get_mut(..coded.total())?;
+        // Literals are copied sixteen at a time: in place where as much follows them.
+        let to = if behind >= 16 { out[HEADER..].as_mut_ptr() } else { self.literals.as_mut_ptr() };
+        let mut copied = 0;
+        for (records, &records_len) in self.records.iter().zip(&self.counts) {
+            for (&start, &before) in records.starts[..records_len].iter().zip(&records.ends) {
+                let run = usize::from(start - before);
+                // SAFETY: the input has PADDING readable bytes after it. The literals before this run and with it are
+                // at most `literals`, and 16 bytes more are there on either way.
                 unsafe {
-                    let (from, to) = (bytes.add(anchor), self.literals.as_mut_ptr().add(literals));
+                    let (from, to) = (self.source.as_ptr().add(usize::from(before)), to.add(copied));
                     copy16(from, to);
                     if run > 16 {
                         for done in (16..run).step_by(16) {
                             copy16(from.add(done), to.add(done));
                         }
                     }
-                    *self.runs.get_unchecked_mut(count) = run.min(15) as u8;
-                    *self.sequences.get_unchecked_mut(count) =
-                        ((start - record.source as usize) | (rest.min(15) << 12)) as u16;
                 }
-                literals += run;
-                count += 1;
-                if run >= 15 {
-                    extended = extend(&mut self.extensions, extended, run - 15);
-                }
-                if rest >= 15 {
-                    extended = extend(&mut self.extensions, extended, rest - 15);
-                }
-                anchor = end;
+                copied += run;
             }
         }
-        let tail = len - anchor;
-        self.literals[literals..literals + tail].copy_from_slice(&self.source[anchor..len]);
-        literals += tail;
-
-        let total = HEADER + literals + 2 * count + count.div_ceil(2) + extended;
-        let out = out.get_mut(..total)?;
+        let tail = &self.source[anchor..len];
+        assert!(copied + tail.len() == literals, "what no match covers is a literal");
+        // SAFETY: with the tail there are `literals` bytes, for which there is room.
+        unsafe { tail.as_ptr().copy_to_nonoverlapping(to.add(copied), tail.len()) };
         let (header, out) = out.split_at_mut(HEADER);
         header[..2].copy_from_slice(&(count as u16).to_le_bytes());
         header[2..].copy_from_slice(&(literals as u16).to_le_bytes());
         let (place, out) = out.split_at_mut(literals);
-        place.copy_from_slice(&self.literals[..literals]);
+        if behind < 16 {
+            place.copy_from_slice(&self.literals[..literals]);
+        }
         let (place, out) = out.split_at_mut(2 * count);
         for (place, sequence) in place.as_chunks_mut::<2>().0.iter_mut().zip(&self.sequences) {
             *place = sequence.to_le_bytes();
@@ -302,7 +402,7 @@ impl Work {
             *place = pair[0] | pair[1] << 4;
         }
         out.copy_from_slice(&self.extensions[..extended]);
-        Some(total)
+        Some(coded.total())
     }
 }
 

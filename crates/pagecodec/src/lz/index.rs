@@ -7,18 +7,13 @@
 /// Bits of the product that number the table entry; the others fit an entry together with a position.
 pub(crate) const TABLE_BITS: u32 = 12;
 pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
-/// Positions that are indexed at a time.
-const CHUNK: usize = 256;
-/// Readable bytes that the index needs after the input.
-pub(crate) const PADDING: usize = CHUNK + 64;
+/// Readable bytes that the index and the walk need after the input.
+pub(crate) const PADDING: usize = 128;
 
 /// The result and the working memory.
 #[repr(C, align(64))]
 pub(crate) struct Index {
     table: [u32; 1 << TABLE_BITS],
-    slots: [u16; CHUNK],
-    keys: [u32; CHUNK],
-    found: [u32; CHUNK],
     /// The earlier position, where [`Index::mask`] says that there is one.
     pub(crate) candidates: [u16; 4096 + 128],
     /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input are zero.
@@ -26,14 +21,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) const NEW: Index = Index {
-        table: [0; 1 << TABLE_BITS],
-        slots: [0; CHUNK],
-        keys: [0; CHUNK],
-        found: [0; CHUNK],
-        candidates: [0; 4096 + 128],
-        mask: [0; 66],
-    };
+    pub(crate) const NEW: Index =
+        Index { table: [0; 1 << TABLE_BITS], candidates: [0; 4096 + 128], mask: [0; 66] };
 
     /// Empties the table. Entries of zero name position 0, which is never used as a candidate, so that an empty table
     /// matches nothing.
@@ -81,6 +70,42 @@ impl Index {
         self.fill_generic(source, len);
     }
 
+    /// Puts sixteen keys into their slots, one after the other, and answers what was there.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    fn exchange(
+        &mut self,
+        slots: std::arch::x86_64::__m512i,
+        keys: std::arch::x86_64::__m512i,
+    ) -> std::arch::x86_64::__m512i {
+        use std::arch::x86_64::*;
+        #[repr(C, align(64))]
+        struct Lanes([u32; 16]);
+        let (mut slot, mut key) = (Lanes([0; 16]), Lanes([0; 16]));
+        // SAFETY: the arrays hold 64 bytes and are aligned to that.
+        unsafe {
+            _mm512_store_si512(slot.0.as_mut_ptr().cast(), slots);
+            _mm512_store_si512(key.0.as_mut_ptr().cast(), keys);
+        }
+        // The compiler makes extractions and insertions of it, which is what is wanted: going through memory costs 2.1
+        // us a page, not 1.4.
+        let mut one = |at: usize| {
+            let entry = &mut self.table[slot.0[at] as usize % (1 << TABLE_BITS)];
+            std::mem::replace(entry, key.0[at]) as i32
+        };
+        let mut four = |at: usize| {
+            let first = _mm_cvtsi32_si128(one(at));
+            let first = _mm_insert_epi32::<1>(first, one(at + 1));
+            let first = _mm_insert_epi32::<2>(first, one(at + 2));
+            _mm_insert_epi32::<3>(first, one(at + 3))
+        };
+        let (a, b, c, d) = (four(0), four(4), four(8), four(12));
+        let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
+        let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(c), d);
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+    }
+
     /// The same in AVX-512: hashes and comparisons 16 at a time, only the table's exchange one by one.
     ///
     /// # Safety
@@ -89,7 +114,7 @@ impl Index {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(crate) unsafe fn fill_avx512(&mut self, source: &[u8], len: usize) {
         use std::arch::x86_64::*;
-        assert!(len <= 4096 && source.len() >= len.next_multiple_of(CHUNK) + 64);
+        assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 64);
         self.clear();
         // Bytes k .. k + 3 in lane k.
         const OVERLAPPING: [u8; 64] = {
@@ -105,44 +130,28 @@ impl Index {
         let overlapping = unsafe { _mm512_loadu_si512(OVERLAPPING.as_ptr().cast()) };
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let multiplier = _mm512_set1_epi32(MULTIPLIER as i32);
-        for base in (0..len).step_by(CHUNK) {
-            for at in (0..CHUNK).step_by(16) {
-                // SAFETY: `source` reaches 64 bytes beyond the last chunk (asserted above); the arrays hold CHUNK
-                // elements and `at` leaves 16 of them.
+        for group in 0..len.div_ceil(64) {
+            let mut bits = 0u64;
+            for part in 0..4 {
+                let base = 64 * group + 16 * part;
+                // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), `candidates` too.
                 unsafe {
-                    let bytes = _mm256_loadu_si256(source.as_ptr().add(base + at).cast());
+                    let bytes = _mm256_loadu_si256(source.as_ptr().add(base).cast());
                     let fours = _mm512_permutexvar_epi8(overlapping, _mm512_castsi256_si512(bytes));
                     let product = _mm512_mullo_epi32(fours, multiplier);
-                    let slots = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<{ 32 - TABLE_BITS }>(product));
-                    _mm256_storeu_si256(self.slots.as_mut_ptr().add(at).cast(), slots);
-                    let places = _mm512_add_epi32(lanes, _mm512_set1_epi32((base + at) as i32));
+                    let places = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
                     let keys = _mm512_or_si512(_mm512_slli_epi32::<TABLE_BITS>(product), places);
-                    _mm512_storeu_si512(self.keys.as_mut_ptr().add(at).cast(), keys);
+                    let slots = _mm512_srli_epi32::<{ 32 - TABLE_BITS }>(product);
+                    let found = _mm512_xor_si512(self.exchange(slots, keys), keys);
+                    let candidates = _mm512_xor_si512(found, places);
+                    let equal = _mm512_cmplt_epu32_mask(found, _mm512_set1_epi32(1 << 12));
+                    let equal = _mm512_mask_test_epi32_mask(equal, candidates, candidates);
+                    bits |= u64::from(equal) << (16 * part);
+                    let narrow = _mm512_cvtepi32_epi16(candidates);
+                    _mm256_storeu_si256(self.candidates.as_mut_ptr().add(base).cast(), narrow);
                 }
             }
-            for at in 0..CHUNK {
-                let (slot, key) = (self.slots[at] as usize & 0xfff, self.keys[at]);
-                self.found[at] = std::mem::replace(&mut self.table[slot], key) ^ key;
-            }
-            for at in (0..CHUNK).step_by(64) {
-                let mut bits = 0u64;
-                for part in 0..4 {
-                    let at = at + 16 * part;
-                    // SAFETY: `found` holds CHUNK elements, `candidates` 64 more than the last chunk can reach; `at`
-                    // leaves 16 of them.
-                    unsafe {
-                        let found = _mm512_loadu_si512(self.found.as_ptr().add(at).cast());
-                        let places = _mm512_add_epi32(lanes, _mm512_set1_epi32((base + at) as i32));
-                        let candidates = _mm512_xor_si512(found, places);
-                        let equal = _mm512_cmplt_epu32_mask(found, _mm512_set1_epi32(1 << 12));
-                        let equal = _mm512_mask_test_epi32_mask(equal, candidates, candidates);
-                        bits |= u64::from(equal) << (16 * part);
-                        let narrow = _mm512_cvtepi32_epi16(candidates);
-                        _mm256_storeu_si256(self.candidates.as_mut_ptr().add(base + at).cast(), narrow);
-                    }
-                }
-                self.mask[(base + at) / 64] = bits;
-            }
+            self.mask[group] = bits;
         }
         self.mask[len.div_ceil(64)..].fill(0);
     }

@@ -16,11 +16,13 @@
 //! | (n + 1) / 2 | literals before each match, two nibbles a byte, low first (15: 15 plus an extension) |
 //! | rest | extensions, in order of use, literals before match: a byte below 255, or 255 and two bytes |
 
+mod breaks;
 mod decoder;
 mod encoder;
 mod index;
 mod sample;
 
+pub use breaks::{breaks, PLACES};
 pub use decoder::decode;
 pub use encoder::Encoder;
 pub use sample::{repeats, repeats_in, SAMPLES};

@@ -1,0 +1,146 @@
+//! The promise of `auto` by class of pages: never more than 2 % longer than LZ4, whatever programs keep.
+
+mod pages;
+
+use acomp::{CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE};
+use pages::broad::{classes, mix, seed, Class, MIXES};
+use pages::Random;
+use proptest::prelude::*;
+
+/// Bytes a page that `auto` may take beside the share: page LZ walks four quarters side by side, and a match that crosses
+/// one of the three borders is paid for twice, with up to 16 bytes.
+const CONSTANT: usize = 48;
+/// Pages of a class.
+const PAGES: usize = 256;
+
+fn context(name: &str) -> Box<dyn Context> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    registry.find(name).expect("registered").context().expect("memory")
+}
+
+/// Bytes that `pages` take; a page that is given up takes all of its own.
+fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
+    let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
+    let mut total = 0;
+    for batch in pages.chunks(MAX_BATCH) {
+        let sources: Vec<&Page> = batch.iter().collect();
+        let mut outputs: Vec<&mut [u8]> = space[..batch.len()].iter_mut().map(|slot| &mut slot[..]).collect();
+        let mut results = [Ok(0); MAX_BATCH];
+        context.compress(&mut CompressRequest {
+            pages: &sources,
+            unit_size: PAGE_SIZE,
+            outputs: &mut outputs,
+            results: &mut results[..batch.len()],
+        });
+        total += results[..batch.len()].iter().map(|result| result.unwrap_or(PAGE_SIZE)).sum::<usize>();
+    }
+    total
+}
+
+/// Classes that may be longer, and their limit in per cent.
+const EXCEPTIONS: &[(&str, usize)] = &[
+    // Noise but for rare repeats: the sample that tells noise sees none on every third page.
+    ("one of 200 strings of 16", 115),
+    // Page LZ looks at the latest place only, which a changed byte spoils twice: where it is, and a period later.
+    ("period 8 of bytes, 64 changed", 106),
+    ("period 8 of text, 64 changed", 106),
+];
+
+/// Mean bytes of a page by `auto` and by LZ4, if the first is too many.
+fn excess(pages: &[Page], percent: usize) -> Option<(usize, usize)> {
+    // Contexts of their own: `auto` learns from the pages before.
+    let (own, theirs) = (size(context("auto").as_mut(), pages), size(context("lz4").as_mut(), pages));
+    let limit = theirs * percent + CONSTANT * pages.len() * 100;
+    (own * 100 > limit).then(|| (own / pages.len(), theirs / pages.len()))
+}
+
+#[test]
+fn no_class_is_worse_than_lz4() {
+    let mut worse = Vec::new();
+    for class in classes() {
+        let percent =
+            EXCEPTIONS.iter().find(|(name, _)| *name == class.name).map_or(102, |(_, percent)| *percent);
+        if let Some((own, theirs)) = excess(&class.pages(PAGES), percent) {
+            worse.push(format!("{}: {own} bytes a page against {theirs}", class.name));
+        }
+    }
+    assert!(worse.is_empty(), "{} classes:\n{}", worse.len(), worse.join("\n"));
+}
+
+/// `count` pages of two classes, joined in one way.
+fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Random) -> Vec<Page> {
+    (0..count)
+        .map(|number| mix(how, &one.page(number, random), &other.page(number, random), random))
+        .collect()
+}
+
+/// Pages of two classes each. What LZ4 finds in a page by luck, page LZ may miss: two mixtures of a hundred may be longer
+/// than classes may. `UZSWAP_MIXTURES` sets their number.
+#[test]
+fn hardly_any_mixture_is_worse_than_lz4() {
+    let classes = classes();
+    let mut random = Random(seed("mixtures"));
+    let mut worse = Vec::new();
+    let count = std::env::var("UZSWAP_MIXTURES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
+    for number in 0..count {
+        let [one, other] = [(); 2].map(|()| &classes[random.below(classes.len() as u64) as usize]);
+        let how = number % MIXES;
+        let pages = mixed(one, other, how, PAGES, &mut random);
+        if let Some((own, theirs)) = excess(&pages, 102) {
+            worse
+                .push(format!("{} and {}, {how}: {own} bytes a page against {theirs}", one.name, other.name));
+        }
+    }
+    assert!(50 * worse.len() <= count, "{} of {count} mixtures:\n{}", worse.len(), worse.join("\n"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A heap whose kind of pages changes every 20 pages or so, which is sooner than `auto` compares: every page comes
+    /// back, and all together are at most a fifth longer than LZ4 makes them (most often they are shorter).
+    #[test]
+    fn heaps_of_anything_return_and_stay_short(
+        parts in prop::collection::vec((any::<usize>(), any::<usize>(), 0..MIXES, 1..40usize), 20..40),
+        seed: u64,
+    ) {
+        let classes = classes();
+        let mut random = Random(seed);
+        let mut pages = Vec::new();
+        for (one, other, how, count) in parts {
+            let (one, other) = (&classes[one % classes.len()], &classes[other % classes.len()]);
+            pages.extend(mixed(one, other, how, count, &mut random));
+        }
+        prop_assert_eq!(excess(&pages, 120), None);
+        returns(&pages);
+    }
+}
+
+/// Stores every page in a batch and asserts that it comes back.
+fn returns(pages: &[Page]) {
+    let mut auto = context("auto");
+    for batch in pages.chunks(MAX_BATCH) {
+        let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
+        let sources: Vec<&Page> = batch.iter().collect();
+        let mut outputs: Vec<&mut [u8]> = space[..batch.len()].iter_mut().map(|slot| &mut slot[..]).collect();
+        let mut lens = [Ok(0); MAX_BATCH];
+        auto.compress(&mut CompressRequest {
+            pages: &sources,
+            unit_size: PAGE_SIZE,
+            outputs: &mut outputs,
+            results: &mut lens[..batch.len()],
+        });
+        for ((page, object), len) in batch.iter().zip(&space).zip(lens) {
+            let Ok(len) = len else { continue };
+            let mut back = [0x77; PAGE_SIZE];
+            let mut results = [Ok(0)];
+            auto.decompress(&mut DecompressRequest {
+                objects: &[Object::whole(&object[..len])],
+                outputs: &mut [&mut back],
+                results: &mut results,
+            });
+            assert!(results[0] == Ok(PAGE_SIZE) && back == *page, "kind {}", object[0]);
+        }
+    }
+}
