@@ -303,7 +303,6 @@ impl Pager {
         Attempt::Done(moved)
     }
 
-    /// Decompresses the adjacent pages of `mask` and moves them in.
     /// Brings in one page by a copy. For one page that is quicker than a move, which takes locks on both sides and
     /// interrupts other CPUs for the source's sake; and the page it is decompressed into is warm.
     fn load_single(
@@ -336,6 +335,7 @@ impl Pager {
         Attempt::Done(1)
     }
 
+    /// Decompresses the adjacent pages of `mask` and moves them in.
     fn load(&self, handler: &mut Handler, block: &Block, base: usize, mask: u32, epoch: Epoch) -> Attempt {
         let (first, count) = (mask.trailing_zeros() as usize, mask.count_ones() as usize);
         if count == 1 {
