@@ -14,14 +14,23 @@ use crate::pager::{drop_slot_if_unused, lock_settled, Pager, GROUP};
 use crate::staging::Purse;
 use crate::table::{span, Block, PageState, BLOCK_PAGES};
 
+/// Everybody works.
 const RUNNING: u32 = 0;
+/// Workers stand still, handlers serve and do not reclaim: everything comes in.
 const HALTING: u32 = 1;
+/// Workers stand still, handlers serve.
+const CALMING: u32 = 2;
+/// Workers and handlers stand still, everything stays where it is.
+const STILL: u32 = 3;
 
-/// Whether reclaim workers are to stand still, and how many do.
+/// Which threads are to stand still, and how many do not.
 #[derive(Debug, Default)]
 pub struct Halt {
     state: AtomicU32,
-    parked: AtomicU32,
+    /// Workers at work.
+    workers: AtomicU32,
+    /// Handlers that read or serve.
+    handlers: AtomicU32,
 }
 
 impl Halt {
@@ -30,16 +39,69 @@ impl Halt {
         self.state.load(Ordering::SeqCst) != RUNNING
     }
 
-    /// Stands still while the halt lasts. Called by workers where they hold nothing.
-    pub(crate) fn park(&self) {
-        if !self.is_on() {
-            return;
+    /// Whether handlers may reclaim.
+    pub(crate) fn allows_help(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != HALTING
+    }
+
+    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a worker holds nothing.
+    pub(crate) fn worker_enters(&self) {
+        self.enter(&self.workers, RUNNING);
+    }
+
+    pub(crate) fn worker_leaves(&self) {
+        self.workers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it a handler has
+    /// nothing but its purse.
+    pub(crate) fn handler_enters(&self) {
+        self.enter(&self.handlers, CALMING);
+    }
+
+    pub(crate) fn handler_leaves(&self) {
+        self.handlers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Counts the caller in unless the state is above `highest`; the state is looked at after counting, as it is raised
+    /// before the count is looked at.
+    fn enter(&self, inside: &AtomicU32, highest: u32) {
+        loop {
+            inside.fetch_add(1, Ordering::SeqCst);
+            let state = self.state.load(Ordering::SeqCst);
+            if state <= highest {
+                return;
+            }
+            inside.fetch_sub(1, Ordering::SeqCst);
+            futex::wait(&self.state, state, Some(10_000_000));
         }
-        self.parked.fetch_add(1, Ordering::AcqRel);
-        while self.is_on() {
-            futex::wait(&self.state, HALTING, Some(10_000_000));
+    }
+
+    fn raise(&self, state: u32, inside: &AtomicU32) {
+        self.state.store(state, Ordering::SeqCst);
+        while inside.load(Ordering::SeqCst) > 0 {
+            thread::sleep_ns(5_000);
         }
-        self.parked.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Has workers, then handlers stand still, and waits until they do. Workers first: they may wait for faults of
+    /// their own to be served.
+    pub(crate) fn still(&self) {
+        self.raise(CALMING, &self.workers);
+        self.raise(STILL, &self.handlers);
+    }
+
+    /// Lets everybody work.
+    pub(crate) fn over(&self) {
+        self.state.store(RUNNING, Ordering::SeqCst);
+        futex::wake(&self.state, i32::MAX);
+    }
+
+    /// In a forked child, which has none of these threads.
+    pub(crate) fn reset(&self) {
+        self.workers.store(0, Ordering::SeqCst);
+        self.handlers.store(0, Ordering::SeqCst);
+        self.over();
     }
 }
 
@@ -47,11 +109,8 @@ impl Pager {
     /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is being served. Call
     /// from a pager thread that is no worker and no handler.
     pub fn halt(&self) {
-        self.halt.state.store(HALTING, Ordering::SeqCst);
-        while self.halt.parked.load(Ordering::Acquire) < self.workers.load(Ordering::Acquire)
-            || self.helping.load(Ordering::SeqCst) > 0
-        {
-            self.wake_workers();
+        self.halt.raise(HALTING, &self.halt.workers);
+        while self.helping.load(Ordering::SeqCst) > 0 {
             thread::sleep_ns(20_000);
         }
         let mut purse = Purse::new();
@@ -90,8 +149,7 @@ impl Pager {
 
     /// Goes on after a halt.
     pub fn go_on(&self) {
-        self.halt.state.store(RUNNING, Ordering::Release);
-        futex::wake(&self.halt.state, i32::MAX);
+        self.halt.over();
         self.refresh_mappings();
     }
 
@@ -146,6 +204,19 @@ impl Pager {
     /// SIGBUS, never zeroes.
     pub(crate) fn foster(&self, descriptor: i32) {
         let child = Userfaultfd::from_descriptor(descriptor);
+        self.give_all(&child);
+        for entry in &self.arrivals {
+            let at = entry.load(Ordering::Relaxed);
+            if at != 0 {
+                child.poison(at, PAGE_SIZE);
+            }
+        }
+        self.accounts.add(Count::Forks, 1);
+        child.close();
+    }
+
+    /// Copies everything that is out into a forked child.
+    pub(crate) fn give_all(&self, child: &Userfaultfd) {
         let mut page = [0u8; PAGE_SIZE];
         self.table.for_each_busy(0, 1 << 47, |base, block| {
             lock_settled(block);
@@ -175,14 +246,6 @@ impl Pager {
             }
             block.unlock();
         });
-        for entry in &self.arrivals {
-            let at = entry.load(Ordering::Relaxed);
-            if at != 0 {
-                child.poison(at, PAGE_SIZE);
-            }
-        }
-        self.accounts.add(Count::Forks, 1);
-        child.close();
     }
 
     /// Remembers pages that came in a moment ago, for [`Pager::foster`].

@@ -3,6 +3,7 @@
 pub mod accounts;
 mod events;
 mod halt;
+mod heritage;
 mod listeners;
 mod mappings;
 mod pager;
@@ -18,6 +19,7 @@ mod usher;
 mod watch;
 
 pub use accounts::{Accounts, Count};
+pub use heritage::{Outcome, Window, COPIED_MAX};
 pub use pager::{end_process, Config, FixedText, Pager, StartError, HANDLERS_MAX};
 pub use staging::Staging;
 pub use table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};

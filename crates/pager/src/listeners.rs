@@ -71,6 +71,13 @@ impl Luck {
 }
 
 impl Listeners {
+    /// In a forked child, which has none of the handlers.
+    pub(crate) fn reset(&self) {
+        for count in [&self.listening, &self.resting, &self.calls, &self.called, &self.served] {
+            count.store(0, Ordering::Release);
+        }
+    }
+
     pub(crate) fn join(&self) {
         self.listening.fetch_add(1, Ordering::AcqRel);
     }

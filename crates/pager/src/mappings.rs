@@ -62,6 +62,23 @@ impl Mappings {
         std::mem::swap(current, next);
     }
 
+    /// Calls `each` for every range between mappings of any kind.
+    pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
+        const USER_END: usize = 1 << 47;
+        let mut end = 0;
+        maps::for_each(file, &mut self.buffer, |mapping| {
+            // The vsyscall page is beyond.
+            let start = mapping.start.min(USER_END);
+            if start > end {
+                each(end, start);
+            }
+            end = mapping.end.min(USER_END);
+        });
+        if end < USER_END {
+            each(end, USER_END);
+        }
+    }
+
     /// Registers one new mapping. False when it overlaps others that are known: look at all of them then.
     pub fn register(&mut self, uffd: &Userfaultfd, range: std::ops::Range<usize>) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);

@@ -1,13 +1,13 @@
 //! The pager: all its parts, and what belongs to no single one of them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, OpenError, Userfaultfd, WRITE_PROTECT};
-use sys::PAGE_SIZE;
+use sys::{house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
@@ -81,6 +81,11 @@ pub struct Pager {
     pub(crate) pins: Pins,
     /// Whether the kernel leaves the target of an mremap() alone that it refuses.
     pub(crate) keeps_target: bool,
+    /// Guards a page of the house while a fork is expected, to tell when the kernel begins to copy the house. `None`
+    /// where forks may not be watched.
+    pub(crate) gate: Option<Userfaultfd>,
+    /// The page that the warden decompresses into around forks.
+    pub(crate) gate_page: usize,
     pub(crate) pagemap: Pagemap,
     pub(crate) statm: ProcFile,
     pub(crate) maps: ProcFile,
@@ -94,8 +99,12 @@ pub struct Pager {
     /// Bytes that a shared page's fair share differs from its full size, after fork.
     pub(crate) shared_discount: AtomicU64,
     pub(crate) resident: AtomicU64,
-    /// When each handler began its present fault, 0 when idle.
-    pub(crate) busy_since: [AtomicU64; HANDLERS_MAX],
+    /// Whether that is to be measured anew soon: relatives came or went.
+    pub(crate) shared_stale: AtomicBool,
+    /// When each handler began its present fault, 0 when idle. The last is the warden's, which serves around forks.
+    pub(crate) busy_since: [AtomicU64; HANDLERS_MAX + 1],
+    /// The slot in each handler's purse while the handler stands still.
+    pub(crate) purse_slots: [AtomicU32; HANDLERS_MAX + 1],
     /// Reclaim workers that run.
     pub(crate) workers: AtomicU32,
     /// Workers that are awake.
@@ -148,6 +157,14 @@ impl Pager {
             table: AddressTable::new().map_err(system("page table memory"))?,
             staging,
             store,
+            gate_page: house::take(PAGE_SIZE, PAGE_SIZE).map_err(system("the warden's page"))?.as_ptr()
+                as usize,
+            gate: match house::porch() {
+                Some(_) if features & feature::EVENT_FORK != 0 && way == Way::Move => {
+                    Some(Userfaultfd::open(feature::EVENT_FORK)?)
+                }
+                _ => None,
+            },
             uffd,
             staging_uffd,
             way,
@@ -165,7 +182,9 @@ impl Pager {
             pressure: AtomicU32::new(0),
             shared_discount: AtomicU64::new(0),
             resident: AtomicU64::new(0),
-            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX],
+            shared_stale: AtomicBool::new(false),
+            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1],
+            purse_slots: [const { AtomicU32::new(NO_SLOT) }; HANDLERS_MAX + 1],
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
             halt: Halt::default(),
@@ -176,6 +195,11 @@ impl Pager {
             config,
             accounts,
         })
+    }
+
+    /// Handlers that there may be.
+    pub fn handlers_max(&self) -> usize {
+        self.config.handlers
     }
 
     /// The userfaultfd that guards the program's memory, for a duplicate elsewhere.

@@ -60,11 +60,12 @@ impl Pager {
     pub fn reclaim(&self) {
         self.workers.fetch_add(1, Ordering::AcqRel);
         loop {
-            self.halt.park();
             let seen = self.pressure.load(Ordering::Acquire);
+            self.halt.worker_enters();
             self.working.fetch_add(1, Ordering::AcqRel);
             let worked = self.reclaim_until_low();
             self.working.fetch_sub(1, Ordering::AcqRel);
+            self.halt.worker_leaves();
             if !worked {
                 futex::wait(&self.pressure, seen, Some(50_000_000));
             }
@@ -164,7 +165,7 @@ impl Pager {
     pub(crate) fn reclaim_step(&self) -> bool {
         // Announced before the halt is looked at, as the halt is raised before this is looked at.
         self.helping.fetch_add(1, Ordering::SeqCst);
-        let progress = !self.halt.is_on() && self.help();
+        let progress = self.halt.allows_help() && self.help();
         self.helping.fetch_sub(1, Ordering::SeqCst);
         progress
     }
@@ -553,20 +554,24 @@ impl Pager {
         let Some(epoch) = self.events.epoch() else { return false };
         let Some(_moving) = self.events.moving(epoch) else { return false };
         for (first, count) in runs(mask) {
-            let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
-            let progress = match self.way {
-                // SAFETY: the staged bytes are the page's content; a present destination refuses.
-                Way::Move => unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, true) },
-                Way::Remap => self.copy_in(target, source, count),
-            };
-            let done = span(first, progress.done / PAGE_SIZE);
-            match self.way {
-                Way::Move => self.staging.left(slot, done),
-                Way::Remap => self.staging.discard_pages(slot, done),
-            }
-            block.change(done, PageState::Staged, PageState::Kernel);
-            if progress.stop.is_some() {
-                return false;
+            for index in first..first + count {
+                let (target, source) = (base + index * PAGE_SIZE, self.staging.address(slot, index));
+                if self.way == Way::Remap {
+                    let progress = self.copy_in(target, source, 1);
+                    let done = span(index, progress.done / PAGE_SIZE);
+                    self.staging.discard_pages(slot, done);
+                    block.change(done, PageState::Staged, PageState::Kernel);
+                    if progress.stop.is_some() {
+                        return false;
+                    }
+                    continue;
+                }
+                // A copied page's frame, shared with a forked relative, is left in the slot as a ready page.
+                let Some(moved) = self.place_single(target, source) else { return false };
+                if moved {
+                    self.staging.left(slot, span(index, 1));
+                }
+                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
             }
         }
         true

@@ -14,23 +14,23 @@ use crate::refs::PageRefs;
 use crate::remap::Way;
 use crate::staging::Purse;
 use crate::streams::Stream;
-use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, RECENT};
+use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, NO_SLOT, RECENT};
 
 /// Faults read and not yet served by one handler.
 const PENDING_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
-struct Fault {
-    address: usize,
-    write: bool,
-    thread: u32,
-    read_ns: u64,
+pub(crate) struct Fault {
+    pub(crate) address: usize,
+    pub(crate) write: bool,
+    pub(crate) thread: u32,
+    pub(crate) read_ns: u64,
 }
 
 /// What one handler thread carries along.
 pub(crate) struct Handler {
     index: usize,
-    purse: Purse,
+    pub(crate) purse: Purse,
     pending: [Option<Fault>; PENDING_MAX],
     waiting: usize,
     /// Pages brought in by the last fault, for which room has not been made yet.
@@ -42,7 +42,7 @@ pub(crate) struct Handler {
 }
 
 /// How an attempt at a page ended.
-enum Attempt {
+pub(crate) enum Attempt {
     /// That many pages from the faulting one on are in place.
     Done(usize),
     /// An event is pending: apply it and look again.
@@ -54,27 +54,20 @@ enum Attempt {
 impl Pager {
     /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) -> ! {
-        let blank = Message::Remove { start: 0, end: 0 };
         let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the house is full"));
         };
-        let page = page.as_ptr() as usize;
-        let mut handler = Handler {
-            index,
-            purse: Purse::new(),
-            pending: [None; PENDING_MAX],
-            waiting: 0,
-            owed: 0,
-            page,
-            copied: 0,
-            messages: [blank; MESSAGES_MAX],
-        };
+        let mut handler = Handler::new(index, page.as_ptr() as usize);
         let mut luck = Luck::new();
         self.listeners.join();
         loop {
             // Not read before the wait says so: of one thread's faults there is never a second one already.
             let came = self.listeners.wait(&mut luck, |ms| self.uffd.wait(ms));
-            if came && self.read_messages(&mut handler) == 0 {
+            if !came {
+                continue;
+            }
+            self.halt.handler_enters();
+            if self.read_messages(&mut handler) == 0 {
                 luck.lost();
             }
             while let Some(fault) = handler.take() {
@@ -82,6 +75,8 @@ impl Pager {
                 self.serve(&mut handler, fault);
                 luck.served();
             }
+            self.purse_slots[index].store(handler.purse.slot().unwrap_or(NO_SLOT), Ordering::Relaxed);
+            self.halt.handler_leaves();
         }
     }
 
@@ -108,7 +103,7 @@ impl Pager {
         count
     }
 
-    fn serve(&self, handler: &mut Handler, fault: Fault) {
+    pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
         self.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
         // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
         // one to be moved to an idle CPU, where its next faults would be served from afar.
@@ -184,7 +179,7 @@ impl Pager {
     }
 
     /// One look at the faulting page under its block's lock.
-    fn try_page(&self, handler: &mut Handler, fault: Fault, window: usize) -> Attempt {
+    pub(crate) fn try_page(&self, handler: &mut Handler, fault: Fault, window: usize) -> Attempt {
         let base = fault.address & !(BLOCK_BYTES - 1);
         let index = fault.address % BLOCK_BYTES / PAGE_SIZE;
         let Ok(block) = self.table.block(base) else {
@@ -469,6 +464,20 @@ enum Placed {
 }
 
 impl Handler {
+    pub(crate) fn new(index: usize, page: usize) -> Self {
+        let blank = Message::Remove { start: 0, end: 0 };
+        Handler {
+            index,
+            purse: Purse::new(),
+            pending: [None; PENDING_MAX],
+            waiting: 0,
+            owed: 0,
+            page,
+            copied: 0,
+            messages: [blank; MESSAGES_MAX],
+        }
+    }
+
     fn take(&mut self) -> Option<Fault> {
         let fault = self.pending[0]?;
         self.waiting -= 1;

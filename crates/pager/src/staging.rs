@@ -292,6 +292,11 @@ impl Purse {
         staging.left(pages.slot, span(pages.first, count));
     }
 
+    /// Its slot.
+    pub fn slot(&self) -> Option<u32> {
+        self.slot
+    }
+
     /// Gives the slot back to the lists.
     pub fn empty_out(&mut self, staging: &Staging) {
         if let Some(slot) = self.slot.take() {

@@ -9,6 +9,9 @@ use crate::pager::Pager;
 /// A fault that has waited so long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
 
+/// How long after relatives came or went it is measured what is shared with them.
+const SETTLED_NS: u64 = 10_000_000;
+
 /// What the watch remembers between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -74,10 +77,19 @@ impl Pager {
         watch.reported = false;
     }
 
+    /// To be called when relatives that may share memory with this process came or went.
+    pub fn note_relatives(&self) {
+        self.shared_stale.store(true, Ordering::Release);
+    }
+
     /// Corrects the published use for pages shared with forked relatives: each counts by its fair share. Walks the
     /// page tables, so it is for processes that have forked, now and then.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
+        if self.shared_stale.swap(false, Ordering::AcqRel) {
+            // Most forked children become other programs at once, and nothing is shared any more.
+            watch.shared_ns = watch.shared_ns.min(now + SETTLED_NS);
+        }
         if now < watch.shared_ns {
             return;
         }
@@ -89,6 +101,6 @@ impl Pager {
             self.shared_discount.store(full.saturating_sub(fair), Ordering::Relaxed);
         }
         // At most a twentieth of the time goes into this.
-        watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(200_000_000);
+        watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);
     }
 }

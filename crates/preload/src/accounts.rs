@@ -1,6 +1,7 @@
 //! This process's place in the ledger of its tree.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
@@ -13,9 +14,12 @@ use crate::warden;
 /// the file table of the pager's threads only.
 pub struct Ledgered {
     ledger: Ledger,
-    index: usize,
-    socket: i32,
+    /// [`NOWHERE`] in a forked child that has not joined yet.
+    index: AtomicUsize,
+    socket: AtomicI32,
 }
+
+const NOWHERE: usize = usize::MAX;
 
 /// Why a process has no place in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,26 @@ pub enum JoinError {
 impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
+        let (ledger, index, socket) = Self::ask(name)?;
+        Ok(Ledgered { ledger, index: AtomicUsize::new(index), socket: AtomicI32::new(socket) })
+    }
+
+    /// In a forked child: forgets the parent's place. Nothing is counted until [`Ledgered::rejoin`].
+    pub fn leave(&self) {
+        self.index.store(NOWHERE, Ordering::Release);
+        self.socket.store(-1, Ordering::Release);
+    }
+
+    /// Joins the same tree with a place of this process's own.
+    pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
+        // The parent's mapping of the ledger is here too; the second one costs address space alone.
+        let (_, index, socket) = Self::ask(name)?;
+        self.socket.store(socket, Ordering::Release);
+        self.index.store(index, Ordering::Release);
+        Ok(())
+    }
+
+    fn ask(name: &[u8]) -> Result<(Ledger, usize, i32), JoinError> {
         let unreachable =
             if wire::is_elsewhere(name) { JoinError::Elsewhere } else { JoinError::NoSupervisor };
         let socket = wire::connect(name).map_err(|_| unreachable)?;
@@ -44,7 +68,7 @@ impl Ledgered {
                 // SAFETY: the mapping stays without the descriptor.
                 unsafe { libc::close(file) };
                 let ledger = ledger.map_err(|_| JoinError::NoSupervisor)?;
-                Ok(Ledgered { ledger, index: packet.number as usize, socket })
+                Ok((ledger, packet.number as usize, socket))
             }
             Ok(Some(_)) => Err(JoinError::Refused),
             _ => Err(JoinError::NoSupervisor),
@@ -56,19 +80,30 @@ impl Ledgered {
         &self.ledger
     }
 
-    /// This process's slot.
-    pub fn slot(&self) -> &'static Slot {
-        self.ledger.slot(self.index)
+    /// This process's slot, once it has one.
+    pub fn slot(&self) -> Option<&'static Slot> {
+        let index = self.index.load(Ordering::Acquire);
+        (index != NOWHERE).then(|| self.ledger.slot(index))
+    }
+
+    /// A number that changes when processes of the tree come or go.
+    pub fn relatives(&self) -> u64 {
+        let pids = self.ledger.live().map(|(index, slot)| u64::from(slot.pid()) * (index as u64 * 2 + 1));
+        pids.fold(0, u64::wrapping_add)
+    }
+
+    fn socket(&self) -> i32 {
+        self.socket.load(Ordering::Acquire)
     }
 
     /// Gives the supervisor a descriptor to hold until this process has ended.
     pub fn keep(&self, descriptor: i32) {
-        let _ = wire::send(self.socket, &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
+        let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
     /// Ends the process when the supervisor is gone: nobody would hold the tree to its budget, or report.
     pub fn end_if_alone(&self) {
-        let mut poll = libc::pollfd { fd: self.socket, events: 0, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.socket(), events: 0, revents: 0 };
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&mut poll, 1, 0) };
         if ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
@@ -109,7 +144,10 @@ impl Accounts for Ledgered {
 
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
         broken::here(Point::Publish);
-        self.ledger.publish(self.index, resident, pool, staged, stored_pages);
+        let index = self.index.load(Ordering::Acquire);
+        if index != NOWHERE {
+            self.ledger.publish(index, resident, pool, staged, stored_pages);
+        }
     }
 
     fn add(&self, count: Count, by: u64) {
@@ -128,7 +166,9 @@ impl Accounts for Ledgered {
             Count::BroughtIn => Counter::BroughtIn,
             Count::Forks => Counter::Forks,
         };
-        self.slot().add(counter, by);
+        if let Some(slot) = self.slot() {
+            slot.add(counter, by);
+        }
         if count == Count::PagesOut {
             broken::here(Point::Store);
             broken::here(Point::Memory);
@@ -136,11 +176,13 @@ impl Accounts for Ledgered {
     }
 
     fn fault(&self, ns: u64) {
-        self.slot().faults().record(ns);
+        if let Some(slot) = self.slot() {
+            slot.faults().record(ns);
+        }
         broken::here(Point::Fault);
     }
 
     fn say(&self, text: &str) {
-        let _ = wire::send(self.socket, &Packet::with_text(Kind::Say, text), None);
+        let _ = wire::send(self.socket(), &Packet::with_text(Kind::Say, text), None);
     }
 }

@@ -76,6 +76,25 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
     answer as c_int
 }
 
+/// madvise(2): what is not to be inherited by forked children must not be found in the pager's copies there.
+///
+/// # Safety
+/// As madvise(2).
+#[no_mangle]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    note_advice(address as usize, advice);
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { raw_syscall(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0, 0]) })
+        as c_int
+}
+
+fn note_advice(address: usize, advice: c_int) {
+    let own = sys::house::range().contains(&address);
+    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_DONTFORK) && !own {
+        fork::expect_wiped();
+    }
+}
+
 /// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.
 ///
 /// # Safety
@@ -125,6 +144,9 @@ pub unsafe extern "C" fn syscall(
         } else {
             fork::expect_filter();
         }
+    }
+    if number == libc::SYS_madvise {
+        note_advice(a, c as c_int);
     }
     if number == libc::SYS_mlockall {
         fork::stop_for_good("mlockall() was called");

@@ -1,23 +1,56 @@
 //! fork(): the pager stands still around it, and parent and child both have one afterwards.
 //!
 //! ```text
-//! RUNNING --prepare--> ASKED --warden brings everything in--> HALTED --parent--> RUNNING
-//!                                                                    \--child--> RUNNING, with a new warden
+//!             forking thread            warden                       child's forking thread     child's warden
+//! prepare()   connect, ASKED ---------> stand still, HALTED
+//!             C library, clone(2) ----> serves both of them -------> C library
+//! parent()    back, goes on             :                            child(): starts ---------> take
+//!                                       hands over ------------------------------------------> inherits
+//!                                       everybody goes on            goes on <----------------- serves
 //! ```
+//!
+//! Everything that is out stays out; see `pager`'s module `heritage` for why the child never misses a page. The child's
+//! handler is the first to run: `__register_atfork` is interposed so that no other library is before this object, and
+//! ours is the last to run before the fork. Whatever runs in the child before it is served by the parent all the same.
+//!
+//! A fork brings everything in before and starts a new pager in the child, as if nothing had been there, where that
+//! cannot work:
+//!
+//! * without CAP_SYS_PTRACE the kernel does not report forks;
+//! * when the forking thread may not open what the child's pager needs (it has changed its user, is in another network
+//!   namespace, has no descriptors left): found out by opening it;
+//! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
+//! * with accelerators, whose portals a child does not have;
+//! * before the pager is set up, where nothing is out.
+//!
+//! A child that dies, or becomes another program, before it has taken over closes its connection, and the parent goes
+//! on. A child that is stopped at its birth (by a debugger) is waited for [`BIRTH_NS`], then it gets all its memory. A
+//! parent that is killed before its child has taken over takes the child along.
 //!
 //! The handlers are the C library's (pthread_atfork), so every fork that goes through it is covered: fork(), daemon(),
 //! forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need nothing. A fork by bare system
 //! call is noticed by the pager itself, see `Pager::foster`.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use pager::{Outcome, Pager};
+use sys::procfs::ProcFile;
+use sys::userfaultfd::{feature, Userfaultfd};
 use sys::{futex, thread};
 
-use crate::{announce, start, warden};
+use crate::{announce, channel, start, warden};
 
 const RUNNING: u32 = 0;
 const ASKED: u32 = 1;
 const HALTED: u32 = 2;
+/// In a child whose warden is taking over.
+const TAKING: u32 = 3;
+
+/// How long the parent waits for its child to take over.
+const BIRTH_NS: u64 = 2_000_000_000;
+/// Fewer descriptors than this are too few for a child's pager.
+const DESCRIPTORS_MIN: u64 = 256;
 
 static STATE: AtomicU32 = AtomicU32::new(RUNNING);
 /// Held from prepare to parent or child: one fork at a time.
@@ -26,20 +59,60 @@ static ONE: AtomicU32 = AtomicU32::new(0);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// A seccomp filter may be in force in forked children.
 static FILTERED: AtomicBool = AtomicBool::new(false);
+/// Forked children may not have all of the memory.
+static WIPED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// Where the warden listens for forking threads: the socket's name, 0 for nowhere, and its number for the warden.
+static LISTENER: AtomicU64 = AtomicU64::new(0);
+static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
+/// The forking thread, and its connection to the warden, -1 when everything is to come in.
+static FORKER: AtomicU32 = AtomicU32::new(0);
+static CONNECTION: AtomicI32 = AtomicI32::new(-1);
+/// Whether the warden stands by this fork with everything left out.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+
+type Handler = Option<unsafe extern "C" fn()>;
 
 extern "C" {
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> libc::c_int;
+    fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
 }
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Registers the handlers.
 pub fn install() {
-    // SAFETY: the functions live as long as the process: the object is never unloaded.
-    unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    if !INSTALLED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the functions live as long as the process: the object is never unloaded.
+        unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+}
+
+/// What pthread_atfork() of every object calls. Constructors of other libraries run before this object's; its handlers
+/// are to be the first all the same.
+///
+/// # Safety
+/// As the C library's.
+#[no_mangle]
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    object: *mut c_void,
+) -> c_int {
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    install();
+    let mut next = NEXT.load(Ordering::Relaxed);
+    if next.is_null() {
+        // SAFETY: a terminated name.
+        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    if next.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's function has this type; the caller's arguments.
+    unsafe { std::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
 }
 
 /// Whether this process has forked or was forked: some of its pages may be shared.
@@ -51,10 +124,17 @@ pub fn has_forked() -> bool {
 pub fn stop_for_good(why: &'static str) {
     if warden::is_alive() && !STOPPED.swap(true, Ordering::AcqRel) {
         warden::remember_end(why);
+        futex::lock_bits(&ONE);
+        CONNECTION.store(-1, Ordering::Release);
         halt_and_wait();
-        // The lock is kept: nobody lets the pager go on. Forks find it stopped.
+        // The state stays: nobody lets the pager go on. Forks find it stopped.
         futex::unlock_bits(&ONE);
     }
+}
+
+/// Paging has ended in this process, with everything brought in by the caller.
+pub fn note_stopped() {
+    STOPPED.store(true, Ordering::Release);
 }
 
 /// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
@@ -67,12 +147,30 @@ pub fn expects_filter() -> bool {
     FILTERED.load(Ordering::Acquire)
 }
 
+/// Some memory is not inherited from now on.
+pub fn expect_wiped() {
+    WIPED.store(true, Ordering::Release);
+}
+
+/// Lets forks of this process leave everything where it is. Called by its warden when the pager is set up.
+pub fn keep() {
+    if let Some((number, name)) = channel::listen() {
+        LISTENER_NUMBER.store(number, Ordering::Relaxed);
+        LISTENER.store(name, Ordering::Release);
+    }
+}
+
 /// Called by the warden between its looks: answers a halt that was asked for, and returns when it is over.
 pub fn answer_halt() {
     if STATE.load(Ordering::Acquire) != ASKED {
         return;
     }
     let pager = warden::pager();
+    if let (Some(pager), 0..) = (pager, CONNECTION.load(Ordering::Acquire)) {
+        if attend(pager) {
+            return;
+        }
+    }
     if let Some(pager) = pager {
         pager.halt();
     }
@@ -86,9 +184,58 @@ pub fn answer_halt() {
     }
 }
 
-/// Has the warden halt the pager and waits until it has.
-pub fn halt_and_wait() {
-    futex::lock_bits(&ONE);
+/// Stands by a fork until the child has taken over; false when it cannot be done this way.
+fn attend(pager: &Pager) -> bool {
+    let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
+    let Some(mut window) = pager.begin_window(FORKER.load(Ordering::Relaxed)) else {
+        channel::close(connection);
+        return false;
+    };
+    KEEPS.store(true, Ordering::Release);
+    STATE.store(HALTED, Ordering::Release);
+    futex::wake(&STATE, i32::MAX);
+    let mut birth_ns = u64::MAX;
+    loop {
+        let [main, gate, child] = pager.window_descriptors(&window);
+        let pause_ms = if pager.has_held(&window) { 1 } else { 100 };
+        let ready = channel::wait([connection, main, gate, child], pause_ms);
+        pager.attend(&mut window);
+        let is_ready = match ready[0].then(|| channel::receive(connection)) {
+            // What the kernel reported before the word was sent has been read only now.
+            Some(Some(message)) if message.word() == channel::TAKE => {
+                pager.attend(&mut window);
+                true
+            }
+            Some(Some(_)) => {
+                birth_ns = sys::now_ns() + BIRTH_NS;
+                continue;
+            }
+            // No child, or it has ended or become another program.
+            Some(None) => break,
+            None if sys::now_ns() > birth_ns => false,
+            None => continue,
+        };
+        match pager.settle(&mut window, is_ready) {
+            Outcome::Inherits { main, gate, copied } => {
+                channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                channel::close(main);
+                channel::close(gate);
+            }
+            Outcome::Complete => {
+                channel::send(connection, channel::COMPLETE, &[], None);
+            }
+            Outcome::Lost => {}
+        }
+        break;
+    }
+    channel::close(connection);
+    pager.end_window(window);
+    true
+}
+
+/// Has the warden halt the pager and waits until it has. The caller has [`ONE`].
+fn halt_and_wait() {
+    KEEPS.store(false, Ordering::Release);
     STATE.store(ASKED, Ordering::Release);
     while warden::is_alive() {
         warden::nudge();
@@ -102,36 +249,108 @@ pub fn halt_and_wait() {
     }
 }
 
+/// Connects to the warden, if a child of this thread will be able to have a pager.
+fn connect() -> i32 {
+    let name = LISTENER.load(Ordering::Acquire);
+    if name == 0 || FILTERED.load(Ordering::Acquire) || WIPED.load(Ordering::Acquire) {
+        return -1;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    if limit.rlim_cur < DESCRIPTORS_MIN {
+        return -1;
+    }
+    let Ok(trial) = Userfaultfd::open(feature::MOVE) else { return -1 };
+    trial.close();
+    let Ok(trial) = ProcFile::open(c"/proc/self/pagemap") else { return -1 };
+    trial.close();
+    channel::connect(name)
+}
+
 unsafe extern "C" fn prepare() {
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let connection = if STOPPED.load(Ordering::Acquire) { -1 } else { connect() };
+    futex::lock_bits(&ONE);
     if STOPPED.load(Ordering::Acquire) {
-        futex::lock_bits(&ONE);
+        KEEPS.store(false, Ordering::Release);
+        CONNECTION.store(connection, Ordering::Release);
         return;
     }
+    FORKER.store(thread::id() as u32, Ordering::Relaxed);
+    CONNECTION.store(connection, Ordering::Release);
     halt_and_wait();
+    // SAFETY: the calling thread is the program's, with an errno of its own.
+    unsafe { *libc::__errno_location() = error };
 }
 
 unsafe extern "C" fn parent() {
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     FORKED.store(true, Ordering::Relaxed);
-    release();
-}
-
-fn release() {
-    if STOPPED.load(Ordering::Acquire) {
-        futex::unlock_bits(&ONE);
-        return;
+    let connection = CONNECTION.swap(-1, Ordering::AcqRel);
+    if connection >= 0 {
+        channel::send(connection, channel::BACK, &[], None);
+        channel::close(connection);
     }
-    STATE.store(RUNNING, Ordering::Release);
-    futex::wake(&STATE, i32::MAX);
+    if !STOPPED.load(Ordering::Acquire) || KEEPS.load(Ordering::Acquire) {
+        // A warden that attends to the child goes on by itself.
+        STATE.store(RUNNING, Ordering::Release);
+        futex::wake(&STATE, i32::MAX);
+    }
     futex::unlock_bits(&ONE);
+    // SAFETY: the calling thread is the program's, with an errno of its own.
+    unsafe { *libc::__errno_location() = error };
 }
 
 unsafe extern "C" fn child() {
     FORKED.store(true, Ordering::Relaxed);
+    announce::forget();
+    LISTENER.store(0, Ordering::Release);
+    let connection = CONNECTION.swap(-1, Ordering::AcqRel);
+    if connection >= 0 && KEEPS.swap(false, Ordering::AcqRel) {
+        take_over(connection);
+    } else {
+        if connection >= 0 {
+            channel::close(connection);
+        }
+        start_anew();
+    }
+    ONE.store(0, Ordering::Release);
+}
+
+/// Has a new warden take over what the parent left, and waits until it has.
+fn take_over(connection: i32) {
+    STATE.store(TAKING, Ordering::Release);
+    // Whoever ended paging in the parent this moment did not get to do so.
+    STOPPED.store(false, Ordering::Release);
+    if start::start_heir(connection) {
+        channel::close(connection);
+        while STATE.load(Ordering::Acquire) == TAKING {
+            futex::wait(&STATE, TAKING, Some(100_000_000));
+        }
+        return;
+    }
+    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends everything.
+    match channel::receive(connection) {
+        Some(message) if message.word() == channel::COMPLETE => {
+            channel::close(connection);
+            warden::forget();
+            STATE.store(RUNNING, Ordering::Release);
+        }
+        _ => crate::accounts::kill_process(),
+    }
+}
+
+/// The child's warden has taken over: the program may run.
+pub fn taken() {
+    STATE.store(RUNNING, Ordering::Release);
+    futex::wake(&STATE, i32::MAX);
+}
+
+fn start_anew() {
     // The warden and its kind exist in the parent only. Their tables are dead weight here and hold no page.
     warden::forget();
-    announce::forget();
     STATE.store(RUNNING, Ordering::Release);
-    ONE.store(0, Ordering::Release);
     if !STOPPED.load(Ordering::Acquire) && !FILTERED.load(Ordering::Acquire) {
         start::start_warden();
     }

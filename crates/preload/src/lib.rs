@@ -9,6 +9,7 @@ mod announce;
 mod arena;
 mod broken;
 mod calls;
+mod channel;
 mod environment;
 mod errors;
 mod exec;

@@ -67,6 +67,14 @@ pub fn start_warden() {
     }
 }
 
+/// Starts the warden of a forked child, which takes over what the parent left. `connection` is copied into its file
+/// table. False when there is no memory for it, or no more threads.
+pub fn start_heir(connection: i32) -> bool {
+    let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return false };
+    // SAFETY: as above.
+    unsafe { thread::spawn(memory, Files::Own, warden::inherit, connection as usize) }.is_ok()
+}
+
 /// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.
 fn open_house() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

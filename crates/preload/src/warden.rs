@@ -13,7 +13,7 @@ use sys::{futex, house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::{self, JoinError, Ledgered};
-use crate::{announce, fork, start};
+use crate::{announce, channel, fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -202,21 +202,89 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
     accounts.keep(pager.descriptor());
-    accounts.slot().set_managed();
+    accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
+    // A child has none of its parent's portals to devices.
+    BEQUEATHS.store(pager.can_bequeath() && !settings.compressor.contains("iaa"), Ordering::Relaxed);
     if pager.needs_usher() {
         for cpu in &cpus[..cpu_count] {
             spawn(usher, *cpu)?;
         }
     }
+    start_threads(pager)?;
+    if BEQUEATHS.load(Ordering::Relaxed) {
+        fork::keep();
+    }
+    pager.refresh_mappings();
+    Ok(pager)
+}
+
+static ACCOUNTS: AtomicPtr<Ledgered> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether forked children go on with this process's pager.
+static BEQUEATHS: AtomicBool = AtomicBool::new(false);
+
+/// The warden of a forked child whose parent left everything where it was; `channel` is the connection to the parent's.
+pub extern "C" fn inherit(channel: usize) {
+    let channel = channel as i32;
+    thread::close_all_files_but(channel);
+    thread::name(c"uzswap");
+    thread::hurry();
+    channel::send(channel, channel::TAKE, &[], None);
+    let answer = channel::receive(channel);
+    let kept = match &answer {
+        Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
+        Some(message) if message.word() == channel::COMPLETE => {
+            // Everything is in place, and the parent's tables are dead weight.
+            forget();
+            set_alive(!fork::expects_filter());
+            fork::taken();
+            if is_alive() {
+                run(0);
+            }
+            return;
+        }
+        // The parent was killed, and with it went what this process's pages are in.
+        _ => accounts::kill_process(),
+    };
+    channel::close(channel);
+    // SAFETY: set together with the pager, which is there; a leaked box.
+    let accounts: &'static Ledgered = unsafe { &*ACCOUNTS.load(Ordering::Acquire) };
+    accounts.leave();
+    HANDLERS.store(0, Ordering::Release);
+    let pager = pager().expect("the parent had one");
+    let [main, gate] = kept.descriptors;
+    if pager.inherit(main, gate, kept.rest()).is_err() || start_threads(pager).is_err() {
+        accounts::kill_process();
+    }
+    fork::keep();
+    set_alive(true);
+    fork::taken();
+    match accounts.rejoin(SOCKET.get().map_or(&[], Vec::as_slice)) {
+        Ok(()) => {
+            accounts.keep(pager.descriptor());
+            accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
+            watch(pager, accounts);
+        }
+        Err(JoinError::NoSupervisor) => accounts::kill_process(),
+        Err(JoinError::Refused | JoinError::Elsewhere) => {
+            fork::note_stopped();
+            pager.halt();
+        }
+    }
+    set_alive(false);
+}
+
+fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
+    let mut cpus = [0; pager::HANDLERS_MAX];
+    let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
     for cpu in &cpus[..cpu_count] {
         spawn(handler, *cpu)?;
     }
     for index in 0..(cpu_count - 1).clamp(1, 4) {
         spawn(worker, index)?;
     }
-    pager.refresh_mappings();
-    Ok(pager)
+    Ok(())
 }
 
 fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
@@ -254,7 +322,12 @@ extern "C" fn worker(_index: usize) {
 
 fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
+    let mut relatives = accounts.relatives();
     loop {
+        if fork::has_forked() && accounts.relatives() != relatives {
+            relatives = accounts.relatives();
+            pager.note_relatives();
+        }
         let (_, next_ns) = pager.watch(&mut watch);
         if fork::has_forked() {
             pager.measure_shared(&mut watch);

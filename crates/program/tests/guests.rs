@@ -35,6 +35,13 @@ fn guest_without(
     Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
 }
 
+/// Whether this process may have forks reported: CAP_SYS_PTRACE, bit 19.
+fn can_watch_forks() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(line.trim(), 16).unwrap() & (1 << 19) != 0
+}
+
 /// The mode's bytes were right, and pages really went out and came back.
 fn survives(mode: &str, options: &[&str]) {
     let Some((status, said, report)) = guest(mode, "40M", options) else { return };
@@ -135,6 +142,30 @@ fn threads_that_write_while_pages_are_evicted() {
 #[test]
 fn forks_of_forks_have_their_own_bytes() {
     survives("fork", &[]);
+}
+
+#[test]
+fn a_fork_leaves_everything_where_it_is() {
+    let Some((status, said, report)) = guest("fork_full", "32M", &["--verify"]) else { return };
+    assert_eq!(status, Some(0), "{said}");
+    let budget = 32 << 20;
+    let brought = report["brought_in"].as_u64().unwrap() * 4096;
+    // Where the kernel does not report forks, everything comes in.
+    if can_watch_forks() {
+        assert_eq!(brought, 0, "{report}");
+        let peak: u64 = said.split("peak_kib ").nth(1).and_then(|text| text.trim().parse().ok()).unwrap();
+        assert!(peak * 1024 < budget + budget * 15 / 100 + (32 << 20), "{peak} KiB of {budget} bytes");
+    }
+}
+
+#[test]
+fn forks_under_threads_that_fault_allocate_and_unmap() {
+    survives("fork_exec", &["--verify"]);
+}
+
+#[test]
+fn forks_whose_child_could_have_no_pager_or_not_all_memory() {
+    survives("fork_apart", &[]);
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::{memory, PAGE_SIZE};
 static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the two pages of [`porch`].
+const PORCH_BYTES: usize = 2 * PAGE_SIZE;
 
 /// Reserves `len` bytes for the house. Call once, before any [`take`] and before other threads.
 ///
@@ -29,7 +31,9 @@ pub fn open(len: usize) -> io::Result<()> {
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
     let start = at.as_ptr() as usize;
-    NEXT.store(start, Ordering::Relaxed);
+    // SAFETY: the lowest pages of the reservation, which nobody takes.
+    unsafe { memory::make_accessible(at, PORCH_BYTES)? };
+    NEXT.store(start + PORCH_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
     START.store(start, Ordering::Release);
     Ok(())
@@ -38,6 +42,13 @@ pub fn open(len: usize) -> io::Result<()> {
 /// The house's range as addresses, `0..0` when it is not open.
 pub fn range() -> std::ops::Range<usize> {
     START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
+}
+
+/// The lowest pages of the house, below all that is taken: fork() copies memory in the order of addresses, so that what
+/// the kernel says of these pages comes before it copies any other of the house. `None` when the house is not open.
+pub fn porch() -> Option<[usize; 2]> {
+    let start = START.load(Ordering::Acquire);
+    (start != 0).then_some([start, start + PAGE_SIZE])
 }
 
 /// Takes `len` bytes (whole pages) of zeroes, never to be returned as address space: users recycle ranges themselves

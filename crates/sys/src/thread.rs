@@ -212,6 +212,59 @@ pub fn close_all_files() {
     }
 }
 
+/// Closes every descriptor of the calling thread's file table but one. As [`close_all_files`].
+pub fn close_all_files_but(kept: i32) {
+    let kept = kept as u32;
+    // SAFETY: as above.
+    let answers = unsafe {
+        let below = if kept == 0 { 0 } else { libc::syscall(libc::SYS_close_range, 0u32, kept - 1, 0u32) };
+        [below, libc::syscall(libc::SYS_close_range, kept + 1, u32::MAX, 0u32)]
+    };
+    if answers != [0, 0] {
+        for descriptor in (0..65536).filter(|descriptor| *descriptor != kept as i32) {
+            // SAFETY: as above.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// Gives an open file another number in the calling thread's file table, in the place of what had it.
+///
+/// # Errors
+/// EBADF beyond the limit on descriptors.
+pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
+    if descriptor == number {
+        return Ok(());
+    }
+    // SAFETY: numbers of this table; memory is not concerned.
+    let answer = unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) };
+    let error = io::Error::last_os_error();
+    // SAFETY: as above.
+    unsafe { libc::close(descriptor) };
+    if answer < 0 {
+        Err(error)
+    } else {
+        Ok(())
+    }
+}
+
+/// Gives an open file a number of at least `from`.
+///
+/// # Errors
+/// EMFILE or EINVAL beyond the limit on descriptors.
+pub fn renumber_above(descriptor: i32, from: i32) -> io::Result<i32> {
+    // SAFETY: as for `renumber`.
+    let answer = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, from) };
+    let error = io::Error::last_os_error();
+    // SAFETY: as above.
+    unsafe { libc::close(descriptor) };
+    if answer < 0 {
+        Err(error)
+    } else {
+        Ok(answer)
+    }
+}
+
 /// The calling thread's kernel id.
 pub fn id() -> i32 {
     // SAFETY: takes nothing, cannot fail.

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -151,6 +152,154 @@ static void mode_raw_fork(size_t pages) {
     int status;
     waitpid(pid, &status, 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0) bad++;
+}
+
+// Proportional anonymous bytes of this process, and of a relative.
+static long fair_kib(pid_t pid) {
+    char path[64], line[256];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) sscanf(line, "Pss_Anon: %ld", &kib);
+    fclose(file);
+    return kib;
+}
+
+// A fork while twice the budget is held: what is out stays out. The child looks at some pages only, both write to
+// disjoint and to the same pages; what the tree uses meanwhile is printed by the parent.
+static void mode_fork_full(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 21);
+    long peak = 0;
+    for (int round = 0; round < 6; round++) {
+        int ready[2], go[2];
+        char byte = 0;
+        if (pipe(ready) || pipe(go)) abort();
+        pid_t pid = fork();
+        if (pid == 0) {
+            for (size_t i = round; i < pages; i += 40) check_page((uint64_t *)(at + i * PAGE), i, 21);
+            write(ready[1], &byte, 1);
+            read(go[0], &byte, 1);
+            for (size_t i = 0; i < pages; i += 60) fill_page((uint64_t *)(at + i * PAGE), i, 22);
+            for (size_t i = 1; i < pages; i += 60) fill_page((uint64_t *)(at + i * PAGE), i, 23);
+            for (size_t i = 0; i < pages; i++)
+                check_page((uint64_t *)(at + i * PAGE), i, i % 60 == 0 ? 22 : i % 60 == 1 ? 23 : 21);
+            _exit(bad != 0);
+        }
+        close(ready[1]);
+        read(ready[0], &byte, 1);
+        for (int look = 0; look < 4; look++) {
+            long now = fair_kib(getpid()) + fair_kib(pid);
+            if (now > peak) peak = now;
+            if (look == 0) write(go[1], &byte, 1);
+            for (size_t i = 0; i < pages; i += 60) fill_page((uint64_t *)(at + i * PAGE), i, 24 + look);
+            for (size_t i = 2; i < pages; i += 60) fill_page((uint64_t *)(at + i * PAGE), i, 21);
+        }
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) fprintf(stderr, "child %x\n", status), bad++;
+        for (size_t i = 0; i < pages; i++)
+            check_page((uint64_t *)(at + i * PAGE), i, i % 60 == 0 ? 27 : 21);
+        for (size_t i = 0; i < pages; i += 60) fill_page((uint64_t *)(at + i * PAGE), i, 21);
+        close(ready[0]), close(go[0]), close(go[1]);
+    }
+    fprintf(stderr, "peak_kib %ld\n", peak);
+}
+
+static volatile int forks_over;
+static void *disturb(void *argument) {
+    struct share *share = argument;
+    uint64_t state = share->part + 1;
+    while (!forks_over) {
+        state = state * 6364136223846793005 + 1442695040888963407;
+        size_t i = (state >> 33) % (share->pages / share->parts) * share->parts + share->part;
+        uint64_t *page = (uint64_t *)(share->at + i * PAGE);
+        check_page(page, i, 31);
+        fill_page(page, i, 31);
+        // The allocator's locks are held over mappings that come and go.
+        char *block = malloc(300000);
+        memset(block, 1, 300000);
+        free(block);
+        char *more = map_pages(8);
+        more[PAGE] = 1;
+        madvise(more, 4 * PAGE, MADV_DONTNEED);
+        munmap(more, 8 * PAGE);
+    }
+    return 0;
+}
+
+// Children that become another program, exit at once, or fork on, while threads fault, allocate and unmap.
+static void mode_fork_exec(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 31);
+    pthread_t threads[2];
+    struct share shares[2];
+    for (int i = 0; i < 2; i++) {
+        shares[i] = (struct share){at, pages, i, 4, 0};
+        pthread_create(&threads[i], 0, disturb, &shares[i]);
+    }
+    for (int round = 0; round < 200; round++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (round % 4 == 0) _exit(0);
+            if (round % 4 == 1) {
+                for (size_t i = 2 + round % 8 * 4; i < pages; i += 400)
+                    check_page((uint64_t *)(at + i * PAGE), i, 31);
+                pid_t next = fork();
+                if (next == 0) {
+                    pid_t last = fork();
+                    for (size_t i = 3 + round % 8 * 4; i < pages; i += 400)
+                        check_page((uint64_t *)(at + i * PAGE), i, 31);
+                    int status = 0;
+                    if (last > 0 && (waitpid(last, &status, 0) != last || status != 0)) bad++;
+                    _exit(bad != 0);
+                }
+                int status;
+                if (waitpid(next, &status, 0) != next || status != 0) bad++;
+                _exit(bad != 0);
+            }
+            execl("/bin/true", "true", (char *)0);
+            _exit(9);
+        }
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) bad++;
+    }
+    forks_over = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    check(at, pages, 31);
+}
+
+// Forks for which everything has to come in, one cause after another, and what is not inherited.
+static void mode_fork_apart(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 41);
+    struct rlimit files, few = {60, 60};
+    getrlimit(RLIMIT_NOFILE, &files);
+    few.rlim_max = files.rlim_max;
+    for (int round = 0; round < 3; round++) {
+        if (round == 1) setrlimit(RLIMIT_NOFILE, &few);
+        if (round == 2) {
+            setrlimit(RLIMIT_NOFILE, &files);
+            madvise(at, 16 * PAGE, MADV_WIPEONFORK);
+            madvise(at + 16 * PAGE, 16 * PAGE, MADV_DONTFORK);
+        }
+        pid_t pid = fork();
+        if (pid == 0) {
+            for (size_t i = 0; i < 32 && round < 2; i++) check_page((uint64_t *)(at + i * PAGE), i, 41);
+            for (size_t i = 0; i < 16 && round == 2; i++) check_zero((uint64_t *)(at + i * PAGE));
+            if (round == 2) {
+                char *fresh = mmap(at + 16 * PAGE, 16 * PAGE, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+                if (fresh != at + 16 * PAGE) bad++;
+                for (size_t i = 0; i < 16; i++) check_zero((uint64_t *)(fresh + i * PAGE));
+            }
+            for (size_t i = 32; i < pages; i++) check_page((uint64_t *)(at + i * PAGE), i, 41);
+            _exit(bad != 0);
+        }
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) bad++;
+        check(at, pages, 41);
+    }
 }
 
 static void mode_discard(size_t pages) {
@@ -405,7 +554,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(size_t);
     } modes[] = {
-        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork},
+        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork}, {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
         {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn}, {"direct", mode_direct},

@@ -1,0 +1,403 @@
+//! fork() with everything left where it is: the child inherits table, staging and pool as copies, and pages itself.
+//!
+//! The house is ordinary private memory, which fork() copies. A copy of it is of use only if no thread of the pager
+//! changed it while the kernel was copying, and only the kernel knows when that is: between the fork handlers' last
+//! word and the system call, the C library takes its locks, touches memory that may be out, and waits for threads that
+//! wait for faults. So:
+//!
+//! * Workers and handlers stand still from before the call until after it. One thread attends, the warden: it serves
+//!   what must be served, and leaves the house in order after each step.
+//! * The userfaultfd reports forks: the kernel gives the child one of its own, with every registration, before the child
+//!   runs. **At no time does the child have a missing page that nobody guards.** What the child touches before it has
+//!   threads of its own is copied into it by the parent, which changes nothing until the child has taken over. The
+//!   pages copied so are named to the child: its table says that they are out.
+//! * The lowest page of the house is guarded by a userfaultfd of its own, the *gate*, which refuses every operation from
+//!   when fork() has come to that page until the event about it was read. After each step the warden asks it. Not
+//!   refused: what the step changed was in order before the first page of the house was copied. Refused: the copy may
+//!   be torn, and the child is not to use it. It gets copies of all that is out instead, and starts anew.
+//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of others wait a little.
+//!
+//! The pages of staging are shared after a fork and cannot be moved: they are copied where they are needed, or written
+//! to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten there.
+
+use std::sync::atomic::Ordering;
+
+use sys::pagemap::Pagemap;
+use sys::procfs::{self, ProcFile};
+use sys::userfaultfd::{feature, Message, Stop, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::{house, thread, PAGE_SIZE};
+use zswap::Keep;
+
+use crate::accounts::Count;
+use crate::pager::{drop_slot_if_unused, Pager, StartError, GROUP, HANDLERS_MAX};
+use crate::service::{Attempt, Fault, Handler};
+use crate::table::{span, PageState, BLOCK_BYTES, NO_SLOT};
+
+/// How long the faults of threads other than the forking one wait for the fork to begin.
+const PATIENCE_NS: u64 = 2_000_000;
+/// Faults read and not served yet.
+const HELD_MAX: usize = 128;
+/// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
+pub const COPIED_MAX: usize = 400;
+/// Forks at the same time, all but one of them by bare system calls.
+const CHILDREN_MAX: usize = 4;
+/// Descriptors of pagers have lower numbers than this, and what is received from a parent higher ones.
+const NUMBERS: i32 = 64;
+
+/// One fork, from the moment when everything stands still.
+pub struct Window {
+    forker: u32,
+    since_ns: u64,
+    handler: Handler,
+    held: [Option<Fault>; HELD_MAX],
+    held_count: usize,
+    children: [i32; CHILDREN_MAX],
+    child_count: usize,
+    gates: [i32; CHILDREN_MAX],
+    gate_count: usize,
+    copied: [u64; COPIED_MAX],
+    copied_count: usize,
+    /// The child's copy of the house is of no use.
+    torn: bool,
+    /// The child changed its mappings before it took over: its memory cannot be made right.
+    lost: bool,
+}
+
+/// What a fork came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// The child goes on with its copies and these descriptors, which the caller closes. The pages are in place there.
+    Inherits {
+        /// Guards the child's memory.
+        main: i32,
+        /// Its gate.
+        gate: i32,
+        /// Addresses.
+        copied: &'a [u64],
+    },
+    /// The child has all its memory and starts anew.
+    Complete,
+    /// The child cannot go on.
+    Lost,
+}
+
+impl Pager {
+    /// Whether forks can leave everything out at all.
+    pub fn can_bequeath(&self) -> bool {
+        let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
+        let files = [self.pagemap.descriptor(), self.statm.descriptor(), self.maps.descriptor()];
+        let others = [self.uffd.descriptor(), self.staging_uffd.descriptor(), self.rollup.descriptor(), gate];
+        files.iter().chain(&others).all(|number| *number < NUMBERS)
+    }
+
+    /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when that cannot be watched.
+    /// Call from a pager thread that is no worker and no handler; end with [`Pager::end_window`].
+    pub fn begin_window(&self, forker: u32) -> Option<Window> {
+        let (gate, porch) = (self.gate?, house::porch()?);
+        self.halt.still();
+        self.apply_events();
+        for page in porch {
+            // Present from now on: nobody ever waits for these pages.
+            // SAFETY: a page of the house that nobody takes.
+            unsafe { (page as *mut u64).write_volatile(1) };
+        }
+        let guarded = gate.register(porch[0], PAGE_SIZE, MISSING).is_ok()
+            && self.uffd.register(porch[1], PAGE_SIZE, MISSING).is_ok();
+        if !guarded {
+            self.end_gate();
+            self.halt.over();
+            return None;
+        }
+        Some(Window {
+            forker,
+            since_ns: sys::now_ns(),
+            handler: Handler::new(HANDLERS_MAX, self.gate_page),
+            held: [None; HELD_MAX],
+            held_count: 0,
+            children: [-1; CHILDREN_MAX],
+            child_count: 0,
+            gates: [-1; CHILDREN_MAX],
+            gate_count: 0,
+            copied: [0; COPIED_MAX],
+            copied_count: 0,
+            torn: false,
+            lost: false,
+        })
+    }
+
+    /// The descriptors to wait for, besides the caller's own; -1 for none.
+    pub fn window_descriptors(&self, window: &Window) -> [i32; 3] {
+        let main = if window.held_count < HELD_MAX { self.uffd.descriptor() } else { -1 };
+        [main, self.gate.map_or(-1, |gate| gate.descriptor()), window.children[0]]
+    }
+
+    /// Whether faults wait for time to pass.
+    pub fn has_held(&self, window: &Window) -> bool {
+        window.held_count > 0 && window.child_count == 0
+    }
+
+    /// Serves what there is to serve now.
+    pub fn attend(&self, window: &mut Window) {
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        // The gate's guards are not needed for reading: nobody else reads or moves.
+        while window.held_count < HELD_MAX && self.uffd.read(&mut messages, 1) == 1 {
+            match messages[0] {
+                Message::Fault { address, write, thread, .. } => {
+                    let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                    window.held[window.held_count] = Some(fault);
+                    window.held_count += 1;
+                }
+                Message::Fork { descriptor } => {
+                    if window.child_count == CHILDREN_MAX {
+                        self.fatal(format_args!("more forks at a time than can be attended to"));
+                    }
+                    window.children[window.child_count] = descriptor;
+                    window.child_count += 1;
+                }
+                event => {
+                    self.events.push(event);
+                    self.apply_events();
+                    self.ask_gate(window);
+                }
+            }
+        }
+        if let Some(gate) = self.gate {
+            while gate.read(&mut messages, 1) == 1 {
+                if let Message::Fork { descriptor } = messages[0] {
+                    if window.gate_count == CHILDREN_MAX {
+                        self.fatal(format_args!("more forks at a time than can be attended to"));
+                    }
+                    window.gates[window.gate_count] = descriptor;
+                    window.gate_count += 1;
+                }
+            }
+        }
+        self.serve_held(window);
+        if window.child_count > 0 {
+            self.serve_child(window, &mut messages);
+        }
+    }
+
+    /// Serves the faults of this process that may be served now.
+    fn serve_held(&self, window: &mut Window) {
+        let mut kept = 0;
+        for index in 0..window.held_count {
+            let Some(fault) = window.held[index] else { continue };
+            let is_due = fault.thread == window.forker || sys::now_ns() > window.since_ns + PATIENCE_NS;
+            // Once there is a child, what it misses is served from the state at the time of the fork.
+            let is_done = window.child_count == 0 && is_due && {
+                let attempt = self.try_page(&mut window.handler, fault, 1);
+                if matches!(attempt, Attempt::NoPages) {
+                    self.reclaim_step();
+                }
+                window.handler.purse.empty_out(&self.staging);
+                self.ask_gate(window);
+                if matches!(attempt, Attempt::Done(_)) {
+                    self.accounts.fault(sys::now_ns() - fault.read_ns);
+                    self.accounts.add(Count::Faults, 1);
+                }
+                matches!(attempt, Attempt::Done(_))
+            };
+            if !is_done {
+                window.held[kept] = Some(fault);
+                kept += 1;
+            }
+        }
+        window.held_count = kept;
+    }
+
+    /// Notes whether the kernel may have begun to copy the house before it was in order.
+    fn ask_gate(&self, window: &mut Window) {
+        let (Some(gate), Some(porch)) = (self.gate, house::porch()) else { return };
+        // The page is there: all but a fork answer EEXIST.
+        if gate.zero(porch[0], PAGE_SIZE).stop != Some(Stop::Exists) {
+            window.torn = true;
+        }
+    }
+
+    /// Copies into the child what it waits for.
+    fn serve_child(&self, window: &mut Window, messages: &mut [Message; MESSAGES_MAX]) {
+        let child = Userfaultfd::from_descriptor(window.children[0]);
+        while child.read(messages, 1) == 1 {
+            let Message::Fault { address, .. } = messages[0] else {
+                window.lost = true;
+                continue;
+            };
+            let at = address & !(PAGE_SIZE - 1);
+            let mut page = [0u8; PAGE_SIZE];
+            if !self.read_out(at, &mut page) {
+                while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
+                    thread::sleep_ns(20_000);
+                }
+                child.wake(at, PAGE_SIZE);
+                continue;
+            }
+            match window.copied.get_mut(window.copied_count) {
+                Some(entry) => {
+                    *entry = at as u64;
+                    window.copied_count += 1;
+                }
+                None => window.torn = true,
+            }
+            // SAFETY: fills a missing page of the child with its own content.
+            while let Some(Stop::Again | Stop::NoMemory) =
+                unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) }.stop
+            {
+                thread::sleep_ns(20_000);
+            }
+            child.wake(at, PAGE_SIZE);
+        }
+    }
+
+    /// Reads a page that is out; false when it is not.
+    fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
+        let Some(block) = self.table.find(at) else { return false };
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        block.lock();
+        let state = block.state(index);
+        match state {
+            PageState::Kernel => {}
+            PageState::Staged => {
+                let source = self.staging.address(block.slot(), index);
+                // SAFETY: staged pages stay until the block's lock is released.
+                *page = unsafe { *(source as *const [u8; PAGE_SIZE]) };
+            }
+            PageState::Stored => {
+                let key = (at / PAGE_SIZE) as u64;
+                if let Err(error) = self.store.load(GROUP, key, &mut [page], Keep::Shared) {
+                    self.fatal(format_args!("page {at:#x} is lost: {error}"));
+                }
+            }
+        }
+        block.unlock();
+        state != PageState::Kernel
+    }
+
+    /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
+    pub fn settle<'a>(&self, window: &'a mut Window, is_ready: bool) -> Outcome<'a> {
+        if window.lost || window.child_count == 0 {
+            return Outcome::Lost;
+        }
+        if is_ready && window.child_count == 1 && window.gate_count == 1 && !window.torn {
+            let (main, gate) = (window.children[0], window.gates[0]);
+            (window.child_count, window.gate_count) = (0, 0);
+            return Outcome::Inherits { main, gate, copied: &window.copied[..window.copied_count] };
+        }
+        for child in &window.children[..window.child_count] {
+            self.give_all(&Userfaultfd::from_descriptor(*child));
+        }
+        Outcome::Complete
+    }
+
+    fn end_gate(&self) {
+        if let (Some(gate), Some(porch)) = (self.gate, house::porch()) {
+            // Unregistered already, where registering failed.
+            let _ = gate.unregister(porch[0], PAGE_SIZE);
+            let _ = self.uffd.unregister(porch[1], PAGE_SIZE);
+        }
+    }
+
+    /// Everything goes on. What was not handed over is closed.
+    pub fn end_window(&self, mut window: Window) {
+        let children = &window.children[..window.child_count];
+        for descriptor in children.iter().chain(&window.gates[..window.gate_count]) {
+            Userfaultfd::from_descriptor(*descriptor).close();
+        }
+        self.end_gate();
+        self.halt.over();
+        self.accounts.add(Count::Forks, 1);
+        self.note_relatives();
+        for index in 0..window.held_count {
+            if let Some(fault) = window.held[index] {
+                self.serve(&mut window.handler, fault);
+            }
+        }
+        window.handler.purse.empty_out(&self.staging);
+    }
+
+    /// In the child: goes on with copies of the parent's table, staging and pool. `main`, `gate` and `copied` are from
+    /// [`Outcome::Inherits`]. Called by the first of the child's pager threads, which has a file table of its own, empty
+    /// but for these and the caller's. The other threads are to be started afterwards.
+    ///
+    /// # Errors
+    /// When files cannot be opened. The process must end then: its pages cannot be brought in.
+    pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
+        let system = |what| move |source| StartError::System { what, source };
+        let own_gate = self.gate.expect("the parent had one");
+        let main = thread::renumber_above(main, NUMBERS).map_err(system("userfaultfd"))?;
+        let gate = thread::renumber_above(gate, NUMBERS).map_err(system("userfaultfd"))?;
+        let keep = |descriptor: i32, number: i32, what: &'static str| {
+            let above = thread::renumber_above(descriptor, NUMBERS).map_err(system(what))?;
+            thread::renumber(above, number).map_err(system(what))
+        };
+        // Under the numbers that the parent's had.
+        keep(main, self.uffd.descriptor(), "userfaultfd")?;
+        keep(gate, own_gate.descriptor(), "userfaultfd")?;
+        let staging = Userfaultfd::open(feature::MOVE)?;
+        keep(staging.descriptor(), self.staging_uffd.descriptor(), "userfaultfd")?;
+        let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
+        keep(pagemap.descriptor(), self.pagemap.descriptor(), "/proc/self/pagemap")?;
+        let files = [
+            (c"/proc/self/statm", &self.statm, "/proc/self/statm"),
+            (c"/proc/self/maps", &self.maps, "/proc/self/maps"),
+            (c"/proc/self/smaps_rollup", &self.rollup, "/proc/self/smaps_rollup"),
+        ];
+        for (path, file, what) in files {
+            let opened = ProcFile::open(path).map_err(system(what))?;
+            keep(opened.descriptor(), file.descriptor(), what)?;
+        }
+        let range = self.staging.range();
+        self.staging_uffd
+            .register(range.start, range.len(), WRITE_PROTECT)
+            .map_err(|_| StartError::System { what: "staging", source: std::io::Error::last_os_error() })?;
+        self.end_gate();
+
+        // The parent's threads are not here, and held nothing but purses.
+        self.listeners.reset();
+        for count in [&self.workers, &self.working, &self.helping] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
+        for purse in &self.purse_slots {
+            match purse.swap(NO_SLOT, Ordering::Relaxed) {
+                NO_SLOT => {}
+                slot => self.staging.give(slot),
+            }
+        }
+        for at in copied {
+            self.forget_copied(*at as usize);
+        }
+        let mut mappings = self.mappings.lock().expect("no panic while held");
+        // What is out and not mapped here is of no use, and must not be found in a mapping made there later.
+        mappings.for_each_gap(&self.maps, |start, end| self.forget_range(start, end));
+        mappings.refresh(&self.maps, &self.uffd, &self.config.own);
+        drop(mappings);
+        let mut buffer = [0; 128];
+        let shared = procfs::anonymous_bytes(self.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        // The parent accounts for all of it until both have measured their shares.
+        self.shared_discount.store(shared, Ordering::Relaxed);
+        self.note_relatives();
+        self.halt.reset();
+        Ok(())
+    }
+
+    /// Notes that a page is in place although the table says that it is out.
+    fn forget_copied(&self, at: usize) {
+        let Some(block) = self.table.find(at) else { return };
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        block.lock();
+        match block.state(index) {
+            PageState::Kernel => {}
+            // The slot's page is left over, and found when the slot's turn comes.
+            PageState::Staged => {
+                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
+                drop_slot_if_unused(block);
+            }
+            PageState::Stored => {
+                block.change(span(index, 1), PageState::Stored, PageState::Kernel);
+                self.store.invalidate(GROUP, (at / PAGE_SIZE) as u64, 1);
+            }
+        }
+        block.unlock();
+    }
+}

@@ -1,0 +1,227 @@
+//! The connection between a forking process and its child: how the child gets its userfaultfds.
+//!
+//! The warden listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
+//! has the connection, and both close their end of it in the program's file table afterwards. Descriptors on their way
+//! are held by the connection; when the last end of it is closed, so are they, and whoever waits is told.
+//!
+//! | word | from | meaning | descriptors |
+//! |---|---|---|---|
+//! | back | parent | fork() has returned | - |
+//! | take | child | it has a thread that can take over | - |
+//! | inherits | parent's warden | go on with the copies; addresses of pages that are in place follow | its two |
+//! | complete | parent's warden | everything is in place, start anew | - |
+
+use std::mem::size_of;
+
+/// fork() has returned in the parent.
+pub const BACK: u64 = 1;
+/// The child is ready.
+pub const TAKE: u64 = 2;
+/// The child inherits.
+pub const INHERITS: u64 = 3;
+/// The child starts anew.
+pub const COMPLETE: u64 = 4;
+
+const WORDS: usize = 512;
+const _: () = assert!(pager::COPIED_MAX + 1 < WORDS);
+
+/// A message: a word and what follows it.
+#[repr(C, align(16))]
+pub struct Message {
+    words: [u64; WORDS],
+    count: usize,
+    /// Descriptors that came with it, -1 for none.
+    pub descriptors: [i32; 2],
+}
+
+impl Message {
+    /// The word.
+    pub fn word(&self) -> u64 {
+        self.words[0]
+    }
+
+    /// What follows it.
+    pub fn rest(&self) -> &[u64] {
+        &self.words[1..self.count.max(1)]
+    }
+}
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+fn socket() -> i32 {
+    // SAFETY: takes no pointers.
+    unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) }
+}
+
+/// Listens; answers the descriptor and the name that the kernel chose, five characters.
+pub fn listen() -> Option<(i32, u64)> {
+    let listener = socket();
+    // SAFETY: all zeroes is a valid address; the lengths are those of the structure and its family.
+    unsafe {
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let family = size_of::<libc::sa_family_t>();
+        let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        let at = std::ptr::from_mut(&mut address).cast();
+        let is_bound = libc::bind(listener, at, family as libc::socklen_t) == 0
+            && libc::listen(listener, 8) == 0
+            && libc::getsockname(listener, at, &mut len) == 0
+            && len as usize == family + 6
+            && libc::fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK) == 0;
+        if !is_bound {
+            libc::close(listener);
+            return None;
+        }
+        let name = address.sun_path[1..6].iter().fold(0, |name, byte| name << 8 | *byte as u8 as u64);
+        Some((listener, name))
+    }
+}
+
+/// Connects to a warden of this process; -1 when that is not possible.
+pub fn connect(name: u64) -> i32 {
+    let connection = socket();
+    if connection < 0 {
+        return -1;
+    }
+    // SAFETY: all zeroes is a valid address, whose length is given.
+    unsafe {
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (at, byte) in address.sun_path[1..6].iter_mut().enumerate() {
+            *byte = (name >> (8 * (4 - at))) as u8 as libc::c_char;
+        }
+        let len = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
+        if libc::connect(connection, std::ptr::from_ref(&address).cast(), len) != 0 {
+            libc::close(connection);
+            return -1;
+        }
+    }
+    connection
+}
+
+/// Accepts the connection of a thread of this process, if there is one; others' are closed.
+pub fn accept(listener: i32) -> Option<i32> {
+    loop {
+        // SAFETY: accepts without an address.
+        let connection = unsafe {
+            libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
+        };
+        if connection < 0 {
+            return None;
+        }
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the structure is as long as said.
+        let own = unsafe {
+            let at = std::ptr::from_mut(&mut peer).cast();
+            libc::getsockopt(connection, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len) == 0
+                && peer.pid == libc::getpid()
+        };
+        if own {
+            return Some(connection);
+        }
+        close(connection);
+    }
+}
+
+/// Closes an end.
+pub fn close(connection: i32) {
+    // SAFETY: closing a number is memory-safe.
+    unsafe { libc::close(connection) };
+}
+
+/// Sends a word, what follows it, and two descriptors or none. False when nobody is there.
+pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 2]>) -> bool {
+    let mut word = word;
+    let mut parts = [
+        libc::iovec { iov_base: std::ptr::from_mut(&mut word).cast(), iov_len: 8 },
+        libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: size_of_val(rest) },
+    ];
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = parts.as_mut_ptr();
+    header.msg_iovlen = 2;
+    let mut control = Control([0; 64]);
+    if let Some(descriptors) = descriptors {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: the control buffer is aligned and has room for two descriptors.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(8) as _;
+            let message = libc::CMSG_FIRSTHDR(&header);
+            (*message).cmsg_level = libc::SOL_SOCKET;
+            (*message).cmsg_type = libc::SCM_RIGHTS;
+            (*message).cmsg_len = libc::CMSG_LEN(8) as _;
+            libc::CMSG_DATA(message).cast::<[i32; 2]>().write_unaligned(descriptors);
+        }
+    }
+    // SAFETY: the header names valid buffers.
+    unsafe { libc::sendmsg(connection, &header, libc::MSG_NOSIGNAL) >= 0 }
+}
+
+/// Waits for a message; `None` when the other side is gone.
+pub fn receive(connection: i32) -> Option<Message> {
+    let mut message = Message { words: [0; WORDS], count: 0, descriptors: [-1; 2] };
+    let mut part =
+        libc::iovec { iov_base: message.words.as_mut_ptr().cast(), iov_len: size_of::<[u64; WORDS]>() };
+    let mut control = Control([0; 64]);
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    // SAFETY: the header names valid buffers.
+    let got = unsafe { libc::recvmsg(connection, &mut header, libc::MSG_CMSG_CLOEXEC) };
+    if got < 8 {
+        return None;
+    }
+    message.count = got as usize / 8;
+    // SAFETY: the kernel filled the control buffer as far as msg_controllen says.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(&header);
+        if !control.is_null()
+            && (*control).cmsg_type == libc::SCM_RIGHTS
+            && (*control).cmsg_len as usize == libc::CMSG_LEN(8) as usize
+        {
+            message.descriptors = libc::CMSG_DATA(control).cast::<[i32; 2]>().read_unaligned();
+        }
+    }
+    Some(message)
+}
+
+/// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1 are ignored.
+pub fn wait(descriptors: [i32; 4], timeout_ms: i32) -> [bool; 4] {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: four valid entries.
+    unsafe { libc::poll(polled.as_mut_ptr(), 4, timeout_ms) };
+    polled.map(|entry| entry.revents != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_addresses_and_descriptors_cross_and_ends_are_noticed() {
+        let (listener, name) = listen().unwrap();
+        assert_eq!(accept(listener), None);
+        let client = connect(name);
+        assert!(client >= 0);
+        let server = accept(listener).expect("this process's own");
+        assert!(send(client, TAKE, &[], None));
+        assert_eq!(receive(server).unwrap().word(), TAKE);
+        assert!(send(server, INHERITS, &[5, 6, 7], Some([1, 2])));
+        let message = receive(client).unwrap();
+        assert_eq!((message.word(), message.rest()), (INHERITS, [5, 6, 7].as_slice()));
+        assert!(message.descriptors.iter().all(|number| *number > 2), "duplicates in this table");
+        message.descriptors.into_iter().for_each(close);
+        assert_eq!(wait([-1, server, client, -1], 0), [false; 4]);
+        close(client);
+        assert_eq!(wait([-1, server, -1, -1], 0), [false, true, false, false]);
+        assert!(receive(server).is_none() && !send(server, TAKE, &[], None));
+        close(server);
+        close(listener);
+        assert_eq!(connect(name), -1);
+    }
+}
