@@ -34,7 +34,7 @@ use crate::service::{Attempt, Fault, Handler};
 use crate::table::{span, PageState, BLOCK_BYTES, NO_SLOT};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
-const PATIENCE_NS: u64 = 2_000_000;
+const PATIENCE_NS: u64 = 10_000_000;
 /// Faults read and not served yet.
 const HELD_MAX: usize = 128;
 /// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
@@ -239,10 +239,12 @@ impl Pager {
                 }
                 None => window.torn = true,
             }
-            // SAFETY: fills a missing page of the child with its own content.
-            while let Some(Stop::Again | Stop::NoMemory) =
-                unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) }.stop
-            {
+            loop {
+                // SAFETY: fills a missing page of the child with its own content.
+                let progress = unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) };
+                if !matches!(progress.stop, Some(Stop::Again | Stop::NoMemory)) {
+                    break;
+                }
                 thread::sleep_ns(20_000);
             }
             child.wake(at, PAGE_SIZE);

@@ -171,8 +171,15 @@ pub fn receive(connection: i32) -> Option<Message> {
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = control.0.len() as _;
-    // SAFETY: the header names valid buffers.
-    let got = unsafe { libc::recvmsg(connection, &mut header, libc::MSG_CMSG_CLOEXEC) };
+    let got = loop {
+        // SAFETY: the header names valid buffers.
+        let got = unsafe { libc::recvmsg(connection, &mut header, libc::MSG_CMSG_CLOEXEC) };
+        let error = std::io::Error::last_os_error().raw_os_error();
+        // The other side closed its end before it read everything: said once, before what it sent itself.
+        if got >= 0 || !matches!(error, Some(libc::ECONNRESET | libc::EINTR)) {
+            break got;
+        }
+    };
     if got < 8 {
         return None;
     }
@@ -217,6 +224,14 @@ mod tests {
         assert!(message.descriptors.iter().all(|number| *number > 2), "duplicates in this table");
         message.descriptors.into_iter().for_each(close);
         assert_eq!(wait([-1, server, client, -1], 0), [false; 4]);
+        // An end that is closed before everything was read does not take along what it sent.
+        let hasty = connect(name);
+        let other = accept(listener).expect("this process's own");
+        assert!(send(hasty, BACK, &[], None) && send(other, COMPLETE, &[], None));
+        close(other);
+        assert_eq!(receive(hasty).unwrap().word(), COMPLETE);
+        assert!(receive(hasty).is_none());
+        close(hasty);
         close(client);
         assert_eq!(wait([-1, server, -1, -1], 0), [false, true, false, false]);
         assert!(receive(server).is_none() && !send(server, TAKE, &[], None));
