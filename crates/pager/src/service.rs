@@ -320,8 +320,10 @@ impl Pager {
         self.store.invalidate(GROUP, key, 1);
         self.accounts.add(Count::PagesIn, 1);
         // The frame that was ready for it is not needed; frames are given back sixteen at a time.
-        handler.copied += 1;
-        if handler.copied >= BLOCK_PAGES && self.way == Way::Move {
+        if self.way == Way::Move {
+            handler.copied += 1;
+        }
+        if handler.copied >= BLOCK_PAGES {
             if let Some(slot) = self.staging.take_ready(BLOCK_PAGES) {
                 handler.copied -= self.staging.discard(slot).min(handler.copied);
                 self.staging.give(slot);

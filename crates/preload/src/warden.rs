@@ -13,7 +13,7 @@ use sys::{futex, house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::{self, JoinError, Ledgered};
-use crate::{announce, channel, fork, start};
+use crate::{announce, broken, channel, fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -244,8 +244,8 @@ pub extern "C" fn inherit(channel: usize) {
             }
             return;
         }
-        // The parent was killed, and with it went what this process's pages are in.
-        _ => accounts::kill_process(),
+        // With the parent went what this process's pages are in.
+        _ => end_heir(format_args!("its parent was killed before it had handed its memory over")),
     };
     channel::close(channel);
     // SAFETY: set together with the pager, which is there; a leaked box.
@@ -254,13 +254,16 @@ pub extern "C" fn inherit(channel: usize) {
     HANDLERS.store(0, Ordering::Release);
     let pager = pager().expect("the parent had one");
     let [main, gate] = kept.descriptors;
-    if pager.inherit(main, gate, kept.rest()).is_err() || start_threads(pager).is_err() {
-        accounts::kill_process();
+    if let Err(error) = pager.inherit(main, gate, kept.rest()) {
+        end_heir(format_args!("it cannot go on with its parent's memory: {error}"));
+    }
+    if let Err(error) = start_threads(pager) {
+        end_heir(format_args!("no thread: {error}"));
     }
     fork::keep();
     set_alive(true);
     fork::taken();
-    match accounts.rejoin(SOCKET.get().map_or(&[], Vec::as_slice)) {
+    match accounts.rejoin(socket()) {
         Ok(()) => {
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
@@ -273,6 +276,12 @@ pub extern "C" fn inherit(channel: usize) {
         }
     }
     set_alive(false);
+}
+
+/// Ends a forked child whose pages cannot be brought in.
+fn end_heir(why: std::fmt::Arguments<'_>) -> ! {
+    broken::tell(pager::FixedText::new(format_args!("a forked child is ended: {why}")).as_str());
+    accounts::kill_process()
 }
 
 fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
