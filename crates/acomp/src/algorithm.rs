@@ -2,6 +2,9 @@
 
 use crate::{CompressRequest, DecompressRequest, Object};
 
+/// Most names that [`Algorithm::forms`] may answer.
+pub const FORMS_MAX: usize = 14;
+
 /// A context could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("{algorithm}: no context: {reason}")]
@@ -44,6 +47,18 @@ pub trait Algorithm: Send + Sync {
     /// once an object, only when [`keeps_account`](Algorithm::keeps_account) says so. Neither allocates nor blocks long.
     fn forget(&self, object: Object<'_>, pages: usize) {
         let _ = (object, pages);
+    }
+
+    /// Names of the forms that a page can take in this algorithm's objects, for reports; none when all are alike. A few
+    /// at most: stores have room for [`FORMS_MAX`].
+    fn forms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Adds the `pages` pages of an object that a request of this algorithm yielded to `counts`, which has a place for
+    /// each of [`forms`](Algorithm::forms). Called once for each object that is stored: a look at a byte or two.
+    fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
+        let _ = (object, pages, counts);
     }
 
     /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is allocated here and

@@ -11,7 +11,7 @@ mod registry;
 mod request;
 mod software;
 
-pub use algorithm::{Algorithm, Context, ContextError};
+pub use algorithm::{Algorithm, Context, ContextError, FORMS_MAX};
 pub use registry::{Registry, UnknownAlgorithm};
 pub use request::{CompressRequest, DecompressRequest, Object, Page, UnitError, UnitResult};
 pub use software::{Software, UnitCodec};

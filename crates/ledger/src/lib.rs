@@ -7,8 +7,12 @@
 mod histogram;
 mod memory;
 mod snapshot;
+mod text;
 pub mod wire;
 
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
-pub use memory::{Counter, Ledger, Settings, Slot, COUNTERS, MEMORY_NAME, SLOTS, WITHOUT_MOVE, WITHOUT_SCAN};
+pub use memory::{
+    Counter, Ledger, Settings, Slot, COMPRESSOR_LEN_MAX, COUNTERS, FORMS_MAX, MEMORY_NAME, SLOTS,
+    WITHOUT_MOVE, WITHOUT_SCAN,
+};
 pub use snapshot::Snapshot;

@@ -1,18 +1,28 @@
 //! The shared memory itself.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::text::Text;
 use crate::Histogram;
 
 /// Processes of one tree that can be managed at a time. Further ones run unmanaged.
 pub const SLOTS: usize = 1024;
 /// The memory file's name, by which onlookers find it among a supervisor's descriptors.
 pub const MEMORY_NAME: &CStr = c"uzswap-ledger";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x03");
+
+/// Forms of stored pages that are counted apart.
+pub const FORMS_MAX: usize = 16;
+/// A path, with room for a compressor's name and its other parameters.
+type CompressorText = Text<{ (4096 + 256) / 8 }>;
+type FormsText = Text<64>;
+/// Most bytes of a compressor's name, parameters included.
+pub const COMPRESSOR_LEN_MAX: usize = CompressorText::LEN_MAX;
 
 /// Do without `UFFDIO_MOVE`: see [`Ledger::without`].
 pub const WITHOUT_MOVE: u32 = 1;
@@ -71,8 +81,10 @@ pub struct Settings {
     pub budget_bytes: u64,
     /// Bytes evicted together.
     pub folio_bytes: u32,
-    /// Compressor by name, at most 63 bytes.
+    /// Compressor by name, at most [`COMPRESSOR_LEN_MAX`] bytes.
     pub compressor: String,
+    /// Names of the forms in which it stores pages, at most [`FORMS_MAX`], without commas. A name may come twice.
+    pub forms: Vec<String>,
     /// Check a checksum on every load.
     pub verify: bool,
 }
@@ -87,7 +99,8 @@ struct Header {
     slots_used: AtomicU32,
     without: AtomicU32,
     padding: AtomicU32,
-    compressor: [AtomicU64; 8],
+    compressor: CompressorText,
+    forms: FormsText,
     /// Sum of the live slots' resident bytes.
     total: AtomicU64,
     total_peak: AtomicU64,
@@ -105,6 +118,7 @@ pub struct Slot {
     staged: AtomicU64,
     stored_pages: AtomicU64,
     counters: [AtomicU64; COUNTERS.len()],
+    forms: [AtomicU64; FORMS_MAX],
     faults: Histogram,
 }
 
@@ -131,7 +145,8 @@ impl Ledger {
     /// Makes the memory file of a new tree; answers it mapped and as a descriptor for others.
     ///
     /// # Errors
-    /// When the kernel refuses a memory file of a few MiB (sparse).
+    /// When the kernel refuses a memory file of a few MiB (sparse); EINVAL when the settings are longer than there is
+    /// room for.
     pub fn create(settings: &Settings) -> io::Result<(Self, OwnedFd)> {
         // SAFETY: a terminated name.
         let raw = unsafe { libc::memfd_create(MEMORY_NAME.as_ptr(), libc::MFD_CLOEXEC) };
@@ -150,11 +165,11 @@ impl Ledger {
         header.folio_bytes.store(settings.folio_bytes, Ordering::Relaxed);
         header.verify.store(settings.verify.into(), Ordering::Relaxed);
         header.supervisor.store(std::process::id(), Ordering::Relaxed);
-        let mut name = [0u8; 64];
-        let len = settings.compressor.len().min(63);
-        name[..len].copy_from_slice(&settings.compressor.as_bytes()[..len]);
-        for (word, bytes) in header.compressor.iter().zip(name.chunks_exact(8)) {
-            word.store(u64::from_le_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
+        let fits = settings.forms.len() <= FORMS_MAX
+            && header.compressor.set(&settings.compressor)
+            && header.forms.set(&settings.forms.join(","));
+        if !fits {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         header.magic.store(MAGIC, Ordering::Release);
         Ok((ledger, file))
@@ -214,12 +229,11 @@ impl Ledger {
     /// What the supervisor decided.
     pub fn settings(&self) -> Settings {
         let header = self.header();
-        let words = header.compressor.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let name: Vec<u8> = words.take_while(|byte| *byte != 0).collect();
         Settings {
             budget_bytes: self.budget_bytes(),
             folio_bytes: header.folio_bytes.load(Ordering::Relaxed),
-            compressor: String::from_utf8_lossy(&name).into_owned(),
+            compressor: header.compressor.get(),
+            forms: header.forms.get().split_terminator(',').map(str::to_owned).collect(),
             verify: header.verify.load(Ordering::Relaxed) != 0,
         }
     }
@@ -283,6 +297,9 @@ impl Ledger {
         for (sum, counter) in departed.counters.iter().zip(&slot.counters) {
             sum.fetch_add(counter.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
+        for (sum, form) in departed.forms.iter().zip(&slot.forms) {
+            sum.fetch_add(form.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
         departed.faults.add(&slot.faults);
         slot.faults.clear();
         for figure in [&slot.pool, &slot.staged, &slot.stored_pages] {
@@ -321,6 +338,17 @@ impl Ledger {
     pub fn sum(&self, counter: Counter) -> u64 {
         let departed = self.memory().departed.counter(counter);
         departed + self.live().map(|(_, slot)| slot.counter(counter)).sum::<u64>()
+    }
+
+    /// Pages stored by all processes, ended ones included, by the name of their form.
+    pub fn forms(&self) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        let slots = || self.live().map(|(_, slot)| slot).chain([&self.memory().departed]);
+        for (number, name) in self.settings().forms.into_iter().enumerate().take(FORMS_MAX) {
+            let pages = slots().map(|slot| slot.forms[number].load(Ordering::Relaxed));
+            *sums.entry(name).or_default() += pages.sum::<u64>();
+        }
+        sums
     }
 
     /// Fault latencies of all processes, ended ones included.
@@ -386,6 +414,11 @@ impl Slot {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
+    /// Adds pages stored in a form, by its number in [`Settings::forms`].
+    pub fn add_form(&self, number: usize, pages: u64) {
+        self.forms[number].fetch_add(pages, Ordering::Relaxed);
+    }
+
     /// The latencies of its faults.
     pub fn faults(&self) -> &Histogram {
         &self.faults
@@ -398,7 +431,42 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn settings() -> Settings {
-        Settings { budget_bytes: 1 << 30, folio_bytes: 65536, compressor: "zstd:3".into(), verify: true }
+        Settings {
+            budget_bytes: 1 << 30,
+            folio_bytes: 65536,
+            compressor: format!("zstd:3,dict=/{}", "d".repeat(4094)),
+            forms: ["same", "raw", "zstd", "same"].map(String::from).into(),
+            verify: true,
+        }
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_refused() {
+        let compressor = "z".repeat(COMPRESSOR_LEN_MAX + 1);
+        for settings in [
+            Settings { compressor, ..settings() },
+            Settings { forms: vec![String::new(); FORMS_MAX + 1], ..settings() },
+        ] {
+            let error = Ledger::create(&settings).err().and_then(|error| error.raw_os_error());
+            assert_eq!(error, Some(libc::EINVAL));
+        }
+        let settings = Settings { forms: Vec::new(), ..settings() };
+        assert_eq!(Ledger::create(&settings).unwrap().0.settings(), settings);
+    }
+
+    #[test]
+    fn forms_are_summed_by_name_over_live_and_ended_processes() {
+        let (ledger, _file) = Ledger::create(&settings()).unwrap();
+        let [gone, there] = [7, 8].map(|pid| ledger.claim(pid).unwrap());
+        ledger.slot(gone).add_form(0, 5);
+        ledger.slot(gone).add_form(2, 100);
+        ledger.slot(there).add_form(3, 1);
+        let names = ["raw", "same", "zstd"].map(String::from);
+        assert_eq!(ledger.forms(), BTreeMap::from_iter(names.clone().into_iter().zip([0, 6, 100])));
+        ledger.release(gone);
+        let again = ledger.claim(9).unwrap();
+        ledger.slot(again).add_form(2, 1);
+        assert_eq!(ledger.forms(), BTreeMap::from_iter(names.into_iter().zip([0, 6, 101])));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The file is read, not mapped: an onlooker cannot change it, and is not killed when its owner cuts it short.
 
 use std::alloc::{alloc_zeroed, handle_alloc_error, Layout};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -94,6 +95,11 @@ impl Snapshot {
         self.copy.sum(counter)
     }
 
+    /// Pages stored by all processes, ended ones included, by the name of their form.
+    pub fn forms(&self) -> BTreeMap<String, u64> {
+        self.copy.forms()
+    }
+
     /// Fault latencies of all processes, ended ones included.
     pub fn fault_counts(&self) -> [u64; BUCKETS] {
         self.copy.fault_counts()
@@ -119,8 +125,13 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
     fn ledger() -> (Ledger, OwnedFd) {
-        let settings =
-            Settings { budget_bytes: 1 << 30, folio_bytes: 65536, compressor: "lz4".into(), verify: false };
+        let settings = Settings {
+            budget_bytes: 1 << 30,
+            folio_bytes: 65536,
+            compressor: "lz4".into(),
+            forms: vec!["lz4".into()],
+            verify: false,
+        };
         Ledger::create(&settings).unwrap()
     }
 
@@ -130,6 +141,7 @@ mod tests {
         let gone = ledger.claim(7).unwrap();
         ledger.slot(gone).add(Counter::ZswpIn, 3);
         ledger.slot(gone).faults().record(1000);
+        ledger.slot(gone).add_form(0, 4);
         ledger.release(gone);
         for pid in [8, 9] {
             let index = ledger.claim(pid).unwrap();
@@ -145,6 +157,7 @@ mod tests {
         assert_eq!(snapshot.supervisor(), std::process::id());
         assert_eq!((snapshot.total_bytes(), snapshot.total_peak_bytes()), (8192, 8192));
         assert_eq!(snapshot.sum(Counter::ZswpIn), 23);
+        assert_eq!(snapshot.forms()["lz4"], 4);
         assert_eq!(snapshot.fault_counts().iter().sum::<u64>(), 1);
         let live: Vec<_> = snapshot.live().map(|slot| (slot.pid(), slot.stored_pages())).collect();
         assert_eq!(live, [(8, 5), (9, 5)]);

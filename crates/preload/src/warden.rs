@@ -10,7 +10,7 @@ use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{futex, house, PAGE_SIZE};
-use zswap::Zswap;
+use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::{announce, broken, channel, fork, start};
@@ -196,6 +196,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         zswap::Config {
             max_groups: 1,
             verify: settings.verify || cfg!(debug_assertions),
+            tally: Some(tally),
             ..Default::default()
         },
         algorithm,
@@ -221,6 +222,18 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
 }
 
 static ACCOUNTS: AtomicPtr<Ledgered> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Counts the forms of pages that were just stored, in this process's slot.
+fn tally(forms: &Forms) {
+    // SAFETY: null, or a leaked box.
+    if let Some(slot) = unsafe { ACCOUNTS.load(Ordering::Acquire).as_ref() }.and_then(Ledgered::slot) {
+        for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
+            slot.add_form(number, u64::from(*pages));
+        }
+    }
+}
+const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
+
 /// Whether forked children go on with this process's pager.
 static BEQUEATHS: AtomicBool = AtomicBool::new(false);
 

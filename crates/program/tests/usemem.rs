@@ -50,6 +50,12 @@ fn a_small_job_gives_its_figures_as_json() {
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(number(&result, "/tasks"), 2.0);
     assert_eq!(number(&result, "/ram_bytes"), f64::from(64 << 20));
+    // Index words: half of each is zeros.
+    let forms = result["managed"]["forms"].as_object().expect("forms");
+    assert!(
+        forms.values().filter_map(Value::as_u64).sum::<u64>()
+            >= number(&result, "/managed/counters/zswpout") as u64
+    );
     let phases = result["managed"]["phases"].as_array().expect("phases");
     let names: Vec<_> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
     assert_eq!(names, ["fill", "read", "touch"]);

@@ -44,8 +44,9 @@ pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as Auto
 pub use codecs::dictionary::train as train_dictionary;
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
-    Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Group, GroupUsage, Keep, LoadError,
-    MemoryWriteback, Page, ShrinkReport, StoreError, Writeback, WritebackError, Zswap as Pool,
+    form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms, Group,
+    GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally, Writeback,
+    WritebackError, Zswap as Pool, FORMS_MAX,
 };
 
 /// The compressor for memory of unknown content: it chooses a form page by page.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::Writeback;
+use crate::{Tally, Writeback};
 
 /// Bits of a key: page numbers up to 2^36, which is 48 bits of address.
 pub const KEY_BITS: u32 = 36;
@@ -47,6 +47,8 @@ pub struct Config {
     pub max_groups: u16,
     /// Working contexts a pool: compressions and decompressions that can run at once. 0 means one a CPU.
     pub contexts: usize,
+    /// Told in what forms pages are stored.
+    pub tally: Option<Tally>,
 }
 
 impl Default for Config {
@@ -61,6 +63,7 @@ impl Default for Config {
             verify: cfg!(debug_assertions),
             max_groups: 256,
             contexts: 0,
+            tally: None,
         }
     }
 }
@@ -77,6 +80,7 @@ impl fmt::Debug for Config {
             .field("verify", &self.verify)
             .field("max_groups", &self.max_groups)
             .field("contexts", &self.contexts)
+            .field("tally", &self.tally.is_some())
             .finish()
     }
 }

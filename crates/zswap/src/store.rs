@@ -9,7 +9,7 @@ use crate::leaf::Entry;
 use crate::pool::Pool;
 use crate::sync::atomic::Ordering;
 use crate::zswap::in_range;
-use crate::{checksum, filled, Zswap};
+use crate::{checksum, filled, Forms, Zswap};
 
 /// Most pages in one batch: what a worker's buffers hold.
 pub(crate) const BATCH_PAGES_MAX: usize = 32;
@@ -98,9 +98,13 @@ impl Zswap {
         let cpu = sys::cpu::current();
         let folio =
             Folio { cell, cpu, node: self.node_of(cpu), raw_allowed: self.can_write_back(group, cell) };
+        let mut forms = Forms::default();
         let mut done = 0;
         while done < pages.len() {
-            done += self.store_batch(&folio, key, pages, done)?;
+            done += self.store_batch(&folio, key, pages, done, &mut forms)?;
+        }
+        if let Some(tally) = self.config.tally {
+            tally(&forms);
         }
         Ok(())
     }
@@ -138,6 +142,7 @@ impl Zswap {
         key: u64,
         all_pages: &[&Page],
         done: usize,
+        forms: &mut Forms,
     ) -> Result<usize, StoreError> {
         for page in all_pages[done..].iter().take(MAX_BATCH) {
             filled::fetch_ends(page);
@@ -163,9 +168,10 @@ impl Zswap {
             }
         }
         let units = &units[..len];
+        forms.add_same(cut.pages - sources_len);
         let objects = match len {
             0 => None,
-            _ => Some(self.put_objects(folio, pool, units, &sources[..sources_len], done)?),
+            _ => Some(self.put_objects(folio, pool, units, &sources[..sources_len], done, forms)?),
         };
         let mut bytes = 0;
         if let Some(objects) = &objects {
@@ -236,6 +242,7 @@ impl Zswap {
         units: &[Unit],
         sources: &[&Page],
         done: usize,
+        forms: &mut Forms,
     ) -> Result<Objects, StoreError> {
         let mut worker = pool.worker(folio.cpu);
         let worker = &mut *worker;
@@ -323,6 +330,15 @@ impl Zswap {
                 forget_unit(pool, &outputs[n][..lens[n] as usize], unit);
             }
             return Err(answer);
+        }
+        if self.config.tally.is_some() {
+            for (n, &unit) in units.iter().enumerate() {
+                let pages = unit.pages as usize;
+                match made[n] {
+                    true => forms.add_object(&*pool.algorithm, &outputs[n][..lens[n] as usize], pages),
+                    false => forms.add_raw(pages),
+                }
+            }
         }
         Ok(objects)
     }

@@ -30,7 +30,7 @@ impl Kind {
     }
 
     /// For reports.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Same => "same",
             Kind::T16 => "t16",
@@ -64,6 +64,17 @@ impl Counts {
         self.kinds[kind as usize]
     }
 }
+
+/// What reports call the forms of an object's pages: the kinds, then pages as they are within a larger unit.
+pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
+    let mut names = ["raw"; Kind::ALL.len() + 1];
+    let mut number = 0;
+    while number < Kind::ALL.len() {
+        names[number] = Kind::ALL[number].name();
+        number += 1;
+    }
+    names
+};
 
 static TOTALS: [AtomicU64; Kind::ALL.len() + 1] = [const { AtomicU64::new(0) }; Kind::ALL.len() + 1];
 

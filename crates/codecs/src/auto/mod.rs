@@ -7,11 +7,12 @@ mod scout;
 use std::sync::Arc;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Registry, UnitError, MAX_BATCH,
-    PAGE_SIZE, UNIT_SIZE_MAX,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Registry, UnitError,
+    MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 use pagecodec::{t16, Isa};
 
+pub(crate) use kind::FORMS;
 pub use kind::{counts, Counts, Kind};
 use page::{unit, PageCodec};
 
@@ -42,6 +43,17 @@ impl Algorithm for Auto {
 
     fn batch_size(&self) -> usize {
         MAX_BATCH
+    }
+
+    fn forms(&self) -> &'static [&'static str] {
+        &FORMS
+    }
+
+    fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
+        for byte in page::unit::kinds(object, pages) {
+            let form = byte.and_then(Kind::from_byte).map_or(Kind::ALL.len(), |kind| kind as usize);
+            counts[form] += 1;
+        }
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {

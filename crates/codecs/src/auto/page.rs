@@ -1,6 +1,6 @@
 //! The choice for one page, and the way back.
 
-use acomp::{Page, UnitError, UnitResult, PAGE_SIZE};
+use acomp::{Object, Page, UnitError, UnitResult, PAGE_SIZE};
 use pagecodec::t16::{self, Layout};
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
@@ -285,6 +285,25 @@ pub(crate) mod unit {
     use super::*;
 
     const LEN: usize = 2;
+
+    /// The first byte of each page's object within that of a unit of `pages` pages; none for a page as it is. Of one page
+    /// the object is the unit's.
+    pub(crate) fn kinds(object: Object<'_>, pages: usize) -> impl Iterator<Item = Option<u8>> + '_ {
+        let byte = move |at: usize| {
+            object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
+        };
+        let mut at = if pages == 1 { 0 } else { LEN * pages };
+        (0..pages).map(move |number| {
+            let first = byte(at);
+            if pages == 1 {
+                return first;
+            }
+            let (low, high) = (byte(LEN * number)?, byte(LEN * number + 1)?);
+            let len = usize::from(u16::from_le_bytes([low, high]));
+            at += len;
+            first.filter(|_| len < PAGE_SIZE)
+        })
+    }
 
     pub(crate) fn compress(
         codec: &mut PageCodec,

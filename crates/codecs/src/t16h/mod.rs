@@ -18,7 +18,7 @@ use acomp::{
 };
 use pagecodec::{lz, numeric, same_filled, t16, t16h, Isa};
 
-use crate::auto::page::PageCodec;
+use crate::auto::{self, page::PageCodec};
 pub use sets::TRAINED_MAX;
 use sets::{sets, Held};
 
@@ -28,6 +28,17 @@ const LEN: usize = 2;
 pub const KIND_T16H: u8 = 16;
 /// First byte of a zstd frame's object.
 pub const KIND_ZSTD: u8 = 17;
+/// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
+const FORMS: [&str; 2 + auto::FORMS.len()] = {
+    let mut names = ["t16h"; 2 + auto::FORMS.len()];
+    names[1] = "zstd";
+    let mut number = 0;
+    while number < auto::FORMS.len() {
+        names[2 + number] = auto::FORMS[number];
+        number += 1;
+    }
+    names
+};
 /// T16H objects of this length and more are compared with the numeric form.
 const NUMERIC_FROM: usize = 700;
 /// T16 does not fit and fewer of the sampled places than this repeat: not worth zstd's time.
@@ -104,6 +115,24 @@ impl Algorithm for T16h {
 
     fn forget(&self, object: Object<'_>, pages: usize) {
         release(object, pages);
+    }
+
+    fn forms(&self) -> &'static [&'static str] {
+        &FORMS
+    }
+
+    fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
+        for byte in auto::page::unit::kinds(object, pages) {
+            let form = match byte {
+                Some(KIND_T16H) => 0,
+                Some(KIND_ZSTD) => 1,
+                Some(other) => {
+                    2 + auto::Kind::from_byte(other).map_or(auto::Kind::ALL.len(), |kind| kind as usize)
+                }
+                None => 2 + auto::Kind::ALL.len(),
+            };
+            counts[form] += 1;
+        }
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {

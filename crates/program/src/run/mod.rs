@@ -3,7 +3,7 @@
 mod guardian;
 mod process;
 mod program_file;
-mod report;
+pub mod report;
 mod signals;
 mod supervisor;
 
@@ -32,6 +32,9 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 2G -- python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram auto --compressor zstd -- redis-server
+
+The report has budget and use, what was stored and in what forms, faults and their latency, and which programs could
+not be managed; docs/report.md has every name.
 
 Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be
 executed, 127 when it was not found.")]
@@ -143,10 +146,16 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     if let Some(notice) = iaa::take_notice() {
         eprintln!("uzswap: {notice}");
     }
-    if compressor.len() > 63 {
-        bail!("--compressor {compressor}: the name is longer than 63 bytes");
+    if compressor.len() > ledger::COMPRESSOR_LEN_MAX {
+        bail!("--compressor: the name is longer than {} bytes", ledger::COMPRESSOR_LEN_MAX);
     }
-    let settings = Settings { budget_bytes, folio_bytes: folio as u32, compressor, verify: arguments.verify };
+    let settings = Settings {
+        budget_bytes,
+        folio_bytes: folio as u32,
+        compressor,
+        forms: uzswap::form_names(&*algorithm),
+        verify: arguments.verify,
+    };
     Ok((settings, algorithm.is_emulated()))
 }
 

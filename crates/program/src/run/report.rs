@@ -1,5 +1,6 @@
 //! What a run came to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ledger::{percentile_ns, Counter, Ledger};
@@ -9,7 +10,7 @@ use super::supervisor::Supervisor;
 use crate::size::Size;
 use crate::ways::{Eviction, Finding, Ways};
 
-/// The report. Names are the kernel's where the meaning matches; bytes, pages and microseconds as the names say.
+/// The report, as `docs/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and microseconds as the names say.
 #[derive(Debug, Serialize)]
 pub struct Report {
     exit_status: i32,
@@ -31,6 +32,9 @@ pub struct Report {
     zswpout: u64,
     zswpin: u64,
     zswpwb: u64,
+    /// Pages stored, by the form they were stored in: what `auto` chose, `same` for a repeated word, which takes no object.
+    /// Their sum is zswpout and the few pages that a fault took back while they were being stored.
+    forms: BTreeMap<String, u64>,
     /// Pages in the pool at the end, and the pool's bytes.
     stored_pages: u64,
     pool_total_size: u64,
@@ -102,6 +106,7 @@ impl Report {
             zswpout: sum(Counter::ZswpOut),
             zswpin: sum(Counter::ZswpIn),
             zswpwb: sum(Counter::ZswpWb),
+            forms: ledger.forms(),
             stored_pages: peaks.stored_pages,
             pool_total_size: peaks.pool_bytes,
             stored_pages_peak: peaks.stored_pages_peak,
@@ -154,6 +159,9 @@ impl Report {
                 self.fault_latency_us.p99,
             );
         }
+        if let Some(line) = forms_line(&self.forms) {
+            eprintln!("uzswap: stored as {line}");
+        }
         let allowed = self.ram_limit_bytes / 32 + (8 << 20);
         if self.over_limit_peak_bytes > allowed {
             eprintln!(
@@ -165,5 +173,37 @@ impl Report {
         for what in &self.unmanaged {
             eprintln!("uzswap: not managed: {what}");
         }
+    }
+}
+
+/// What pages were stored as, most first; nothing when the compressor has one form alone.
+pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
+    let total: u64 = forms.values().sum();
+    if forms.len() <= SINGLE_FORMS || total == 0 {
+        return None;
+    }
+    let mut used: Vec<_> = forms.iter().filter(|(_, pages)| **pages > 0).collect();
+    used.sort_by_key(|(_, pages)| std::cmp::Reverse(**pages));
+    let share = |pages: u64| pages as f64 * 100.0 / total as f64;
+    let parts: Vec<_> = used.iter().map(|(name, pages)| format!("{name} {:.1} %", share(**pages))).collect();
+    Some(parts.join(", "))
+}
+
+/// `same`, `raw` and the compressor's own.
+const SINGLE_FORMS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_told_where_there_is_a_choice() {
+        let line = |forms: &[(&str, u64)]| {
+            forms_line(&forms.iter().map(|(name, pages)| ((*name).to_owned(), *pages)).collect())
+        };
+        assert_eq!(line(&[("same", 5), ("raw", 0), ("lz4", 9)]), None);
+        assert_eq!(line(&[("same", 0), ("raw", 0), ("lz", 0), ("t16", 0)]), None);
+        let some = line(&[("same", 10), ("raw", 0), ("lz", 1), ("t16", 189)]);
+        assert_eq!(some.as_deref(), Some("t16 94.5 %, same 5.0 %, lz 0.5 %"));
     }
 }

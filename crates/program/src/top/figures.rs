@@ -1,5 +1,7 @@
 //! What is shown of a tree: its state, and what happened since the look before.
 
+use std::collections::BTreeMap;
+
 use ledger::{percentile_ns, Counter, BUCKETS};
 use serde::Serialize;
 
@@ -36,6 +38,8 @@ pub struct Tree {
     pub zswpout: u64,
     /// Pages loaded since the start.
     pub zswpin: u64,
+    /// Pages stored since the start, by the form they were stored in.
+    pub forms: BTreeMap<String, u64>,
     /// Faults served since the start.
     pub faults: u64,
     /// Pages stored a second, since the look before.
@@ -146,6 +150,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         staged_bytes,
         zswpout: now[0],
         zswpin: now[1],
+        forms: snapshot.forms(),
         faults: now[2],
         zswpout_per_second: rate(0),
         zswpin_per_second: rate(1),
@@ -177,6 +182,7 @@ mod tests {
             budget_bytes: 1 << 30,
             folio_bytes: 65536,
             compressor: "lz4".into(),
+            forms: vec!["same".into(), "lz4".into()],
             verify: false,
         };
         let (ledger, file) = ledger::Ledger::create(&settings).unwrap();
@@ -188,6 +194,7 @@ mod tests {
             snapshot: ledger::Snapshot::read(file.as_fd()).unwrap(),
         };
         slot.add(Counter::ZswpOut, 1000);
+        slot.add_form(1, 1000);
         slot.faults().record(1_000_000);
         ledger.publish(0, 500, 100, 200, 1);
         let first = look();
@@ -197,6 +204,10 @@ mod tests {
             (1000.0, 500, 40.96)
         );
         assert_eq!((tree.ram_wanted_bytes, tree.staged_bytes), (500 - 100 + 4096, 200));
+        assert_eq!(
+            tree.forms.iter().map(|(name, pages)| (&**name, *pages)).collect::<Vec<_>>(),
+            [("lz4", 1000), ("same", 0)]
+        );
         assert!(tree.fault_latency_us.unwrap().p50 > 800.0);
 
         let before = Before::of(&look());

@@ -113,6 +113,7 @@ mod tests {
             budget_bytes: 77 << 20,
             folio_bytes: 65536,
             compressor: "lz4".into(),
+            forms: vec!["same".into(), "lz4".into()],
             verify: false,
         };
         let (_ledger, _file) = ledger::Ledger::create(&settings).unwrap();

@@ -25,6 +25,8 @@ pub struct Managed {
     pub compression_ratio: f64,
     /// Pages stored, by the size of the folios they were evicted in.
     pub stored_pages_by_folio: BTreeMap<String, u64>,
+    /// Pages stored, by the form they were stored in.
+    pub forms: BTreeMap<String, u64>,
     /// The counters of the tables that this is compared with.
     pub counters: BTreeMap<String, u64>,
     /// The report of `uzswap run` as it is.
@@ -84,8 +86,10 @@ fn managed(driven: Driven, report: Value) -> Managed {
         COUNTERS.iter().filter_map(|key| Some(((*key).to_owned(), number(key)?))).collect();
     let folio = format!("{}kB", number("folio_bytes").unwrap_or(0) / 1024);
     let stored = counters.get("zswpout").copied().unwrap_or(0);
+    let forms = report.get("forms").and_then(Value::as_object).into_iter().flatten();
     Managed {
         driven,
+        forms: forms.filter_map(|(name, pages)| Some((name.clone(), pages.as_u64()?))).collect(),
         ram_peak_bytes: number("ram_peak_bytes").unwrap_or(0),
         compression_ratio: report.get("compression_ratio").and_then(Value::as_f64).unwrap_or(0.0),
         stored_pages_by_folio: BTreeMap::from([(folio, stored)]),

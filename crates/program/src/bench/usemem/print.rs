@@ -8,6 +8,7 @@ use super::job::{Latency, PhaseReport};
 use super::managed::Managed;
 use super::versus::KernelZswap;
 use super::Plan;
+use crate::run::report::forms_line;
 use crate::size::Size;
 
 /// One line about a phase that has just ended.
@@ -38,6 +39,9 @@ pub fn table(
     line(&mut text, "peak of memory", &format!("{}", Size::from(managed.ram_peak_bytes)));
     line(&mut text, "compression ratio", &format!("{:.2}", managed.compression_ratio));
     stored(&mut text, &managed.stored_pages_by_folio);
+    if let Some(forms) = forms_line(&managed.forms) {
+        line(&mut text, "stored as", &forms);
+    }
     counters(&mut text, managed.counters.iter());
     let Some(kernel) = kernel else { return text };
     text.push('\n');

@@ -1,0 +1,121 @@
+//! The report and `top` say in what forms pages are stored: over the whole tree, each page once.
+
+#[allow(dead_code)]
+mod support;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use support::{can_manage, has, managed, uzswap, Scratch};
+
+/// Objects, text, numbers and a repeated word, all of it twice as much as it gets; looked at again and again.
+const SCRIPT: &str = r#"
+import array, os, sys
+objects = [{'number': i, 'name': 'k%d' % i} for i in range(120000)]
+text = [(' '.join(str(i * j % 9973) + 'word' for j in range(600)) * 2).encode() for i in range(4000)]
+numbers = [array.array('q', range(i << 20, (i << 20) + 40960, 10)) for i in range(800)]
+same = bytearray(b'uzswap!\n') * (4 << 20 >> 3)
+def look():
+    found = sum(o['number'] for o in objects) + sum(len(t) + t[-2] for t in text)
+    return found + sum(n[9] for n in numbers) + same[4096]
+if len(sys.argv) == 1: print(look())
+elif sys.argv[1] == 'fork':
+    # Children that change nothing, and die young or after a look.
+    for i in range(4):
+        child = os.fork()
+        if child == 0: os._exit(look() % 7 if i == 3 else i)
+        os.waitpid(child, 0)
+    print(look())
+else:
+    print(look(), flush=True)
+    os.execvp('python3', ['python3', sys.argv[0]])
+"#;
+
+fn forms(report: &Value) -> BTreeMap<String, u64> {
+    serde_json::from_value(report["forms"].clone()).unwrap_or_else(|error| panic!("{error} in {report:#}"))
+}
+
+/// The forms' sum is the pages stored, and those that a fault took back meanwhile: a few of each hundred.
+fn assert_each_once(report: &Value) {
+    let (sum, stored) = (forms(report).values().sum::<u64>(), report["zswpout"].as_u64().unwrap());
+    assert!(stored > 2000, "hardly anything was evicted: {report:#}");
+    assert!(
+        (stored..=stored + stored / 10 + 100).contains(&sum),
+        "{sum} forms of {stored} pages: {report:#}"
+    );
+}
+
+#[test]
+fn a_program_with_mixed_data_has_pages_of_every_kind() {
+    if !can_manage() || !has("python3") {
+        return;
+    }
+    let scratch = Scratch::new("forms");
+    let script = scratch.write("job.py", SCRIPT);
+    let script = script.to_str().unwrap();
+    let (output, report) = managed("48M", &scratch, &[], &["python3", script]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_each_once(&report);
+    let counts = forms(&report);
+    for form in ["t16", "lz", "numeric", "same"] {
+        assert!(counts[form] > 100, "{form}: {counts:?}");
+    }
+    assert_eq!(counts["raw"], 0, "raw pages could not be written back");
+    let manual = include_str!("../../../docs/report.md");
+    for name in report.as_object().unwrap().keys() {
+        assert!(manual.contains(&format!("`{name}`")), "docs/report.md says nothing of {name}");
+    }
+    assert!(said.contains("stored as ") && said.contains(" t16 "), "{said}");
+
+    // The same tree-wide sum where the program becomes another one, and where it forks.
+    // Forked processes have a pool each, of which one alone takes 30 MiB.
+    for (way, ram) in [("exec", "48M"), ("fork", "72M")] {
+        let (output, report) = managed(ram, &scratch, &["-q"], &["python3", script, way]);
+        assert_eq!(output.status.code(), Some(0), "{way}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_each_once(&report);
+        assert!(forms(&report)["t16"] > 100, "{way}: {report:#}");
+    }
+}
+
+#[test]
+fn a_compressor_of_one_form_is_told_apart_from_repeated_words() {
+    if !can_manage() || !has("python3") {
+        return;
+    }
+    let scratch = Scratch::new("form");
+    let script = scratch.write("job.py", SCRIPT);
+    let options = ["--compressor", "zstd:1"];
+    let (output, report) = managed("48M", &scratch, &options, &["python3", script.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_each_once(&report);
+    let counts = forms(&report);
+    assert_eq!(counts.keys().map(|name| &**name).collect::<Vec<_>>(), ["raw", "same", "zstd"]);
+    assert!(counts["zstd"] > 1000 && counts["same"] > 100, "{counts:?}");
+    assert!(!said.contains("stored as"), "{said}");
+}
+
+#[test]
+fn a_long_name_of_a_compressor_is_kept_whole() {
+    if !can_manage() || !has("python3") {
+        return;
+    }
+    // A dictionary at the end of a path of more than 63 bytes.
+    let scratch = Scratch::new(&"long".repeat(20));
+    let words: Vec<u8> = (0..8192u32).flat_map(|word| (word % 577).to_le_bytes()).collect();
+    let dictionary = scratch.path("words.dict");
+    std::fs::write(&dictionary, words).unwrap();
+    let name = format!("zstd:1,dict={}", dictionary.display());
+    let script = scratch.write("job.py", SCRIPT);
+    let options = ["--compressor", &name];
+    let (output, report) = managed("48M", &scratch, &options, &["python3", script.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report["compressor"], *name);
+    assert_each_once(&report);
+
+    let endless = format!("zstd:1,dict=/{}", "x".repeat(5000));
+    let output =
+        uzswap().args(["run", "--compressor", &endless, "--ram", "1G", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+}
