@@ -20,6 +20,8 @@
 
 use std::io;
 
+use sys::packets;
+
 /// Most bytes of text in a packet.
 pub const TEXT_MAX: usize = 480;
 
@@ -55,6 +57,7 @@ pub struct Packet {
     padding: u32,
     text: [u8; TEXT_MAX],
 }
+const _: () = assert!(std::mem::size_of::<Packet>() == 24 + TEXT_MAX);
 
 impl Packet {
     /// A packet without text.
@@ -101,7 +104,7 @@ pub fn is_elsewhere(name: &[u8]) -> bool {
 
 /// Numbers that are never used twice while the machine runs (Linux 5.14).
 fn network_namespace() -> Option<u64> {
-    let descriptor = socket().ok()?;
+    let descriptor = packets::socket().ok()?;
     let (mut number, mut len) = (0u64, 8);
     let target = std::ptr::from_mut(&mut number).cast();
     // SAFETY: room for the 8 bytes that are asked for; the descriptor was opened just now and is closed once.
@@ -135,20 +138,12 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-fn socket() -> io::Result<i32> {
-    // SAFETY: takes no pointers.
-    match unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        descriptor => Ok(descriptor),
-    }
-}
-
 /// Connects to the supervisor at the abstract address `name`.
 ///
 /// # Errors
 /// ECONNREFUSED when it is gone.
 pub fn connect(name: &[u8]) -> io::Result<i32> {
-    let descriptor = socket()?;
+    let descriptor = packets::socket()?;
     let (address, len) = address(name);
     // SAFETY: the address is valid for `len` bytes.
     if unsafe { libc::connect(descriptor, std::ptr::from_ref(&address).cast(), len) } != 0 {
@@ -165,7 +160,7 @@ pub fn connect(name: &[u8]) -> io::Result<i32> {
 /// # Errors
 /// EADDRINUSE when somebody does already.
 pub fn listen(name: &[u8]) -> io::Result<i32> {
-    let descriptor = socket()?;
+    let descriptor = packets::socket()?;
     let (address, len) = address(name);
     // SAFETY: the address is valid for `len` bytes.
     let bound = unsafe { libc::bind(descriptor, std::ptr::from_ref(&address).cast(), len) } == 0;
@@ -179,40 +174,16 @@ pub fn listen(name: &[u8]) -> io::Result<i32> {
     Ok(descriptor)
 }
 
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
 /// Sends a packet, with a descriptor if one is given. Never raises SIGPIPE.
 ///
 /// # Errors
 /// EPIPE or ECONNRESET when the other side is gone.
 pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result<()> {
-    let mut part = libc::iovec {
-        iov_base: std::ptr::from_ref(packet).cast_mut().cast(),
-        iov_len: std::mem::size_of::<Packet>(),
+    // SAFETY: a packet is plain numbers without padding between them.
+    let bytes = unsafe {
+        std::slice::from_raw_parts(std::ptr::from_ref(packet).cast::<u8>(), std::mem::size_of::<Packet>())
     };
-    // SAFETY: all zeroes is a valid header.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut part;
-    header.msg_iovlen = 1;
-    let mut control = Control([0; 64]);
-    if let Some(descriptor) = descriptor {
-        header.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: the control buffer is aligned and has room for one descriptor.
-        unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(4) as _;
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(message).cast::<i32>().write_unaligned(descriptor);
-        }
-    }
-    // SAFETY: the header names valid buffers.
-    match unsafe { libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    packets::send(socket, &[bytes], descriptor.as_slice())
 }
 
 /// Receives a packet and the descriptor that came with it; `None` at the end of the connection.
@@ -221,37 +192,26 @@ pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result
 /// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
 pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
     let mut packet = Packet::new(Kind::Hello, 0, 0);
-    let mut part = libc::iovec {
-        iov_base: std::ptr::from_mut(&mut packet).cast(),
-        iov_len: std::mem::size_of::<Packet>(),
+    // SAFETY: a packet is plain numbers without padding between them, and any of them are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(
+            std::ptr::from_mut(&mut packet).cast::<u8>(),
+            std::mem::size_of::<Packet>(),
+        )
     };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeroes is a valid header.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
-    // SAFETY: the header names valid buffers.
-    let got = unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC) };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
+    let (len, [first, second]) = packets::receive(socket, bytes)?;
+    let is_whole = len == std::mem::size_of::<Packet>();
+    for unwanted in [(!is_whole).then_some(first), Some(second)].into_iter().flatten() {
+        if unwanted >= 0 {
+            // SAFETY: received just now.
+            unsafe { libc::close(unwanted) };
+        }
     }
-    if got == 0 {
-        return Ok(None);
+    match len {
+        0 => Ok(None),
+        _ if is_whole => Ok(Some((packet, (first >= 0).then_some(first)))),
+        _ => Err(io::Error::from_raw_os_error(libc::EPROTO)),
     }
-    // SAFETY: the kernel filled the control buffer as far as msg_controllen says.
-    let descriptor = unsafe {
-        let message = libc::CMSG_FIRSTHDR(&header);
-        let is_descriptor = !message.is_null()
-            && (*message).cmsg_level == libc::SOL_SOCKET
-            && (*message).cmsg_type == libc::SCM_RIGHTS;
-        is_descriptor.then(|| libc::CMSG_DATA(message).cast::<i32>().read_unaligned())
-    };
-    if got as usize != std::mem::size_of::<Packet>() {
-        return Err(io::Error::from_raw_os_error(libc::EPROTO));
-    }
-    Ok(Some((packet, descriptor)))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
 
 use std::mem::size_of;
 
+use sys::packets;
+
 /// fork() has returned in the parent.
 pub const BACK: u64 = 1;
 /// The child is ready.
@@ -46,17 +48,9 @@ impl Message {
     }
 }
 
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
-fn socket() -> i32 {
-    // SAFETY: takes no pointers.
-    unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) }
-}
-
 /// Listens; answers the descriptor and the name that the kernel chose, five characters.
 pub fn listen() -> Option<(i32, u64)> {
-    let listener = socket();
+    let listener = packets::socket().ok()?;
     // SAFETY: all zeroes is a valid address; the lengths are those of the structure and its family.
     unsafe {
         let mut address: libc::sockaddr_un = std::mem::zeroed();
@@ -80,10 +74,7 @@ pub fn listen() -> Option<(i32, u64)> {
 
 /// Connects to a warden of this process; -1 when that is not possible.
 pub fn connect(name: u64) -> i32 {
-    let connection = socket();
-    if connection < 0 {
-        return -1;
-    }
+    let Ok(connection) = packets::socket() else { return -1 };
     // SAFETY: all zeroes is a valid address, whose length is given.
     unsafe {
         let mut address: libc::sockaddr_un = std::mem::zeroed();
@@ -133,68 +124,32 @@ pub fn close(connection: i32) {
 
 /// Sends a word, what follows it, and two descriptors or none. False when nobody is there.
 pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 2]>) -> bool {
-    let mut word = word;
-    let mut parts = [
-        libc::iovec { iov_base: std::ptr::from_mut(&mut word).cast(), iov_len: 8 },
-        libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: size_of_val(rest) },
-    ];
-    // SAFETY: all zeroes is a valid header.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = parts.as_mut_ptr();
-    header.msg_iovlen = 2;
-    let mut control = Control([0; 64]);
-    if let Some(descriptors) = descriptors {
-        header.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: the control buffer is aligned and has room for two descriptors.
-        unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(8) as _;
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(8) as _;
-            libc::CMSG_DATA(message).cast::<[i32; 2]>().write_unaligned(descriptors);
-        }
-    }
-    // SAFETY: the header names valid buffers.
-    unsafe { libc::sendmsg(connection, &header, libc::MSG_NOSIGNAL) >= 0 }
+    let descriptors = descriptors.as_ref().map_or(&[][..], |both| &both[..]);
+    // SAFETY: plain numbers.
+    let rest = unsafe { std::slice::from_raw_parts(rest.as_ptr().cast::<u8>(), size_of_val(rest)) };
+    packets::send(connection, &[&word.to_ne_bytes(), rest], descriptors).is_ok()
 }
 
 /// Waits for a message; `None` when the other side is gone.
 pub fn receive(connection: i32) -> Option<Message> {
     let mut message = Message { words: [0; WORDS], count: 0, descriptors: [-1; 2] };
-    let mut part =
-        libc::iovec { iov_base: message.words.as_mut_ptr().cast(), iov_len: size_of::<[u64; WORDS]>() };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeroes is a valid header.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
-    let got = loop {
-        // SAFETY: the header names valid buffers.
-        let got = unsafe { libc::recvmsg(connection, &mut header, libc::MSG_CMSG_CLOEXEC) };
-        let error = std::io::Error::last_os_error().raw_os_error();
-        // The other side closed its end before it read everything: said once, before what it sent itself.
-        if got >= 0 || !matches!(error, Some(libc::ECONNRESET | libc::EINTR)) {
-            break got;
+    // SAFETY: plain numbers, any bytes are valid.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(message.words.as_mut_ptr().cast::<u8>(), size_of::<[u64; WORDS]>())
+    };
+    let len = loop {
+        match packets::receive(connection, bytes) {
+            Ok((len, descriptors)) => {
+                message.descriptors = descriptors;
+                break len;
+            }
+            // The other side closed its end before it read everything: said once, before what it sent itself.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EINTR)) => {}
+            Err(_) => return None,
         }
     };
-    if got < 8 {
-        return None;
-    }
-    message.count = got as usize / 8;
-    // SAFETY: the kernel filled the control buffer as far as msg_controllen says.
-    unsafe {
-        let control = libc::CMSG_FIRSTHDR(&header);
-        if !control.is_null()
-            && (*control).cmsg_type == libc::SCM_RIGHTS
-            && (*control).cmsg_len as usize == libc::CMSG_LEN(8) as usize
-        {
-            message.descriptors = libc::CMSG_DATA(control).cast::<[i32; 2]>().read_unaligned();
-        }
-    }
-    Some(message)
+    message.count = len / 8;
+    (message.count > 0).then_some(message)
 }
 
 /// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1 are ignored.

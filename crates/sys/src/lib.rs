@@ -9,6 +9,7 @@ pub mod futex;
 pub mod house;
 pub mod maps;
 pub mod memory;
+pub mod packets;
 pub mod pagemap;
 pub mod pins;
 pub mod procfs;
