@@ -17,7 +17,7 @@ pub struct ContextError {
 
 /// A compressor: shared, immutable, able to make contexts.
 pub trait Algorithm: Send + Sync {
-    /// The full name, parameters included, under which it was asked for: `lz4`, `zstd:3`.
+    /// The full name, parameters included, by which it can be asked for anywhere: `lz4`, `zstd:3`, files by absolute path.
     fn name(&self) -> &str;
 
     /// Units that one request should hold: 1 for plain software, up to [`crate::MAX_BATCH`] for compressors that gain

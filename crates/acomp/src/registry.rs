@@ -6,7 +6,7 @@ use crate::Algorithm;
 
 /// No algorithm of that name, or its parameter is not understood.
 #[derive(Debug, thiserror::Error)]
-#[error("unknown compressor {name:?}{}; known: {}", detail(.reason), .known.join(", "))]
+#[error("{}", told(.name, .reason, .known))]
 pub struct UnknownAlgorithm {
     /// What was asked for.
     pub name: String,
@@ -16,12 +16,14 @@ pub struct UnknownAlgorithm {
     pub known: Vec<String>,
 }
 
-fn detail(reason: &str) -> String {
+fn told(name: &str, reason: &str, known: &[String]) -> String {
     if reason.is_empty() {
-        String::new()
-    } else {
-        format!(" ({reason})")
+        return format!("unknown compressor {name:?}; known: {}", known.join(", "));
     }
+    let family = name.split(':').next().unwrap_or_default();
+    let usage = known.iter().find(|usage| usage.split(['[', ':']).next() == Some(family));
+    let usage = usage.map_or_else(String::new, |usage| format!("; write {usage}"));
+    format!("compressor {name:?}: {reason}{usage}")
 }
 
 type Make = Box<dyn Fn(Option<&str>) -> Result<Arc<dyn Algorithm>, String> + Send + Sync>;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `none` | pages as they are |
 //! | `lz4`, `lz4:ACCEL` | LZ4 blocks |
-//! | `zstd`, `zstd:LEVEL`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
+//! | `zstd`, `zstd:LEVEL`, `zstd:dict=FILE`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
 //! | `auto` | the default: whatever suits the page |
 //! | `t16` | the page codec of `pagecodec` |

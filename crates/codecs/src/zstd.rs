@@ -26,15 +26,21 @@ const LEVEL_DEFAULT: c_int = 3;
 
 /// Adds the family `zstd` to `registry`. Its parameters are the level, negative ones included, and a dictionary file.
 pub fn register(registry: &mut Registry) {
-    registry.register("zstd", "zstd[:LEVEL][,dict=FILE]", |parameter| {
+    registry.register("zstd", "zstd[:LEVEL|:dict=FILE|:LEVEL,dict=FILE]", |parameter| {
         let Some(parameter) = parameter else {
             return Ok(Arc::new(Zstd { name: "zstd".into(), level: LEVEL_DEFAULT, dictionary: None }));
         };
         let (mut level, mut dictionary) = (LEVEL_DEFAULT, None);
+        let mut name = "zstd".to_owned();
         for part in parameter.split(',') {
+            let separator = if name == "zstd" { ':' } else { ',' };
             if let Some(path) = part.strip_prefix("dict=") {
+                // The name is good anywhere, not only in the directory that is current now.
+                let whole = std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?;
+                name += &format!("{separator}dict={}", whole.display());
                 dictionary = Some(std::fs::read(path).map_err(|error| format!("{path}: {error}"))?);
             } else {
+                name += &format!("{separator}{part}");
                 // SAFETY: no arguments.
                 let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
                 level = match part.parse() {
@@ -44,7 +50,7 @@ pub fn register(registry: &mut Registry) {
                 };
             }
         }
-        let zstd = Zstd { name: format!("zstd:{parameter}"), level, dictionary: None };
+        let zstd = Zstd { name, level, dictionary: None };
         match dictionary {
             None => Ok(Arc::new(zstd)),
             Some(bytes) => Ok(Arc::new(zstd.with_dictionary(bytes)?)),

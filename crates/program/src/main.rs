@@ -7,6 +7,7 @@ mod iaa;
 mod pages;
 mod run;
 mod size;
+mod standard;
 mod top;
 mod ways;
 
@@ -18,12 +19,16 @@ const EXIT_FAILED: i32 = 125;
 /// Compressed swap in user space: programs in less memory than they need
 #[derive(Debug, Parser)]
 #[command(
+    name = "uzswap",
     version,
     arg_required_else_help = true,
     after_help = "Examples:
   uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
-  uzswap check                                what this machine allows, and how to fix what is missing
-  uzswap top                                  what runs under `uzswap run`, and how it does"
+  uzswap check                                what this machine allows, how to fix what is missing
+  uzswap top                                  what runs under `uzswap run`, and how it does
+
+Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` answers \
+its program's own, and `check` whether everything is there."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -53,7 +58,11 @@ fn main() {
         print(info);
         std::process::exit(EXIT_FAILED);
     }));
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        // Help and the version were asked for; anything else is a mistake, and not the status of a program's own.
+        let _ = error.print();
+        std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
+    });
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
@@ -67,6 +76,28 @@ fn main() {
         Err(error) => {
             eprintln!("uzswap: {error:#}");
             std::process::exit(EXIT_FAILED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Lines are wrapped at 100 columns; what is wrapped by hand before comes out ragged.
+    #[test]
+    fn help_keeps_to_its_width() {
+        let mut open = vec![Arguments::command()];
+        while let Some(command) = open.pop() {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                let is_part = line.is_empty() || line.starts_with(' ') || line.ends_with(':');
+                let fits = if is_part { line.len() <= 100 } else { next.is_empty() };
+                assert!(fits, "help of {}: {line:?}", command.get_name());
+            }
+            open.extend(command.get_subcommands().cloned());
         }
     }
 }

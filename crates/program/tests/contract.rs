@@ -22,6 +22,19 @@ fn bad_arguments_name_cause_and_fix() {
             &["run", "--ram", "1G", "--report", "/no/such/dir/r.json", "--", "true"],
             &["/no/such/dir/r.json", "--report"],
         ),
+        (&["run", "--ram", "-1", "--", "true"], &["-1", "--help"]),
+        (&["run", "--ram", "1G", "true"], &["run [OPTIONS] -- <PROGRAM>"]),
+        (&["run"], &["<PROGRAM>"]),
+        (&["frobnicate"], &["frobnicate"]),
+        (&[], &["Usage: uzswap"]),
+        (
+            &["run", "--ram", "1G", "--compressor", "lz4:0", "--", "true"],
+            &["lz4:0", "1 to 65537", "write lz4[:ACCEL]"],
+        ),
+        (&["top", "--interval", "0"], &["from 0.05"]),
+        (&["pages", "compress", "/tmp", "/dev/null"], &["/tmp is a directory"]),
+        (&["pages", "capture", "--pid", "4194305", "-o", "/dev/null"], &["no process 4194305"]),
+        (&["bench", "usemem", "--size", "64M", "--pages", "/tmp"], &["/tmp is no plain file"]),
     ] {
         let (status, said) = stderr_of(arguments);
         assert_eq!(status, Some(125), "{arguments:?}: {said}");
@@ -61,6 +74,64 @@ fn exit_statuses_are_the_programs_own() {
     assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Some(128 + 9));
     assert_eq!(run(&["no-such-program-anywhere"]), Some(127));
     assert_eq!(run(&["/etc/passwd"]), Some(126));
+}
+
+#[test]
+fn help_and_the_version_are_asked_for() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["help", "pages"], &["--version"]] {
+        let output = uzswap().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("uzswap "), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_behind_a_program_is_named() {
+    if !can_manage() {
+        return;
+    }
+    let scratch = Scratch::new("interpreter");
+    let script = scratch.write("script", "#! /no/such/shell -e\n");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (status, said) = stderr_of(&["run", "-q", "--ram", "1G", "--", script.to_str().unwrap()]);
+    assert_eq!(status, Some(127), "{said}");
+    assert!(said.contains("its interpreter /no/such/shell is missing"), "{said}");
+    assert_eq!(stderr_of(&["run", "-q", "--ram", "1G", "--", ""]).0, Some(127));
+}
+
+#[test]
+fn files_of_pages_are_not_destroyed_by_a_slip() {
+    let scratch = Scratch::new("slip");
+    let pages = scratch.path("some.pages");
+    std::fs::write(&pages, [7; 8192]).unwrap();
+    let name = pages.to_str().unwrap();
+    let (status, said) = stderr_of(&["pages", "compress", name, name]);
+    assert!(status == Some(125) && said.contains("the same file"), "{said}");
+    let (status, _) = stderr_of(&["pages", "capture", "--pid", "4194305", "--output", name]);
+    assert_eq!(status, Some(125));
+    assert_eq!(std::fs::read(&pages).unwrap(), [7; 8192]);
+    let (records, again) = (scratch.path("records"), scratch.path("again"));
+    let (records, again) = (records.to_str().unwrap(), again.to_str().unwrap());
+    assert_eq!(stderr_of(&["pages", "compress", name, records]).0, Some(0));
+    assert_eq!(stderr_of(&["pages", "decompress", records, again]).0, Some(0));
+    assert_eq!(std::fs::read(again).unwrap(), [7; 8192]);
+}
+
+#[test]
+fn closed_standard_streams_stay_closed() {
+    if !can_manage() || !support::has("sh") {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_uzswap");
+    let status =
+        |script: &str| Command::new("sh").args(["-c", script]).stderr(Stdio::null()).status().unwrap();
+    for redirection in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ""] {
+        // Which of 0, 1 and 2 are open, as a number.
+        let look = "n=0; for i in 0 1 2; do [ -e /proc/$$/fd/$i ] && n=$((n * 2 + 1)) || n=$((n * 2)); done; exit $n";
+        let bare = status(&format!("sh -c '{look}' {redirection}"));
+        let managed = status(&format!("{program} run -q --ram 1G -- sh -c '{look}' {redirection}"));
+        assert_eq!(managed.code(), bare.code(), "{redirection}");
+    }
 }
 
 #[test]

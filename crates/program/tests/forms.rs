@@ -114,6 +114,18 @@ fn a_long_name_of_a_compressor_is_kept_whole() {
     assert_eq!(report["compressor"], *name);
     assert_each_once(&report);
 
+    // By a name from the directory where it was started, also where a program has gone elsewhere before.
+    let report = scratch.path("elsewhere.json");
+    let job = format!("cd /; exec python3 {}", script.display());
+    let mut run = uzswap();
+    run.args(["run", "-q", "--ram", "48M", "--compressor", "zstd:1,dict=words.dict", "--report"])
+        .arg(&report);
+    let output = run.args(["--", "sh", "-c", &job]).current_dir(scratch.path("")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+    assert_eq!((&report["compressor"], &report["unmanaged"]), (&Value::from(&*name), &Value::from([""; 0])));
+    assert_each_once(&report);
+
     let endless = format!("zstd:1,dict=/{}", "x".repeat(5000));
     let output =
         uzswap().args(["run", "--compressor", &endless, "--ram", "1G", "--", "true"]).output().unwrap();

@@ -213,7 +213,7 @@ fn impossible_wishes_name_the_cause() {
         assert!(error.contains(part), "{part}: {error}");
     }
     // What cannot be parsed is the command line's own error.
-    assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(2));
+    assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(125));
 }
 
 #[test]

@@ -47,7 +47,13 @@ pub fn rows() -> Vec<Row> {
     });
     let ways = Ways::of_this_kernel(0);
     let is_best = ways == Ways { eviction: Eviction::Move, finding: Finding::Scan };
-    rows.push(Row::known("the fastest ways", is_best, ways.to_string(), UPGRADE));
+    rows.push(match any {
+        true => Row::known("the fastest ways", is_best, ways.to_string(), UPGRADE),
+        // Whether there is UFFDIO_MOVE is not known.
+        false => {
+            Row::known("the fastest ways", false, "cannot be known without a userfaultfd", "see userfaultfd")
+        }
+    });
     rows.extend(rights());
     rows
 }
@@ -84,9 +90,13 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         } else if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
-            (false, format!("not permitted to this user; {use_}"), "run as root (it takes CAP_SYS_PTRACE)")
+            (
+                false,
+                format!("not permitted to this user; with it {use_}"),
+                "run as root (it takes CAP_SYS_PTRACE)",
+            )
         } else {
-            (false, format!("not in this kernel; {use_}"), UPGRADE)
+            (false, format!("not in this kernel; with it {use_}"), UPGRADE)
         };
         let name = format!("feature {name}");
         match need {

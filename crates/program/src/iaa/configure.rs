@@ -19,14 +19,14 @@ use super::{list, names, profile};
 /// Give devices queues
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo uzswap iaa configure -d 4 -q 2                       shared queues for programs, 64 entries each
+  sudo uzswap iaa configure -d 4 -q 2                       shared queues of 64 entries for programs
   sudo uzswap iaa configure -d 4 -q 2 --access iaa          the same, for the members of group iaa
   sudo uzswap iaa configure -d iax1,iax3 -q 1 -n 4          two devices, four engines each
-  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel's own zswap
+  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel
   uzswap iaa configure -d all -q 2 --dry-run                print what would be written
   uzswap iaa configure -d 4 -q 2 --emulate sockets=2,devices=4
 
-Disables the devices with their queues, sets engines, groups and queues, enables all, and checks. When a write fails,
+Disables the devices with their queues, sets engines, groups and queues, enables all, and checks. When a write fails, \
 everything is put back as it was.")]
 pub struct Arguments {
     /// So many devices of each socket, or names as in iax1,iax3, or all

@@ -15,7 +15,7 @@ use anyhow::Result;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Examples:
   uzswap iaa list                                      what there is, and who may use it
-  sudo uzswap iaa configure -d 4 -q 2                  four devices a socket, two queues each, for programs
+  sudo uzswap iaa configure -d 4 -q 2                  four devices a socket, two queues each
   uzswap iaa configure -d 4 -q 2 --dry-run             the same, only printing what would be written
   uzswap iaa test --json > report.json                 round trips on every queue, with figures
   uzswap iaa test --emulate sockets=2,devices=4        the same on emulated devices

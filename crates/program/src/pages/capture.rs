@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use uzswap::PAGE_SIZE;
 
 /// Arguments of `uzswap pages capture`.
@@ -44,9 +44,10 @@ const CHUNK_PAGES: usize = 256;
 
 impl CaptureArgs {
     pub fn run(&self) -> Result<()> {
+        let process = Process::open(self.pid)?;
         let output = File::create(&self.output).with_context(|| self.output.display().to_string())?;
         let mut output = BufWriter::with_capacity(1 << 20, output);
-        let captured = capture(self.pid, self.max_pages, &mut output)?;
+        let captured = capture(&process, self.max_pages, &mut output)?;
         output.flush()?;
         println!(
             "{} pages in {} runs of neighbours; {} zero pages left out",
@@ -56,18 +57,32 @@ impl CaptureArgs {
     }
 }
 
+/// What is read of a process.
+struct Process {
+    maps: String,
+    pagemap: File,
+    memory: File,
+}
+
+impl Process {
+    fn open(pid: u32) -> Result<Self> {
+        ensure!(PathBuf::from(format!("/proc/{pid}")).exists(), "there is no process {pid}");
+        let open = |name: &str| {
+            let path = format!("/proc/{pid}/{name}");
+            File::open(&path).context(path)
+        };
+        let maps = std::io::read_to_string(open("maps")?).with_context(|| format!("/proc/{pid}/maps"))?;
+        ensure!(!maps.is_empty(), "process {pid} is a thread of the kernel, or has ended: it has no memory");
+        Ok(Process { maps, pagemap: open("pagemap")?, memory: open("mem")? })
+    }
+}
+
 /// Writes the non-zero anonymous pages of a process in address order.
-fn capture(pid: u32, max_pages: u64, output: &mut dyn Write) -> Result<Captured> {
-    let open = |name: &str| {
-        let path = format!("/proc/{pid}/{name}");
-        File::open(&path).context(path)
-    };
-    let maps =
-        std::fs::read_to_string(format!("/proc/{pid}/maps")).with_context(|| format!("/proc/{pid}/maps"))?;
-    let (pagemap, memory) = (open("pagemap")?, open("mem")?);
+fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<Captured> {
+    let Process { maps, pagemap, memory } = process;
     let mut captured = Captured::default();
     let mut last = 0;
-    for range in private_ranges(&maps) {
+    for range in private_ranges(maps) {
         let mut at = range.start;
         while at < range.end && captured.pages < max_pages {
             let pages = ((range.end - at) / PAGE_SIZE as u64).min(CHUNK_PAGES as u64) as usize;
@@ -167,18 +182,20 @@ mod tests {
             }
         }
         let mut marks = Marks::default();
-        let captured = match capture(std::process::id(), u64::MAX, &mut marks) {
-            Ok(captured) => captured,
-            Err(error) => {
-                println!("skipped, /proc cannot be read: {error}");
-                return;
-            }
-        };
+        let captured =
+            match Process::open(std::process::id()).and_then(|own| capture(&own, u64::MAX, &mut marks)) {
+                Ok(captured) => captured,
+                Err(error) => {
+                    println!("skipped, /proc cannot be read: {error}");
+                    return;
+                }
+            };
         assert_eq!(marks.pages, captured.pages);
         let at = marks.found.windows(3).find(|pages| pages[0].1 == 0 && pages[1].1 == 1 && pages[2].1 == 3);
         let at = at.unwrap_or_else(|| panic!("the pages in their order: {:?}", marks.found));
         assert!(at[1].0 == at[0].0 + 1 && at[2].0 == at[1].0 + 1);
-        let few = capture(std::process::id(), 3, &mut Marks::default()).unwrap();
+        let own = Process::open(std::process::id()).unwrap();
+        let few = capture(&own, 3, &mut Marks::default()).unwrap();
         assert_eq!(few.pages, 3);
     }
 }

@@ -1,10 +1,11 @@
 //! `uzswap pages compress` and `decompress`.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufReader, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use uzswap::pages::{self, Totals};
 use uzswap::{AutoCounts, AutoKind, PAGE_SIZE};
 
@@ -14,10 +15,10 @@ use super::unit_size;
 #[derive(Debug, clap::Args)]
 pub struct FilesArgs {
     /// The compressor, with its parameter after a colon.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
     compressor: String,
     /// Bytes compressed as one: 4K, 8K, 16K, 32K or 64K.
-    #[arg(long, value_parser = unit_size, default_value = "4K")]
+    #[arg(long, value_name = "SIZE", value_parser = unit_size, default_value = "4K")]
     unit: usize,
     /// Where from.
     input: PathBuf,
@@ -27,16 +28,25 @@ pub struct FilesArgs {
 
 impl FilesArgs {
     fn open(&self) -> Result<(BufReader<File>, BufWriter<File>)> {
-        let input = File::open(&self.input).with_context(|| self.input.display().to_string())?;
-        let output = File::create(&self.output).with_context(|| self.output.display().to_string())?;
+        let (of_input, of_output) =
+            (|| self.input.display().to_string(), || self.output.display().to_string());
+        let input = File::open(&self.input).with_context(of_input)?;
+        let metadata = input.metadata().with_context(of_input)?;
+        ensure!(!metadata.is_dir(), "{} is a directory", of_input());
+        // Opening the output cuts it to nothing, and with it an input that is the same file.
+        let is_same = |other: Metadata| (other.dev(), other.ino()) == (metadata.dev(), metadata.ino());
+        let same = metadata.is_file() && self.output.metadata().is_ok_and(is_same);
+        ensure!(!same, "{} and {} are the same file", of_input(), of_output());
+        let output = File::create(&self.output).with_context(of_output)?;
         Ok((BufReader::with_capacity(1 << 20, input), BufWriter::with_capacity(1 << 20, output)))
     }
 
     pub fn compress(&self) -> Result<()> {
         let algorithm = uzswap::registry().find(&self.compressor)?;
         let (mut input, mut output) = self.open()?;
-        let totals = pages::compress(&*algorithm, self.unit, &mut input, &mut output)?;
-        output.flush()?;
+        let totals = pages::compress(&*algorithm, self.unit, &mut input, &mut output)
+            .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
+            .with_context(|| self.way())?;
         self.tell(totals);
         tell_kinds(&uzswap::auto_counts());
         Ok(())
@@ -45,10 +55,16 @@ impl FilesArgs {
     pub fn decompress(&self) -> Result<()> {
         let algorithm = uzswap::registry().find(&self.compressor)?;
         let (mut input, mut output) = self.open()?;
-        let totals = pages::decompress(&*algorithm, self.unit, &mut input, &mut output)?;
-        output.flush()?;
+        let totals = pages::decompress(&*algorithm, self.unit, &mut input, &mut output)
+            .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
+            .with_context(|| self.way())?;
         self.tell(totals);
         Ok(())
+    }
+
+    /// From where to where, for messages.
+    fn way(&self) -> String {
+        format!("{} to {}", self.input.display(), self.output.display())
     }
 
     fn tell(&self, totals: Totals) {

@@ -7,6 +7,11 @@ use anyhow::Result;
 
 /// What to do with pages.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Examples:
+  sudo uzswap pages capture --pid 1234 -o heap.pages          the memory of a live process
+  uzswap pages compress heap.pages heap.records               how small it gets, and in what forms
+  uzswap pages compress --compressor zstd:1 heap.pages /dev/null
+  uzswap pages decompress heap.records heap.again             heap.again is heap.pages")]
 pub enum Pages {
     /// Write the non-zero anonymous pages of a live process to a file, neighbours together.
     Capture(capture::CaptureArgs),

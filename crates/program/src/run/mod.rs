@@ -33,13 +33,14 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram auto --compressor zstd -- redis-server
 
-The report has budget and use, what was stored and in what forms, faults and their latency, and which programs could
+The report has budget and use, what was stored and in what forms, faults and their latency, and which programs could \
 not be managed; docs/report.md has every name.
 
-Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be
+Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be \
 executed, 127 when it was not found.")]
 pub struct Arguments {
-    /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto: the cgroup's limit
+    /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto: the cgroup's limit less
+    /// an eighth, or without a limit nine tenths of what is available
     #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
     ram: String,
     /// Compressor for cold pages; an unknown name lists the known
@@ -98,7 +99,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &signals) {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("uzswap: {}: {error}", name.to_string_lossy());
+            let is_missing = error.raw_os_error() == Some(libc::ENOENT);
+            let why = is_missing.then(|| program_file::missing_interpreter(&file)).flatten();
+            eprintln!("uzswap: {}: {}", name.to_string_lossy(), why.unwrap_or_else(|| error.to_string()));
             return Ok(program_file::exit_status_of(&error));
         }
     };
@@ -146,13 +149,14 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     if let Some(notice) = iaa::take_notice() {
         eprintln!("uzswap: {notice}");
     }
-    if compressor.len() > ledger::COMPRESSOR_LEN_MAX {
+    if algorithm.name().len() > ledger::COMPRESSOR_LEN_MAX {
         bail!("--compressor: the name is longer than {} bytes", ledger::COMPRESSOR_LEN_MAX);
     }
     let settings = Settings {
         budget_bytes,
         folio_bytes: folio as u32,
-        compressor,
+        // As the algorithm has it: files that it names are found from wherever a program of the tree is.
+        compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
     };

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::signals::Signals;
+use crate::standard;
 
 /// What /proc shows as the target of a descriptor of the preload object.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
@@ -41,6 +42,9 @@ pub fn spawn(
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             // Rust ignores SIGPIPE for itself; the program shall not.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            for descriptor in standard::closed() {
+                libc::close(descriptor);
+            }
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             // The supervisor may have died before the line above took effect.
             if libc::getppid() != supervisor {

@@ -42,9 +42,31 @@ pub fn exit_status_of(error: &io::Error) -> i32 {
     }
 }
 
+/// Why a program that was found is not there to exec(2): the interpreter that its first line, or its header, names is
+/// missing.
+pub fn missing_interpreter(path: &Path) -> Option<String> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut head = Vec::new();
+    std::fs::File::open(path).ok()?.take(1 << 12).read_to_end(&mut head).ok()?;
+    let is_blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
+    let name = match head.strip_prefix(b"#!") {
+        Some(line) => {
+            let line = line.split(|byte| *byte == b'\n').next()?;
+            let start = line.iter().position(|byte| !is_blank(byte))?;
+            line[start..].split(is_blank).next()?
+        }
+        None => return Some("the dynamic loader it asks for is missing".to_owned()),
+    };
+    let is_missing = Path::new(OsStr::from_bytes(name)).metadata().is_err();
+    is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
+}
+
 /// Finds a program as the shell does: by path if its name has a slash, else along PATH.
 pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
     use std::os::unix::ffi::OsStrExt;
+    if name.is_empty() {
+        return Err(NotFound::Missing);
+    }
     if name.as_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| name.into());
     }
@@ -131,6 +153,7 @@ mod tests {
         assert_eq!(find(OsStr::new("no-such-program-here")), Err(NotFound::Missing));
         assert_eq!(find(OsStr::new("/etc/passwd")), Err(NotFound::NotExecutable));
         assert_eq!(find(OsStr::new("/etc")), Err(NotFound::NotExecutable));
+        assert_eq!(find(OsStr::new("")), Err(NotFound::Missing));
     }
 
     #[test]

@@ -137,14 +137,38 @@ impl Report {
         }
     }
 
+    /// What is known to make a tree exceed its limit, of what happened here.
+    fn why_over(&self) -> String {
+        let causes = [
+            (self.reject_compress_poor, "pages did not compress"),
+            (self.brought_in, "pages came back because paging had to end"),
+            (self.forks, "forks, after which pages are shared until they change"),
+            (self.over_budget, "times there was nothing left to move out"),
+        ];
+        let known: Vec<String> = causes
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        match known[..] {
+            [] => ", for a moment: memory was touched faster than it could be moved out".to_owned(),
+            _ => format!(": {}", known.join("; ")),
+        }
+    }
+
     /// A few lines on stderr.
     pub fn summarise(&self) {
-        eprintln!(
-            "uzswap: peak {} of {} allowed; would have been {} without uzswap",
-            Size::from(self.ram_peak_bytes),
-            Size::from(self.ram_limit_bytes),
-            Size::from(self.ram_wanted_peak_bytes.max(self.ram_peak_bytes)),
-        );
+        if self.ram_peak_bytes == 0 {
+            let allowed = Size::from(self.ram_limit_bytes);
+            eprintln!("uzswap: {allowed} allowed; the program was over before its memory was looked at");
+        } else {
+            eprintln!(
+                "uzswap: peak {} of {} allowed; would have been {} without uzswap",
+                Size::from(self.ram_peak_bytes),
+                Size::from(self.ram_limit_bytes),
+                Size::from(self.ram_wanted_peak_bytes.max(self.ram_peak_bytes)),
+            );
+        }
         if self.zswpout > 0 || self.faults > 0 {
             eprintln!(
                 "uzswap: {} pages out, {} in, ratio {:.2} ({}{}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
@@ -164,11 +188,8 @@ impl Report {
         }
         let allowed = self.ram_limit_bytes / 32 + (8 << 20);
         if self.over_limit_peak_bytes > allowed {
-            eprintln!(
-                "uzswap: the limit was exceeded by up to {}: {} pages did not compress",
-                Size::from(self.over_limit_peak_bytes),
-                self.reject_compress_poor,
-            );
+            let over = Size::from(self.over_limit_peak_bytes);
+            eprintln!("uzswap: the limit was exceeded by up to {over}{}", self.why_over());
         }
         for what in &self.unmanaged {
             eprintln!("uzswap: not managed: {what}");

@@ -14,7 +14,7 @@ use figures::Before;
 /// Show the programs that run under `uzswap run`: budget, use, ratio, rates and fault latency
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "USED is what the budget bounds: anonymous resident memory of all processes, with what is compressed. WANTED is
+    after_help = "USED is what the budget bounds: anonymous resident memory of all processes, with what is compressed. WANTED is \
 what they would use without uzswap. Rates (pages and faults a second) and latencies are of the last interval.
 
 With --json each look is one line, an array of trees; [] when none runs. Other users' trees are seen by root only."

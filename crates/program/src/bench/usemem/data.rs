@@ -89,7 +89,9 @@ impl MappedPages {
     fn open(path: &Path) -> Result<Self> {
         let name = || path.display().to_string();
         let file = File::open(path).with_context(name)?;
-        let len = file.metadata().with_context(name)?.len() as usize;
+        let metadata = file.metadata().with_context(name)?;
+        ensure!(metadata.is_file(), "{} is no plain file", name());
+        let len = metadata.len() as usize;
         ensure!(len > 0 && len.is_multiple_of(PAGE_SIZE), "{}: {len} bytes are not whole pages", name());
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.

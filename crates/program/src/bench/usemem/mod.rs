@@ -37,11 +37,11 @@ use crate::size::{self, Amount, Size};
 #[command(after_help = "Examples:
   uzswap bench usemem                                        a job of 1 GiB in 512 MiB
   uzswap bench usemem --tasks 4 --size 512M --ram 1G --json
-  uzswap bench usemem --size 1500M --pages heap.pages        pages as `uzswap pages capture` writes them
+  uzswap bench usemem --size 1500M --pages heap.pages        pages of a live process, captured
   sudo uzswap bench usemem --pages heap.pages --versus kernel-zswap=lz4
 
-Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then
-its page is checked, which is in the phase's throughput and not in the touch's latency.
+Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then \
+its page is checked, which is in the phase's throughput and not in the touch's latency. \
 Index words compress to half with lz4 and to a seventh with zstd: in 50 % of RAM lz4 cannot keep them.")]
 pub struct UsememArgs {
     /// Tasks at once

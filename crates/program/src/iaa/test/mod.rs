@@ -29,10 +29,10 @@ const NOOPS: usize = 1000;
 #[command(after_help = "Examples:
   uzswap iaa test                            every queue that programs may use
   uzswap iaa test --queue wq1.0 --pages 8192
-  uzswap iaa test --json > report.json       for a report; it has no names of hosts, users or files in it
+  uzswap iaa test --json > report.json       for a report; it names no host, user or file
   uzswap iaa test --emulate sockets=2,devices=4,queues=2
 
-Every page is compressed, inflated by software, inflated by the device, and compared; checksums as well. Pages are
+Every page is compressed, inflated by software, inflated by the device, and compared; checksums as well. Pages are \
 zeroes, text, structures and random bytes in equal parts. Exit status: 0 when every queue passed, else 125.")]
 pub struct Arguments {
     /// Only this queue, as in wq1.0; several times
