@@ -163,3 +163,45 @@ fn lengths_that_are_no_code_are_refused() {
     assert!(Lengths::unpack(&vec![0xbb; Lengths::PACKED]).is_none(), "eleven bits");
     assert!(Lengths::unpack(&vec![0x00; Lengths::PACKED]).is_none(), "no code");
 }
+
+#[test]
+fn every_instruction_set_writes_and_reads_the_same() {
+    let mut random = Random(41);
+    let mut coders: Vec<_> = Isa::available().map(Coder::with_isa).collect();
+    for (name, page) in pages() {
+        let original = t16_of(&page);
+        for damage in 0..40 {
+            let mut object = original.clone();
+            if damage > 0 {
+                let at = random.below(object.len() as u64) as usize;
+                object[at] ^= 1 << random.below(8);
+            }
+            let coded: Vec<_> = coders
+                .iter_mut()
+                .map(|coder| {
+                    let mut out = vec![0; t16h::OBJECT_MAX];
+                    let len = coder.encode(builtin(), &object, &mut out)?;
+                    out.truncate(len);
+                    Some(out)
+                })
+                .collect();
+            assert!(coded.windows(2).all(|pair| pair[0] == pair[1]), "{name}, {damage}: encoded differently");
+            let Some(mut coded) = coded.into_iter().next().flatten() else { continue };
+            let decoded: Vec<_> = coders
+                .iter_mut()
+                .map(|coder| coder.decode(builtin(), &coded).expect("its own object").to_vec())
+                .collect();
+            assert!(
+                decoded.iter().all(|decoded| *decoded == object),
+                "{name}, {damage}: decoded differently"
+            );
+            let at = random.below(coded.len() as u64) as usize;
+            coded[at] ^= 1 << random.below(8);
+            let decoded: Vec<_> = coders
+                .iter_mut()
+                .map(|coder| coder.decode(builtin(), &coded).ok().map(<[u8]>::to_vec))
+                .collect();
+            assert!(decoded.windows(2).all(|pair| pair[0] == pair[1]), "{name}, {damage}: damage differs");
+        }
+    }
+}

@@ -168,7 +168,7 @@ impl Dense {
         sets();
         Dense {
             codec: PageCodec::new(isa),
-            coder: t16h::Coder::new(),
+            coder: t16h::Coder::with_isa(isa),
             isa,
             zstd,
             rival: Box::new([0; PAGE_SIZE]),

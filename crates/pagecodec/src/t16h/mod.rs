@@ -4,9 +4,13 @@
 //! sets that never change, so that an object can be read as long as its set lives. An object is made from a T16 object
 //! alone: no template search, only the entropy stage.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod bits;
 mod books;
 mod huffman;
+#[cfg(target_arch = "x86_64")]
+mod pack;
 mod symbols;
 mod train;
 
@@ -14,6 +18,7 @@ pub use books::{builtin, Lengths, Set, BOOKS, CONTEXTS};
 pub use train::{Trainer, TRAINING_ROUNDS};
 
 use crate::t16::{self, Layout};
+use crate::Isa;
 use symbols::{Packed, Symbols};
 
 /// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
@@ -51,10 +56,18 @@ impl Default for Coder {
 }
 
 impl Coder {
-    /// Allocates the working memory.
+    /// A coder with the fastest instruction set of this machine.
     pub fn new() -> Self {
+        Self::with_isa(Isa::best())
+    }
+
+    /// A coder with the instruction set `isa`. All of them write the same bytes.
+    ///
+    /// # Panics
+    /// When the machine lacks it.
+    pub fn with_isa(isa: Isa) -> Self {
         Coder {
-            symbols: Symbols::new(),
+            symbols: Symbols::new(isa),
             streams: bits::Streams::new(),
             object: Box::new([0; t16::OBJECT_MAX]),
         }
@@ -67,7 +80,7 @@ impl Coder {
         let chosen = self.symbols.choose(set);
         self.streams.clear();
         for (context, &book) in chosen.iter().enumerate() {
-            self.streams.put(self.symbols.of(context), set.codes(context, book));
+            self.streams.put(self.symbols.isa(), self.symbols.of(context), set.codes(context, book));
         }
         let lens = self.streams.finish();
 
@@ -147,9 +160,10 @@ impl Coder {
         self.object[layout.refs_at..layout.lines_at].copy_from_slice(tail);
 
         self.symbols.set_lens(&layout, packed)?;
+        let isa = self.symbols.isa();
         let mut reader = self.streams.read(rest, [u16_at(7), u16_at(9), u16_at(11)]).ok_or(Damaged)?;
         for (context, &book) in chosen.iter().enumerate() {
-            reader.take(self.symbols.of_mut(context), set.table(context, book));
+            reader.take(isa, self.symbols.of_mut(context), set.table(context, book));
         }
         self.symbols.restore(&mut self.object[..whole], &layout)?;
         Ok(&self.object[..whole])

@@ -2,8 +2,8 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
-use crate::lz;
 use crate::t16::{Layout, OBJECT_MAX};
+use crate::{lz, Isa};
 
 /// Most symbols of one context: the literals of page LZ over the most raw words.
 pub(crate) const SYMBOLS_MAX: usize = 4352;
@@ -11,6 +11,12 @@ pub(crate) const SYMBOLS_MAX: usize = 4352;
 const PACK_MIN: usize = 32;
 /// Repeats among the 256 places sampled of the raw words from which on that is worth its time.
 const REPEATS_MIN: u32 = 16;
+
+/// Symbols whose costs are added up before the sums are widened.
+const CHOOSE_BLOCK: usize = 24;
+/// Symbols of a context from which on only every other block of them has a say in its codebook; from twice as many on,
+/// every fourth.
+const SAMPLED_FROM: usize = 240;
 
 /// The raw words as page LZ: what its header held, and the bytes of the other streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,27 +26,40 @@ pub(crate) struct Packed {
     pub(crate) rest: u16,
 }
 
+/// Most halves of stream A that tags can ask for: every word's, and those of 13 exact templates.
+pub(super) const A_MAX: usize = 512 + 13;
+/// Room for the halves of A and what vector stores write behind them.
+pub(super) const A_ROOM: usize = A_MAX + 3 + 64;
+
 pub(crate) struct Symbols {
-    symbols: [[u8; SYMBOLS_MAX]; CONTEXTS],
-    lens: [usize; CONTEXTS],
+    pub(super) symbols: [[u8; SYMBOLS_MAX]; CONTEXTS],
+    pub(super) lens: [usize; CONTEXTS],
     /// The tag of each A half.
-    tags: [u8; 1024 + 16],
+    pub(super) tags: [u8; A_ROOM],
+    /// The halves of A by tag, and one that is zero before them.
+    pub(super) sorted: [u16; A_ROOM],
     lz: lz::Encoder,
     /// A page LZ object.
     lz_object: [u8; OBJECT_MAX],
-    packed: Option<Packed>,
+    pub(super) packed: Option<Packed>,
 }
 
 impl Symbols {
-    pub(crate) fn new() -> Box<Self> {
+    pub(crate) fn new(isa: Isa) -> Box<Self> {
         Box::new(Symbols {
             symbols: [[0; SYMBOLS_MAX]; CONTEXTS],
             lens: [0; CONTEXTS],
-            tags: [0; 1024 + 16],
-            lz: lz::Encoder::new(),
+            tags: [0; A_ROOM],
+            sorted: [0; A_ROOM],
+            lz: lz::Encoder::with_isa(isa),
             lz_object: [0; OBJECT_MAX],
             packed: None,
         })
+    }
+
+    /// The instruction set in use.
+    pub(crate) fn isa(&self) -> Isa {
+        self.lz.isa()
     }
 
     pub(crate) fn of(&self, context: usize) -> &[u8] {
@@ -62,6 +81,9 @@ impl Symbols {
             Some(packed) => (usize::from(packed.literals), usize::from(packed.rest)),
             None => (4 * layout.raw_len, 4 * layout.raw_len),
         };
+        if layout.a_len > A_MAX || layout.b_len > A_MAX {
+            return Err(Damaged);
+        }
         if low.max(high) > SYMBOLS_MAX || 4 + low + high > OBJECT_MAX {
             return Err(Damaged);
         }
@@ -88,16 +110,10 @@ impl Symbols {
     }
 
     /// Lists the tags whose literals make up stream A: the exact templates', then the words'.
+    #[inline(always)]
     fn list_tags(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         let first = layout.prefix_first();
-        let mut count = 0;
-        for exact in 1..=layout.exact {
-            let code = layout.kind(exact);
-            if code != 15 {
-                self.tags[count] = code as u8;
-                count += 1;
-            }
-        }
+        let mut count = self.list_exact_tags(layout);
         let lines = object[layout.lines_at..].as_chunks::<4>().0;
         let index = &object[layout.index_at..layout.lines_at];
         let (mut fresh, mut repeated) = (0, 0);
@@ -126,29 +142,92 @@ impl Symbols {
         }
     }
 
+    /// The part of [`Symbols::list_tags`] that concerns the exact templates; answers their number.
+    #[inline(always)]
+    pub(super) fn list_exact_tags(&mut self, layout: &Layout) -> usize {
+        let first = layout.prefix_first();
+        let mut count = 0;
+        for exact in 1..=layout.exact {
+            let code = layout.kind(exact);
+            self.tags[count] = code as u8;
+            count += usize::from((first..14).contains(&code));
+        }
+        count
+    }
+
     /// Splits a T16 object.
     pub(crate) fn collect(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         let packed = self.pack(&object[layout.raw_at..layout.refs_at]);
         self.set_lens(layout, packed)?;
+        match self.isa() {
+            // SAFETY: the encoder of page LZ was made with an instruction set that the machine has.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { self.split_avx512(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { self.split_avx2(object, layout) },
+            _ => self.split(object, layout),
+        }
+    }
+
+    /// [`Symbols::split`] with the instructions of Haswell.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        self.split(object, layout)
+    }
+
+    /// [`Symbols::join`] with the instructions of Haswell.
+    ///
+    /// # Safety
+    /// The machine must have them.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+        self.join(object, layout)
+    }
+
+    /// Where the halves of each tag begin among those sorted by tag.
+    #[inline(always)]
+    fn starts(&self, layout: &Layout) -> [u16; 16] {
+        let mut counts = [0u16; 16];
+        for tag in &self.tags[..layout.a_len] {
+            counts[usize::from(*tag & 15)] += 1;
+        }
+        let mut start = 0;
+        counts.map(|count| {
+            start += count;
+            start - count
+        })
+    }
+
+    /// Makes the symbols of all streams, but of raw words that are packed.
+    #[inline(always)]
+    fn split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
         self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
+        let mut places = self.starts(layout);
         let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &mut self.symbols;
-        for (((half, tag), low), high) in halves.iter().zip(&self.tags).zip(low).zip(high) {
+        for (half, tag) in halves.iter().zip(&self.tags) {
             let half = u16::from_le_bytes(*half);
-            let last = &mut last[usize::from(*tag & 15)];
-            let difference = half.wrapping_sub(*last).rotate_right(3);
-            *last = half;
-            *low = difference as u8;
-            *high = (difference >> 8) as u8;
+            let tag = usize::from(*tag & 15);
+            let difference = half.wrapping_sub(last[tag]).rotate_right(3);
+            last[tag] = half;
+            let place = usize::from(places[tag]);
+            places[tag] += 1;
+            [low[place], high[place]] = difference.to_le_bytes();
         }
         let halves = object[layout.b_at..layout.raw_at].as_chunks::<2>().0;
         let (low, high) = self.symbols[3].split_at_mut(layout.b_len);
         for ((half, low), high) in halves.iter().zip(low).zip(high) {
             [*low, *high] = *half;
         }
-        if packed.is_some() {
+        if self.packed.is_some() {
             return Ok(());
         }
         let words = object[layout.raw_at..layout.refs_at].as_chunks::<8>().0;
@@ -165,28 +244,48 @@ impl Symbols {
     /// The reverse of [`Symbols::collect`], into an object that already has its other parts.
     pub(crate) fn restore(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         object[layout.lines_at..].copy_from_slice(&self.symbols[0][..4 * layout.lines_len]);
+        match self.isa() {
+            // SAFETY: the encoder of page LZ was made with an instruction set that the machine has.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { self.join_avx512(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { self.join_avx2(object, layout) },
+            _ => self.join(object, layout),
+        }?;
+        let Some(packed) = self.packed else { return Ok(()) };
+        let (low, high) = (self.lens[4], self.lens[5]);
+        self.lz_object[..2].copy_from_slice(&packed.sequences.to_le_bytes());
+        self.lz_object[2..4].copy_from_slice(&packed.literals.to_le_bytes());
+        self.lz_object[4..4 + low].copy_from_slice(&self.symbols[4][..low]);
+        self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
+        let raw = &mut object[layout.raw_at..layout.refs_at];
+        lz::decode(&self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
+    }
+
+    /// The reverse of [`Symbols::split`].
+    #[inline(always)]
+    fn join(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
+        let mut places = self.starts(layout);
         let halves = object[layout.a_at..layout.b_at].as_chunks_mut::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &self.symbols;
-        for (((half, tag), low), high) in halves.iter_mut().zip(&self.tags).zip(low).zip(high) {
-            let last = &mut last[usize::from(*tag & 15)];
-            *last = last.wrapping_add(u16::from_le_bytes([*low, *high]).rotate_left(3));
-            *half = last.to_le_bytes();
+        for (half, tag) in halves.iter_mut().zip(&self.tags) {
+            let tag = usize::from(*tag & 15);
+            let place = usize::from(places[tag]);
+            places[tag] += 1;
+            let difference = u16::from_le_bytes([low[place], high[place]]);
+            last[tag] = last[tag].wrapping_add(difference.rotate_left(3));
+            *half = last[tag].to_le_bytes();
         }
         let halves = object[layout.b_at..layout.raw_at].as_chunks_mut::<2>().0;
         let (low, high) = self.symbols[3].split_at(layout.b_len);
         for ((half, low), high) in halves.iter_mut().zip(low).zip(high) {
             *half = [*low, *high];
         }
-        if let Some(packed) = self.packed {
-            let (low, high) = (self.lens[4], self.lens[5]);
-            self.lz_object[..2].copy_from_slice(&packed.sequences.to_le_bytes());
-            self.lz_object[2..4].copy_from_slice(&packed.literals.to_le_bytes());
-            self.lz_object[4..4 + low].copy_from_slice(&self.symbols[4][..low]);
-            self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
-            let raw = &mut object[layout.raw_at..layout.refs_at];
-            return lz::decode(&self.lz_object[..4 + low + high], raw).map_err(|_| Damaged);
+        if self.packed.is_some() {
+            return Ok(());
         }
         let words = object[layout.raw_at..layout.refs_at].as_chunks_mut::<8>().0;
         let [.., low, high] = &self.symbols;
@@ -197,15 +296,37 @@ impl Symbols {
         Ok(())
     }
 
-    /// The codebook that codes each context in the fewest bits.
+    /// The codebook that codes each context in the fewest bits, as far as every other block of symbols tells where there
+    /// are many.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| {
             let costs = set.costs(context);
+            let symbols = self.of(context);
+            let step = if symbols.len() >= 2 * SAMPLED_FROM {
+                4
+            } else {
+                1 + usize::from(symbols.len() >= SAMPLED_FROM)
+            };
             // At most 4352 symbols of 10 bits: 16 bits hold the sum.
             let mut sums = [0u16; BOOKS];
-            for &symbol in self.of(context) {
-                for (sum, cost) in sums.iter_mut().zip(&costs[usize::from(symbol)]) {
-                    *sum += u16::from(*cost);
+            for block in symbols.chunks(CHOOSE_BLOCK).step_by(step) {
+                // 24 symbols of 10 bits: 8 bits hold the sum. Two chains of additions.
+                let mut parts = [[0u8; BOOKS]; 2];
+                let (pairs, rest) = block.as_chunks::<2>();
+                for pair in pairs {
+                    for (part, &symbol) in parts.iter_mut().zip(pair) {
+                        for (sum, cost) in part.iter_mut().zip(&costs[usize::from(symbol)]) {
+                            *sum += *cost;
+                        }
+                    }
+                }
+                for &symbol in rest {
+                    for (sum, cost) in parts[0].iter_mut().zip(&costs[usize::from(symbol)]) {
+                        *sum += *cost;
+                    }
+                }
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    *sum += u16::from(parts[0][at]) + u16::from(parts[1][at]);
                 }
             }
             let best = (0..BOOKS).min_by_key(|&book| sums[book]).expect("there are codebooks");

@@ -4,6 +4,7 @@ use super::books::{Lengths, Set, BOOKS, CONTEXTS};
 use super::huffman;
 use super::symbols::Symbols;
 use crate::t16::Layout;
+use crate::Isa;
 
 /// Rounds of assignment and recomputation for each context.
 pub const TRAINING_ROUNDS: usize = 8;
@@ -31,7 +32,7 @@ impl Trainer {
     pub fn new(capacity: usize) -> Self {
         assert!(capacity >= BOOKS, "{capacity} samples for {BOOKS} codebooks");
         Trainer {
-            symbols: Symbols::new(),
+            symbols: Symbols::new(Isa::best()),
             samples: Vec::with_capacity(capacity),
             capacity,
             lengths: Box::new(Lengths([[[8; 256]; BOOKS]; CONTEXTS])),
