@@ -6,12 +6,17 @@
 #[path = "../tests/pages/mod.rs"]
 mod pages;
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use acomp::{CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE};
+use acomp::{
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE,
+};
 use codecs::auto::{counts, Kind};
 
 const PAGES_MAX: usize = 1024;
+
+type Contender = (Arc<dyn Algorithm>, Box<dyn Context>);
 
 struct Measured {
     bytes: usize,
@@ -20,7 +25,13 @@ struct Measured {
 }
 
 /// One pass in each direction over all pages, in batches of eight.
-fn pass(context: &mut dyn Context, pages: &[Page], space: &mut [[u8; PAGE_SIZE]], best: &mut Measured) {
+fn pass(
+    algorithm: &dyn Algorithm,
+    context: &mut dyn Context,
+    pages: &[Page],
+    space: &mut [[u8; PAGE_SIZE]],
+    best: &mut Measured,
+) {
     let mut results: Vec<_> = pages.iter().map(|_| Ok(0)).collect();
     let start = Instant::now();
     for (at, batch) in pages.chunks(MAX_BATCH).enumerate() {
@@ -64,12 +75,18 @@ fn pass(context: &mut dyn Context, pages: &[Page], space: &mut [[u8; PAGE_SIZE]]
         }
     }
     let decompress_ns = start.elapsed().as_nanos() as f64 / pages.len() as f64;
+    // As a store does with what it frees.
+    for (slot, len) in space.iter().zip(&results) {
+        if let Ok(len) = len {
+            algorithm.forget(Object::whole(&slot[..*len]), 1);
+        }
+    }
     best.bytes = results.iter().map(|result| result.unwrap_or(PAGE_SIZE)).sum();
     best.compress_ns = best.compress_ns.min(compress_ns);
     best.decompress_ns = best.decompress_ns.min(decompress_ns);
 }
 
-fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)], rounds: usize) {
+fn report(name: &str, pages: &[Page], contexts: &mut [Contender], rounds: usize) {
     let mut space = vec![[0u8; PAGE_SIZE]; pages.len()];
     let mut best: Vec<_> = contexts
         .iter()
@@ -77,13 +94,14 @@ fn report(name: &str, pages: &[Page], contexts: &mut [(String, Box<dyn Context>)
         .collect();
     let before = counts();
     for _ in 0..rounds {
-        for ((_, context), best) in contexts.iter_mut().zip(&mut best) {
-            pass(context.as_mut(), pages, &mut space, best);
+        for ((algorithm, context), best) in contexts.iter_mut().zip(&mut best) {
+            pass(algorithm.as_ref(), context.as_mut(), pages, &mut space, best);
         }
     }
     let after = counts();
     print!("{name:<20} {:5}", pages.len());
-    for ((compressor, _), measured) in contexts.iter().zip(&best) {
+    for ((algorithm, _), measured) in contexts.iter().zip(&best) {
+        let compressor = algorithm.name();
         let ratio = (pages.len() * PAGE_SIZE) as f64 / measured.bytes as f64;
         let (compress, decompress) = (measured.compress_ns, measured.decompress_ns);
         print!(" | {compressor} {ratio:7.3} {compress:6.0} {decompress:5.0}");
@@ -135,7 +153,8 @@ fn main() {
         .into_iter()
         .map(|name| {
             let algorithm = registry.find(&name).unwrap_or_else(|error| panic!("{error}"));
-            (name, algorithm.context().expect("a context"))
+            let context = algorithm.context().expect("a context");
+            (algorithm, context)
         })
         .collect();
     println!("name, pages; for each compressor: ratio, ns to compress and to decompress a page (all against the first)");

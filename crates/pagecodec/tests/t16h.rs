@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use pagecodec::t16h::{builtin, Coder, Lengths, Set, Trainer, BOOKS};
+use pagecodec::t16h::{builtin, builtin_page, Coder, Lengths, Set, Trainer, BOOKS};
 use pagecodec::{t16, t16h, Isa};
 use support::{Page, Random, CLASSES};
 
@@ -46,6 +46,49 @@ fn every_class_returns_to_the_same_t16_object() {
     }
 }
 
+fn dense_page(coder: &mut Coder, page: &Page) -> Vec<u8> {
+    let mut out = vec![0; t16h::OBJECT_MAX];
+    let len = coder.encode_page(builtin_page(), page, &mut out).expect("room for any page");
+    assert_eq!(coder.encode_page(builtin_page(), page, &mut out[..len - 1]), None);
+    out.truncate(len);
+    out
+}
+
+#[test]
+fn pages_as_page_lz_return() {
+    let mut random = Random(43);
+    let mut outcomes = [0u32; 2];
+    let mut coders: Vec<_> = Isa::available().map(Coder::with_isa).collect();
+    for (name, page) in pages() {
+        let coded = dense_page(&mut coders[0], &page);
+        for coder in &mut coders {
+            assert!(dense_page(coder, &page) == coded, "{name}: encoded differently");
+            let mut back = [1; 4096];
+            coder.decode_page(builtin_page(), &coded, &mut back).expect("its own object");
+            assert!(back == page, "{name}: decoded differently");
+        }
+        for _ in 0..100 {
+            let mut object = coded.clone();
+            let range = if random.below(2) == 0 { 20 } else { object.len() as u64 };
+            let at = random.below(range) as usize % object.len();
+            object[at] = random.next() as u8;
+            if random.below(4) == 0 {
+                object.truncate(random.below(object.len() as u64 + 1) as usize);
+            }
+            let decoded: Vec<_> = coders
+                .iter_mut()
+                .map(|coder| {
+                    let mut back = [1; 4096];
+                    coder.decode_page(builtin_page(), &object, &mut back).ok().map(|()| back)
+                })
+                .collect();
+            assert!(decoded.windows(2).all(|pair| pair[0] == pair[1]), "{name}: damage differs");
+            outcomes[usize::from(decoded[0].is_some())] += 1;
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
+}
+
 /// Objects written once and checked in; `PAGECODEC_BLESS=1` writes them anew. They are those of the T16 golden files.
 #[test]
 fn objects_are_as_they_were() {
@@ -61,6 +104,22 @@ fn objects_are_as_they_were() {
         let golden = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         assert!(coded == golden, "{name}: encoded another object");
         assert!(coder.decode(builtin(), &golden).expect("a valid object") == source, "{name}");
+    }
+    // And page LZ, from the page that the T16 golden file stands for.
+    for name in ["structures", "raw-words-repeated", "zero"] {
+        let source = fs::read(folder.join(format!("{name}.t16"))).expect("the T16 golden file");
+        let mut page = [0; 4096];
+        t16::decode(Isa::best(), &source, &mut page).expect("a valid object");
+        let file = folder.join(format!("{name}.t16h-page"));
+        let coded = dense_page(&mut coder, &page);
+        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+            fs::write(&file, &coded).expect("the folder of golden objects can be written");
+        }
+        let golden = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(coded == golden, "{name}: encoded another object");
+        let mut back = [1; 4096];
+        coder.decode_page(builtin_page(), &golden, &mut back).expect("a valid object");
+        assert!(back == page, "{name}");
     }
 }
 
@@ -134,7 +193,11 @@ fn training_beats_plain_bytes_and_survives_packing() {
     }
     let (samples, held_out) = objects.split_at(4 * BOOKS);
     assert!(!trainer.step(), "nothing to train on yet");
-    samples.iter().for_each(|object| trainer.add(object));
+    let mut coder = Coder::new();
+    for object in samples {
+        dense(&mut coder, builtin(), object);
+        trainer.add(&coder);
+    }
     assert!(trainer.is_full());
     let mut steps = 1;
     while !trainer.step() {
@@ -144,7 +207,6 @@ fn training_beats_plain_bytes_and_survives_packing() {
     let packed = trainer.lengths().pack();
     let set = Set::new(1, &Lengths::unpack(&packed).expect("valid lengths"));
     assert!(trainer.bits(&set) < trainer.bits(builtin()));
-    let mut coder = Coder::new();
     let mut total =
         |set: &Set| held_out.iter().map(|object| dense(&mut coder, set, object).len()).sum::<usize>();
     let (own, general) = (total(&set), total(builtin()));

@@ -1,7 +1,7 @@
 //! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at twice its time.
 //!
-//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as zstd -1 would, and the rest as `auto`
-//! would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
+//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose streams went through the
+//! same code, and the rest as `auto` would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
 //! this module. `docs/t16h.md` has formats and figures.
 //!
 //! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
@@ -18,20 +18,20 @@ use acomp::{
 };
 use pagecodec::{lz, numeric, same_filled, t16, t16h, Isa};
 
-use crate::auto::{self, page::PageCodec};
+use crate::auto::{self, page::PageCodec, Kind};
 pub use sets::TRAINED_MAX;
-use sets::{sets, Held};
+use sets::{sets, Family, Held};
 
 /// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096 means a page as it is.
 const LEN: usize = 2;
 /// First byte of a T16H object.
 pub const KIND_T16H: u8 = 16;
-/// First byte of a zstd frame's object.
-pub const KIND_ZSTD: u8 = 17;
+/// First byte of a page that is page LZ with coded streams.
+pub const KIND_PAGE: u8 = 18;
 /// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
 const FORMS: [&str; 2 + auto::FORMS.len()] = {
     let mut names = ["t16h"; 2 + auto::FORMS.len()];
-    names[1] = "zstd";
+    names[1] = "lzh";
     let mut number = 0;
     while number < auto::FORMS.len() {
         names[2 + number] = auto::FORMS[number];
@@ -41,8 +41,8 @@ const FORMS: [&str; 2 + auto::FORMS.len()] = {
 };
 /// T16H objects of this length and more are compared with the numeric form.
 const NUMERIC_FROM: usize = 700;
-/// T16 does not fit and fewer of the sampled places than this repeat: not worth zstd's time.
-const REPEATS_MIN: u32 = 16;
+/// T16 does not fit and fewer of the sampled places than this repeat: not worth page LZ's time.
+const REPEATS_MIN: u32 = 4;
 
 /// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
@@ -55,10 +55,7 @@ pub fn register(registry: &mut Registry) {
             return Err(format!("this machine lacks {isa}"));
         }
         let name = parameter.map_or_else(|| "t16h".to_owned(), |name| format!("t16h:{name}"));
-        let mut plain = Registry::new();
-        crate::zstd::register(&mut plain);
-        let zstd = plain.find("zstd:1").map_err(|error| error.to_string())?;
-        Ok(Arc::new(T16h { name, isa, zstd }))
+        Ok(Arc::new(T16h { name, isa }))
     });
 }
 
@@ -69,8 +66,10 @@ pub fn release(object: Object<'_>, pages: usize) {
         object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
     };
     let release_at = |at: usize| {
-        if let (Some(KIND_T16H), Some(low), Some(high)) = (byte(at), byte(at + 1), byte(at + 2)) {
-            sets().release(u16::from_le_bytes([low, high]));
+        if let (Some(kind), Some(low), Some(high)) = (byte(at), byte(at + 1), byte(at + 2)) {
+            if let Some(family) = family_of(kind) {
+                sets(family).release(u16::from_le_bytes([low, high]));
+            }
         }
     };
     if pages == 1 {
@@ -88,15 +87,28 @@ pub fn release(object: Object<'_>, pages: usize) {
     }
 }
 
-/// Numbers of the trained codebook sets that are alive, and how many pages refer to each.
+/// Which sets an object that begins with `kind` refers to, if any.
+fn family_of(kind: u8) -> Option<Family> {
+    match kind {
+        KIND_T16H => Some(Family::T16),
+        KIND_PAGE => Some(Family::Page),
+        _ => None,
+    }
+}
+
+/// Numbers of the trained codebook sets for T16 objects that are alive, and how many pages refer to each.
 pub fn trained_sets() -> Vec<(u16, u64)> {
-    sets().alive()
+    sets(Family::T16).alive()
+}
+
+/// The same of those for page LZ.
+pub fn trained_page_sets() -> Vec<(u16, u64)> {
+    sets(Family::Page).alive()
 }
 
 struct T16h {
     name: String,
     isa: Isa,
-    zstd: Arc<dyn Algorithm>,
 }
 
 impl Algorithm for T16h {
@@ -125,19 +137,25 @@ impl Algorithm for T16h {
         for byte in auto::page::unit::kinds(object, pages) {
             let form = match byte {
                 Some(KIND_T16H) => 0,
-                Some(KIND_ZSTD) => 1,
+                Some(KIND_PAGE) => 1,
                 Some(other) => {
-                    2 + auto::Kind::from_byte(other).map_or(auto::Kind::ALL.len(), |kind| kind as usize)
+                    2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize)
                 }
-                None => 2 + auto::Kind::ALL.len(),
+                None => 2 + Kind::ALL.len(),
             };
             counts[form] += 1;
         }
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(Box::new(Dense::new(self.isa, self.zstd.context()?)))
+        Ok(Box::new(Dense::new(self.isa)))
     }
+}
+
+/// The sets that a request codes with.
+struct HeldSets {
+    t16: Held,
+    page: Held,
 }
 
 /// A context of `t16h`, with the way from `auto`'s objects beside that from pages.
@@ -145,7 +163,6 @@ pub struct Dense {
     codec: PageCodec,
     coder: t16h::Coder,
     isa: Isa,
-    zstd: Box<dyn Context>,
     rival: Box<Page>,
     bounce: Box<[u8]>,
 }
@@ -154,23 +171,18 @@ impl Dense {
     /// A context of its own, for [`Dense::promote`].
     ///
     /// # Errors
-    /// When memory is missing.
+    /// None today: missing memory ends the process.
     pub fn open() -> Result<Dense, ContextError> {
-        let mut registry = Registry::new();
-        crate::zstd::register(&mut registry);
-        let zstd = registry
-            .find("zstd:1")
-            .map_err(|error| ContextError { algorithm: "t16h".to_owned(), reason: error.to_string() })?;
-        Ok(Dense::new(Isa::best(), zstd.context()?))
+        Ok(Dense::new(Isa::best()))
     }
 
-    fn new(isa: Isa, zstd: Box<dyn Context>) -> Dense {
-        sets();
+    fn new(isa: Isa) -> Dense {
+        sets(Family::T16);
+        sets(Family::Page);
         Dense {
             codec: PageCodec::new(isa),
             coder: t16h::Coder::with_isa(isa),
             isa,
-            zstd,
             rival: Box::new([0; PAGE_SIZE]),
             bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
         }
@@ -182,79 +194,81 @@ impl Dense {
     /// [`UnitError::NoSpace`] when it holds no T16 object or does not become shorter: leave it as it is.
     pub fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
         let room = output.len().min(object.len());
-        let held = sets().current();
+        let sets = sets(Family::T16);
+        let held = sets.current();
         let t16 = self.codec.t16_of_object(object).ok_or(UnitError::NoSpace)?;
         let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
         let len = self.coder.encode(held.set(), t16, out).ok_or(UnitError::NoSpace)?;
         *kind = KIND_T16H;
-        sets().retain(&held);
-        sets().observe(t16, len);
+        sets.retain(&held);
+        sets.observe(&self.coder, t16.len(), len);
         Ok(1 + len)
     }
 
-    fn compress_page(&mut self, held: &Held, page: &Page, next: &Page, output: &mut [u8]) -> UnitResult {
+    fn compress_page(&mut self, held: &HeldSets, page: &Page, next: &Page, output: &mut [u8]) -> UnitResult {
         if same_filled(page).is_some() {
             return self.codec.compress(page, next, output).map(|(_, len)| len);
         }
+        let room = output.len().min(PAGE_SIZE - 1);
         if let Some(t16) = self.codec.t16_of_page(page, next) {
-            let room = output.len().min(PAGE_SIZE - 1);
             let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
-            if let Some(len) = self.coder.encode(held.set(), t16, out) {
+            if let Some(len) = self.coder.encode(held.t16.set(), t16, out) {
                 *kind = KIND_T16H;
-                sets().observe(t16, len);
-                if len >= NUMERIC_FROM && numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, next, &mut self.rival[..len]) {
-                        output[..shorter].copy_from_slice(&self.rival[..shorter]);
-                        return Ok(shorter);
+                sets(Family::T16).observe(&self.coder, t16.len(), len);
+                if len >= NUMERIC_FROM {
+                    let (shape, estimate) = numeric::estimate(self.isa, page);
+                    if estimate < len {
+                        if let Some(shorter) = numeric::encode(self.isa, page, shape, &mut self.rival[..len])
+                        {
+                            output[0] = Kind::Numeric as u8;
+                            output[1..1 + shorter].copy_from_slice(&self.rival[..shorter]);
+                            return Ok(1 + shorter);
+                        }
                     }
                 }
-                sets().retain(held);
+                sets(Family::T16).retain(&held.t16);
                 return Ok(1 + len);
             }
-        } else if lz::repeats(self.isa, page) >= REPEATS_MIN {
-            if let Ok(len) = self.compress_zstd(page, output.len().min(PAGE_SIZE).saturating_sub(1)) {
+            return self.codec.compress(page, next, output).map(|(_, len)| len);
+        }
+        let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+        let (shape, estimate) = numeric::estimate(self.isa, page);
+        if lz::repeats(self.isa, page) >= REPEATS_MIN {
+            if let Some(len) = self.coder.encode_page(held.page.set(), page, out) {
                 // Arrays of numbers may still do better as such.
-                if numeric::estimate(self.isa, page).1 < len {
-                    if let Ok((_, shorter)) = self.codec.compress(page, next, &mut output[..len]) {
-                        return Ok(shorter);
+                if estimate < len {
+                    if let Some(shorter) = numeric::encode(self.isa, page, shape, &mut out[..len]) {
+                        *kind = Kind::Numeric as u8;
+                        return Ok(1 + shorter);
                     }
                 }
-                output[0] = KIND_ZSTD;
-                output[1..1 + len].copy_from_slice(&self.rival[..len]);
+                *kind = KIND_PAGE;
+                sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
+                sets(Family::Page).retain(&held.page);
                 return Ok(1 + len);
             }
         }
-        self.codec.compress(page, next, output).map(|(_, len)| len)
-    }
-
-    /// Compresses into `rival`, if that takes less than `room` bytes.
-    fn compress_zstd(&mut self, page: &Page, room: usize) -> UnitResult {
-        let mut results = [Err(UnitError::Failed)];
-        self.zstd.compress(&mut CompressRequest {
-            pages: &[page],
-            unit_size: PAGE_SIZE,
-            outputs: &mut [&mut self.rival[..room]],
-            results: &mut results,
-        });
-        results[0]
+        if estimate < PAGE_SIZE {
+            if let Some(len) = numeric::encode(self.isa, page, shape, out) {
+                *kind = Kind::Numeric as u8;
+                return Ok(1 + len);
+            }
+        }
+        Err(UnitError::NoSpace)
     }
 
     fn decompress_page(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
         match object.split_first() {
             Some((&KIND_T16H, dense)) => {
                 let number = t16h::set_number(dense).ok_or(UnitError::Failed)?;
-                let held = sets().find(number).ok_or(UnitError::Failed)?;
+                let held = sets(Family::T16).find(number).ok_or(UnitError::Failed)?;
                 let t16 = self.coder.decode(held.set(), dense).map_err(|_| UnitError::Failed)?;
                 t16::decode(self.isa, t16, page).map_err(|_| UnitError::Failed)
             }
-            Some((&KIND_ZSTD, frame)) => {
-                let mut results = [Err(UnitError::Failed)];
-                self.zstd.decompress(&mut DecompressRequest {
-                    objects: &[Object::whole(frame)],
-                    outputs: &mut [&mut page[..]],
-                    results: &mut results,
-                });
-                results[0].map(|_| ())
+            Some((&KIND_PAGE, dense)) => {
+                let number = t16h::set_number(dense).ok_or(UnitError::Failed)?;
+                let held = sets(Family::Page).find(number).ok_or(UnitError::Failed)?;
+                self.coder.decode_page(held.set(), dense, page).map_err(|_| UnitError::Failed)
             }
             _ => self.codec.decompress(object, page),
         }
@@ -264,7 +278,7 @@ impl Dense {
 impl Context for Dense {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
         request.assert_valid();
-        let held = sets().current();
+        let held = HeldSets { t16: sets(Family::T16).current(), page: sets(Family::Page).current() };
         let pages_per_unit = request.unit_size / PAGE_SIZE;
         for (number, (output, result)) in
             request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate()
@@ -280,7 +294,8 @@ impl Context for Dense {
             };
         }
         drop(held);
-        sets().advance();
+        sets(Family::T16).advance();
+        sets(Family::Page).advance();
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
@@ -309,7 +324,7 @@ impl Context for Dense {
 }
 
 impl Dense {
-    fn compress_pages(&mut self, held: &Held, pages: &[&Page], output: &mut [u8]) -> UnitResult {
+    fn compress_pages(&mut self, held: &HeldSets, pages: &[&Page], output: &mut [u8]) -> UnitResult {
         let mut at = LEN * pages.len();
         for (number, page) in pages.iter().enumerate() {
             let room = output.get_mut(at..).unwrap_or_default();

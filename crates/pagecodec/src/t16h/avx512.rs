@@ -147,8 +147,8 @@ impl Symbols {
         // The halves of one tag after the other.
         let groups = a_len.div_ceil(64);
         let (mut place, mut starts) = (1, [0; 16]);
-        for tag in layout.prefix_first()..14 {
-            starts[tag] = place;
+        for (tag, start) in starts.iter_mut().enumerate().take(14).skip(layout.prefix_first()) {
+            *start = place;
             let wanted = _mm512_set1_epi8(tag as i8);
             for group in 0..groups {
                 // SAFETY: `tags` has room for the last group. Behind stream A an object has 67 bytes and more, so that

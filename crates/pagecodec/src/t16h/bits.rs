@@ -102,8 +102,13 @@ impl Streams {
         std::array::from_fn(|stream| self.ends[stream] + usize::from(self.pending_len[stream] > 0))
     }
 
-    pub(crate) fn bytes(&self, stream: usize, len: usize) -> &[u8] {
-        &self.bytes[stream][..len]
+    /// Writes the streams one after the other; `out` has exactly their length.
+    pub(crate) fn copy(&self, lens: [usize; STREAMS], mut out: &mut [u8]) {
+        for (bytes, len) in self.bytes.iter().zip(lens) {
+            let place;
+            (place, out) = out.split_at_mut(len);
+            place.copy_from_slice(&bytes[..len]);
+        }
     }
 
     /// Prepares to read the streams in `bytes`, of which three lengths are given; `None` when they do not fit.

@@ -120,11 +120,19 @@ impl Set {
     }
 }
 
-/// Set 0, trained on the heaps of several programs (`examples/t16h_train.rs`), for when there is none better.
+/// Set 0 for T16 objects, trained on the heaps of several programs (`examples/t16h_train.rs`), for when there is none
+/// better.
 pub fn builtin() -> &'static Set {
     static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
-    BUILTIN.get_or_init(|| {
-        let lengths = Lengths::unpack(include_bytes!("builtin.lengths")).expect("the built-in set is valid");
-        Set::new(0, &lengths)
-    })
+    BUILTIN.get_or_init(|| unpacked(include_bytes!("builtin.lengths")))
+}
+
+/// Set 0 for pages as page LZ.
+pub fn builtin_page() -> &'static Set {
+    static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
+    BUILTIN.get_or_init(|| unpacked(include_bytes!("builtin-page.lengths")))
+}
+
+fn unpacked(bytes: &[u8]) -> Box<Set> {
+    Set::new(0, &Lengths::unpack(bytes).expect("the built-in sets are valid"))
 }

@@ -14,15 +14,17 @@ mod pack;
 mod symbols;
 mod train;
 
-pub use books::{builtin, Lengths, Set, BOOKS, CONTEXTS};
+pub use books::{builtin, builtin_page, Lengths, Set, BOOKS, CONTEXTS};
 pub use train::{Trainer, TRAINING_ROUNDS};
 
 use crate::t16::{self, Layout};
 use crate::Isa;
-use symbols::{Packed, Symbols};
+use symbols::{Packed, PageParts, Symbols};
 
 /// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
 pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
+/// Bytes of the header of a page's object: set, six codebook numbers, three numbers of page LZ, lengths of three bit streams.
+pub(crate) const PAGE_HEADER: usize = 2 + 3 + 6 + 6;
 /// Bytes after the header of an object whose raw words are packed: the three numbers of [`Packed`].
 const PACKED: usize = 6;
 /// Flag beside the raw count: the raw words are packed.
@@ -77,12 +79,7 @@ impl Coder {
     pub fn encode(&mut self, set: &Set, source: &[u8], out: &mut [u8]) -> Option<usize> {
         let layout = Layout::parse(source).ok()?;
         self.symbols.collect(source, &layout).ok()?;
-        let chosen = self.symbols.choose(set);
-        self.streams.clear();
-        for (context, &book) in chosen.iter().enumerate() {
-            self.streams.put(self.symbols.isa(), self.symbols.of(context), set.codes(context, book));
-        }
-        let lens = self.streams.finish();
+        let (chosen, lens) = self.code(set);
 
         let fixed = [&source[..layout.a_at], &source[layout.refs_at..layout.lines_at]];
         let packed = self.symbols.packed();
@@ -97,24 +94,72 @@ impl Coder {
         let flag = if packed.is_some() { PACKED_FLAG } else { 0 };
         let len = HEADER + numbers.len() + fixed[1].len() + fixed[2].len() + lens.iter().sum::<usize>();
         let out = out.get_mut(..len)?;
-        out[..2].copy_from_slice(&set.number().to_le_bytes());
-        for (byte, pair) in out[2..5].iter_mut().zip(chosen.as_chunks::<2>().0) {
-            *byte = pair[0] | pair[1] << 4;
-        }
-        out[5..7].copy_from_slice(&((layout.raw_len | flag) as u16).to_le_bytes());
-        for (bytes, len) in out[7..HEADER].as_chunks_mut::<2>().0.iter_mut().zip(lens) {
-            *bytes = (len as u16).to_le_bytes();
-        }
-        let mut at = HEADER;
+        let (front, mut out) = out.split_at_mut(HEADER);
+        put_numbers(front, set, chosen, [(layout.raw_len | flag) as u16], lens);
         for part in fixed {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
+            let place;
+            (place, out) = out.split_at_mut(part.len());
+            place.copy_from_slice(part);
         }
-        for (stream, len) in lens.into_iter().enumerate() {
-            out[at..at + len].copy_from_slice(self.streams.bytes(stream, len));
-            at += len;
-        }
+        self.streams.copy(lens, out);
         Some(len)
+    }
+
+    /// Codes `page` as page LZ with `set` into `out`; `None` when `out` is too short.
+    pub fn encode_page(&mut self, set: &Set, page: &[u8; t16::PAGE_SIZE], out: &mut [u8]) -> Option<usize> {
+        let parts = self.symbols.collect_page(page);
+        let (chosen, lens) = self.code(set);
+        let len = PAGE_HEADER + lens.iter().sum::<usize>();
+        let (front, out) = out.get_mut(..len)?.split_at_mut(PAGE_HEADER);
+        put_numbers(front, set, chosen, [parts.sequences, parts.literals, parts.extensions], lens);
+        self.streams.copy(lens, out);
+        Some(len)
+    }
+
+    /// Chooses codebooks and makes the bit streams of the symbols collected; answers the codebooks and the lengths.
+    fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STREAMS]) {
+        let chosen = self.symbols.choose(set);
+        self.streams.clear();
+        for (context, &book) in chosen.iter().enumerate() {
+            self.streams.put(self.symbols.isa(), self.symbols.of(context), set.codes(context, book));
+        }
+        (chosen, self.streams.finish())
+    }
+
+    /// Rebuilds the page of `object`, which [`Coder::encode_page`] coded with `set`. Any bytes may be given.
+    ///
+    /// # Errors
+    /// [`Damaged`] when the object contradicts itself or names another set.
+    pub fn decode_page(
+        &mut self,
+        set: &Set,
+        object: &[u8],
+        page: &mut [u8; t16::PAGE_SIZE],
+    ) -> Result<(), Damaged> {
+        let (header, rest) = object.split_first_chunk::<PAGE_HEADER>().ok_or(Damaged)?;
+        let chosen = chosen_books(set, object)?;
+        let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let parts = PageParts { sequences: number(5), literals: number(7), extensions: number(9) };
+        self.symbols.set_page_lens(parts)?;
+        let lens = [11, 13, 15].map(|at| usize::from(number(at)));
+        self.read_symbols(set, chosen, rest, lens)?;
+        self.symbols.restore_page(parts, page)
+    }
+
+    /// Reads the symbols of all contexts, whose numbers are known.
+    fn read_symbols(
+        &mut self,
+        set: &Set,
+        chosen: [u8; CONTEXTS],
+        streams: &[u8],
+        lens: [usize; bits::STREAMS - 1],
+    ) -> Result<(), Damaged> {
+        let isa = self.symbols.isa();
+        let mut reader = self.streams.read(streams, lens).ok_or(Damaged)?;
+        for (context, &book) in chosen.iter().enumerate() {
+            reader.take(isa, self.symbols.of_mut(context), set.table(context, book));
+        }
+        Ok(())
     }
 
     /// Rebuilds the T16 object of `object`, which was coded with `set`. Any bytes may be given.
@@ -124,15 +169,8 @@ impl Coder {
     /// decoder will tell.
     pub fn decode(&mut self, set: &Set, object: &[u8]) -> Result<&[u8], Damaged> {
         let (header, rest) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
-        if set_number(object) != Some(set.number()) {
-            return Err(Damaged);
-        }
+        let chosen = chosen_books(set, object)?;
         let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]) as usize;
-        let chosen: [u8; CONTEXTS] =
-            std::array::from_fn(|context| header[2 + context / 2] >> (4 * (context % 2)) & 15);
-        for (context, &book) in chosen.iter().enumerate() {
-            set.prefetch(context, book);
-        }
         let raw_len = u16_at(5) & !PACKED_FLAG;
         let (packed, rest) = if u16_at(5) & PACKED_FLAG != 0 {
             let ([a, b, c, d, e, f], rest) = rest.split_first_chunk::<PACKED>().ok_or(Damaged)?;
@@ -160,12 +198,41 @@ impl Coder {
         self.object[layout.refs_at..layout.lines_at].copy_from_slice(tail);
 
         self.symbols.set_lens(&layout, packed)?;
-        let isa = self.symbols.isa();
-        let mut reader = self.streams.read(rest, [u16_at(7), u16_at(9), u16_at(11)]).ok_or(Damaged)?;
-        for (context, &book) in chosen.iter().enumerate() {
-            reader.take(isa, self.symbols.of_mut(context), set.table(context, book));
-        }
+        self.read_symbols(set, chosen, rest, [u16_at(7), u16_at(9), u16_at(11)])?;
         self.symbols.restore(&mut self.object[..whole], &layout)?;
         Ok(&self.object[..whole])
     }
+}
+
+/// Fills what both kinds of object begin with: the set, the codebooks, numbers, and the lengths of three streams.
+fn put_numbers<const LEN: usize>(
+    front: &mut [u8],
+    set: &Set,
+    chosen: [u8; CONTEXTS],
+    numbers: [u16; LEN],
+    lens: [usize; bits::STREAMS],
+) {
+    let (number, front) = front.split_at_mut(2);
+    number.copy_from_slice(&set.number().to_le_bytes());
+    let (books, front) = front.split_at_mut(CONTEXTS / 2);
+    for (byte, pair) in books.iter_mut().zip(chosen.as_chunks::<2>().0) {
+        *byte = pair[0] | pair[1] << 4;
+    }
+    let lens = lens.into_iter().take(bits::STREAMS - 1).map(|len| len as u16);
+    for (bytes, number) in front.as_chunks_mut::<2>().0.iter_mut().zip(numbers.into_iter().chain(lens)) {
+        *bytes = number.to_le_bytes();
+    }
+}
+
+/// The codebooks that `object` names, whose tables are fetched; an error when they are not of `set`.
+fn chosen_books(set: &Set, object: &[u8]) -> Result<[u8; CONTEXTS], Damaged> {
+    if set_number(object) != Some(set.number()) {
+        return Err(Damaged);
+    }
+    let books = object.get(2..2 + CONTEXTS / 2).ok_or(Damaged)?;
+    let chosen = std::array::from_fn(|context| books[context / 2] >> (4 * (context % 2)) & 15);
+    for (context, &book) in chosen.iter().enumerate() {
+        set.prefetch(context, book);
+    }
+    Ok(chosen)
 }

@@ -2,7 +2,7 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
-use crate::t16::{Layout, OBJECT_MAX};
+use crate::t16::{Layout, OBJECT_MAX, PAGE_SIZE};
 use crate::{lz, Isa};
 
 /// Most symbols of one context: the literals of page LZ over the most raw words.
@@ -13,7 +13,7 @@ const PACK_MIN: usize = 32;
 const REPEATS_MIN: u32 = 16;
 
 /// Symbols whose costs are added up before the sums are widened.
-const CHOOSE_BLOCK: usize = 24;
+const CHOOSE_BLOCK: usize = 96;
 /// Symbols of a context from which on only every other block of them has a say in its codebook; from twice as many on,
 /// every fourth.
 const SAMPLED_FROM: usize = 240;
@@ -30,6 +30,22 @@ pub(crate) struct Packed {
 pub(super) const A_MAX: usize = 512 + 13;
 /// Room for the halves of A and what vector stores write behind them.
 pub(super) const A_ROOM: usize = A_MAX + 3 + 64;
+
+/// A page as page LZ: how many sequences, bytes of literals and bytes of extensions it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PageParts {
+    pub(crate) sequences: u16,
+    pub(crate) literals: u16,
+    pub(crate) extensions: u16,
+}
+
+impl PageParts {
+    /// Literals, sequences, bytes of literal runs, bytes of extensions.
+    fn lens(self) -> [usize; 4] {
+        let sequences = usize::from(self.sequences);
+        [self.literals.into(), sequences, sequences.div_ceil(2), self.extensions.into()]
+    }
+}
 
 pub(crate) struct Symbols {
     pub(super) symbols: [[u8; SYMBOLS_MAX]; CONTEXTS],
@@ -90,6 +106,64 @@ impl Symbols {
         self.packed = packed;
         self.lens = [4 * layout.lines_len, layout.a_len, layout.a_len, 2 * layout.b_len, low, high];
         Ok(())
+    }
+
+    /// Encodes `page` as page LZ and splits the object.
+    pub(crate) fn collect_page(&mut self, page: &[u8; PAGE_SIZE]) -> PageParts {
+        // No match is shorter than four bytes, or costs more than three with a run.
+        let len = self.lz.encode(page, &mut self.lz_object).expect("a page fits a T16 object's room");
+        let (header, rest) = self.lz_object[..len].split_first_chunk::<4>().expect("a header");
+        let mut parts = PageParts {
+            sequences: u16::from_le_bytes([header[0], header[1]]),
+            literals: u16::from_le_bytes([header[2], header[3]]),
+            extensions: 0,
+        };
+        let [literals, sequences, runs, _] = parts.lens();
+        let (literals, rest) = rest.split_at(literals);
+        let (pairs, rest) = rest.split_at(2 * sequences);
+        let (runs, extensions) = rest.split_at(runs);
+        parts.extensions = extensions.len() as u16;
+        let [first, low, high, third, fourth, _] = &mut self.symbols;
+        first[..literals.len()].copy_from_slice(literals);
+        for ((pair, low), high) in pairs.as_chunks::<2>().0.iter().zip(low).zip(high) {
+            [*low, *high] = *pair;
+        }
+        third[..runs.len()].copy_from_slice(runs);
+        fourth[..extensions.len()].copy_from_slice(extensions);
+        self.set_page_lens(parts).expect("a page LZ object of this encoder");
+        parts
+    }
+
+    /// Sets how many symbols each context has for a page LZ object of these parts.
+    pub(crate) fn set_page_lens(&mut self, parts: PageParts) -> Result<(), Damaged> {
+        let [literals, sequences, runs, extensions] = parts.lens();
+        if 4 + literals + 2 * sequences + runs + extensions > SYMBOLS_MAX {
+            return Err(Damaged);
+        }
+        self.lens = [literals, sequences, sequences, runs, extensions, 0];
+        Ok(())
+    }
+
+    /// The reverse of [`Symbols::collect_page`].
+    pub(crate) fn restore_page(
+        &mut self,
+        parts: PageParts,
+        page: &mut [u8; PAGE_SIZE],
+    ) -> Result<(), Damaged> {
+        let [literals, sequences, runs, extensions] = parts.lens();
+        let len = 4 + literals + 2 * sequences + runs + extensions;
+        let (header, rest) = self.lz_object[..len].split_first_chunk_mut::<4>().expect("a header");
+        [header[0], header[1]] = parts.sequences.to_le_bytes();
+        [header[2], header[3]] = parts.literals.to_le_bytes();
+        rest[..literals].copy_from_slice(&self.symbols[0][..literals]);
+        let (pairs, rest) = rest[literals..].split_at_mut(2 * sequences);
+        let [_, low, high, ..] = &self.symbols;
+        for ((pair, low), high) in pairs.as_chunks_mut::<2>().0.iter_mut().zip(low).zip(high) {
+            *pair = [*low, *high];
+        }
+        rest[..runs].copy_from_slice(&self.symbols[3][..runs]);
+        rest[runs..].copy_from_slice(&self.symbols[4][..extensions]);
+        lz::decode(&self.lz_object[..len], page).map_err(|_| Damaged)
     }
 
     /// Packs the raw words if that saves an eighth of them.
@@ -310,27 +384,64 @@ impl Symbols {
             // At most 4352 symbols of 10 bits: 16 bits hold the sum.
             let mut sums = [0u16; BOOKS];
             for block in symbols.chunks(CHOOSE_BLOCK).step_by(step) {
-                // 24 symbols of 10 bits: 8 bits hold the sum. Two chains of additions.
-                let mut parts = [[0u8; BOOKS]; 2];
-                let (pairs, rest) = block.as_chunks::<2>();
-                for pair in pairs {
-                    for (part, &symbol) in parts.iter_mut().zip(pair) {
-                        for (sum, cost) in part.iter_mut().zip(&costs[usize::from(symbol)]) {
-                            *sum += *cost;
-                        }
+                // 24 symbols of 10 bits in each of four chains: 8 bits hold a sum.
+                let mut parts = [Costs::ZERO; 4];
+                let (fours, rest) = block.as_chunks::<4>();
+                for four in fours {
+                    for (part, &symbol) in parts.iter_mut().zip(four) {
+                        part.add(&costs[usize::from(symbol)]);
                     }
                 }
-                for &symbol in rest {
-                    for (sum, cost) in parts[0].iter_mut().zip(&costs[usize::from(symbol)]) {
-                        *sum += *cost;
-                    }
+                for (part, &symbol) in parts.iter_mut().zip(rest) {
+                    part.add(&costs[usize::from(symbol)]);
                 }
-                for (at, sum) in sums.iter_mut().enumerate() {
-                    *sum += u16::from(parts[0][at]) + u16::from(parts[1][at]);
+                for part in parts {
+                    for (sum, cost) in sums.iter_mut().zip(part.get()) {
+                        *sum += u16::from(cost);
+                    }
                 }
             }
             let best = (0..BOOKS).min_by_key(|&book| sums[book]).expect("there are codebooks");
             best as u8
         })
+    }
+}
+
+/// Costs in all codebooks, added up in one register. (Left to itself the compiler takes the bytes apart.)
+#[derive(Clone, Copy)]
+struct Costs(
+    #[cfg(target_arch = "x86_64")] std::arch::x86_64::__m128i,
+    #[cfg(not(target_arch = "x86_64"))] [u8; BOOKS],
+);
+
+impl Costs {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: any bits are a value.
+    const ZERO: Costs = Costs(unsafe { std::mem::zeroed() });
+    #[cfg(not(target_arch = "x86_64"))]
+    const ZERO: Costs = Costs([0; BOOKS]);
+
+    #[inline(always)]
+    fn add(&mut self, costs: &[u8; BOOKS]) {
+        // SAFETY: SSE2 is part of the architecture, and 16 bytes are read.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            use std::arch::x86_64::*;
+            self.0 = _mm_add_epi8(self.0, _mm_loadu_si128(costs.as_ptr().cast()));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        for (sum, cost) in self.0.iter_mut().zip(costs) {
+            *sum = sum.wrapping_add(*cost);
+        }
+    }
+
+    #[inline(always)]
+    fn get(self) -> [u8; BOOKS] {
+        // SAFETY: both are 16 bytes.
+        #[cfg(target_arch = "x86_64")]
+        let bytes = unsafe { std::mem::transmute::<std::arch::x86_64::__m128i, [u8; BOOKS]>(self.0) };
+        #[cfg(not(target_arch = "x86_64"))]
+        let bytes = self.0;
+        bytes
     }
 }

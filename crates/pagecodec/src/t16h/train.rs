@@ -2,9 +2,7 @@
 
 use super::books::{Lengths, Set, BOOKS, CONTEXTS};
 use super::huffman;
-use super::symbols::Symbols;
-use crate::t16::Layout;
-use crate::Isa;
+use super::Coder;
 
 /// Rounds of assignment and recomputation for each context.
 pub const TRAINING_ROUNDS: usize = 8;
@@ -16,7 +14,6 @@ type Histogram = [u16; 256];
 /// Collects samples, then trains in small steps, one round of one context each, so that it fits between requests.
 /// All memory (3 KiB a sample) is allocated when it is made.
 pub struct Trainer {
-    symbols: Box<Symbols>,
     samples: Vec<[Histogram; CONTEXTS]>,
     capacity: usize,
     lengths: Box<Lengths>,
@@ -32,7 +29,6 @@ impl Trainer {
     pub fn new(capacity: usize) -> Self {
         assert!(capacity >= BOOKS, "{capacity} samples for {BOOKS} codebooks");
         Trainer {
-            symbols: Symbols::new(Isa::best()),
             samples: Vec::with_capacity(capacity),
             capacity,
             lengths: Box::new(Lengths([[[8; 256]; BOOKS]; CONTEXTS])),
@@ -46,18 +42,14 @@ impl Trainer {
         self.samples.len() == self.capacity
     }
 
-    /// Takes the page of a T16 object as a sample; nothing when there are enough, or the object is damaged.
-    pub fn add(&mut self, object: &[u8]) {
+    /// Takes what `coder` encoded last as a sample; nothing when there are enough.
+    pub fn add(&mut self, coder: &Coder) {
         if self.is_full() {
-            return;
-        }
-        let Ok(layout) = Layout::parse(object) else { return };
-        if self.symbols.collect(object, &layout).is_err() {
             return;
         }
         let mut sample = [[0u16; 256]; CONTEXTS];
         for (context, histogram) in sample.iter_mut().enumerate() {
-            for &symbol in self.symbols.of(context) {
+            for &symbol in coder.symbols.of(context) {
                 histogram[usize::from(symbol)] += 1;
             }
         }
