@@ -138,9 +138,7 @@ impl Algorithm for T16h {
             let form = match byte {
                 Some(KIND_T16H) => 0,
                 Some(KIND_PAGE) => 1,
-                Some(other) => {
-                    2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize)
-                }
+                Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
                 None => 2 + Kind::ALL.len(),
             };
             counts[form] += 1;
