@@ -1,4 +1,8 @@
-//! Four interleaved bit streams, most significant bit first. Symbol `j` of a context goes to stream `j mod 4`.
+//! Eight interleaved bit streams, most significant bit first. Symbol `j` of a context goes to stream `j mod 8`.
+//!
+//! Two streams share a stretch of bytes: the even one is written from its front, the odd one from its back. That way
+//! eight streams, which a reader needs to have something to do while it waits for its tables, cost hardly more bytes
+//! than four.
 
 use crate::Isa;
 
@@ -6,20 +10,47 @@ use super::books::TABLE;
 use super::huffman::LEN_MAX;
 use super::symbols::SYMBOLS_MAX;
 
-pub(super) const STREAMS: usize = 4;
-/// Longest stream: a quarter of the symbols of six contexts at 10 bits, and room for whole-word stores.
+pub(super) const STREAMS: usize = 8;
+/// Stretches of bytes that two streams share.
+pub(super) const STRETCHES: usize = STREAMS / 2;
+/// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word stores.
 const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
-/// Bytes that may be read behind the streams.
-const PADDING: usize = 16;
+/// Longest streams that are read, all together.
+const INPUT_MAX: usize = 8192;
+/// Bytes that may be read before the streams, and behind them.
+const BEFORE: usize = 8;
+const BEHIND: usize = 16;
+/// The streams to read, with what may be read around them.
+type Input = [u8; BEFORE + INPUT_MAX + BEHIND];
 
 pub(crate) struct Streams {
+    /// The odd ones end with the array.
     pub(super) bytes: [[u8; STREAM_MAX]; STREAMS],
     pub(super) ends: [usize; STREAMS],
     /// Bits not yet in `bytes` for good, left-aligned; fewer than 8 between calls.
     pub(super) pending: [u64; STREAMS],
     pub(super) pending_len: [u32; STREAMS],
-    /// A copy of the streams to read, with readable bytes behind.
-    input: [u8; 8192 + PADDING],
+    input: Input,
+}
+
+/// Where in an array for a stream the eight bytes begin that follow the first `end`.
+#[inline(always)]
+pub(super) const fn place(stream: usize, end: usize) -> usize {
+    if stream.is_multiple_of(2) {
+        end
+    } else {
+        STREAM_MAX - 8 - end
+    }
+}
+
+/// Eight bytes in the order in which they stand in a stream.
+#[inline(always)]
+pub(super) const fn in_order(stream: usize, bits: u64) -> u64 {
+    if stream.is_multiple_of(2) {
+        bits.to_be()
+    } else {
+        bits.to_le()
+    }
 }
 
 impl Streams {
@@ -29,7 +60,7 @@ impl Streams {
             ends: [0; STREAMS],
             pending: [0; STREAMS],
             pending_len: [0; STREAMS],
-            input: [0; 8192 + PADDING],
+            input: [0; BEFORE + INPUT_MAX + BEHIND],
         })
     }
 
@@ -42,6 +73,7 @@ impl Streams {
     /// Appends one context's symbols.
     pub(crate) fn put(&mut self, isa: Isa, symbols: &[u8], codes: &[u16; 256]) {
         assert!(isa.is_available(), "this machine lacks {isa}");
+        assert!(symbols.len() <= SYMBOLS_MAX, "{} symbols", symbols.len());
         match isa {
             // SAFETY: the machine has the instructions (asserted above).
             #[cfg(target_arch = "x86_64")]
@@ -65,12 +97,12 @@ impl Streams {
 
     #[inline(always)]
     fn put_generic(&mut self, symbols: &[u8], codes: &[u16; 256]) {
-        let (rounds, rest) = symbols.as_chunks::<16>();
+        let (rounds, rest) = symbols.as_chunks::<{ 4 * STREAMS }>();
         for round in rounds {
             for stream in 0..STREAMS {
                 let (mut bits, mut len) = (0, 0);
                 for at in 0..4 {
-                    let code = codes[usize::from(round[4 * at + stream])];
+                    let code = codes[usize::from(round[STREAMS * at + stream])];
                     let code_len = u32::from(code & 15);
                     bits = bits << code_len | u64::from(code >> 4);
                     len += code_len;
@@ -84,52 +116,67 @@ impl Streams {
         }
     }
 
-    /// Appends up to 40 bits to a stream.
+    /// Appends 1 to 40 bits to a stream.
     #[inline(always)]
     fn append(&mut self, stream: usize, bits: u64, len: u32) {
         // At most 7 + 40 bits.
         let len = self.pending_len[stream] + len;
         let bits = self.pending[stream] | bits << (64 - len);
-        let to = &mut self.bytes[stream][self.ends[stream]..self.ends[stream] + 8];
-        to.copy_from_slice(&bits.to_be_bytes());
+        let to = place(stream, self.ends[stream]);
+        self.bytes[stream][to..to + 8].copy_from_slice(&in_order(stream, bits).to_ne_bytes());
         self.ends[stream] += len as usize / 8;
         self.pending[stream] = bits << (len & 0x38);
         self.pending_len[stream] = len % 8;
     }
 
-    /// The streams' lengths in bytes, the last one padded with zero bits.
-    pub(crate) fn finish(&mut self) -> [usize; STREAMS] {
-        std::array::from_fn(|stream| self.ends[stream] + usize::from(self.pending_len[stream] > 0))
+    /// The stretches' lengths in bytes. The last byte of each stream is padded with zero bits.
+    pub(crate) fn finish(&mut self) -> [usize; STRETCHES] {
+        for (end, len) in self.ends.iter_mut().zip(&mut self.pending_len) {
+            *end += usize::from(*len > 0);
+            *len = 0;
+        }
+        std::array::from_fn(|stretch| self.ends[2 * stretch] + self.ends[2 * stretch + 1])
     }
 
-    /// Writes the streams one after the other; `out` has exactly their length.
-    pub(crate) fn copy(&self, lens: [usize; STREAMS], mut out: &mut [u8]) {
-        for (bytes, len) in self.bytes.iter().zip(lens) {
-            let place;
-            (place, out) = out.split_at_mut(len);
-            place.copy_from_slice(&bytes[..len]);
+    /// Writes the stretches one after the other; `out` has exactly their length.
+    pub(crate) fn copy(&self, mut out: &mut [u8]) {
+        for (pair, ends) in self.bytes.as_chunks::<2>().0.iter().zip(self.ends.as_chunks::<2>().0) {
+            let (front, back);
+            (front, out) = out.split_at_mut(ends[0]);
+            (back, out) = out.split_at_mut(ends[1]);
+            front.copy_from_slice(&pair[0][..ends[0]]);
+            back.copy_from_slice(&pair[1][STREAM_MAX - ends[1]..]);
         }
     }
 
-    /// Prepares to read the streams in `bytes`, of which three lengths are given; `None` when they do not fit.
-    pub(crate) fn read(&mut self, bytes: &[u8], lens: [usize; STREAMS - 1]) -> Option<Reader<'_>> {
+    /// Prepares to read the stretches in `bytes`, of which all lengths but the last are given; `None` when they do not
+    /// fit.
+    pub(crate) fn read(&mut self, bytes: &[u8], lens: [usize; STRETCHES - 1]) -> Option<Reader<'_>> {
         let known: usize = lens.iter().sum();
-        if known > bytes.len() || bytes.len() > self.input.len() - PADDING {
+        if known > bytes.len() || bytes.len() > INPUT_MAX {
             return None;
         }
-        self.input[..bytes.len()].copy_from_slice(bytes);
-        self.input[bytes.len()..bytes.len() + PADDING].fill(0);
-        let starts = [0, lens[0], lens[0] + lens[1], known];
-        Some(Reader { input: &self.input, end: bytes.len() + 8, at: starts, used: [0; STREAMS] })
+        let behind = BEFORE + bytes.len();
+        self.input[BEFORE..behind].copy_from_slice(bytes);
+        self.input[behind..behind + BEHIND].fill(0);
+        let mut at = [0; STREAMS];
+        let mut start = BEFORE;
+        for (stretch, pair) in at.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let end = lens.get(stretch).map_or(behind, |len| start + len);
+            *pair = [start, end - 8];
+            start = end;
+        }
+        Some(Reader { input: &self.input, last: behind + BEHIND - 8, at, used: [0; STREAMS] })
     }
 }
 
-/// Reads symbols from four streams. Reads past the end of the input yield zero bits.
+/// Reads symbols from the streams. What is beyond the end of a stream has no meaning; reading it yields something.
 pub(crate) struct Reader<'a> {
-    input: &'a [u8; 8192 + PADDING],
-    /// The last place from which eight bytes may be read.
-    end: usize,
-    /// The byte that has each stream's next bit, and how many bits of it are used up.
+    input: &'a Input,
+    /// The last place from which eight bytes may be read; the first one is 0.
+    last: usize,
+    /// The eight bytes that begin with each stream's next bit (of the odd ones: end), and how many bits of that byte are
+    /// used up.
     at: [usize; STREAMS],
     used: [u32; STREAMS],
 }
@@ -148,64 +195,94 @@ impl Reader<'_> {
 
     #[inline(always)]
     fn take_generic(&mut self, symbols: &mut [u8], table: &[u16; TABLE]) {
-        let (mut at, mut used) = (self.at, self.used);
-        // The next bits, left-aligned, and a one that tells how far they were shifted.
-        let mut bits = [0; STREAMS];
+        // Eight variables, not an array: they then stay in registers.
+        let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h];
         macro_rules! refill {
-            ($stream:expr) => {
-                // SAFETY: at <= end <= 8192 + 8, and the input has 8192 + 16 bytes.
-                let next = unsafe { self.input.as_ptr().add(at[$stream]).cast::<u64>().read_unaligned() };
-                bits[$stream] = (u64::from_be(next) | 1) << used[$stream];
+            () => {
+                (a, b, c, d) = (self.next(0), self.next(1), self.next(2), self.next(3));
+                (e, f, g, h) = (self.next(4), self.next(5), self.next(6), self.next(7));
             };
         }
         macro_rules! advance {
-            ($stream:expr) => {
-                let shifted = bits[$stream].trailing_zeros();
-                at[$stream] = (at[$stream] + (shifted / 8) as usize).min(self.end);
-                used[$stream] = shifted % 8;
+            () => {
+                for (stream, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+                    self.advance(stream, bits);
+                }
             };
         }
-        macro_rules! symbol {
-            ($stream:expr) => {{
-                let entry = table[(bits[$stream] >> (64 - LEN_MAX)) as usize];
-                // The length is in the low six bits.
-                bits[$stream] <<= entry & 63;
-                (entry >> 8) as u8
-            }};
+        macro_rules! row {
+            ($row:expr) => {
+                let row: &mut [u8; STREAMS] = $row;
+                symbol(&mut a, table, &mut row[0]);
+                symbol(&mut b, table, &mut row[1]);
+                symbol(&mut c, table, &mut row[2]);
+                symbol(&mut d, table, &mut row[3]);
+                symbol(&mut e, table, &mut row[4]);
+                symbol(&mut f, table, &mut row[5]);
+                symbol(&mut g, table, &mut row[6]);
+                symbol(&mut h, table, &mut row[7]);
+            };
         }
         let (rounds, rest) = symbols.as_chunks_mut::<{ 5 * STREAMS }>();
         for round in rounds {
-            refill!(0);
-            refill!(1);
-            refill!(2);
-            refill!(3);
+            refill!();
             // Five symbols a stream take at most 50 of 56 bits.
-            for four in round.as_chunks_mut::<4>().0 {
-                *four = [symbol!(0), symbol!(1), symbol!(2), symbol!(3)];
-            }
-            advance!(0);
-            advance!(1);
-            advance!(2);
-            advance!(3);
+            let (rows, _) = round.as_chunks_mut::<STREAMS>();
+            row!(&mut rows[0]);
+            row!(&mut rows[1]);
+            row!(&mut rows[2]);
+            row!(&mut rows[3]);
+            row!(&mut rows[4]);
+            advance!();
         }
-        if !rest.is_empty() {
-            refill!(0);
-            refill!(1);
-            refill!(2);
-            refill!(3);
-            for (number, slot) in rest.iter_mut().enumerate() {
-                *slot = match number % STREAMS {
-                    0 => symbol!(0),
-                    1 => symbol!(1),
-                    2 => symbol!(2),
-                    _ => symbol!(3),
-                };
-            }
-            advance!(0);
-            advance!(1);
-            advance!(2);
-            advance!(3);
+        if rest.is_empty() {
+            return;
         }
-        (self.at, self.used) = (at, used);
+        refill!();
+        let (rows, rest) = rest.as_chunks_mut::<STREAMS>();
+        for row in rows {
+            row!(row);
+        }
+        // The last row may be shorter: streams beyond it stay where they are.
+        let mut row = [0; STREAMS];
+        let before = [a, b, c, d, e, f, g, h];
+        row!(&mut row);
+        for (stream, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+            self.advance(stream, if stream < rest.len() { bits } else { before[stream] });
+        }
+        rest.copy_from_slice(&row[..rest.len()]);
     }
+
+    /// The next bits of a stream, left-aligned, and a one that tells how far they have been shifted.
+    #[inline(always)]
+    fn next(&self, stream: usize) -> u64 {
+        // SAFETY: `at` is at most `last`, which is eight bytes before the end of the input or earlier.
+        let next = unsafe { self.input.as_ptr().add(self.at[stream]).cast::<u64>().read_unaligned() };
+        // Its own reverse.
+        (in_order(stream, next) | 1) << (self.used[stream] % 64)
+    }
+
+    /// Takes account of how far the bits have been shifted.
+    #[inline(always)]
+    fn advance(&mut self, stream: usize, bits: u64) {
+        let shifted = bits.trailing_zeros();
+        let bytes = (shifted / 8) as usize;
+        self.at[stream] = if stream.is_multiple_of(2) {
+            (self.at[stream] + bytes).min(self.last)
+        } else {
+            self.at[stream].saturating_sub(bytes)
+        };
+        self.used[stream] = shifted % 8;
+    }
+}
+
+/// Takes a symbol from the front of `bits`.
+#[inline(always)]
+fn symbol(bits: &mut u64, table: &[u16; TABLE], slot: &mut u8) {
+    let entry = table[(*bits >> (64 - LEN_MAX)) as usize];
+    // The length is in the low six bits.
+    *bits <<= entry & 63;
+    // Volatile, or the compiler puts symbols side by side in a vector before it stores them, which costs more.
+    // SAFETY: a byte that is borrowed.
+    unsafe { std::ptr::write_volatile(slot, (entry >> 8) as u8) };
 }

@@ -101,7 +101,7 @@ impl Coder {
             (place, out) = out.split_at_mut(part.len());
             place.copy_from_slice(part);
         }
-        self.streams.copy(lens, out);
+        self.streams.copy(out);
         Some(len)
     }
 
@@ -112,12 +112,12 @@ impl Coder {
         let len = PAGE_HEADER + lens.iter().sum::<usize>();
         let (front, out) = out.get_mut(..len)?.split_at_mut(PAGE_HEADER);
         put_numbers(front, set, chosen, [parts.sequences, parts.literals, parts.extensions], lens);
-        self.streams.copy(lens, out);
+        self.streams.copy(out);
         Some(len)
     }
 
     /// Chooses codebooks and makes the bit streams of the symbols collected; answers the codebooks and the lengths.
-    fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STREAMS]) {
+    fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STRETCHES]) {
         let chosen = self.symbols.choose(set);
         self.streams.clear();
         for (context, &book) in chosen.iter().enumerate() {
@@ -152,7 +152,7 @@ impl Coder {
         set: &Set,
         chosen: [u8; CONTEXTS],
         streams: &[u8],
-        lens: [usize; bits::STREAMS - 1],
+        lens: [usize; bits::STRETCHES - 1],
     ) -> Result<(), Damaged> {
         let isa = self.symbols.isa();
         let mut reader = self.streams.read(streams, lens).ok_or(Damaged)?;
@@ -210,7 +210,7 @@ fn put_numbers<const LEN: usize>(
     set: &Set,
     chosen: [u8; CONTEXTS],
     numbers: [u16; LEN],
-    lens: [usize; bits::STREAMS],
+    lens: [usize; bits::STRETCHES],
 ) {
     let (number, front) = front.split_at_mut(2);
     number.copy_from_slice(&set.number().to_le_bytes());
@@ -218,7 +218,7 @@ fn put_numbers<const LEN: usize>(
     for (byte, pair) in books.iter_mut().zip(chosen.as_chunks::<2>().0) {
         *byte = pair[0] | pair[1] << 4;
     }
-    let lens = lens.into_iter().take(bits::STREAMS - 1).map(|len| len as u16);
+    let lens = lens.into_iter().take(bits::STRETCHES - 1).map(|len| len as u16);
     for (bytes, number) in front.as_chunks_mut::<2>().0.iter_mut().zip(numbers.into_iter().chain(lens)) {
         *bytes = number.to_le_bytes();
     }

@@ -3,14 +3,14 @@
 
 use std::arch::x86_64::*;
 
-use super::bits::{Streams, STREAMS};
+use super::bits::{in_order, place, Streams, STREAMS};
 
-/// Symbol `4k + q` goes to byte `16q + k`: those of each stream side by side, in order.
+/// Symbol `8k + s` goes to byte `8s + k`: those of each stream side by side, in order.
 static BY_STREAM: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
     while at < 64 {
-        bytes[at] = (4 * (at % 16) + at / 16) as u8;
+        bytes[at] = (at % 8 * 8 + at / 8) as u8;
         at += 1;
     }
     bytes
@@ -27,7 +27,7 @@ static EVEN: [u8; 64] = {
     bytes
 };
 
-/// Four pieces of up to 40 bits, left-aligned, by stream; and their lengths.
+/// Pieces of up to 40 bits, left-aligned, two of each of four streams; and their lengths.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Pieces {
@@ -87,7 +87,7 @@ impl Streams {
         let high: [__m512i; 4] =
             std::array::from_fn(|at| _mm512_permutex2var_epi8(parts[2 * at], odd, parts[2 * at + 1]));
 
-        let mut pending = self.pending.map(|bits| bits);
+        let mut pending = self.pending;
         let mut lens = self.pending_len.map(u64::from);
         let mut ends = self.ends;
         for at in (0..symbols.len()).step_by(64) {
@@ -106,28 +106,27 @@ impl Streams {
                 _mm512_maskz_mov_epi8(inside, _mm512_mask_mov_epi8(near, upper, far))
             };
             let (low, high) = (lookup(&low), lookup(&high));
+            // Of the even streams, and of the odd ones.
             let pieces = [
                 Self::pieces(_mm512_unpacklo_epi8(low, high)),
                 Self::pieces(_mm512_unpackhi_epi8(low, high)),
             ];
-            for pieces in &pieces {
-                for number in 0..2 {
-                    for stream in 0..STREAMS {
-                        let (bits, len) =
-                            (pieces.bits[2 * stream + number], pieces.lens[2 * stream + number]);
-                        // At most 7 + 40 bits.
-                        let bits = pending[stream] | bits >> (lens[stream] % 64);
-                        let len = lens[stream] + len;
-                        // SAFETY: `ends` counts the bytes of coded symbols, for all of which STREAM_MAX has room, and
-                        // for eight bytes more.
-                        unsafe {
-                            let to = self.bytes[stream].as_mut_ptr().add(ends[stream]);
-                            to.cast::<u64>().write_unaligned(bits.to_be());
-                        }
-                        ends[stream] += len as usize / 8;
-                        pending[stream] = bits << (len & 0x38);
-                        lens[stream] = len % 8;
+            for number in 0..2 {
+                for stream in 0..STREAMS {
+                    let pieces = &pieces[stream % 2];
+                    let at = stream / 2 * 2 + number;
+                    // At most 7 + 40 bits.
+                    let bits = pending[stream] | pieces.bits[at] >> (lens[stream] % 64);
+                    let len = lens[stream] + pieces.lens[at];
+                    // SAFETY: `ends` counts the bytes of coded symbols, for all of which the arrays have room, and for
+                    // eight bytes more.
+                    unsafe {
+                        let to = self.bytes[stream].as_mut_ptr().add(place(stream, ends[stream]));
+                        to.cast::<u64>().write_unaligned(in_order(stream, bits));
                     }
+                    ends[stream] += len as usize / 8;
+                    pending[stream] = bits << (len & 0x38);
+                    lens[stream] = len % 8;
                 }
             }
         }
