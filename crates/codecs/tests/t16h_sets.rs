@@ -7,7 +7,7 @@ use std::sync::Arc;
 use acomp::{
     Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
 };
-use codecs::t16h::{release, trained_sets};
+use codecs::t16h::{release, trained_page_sets, trained_sets, KIND_PAGE};
 use pages::Random;
 
 fn algorithm(name: &str) -> Arc<dyn Algorithm> {
@@ -79,4 +79,51 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
         release(Object::whole(&object), 1);
     }
     assert!(trained_sets().contains(&(number, 0)), "{:?}", trained_sets());
+
+    // Pages change: another set comes without waiting for long, and the first is free for the next one.
+    let mut last = number;
+    for _ in 0..1200 {
+        let pages: Vec<Page> = (0..8).map(|_| page(5)).collect();
+        for object in compress(context.as_mut(), &pages, PAGE_SIZE).into_iter().flatten() {
+            last = number_of(&object);
+            release(Object::whole(&object), 1);
+        }
+    }
+    assert!(last != number, "no other set was trained in 9600 pages");
+
+    // Text has sets of its own.
+    let words = ["page ", "memory ", "of ", "the ", "cold ", "store ", "and ", "heap, ", "kept ", "long "];
+    let mut text = || -> Page {
+        let mut page = [0; PAGE_SIZE];
+        let mut at = 0;
+        while at < PAGE_SIZE {
+            let mut word = words[random.below(words.len() as u64) as usize].as_bytes().to_vec();
+            if random.below(4) == 0 {
+                word = format!("{:x} ", random.below(1 << 20)).into_bytes();
+            }
+            let len = word.len().min(PAGE_SIZE - at);
+            page[at..at + len].copy_from_slice(&word[..len]);
+            at += len;
+        }
+        page
+    };
+    let (mut first, mut latest) = (0, 0);
+    for round in 0..400 {
+        let pages: Vec<Page> = (0..8).map(|_| text()).collect();
+        let objects = compress(context.as_mut(), &pages, PAGE_SIZE);
+        let total: usize = objects.iter().flatten().map(Vec::len).sum();
+        if round == 0 {
+            first = total;
+        }
+        latest = total;
+        for (object, page) in objects.iter().zip(&pages) {
+            let object = object.as_ref().expect("text shrinks");
+            assert_eq!(object[0], KIND_PAGE);
+            assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect("its set is alive") == *page);
+            release(Object::whole(object), 1);
+        }
+    }
+    assert!(latest * 50 < first * 49, "{latest} bytes after training, {first} before");
+    let alive = trained_page_sets();
+    assert!(!alive.is_empty() && alive.iter().all(|&(_, pages)| pages == 0), "{alive:?}");
 }
