@@ -27,7 +27,7 @@ const LEN: usize = 2;
 /// First byte of a T16H object.
 pub const KIND_T16H: u8 = 16;
 /// First byte of a page that is page LZ with coded streams.
-pub const KIND_PAGE: u8 = 18;
+pub const KIND_PAGE: u8 = 17;
 /// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
 const FORMS: [&str; 2 + auto::FORMS.len()] = {
     let mut names = ["t16h"; 2 + auto::FORMS.len()];
