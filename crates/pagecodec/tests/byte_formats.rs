@@ -27,9 +27,12 @@ fn lz_round_trips_with_identical_bytes() {
         for isa in Isa::available() {
             assert!(lz_bytes(isa, &page) == reference, "{name}: {isa} encoded another object");
         }
-        let mut back = [1; 4096];
-        lz::decode(&reference, &mut back).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(back == page, "{name}");
+        for isa in Isa::available() {
+            let mut back = [1; 4096];
+            lz::decode_with(isa, &reference, &mut back)
+                .unwrap_or_else(|error| panic!("{name}, {isa}: {error}"));
+            assert!(back == page, "{name}, {isa}");
+        }
     }
 }
 
@@ -49,7 +52,7 @@ fn lz_takes_inputs_of_any_length() {
                 let mut object = [0; 4200];
                 let object_len = encoder.encode(&source[..len], &mut object).expect("room");
                 let mut back = vec![0; len];
-                lz::decode(&object[..object_len], &mut back).expect("its own object");
+                lz::decode_with(isa, &object[..object_len], &mut back).expect("its own object");
                 assert!(back == source[..len], "{isa}, {len} bytes");
             }
         }
@@ -58,7 +61,7 @@ fn lz_takes_inputs_of_any_length() {
 
 #[test]
 fn lz_copies_every_short_distance() {
-    for period in 1..40 {
+    for period in 1..300 {
         let mut page = [0u8; 4096];
         let mut random = Random(period as u64);
         random.fill(&mut page[..period]);
@@ -66,10 +69,12 @@ fn lz_copies_every_short_distance() {
             page[at] = page[at - period];
         }
         let object = lz_bytes(Isa::Portable, &page);
-        assert!(object.len() < 160, "period {period}: {} bytes", object.len());
-        let mut back = [1; 4096];
-        lz::decode(&object, &mut back).expect("its own object");
-        assert!(back == page, "period {period}");
+        assert!(object.len() < 120 + period, "period {period}: {} bytes", object.len());
+        for isa in Isa::available() {
+            let mut back = [1; 4096];
+            lz::decode_with(isa, &object, &mut back).expect("its own object");
+            assert!(back == page, "period {period}, {isa}");
+        }
     }
 }
 
@@ -187,7 +192,17 @@ fn damage_is_an_error_or_some_page() {
                 let mut space = [0xA5u8; 4096 + 64];
                 let (back, guard) = space.split_first_chunk_mut::<4096>().expect("a page");
                 let outcome = match format {
-                    0 => lz::decode(&object, back).is_ok(),
+                    0 => {
+                        let first = lz::decode_with(Isa::Portable, &object, back).is_ok();
+                        for isa in Isa::available() {
+                            let mut space = [0xA5u8; 4096 + 64];
+                            let (other, guard) = space.split_first_chunk_mut::<4096>().expect("a page");
+                            assert_eq!(lz::decode_with(isa, &object, other).is_ok(), first, "{isa}");
+                            assert!(!first || other == back, "{isa} decoded another page");
+                            assert!(guard.iter().all(|&byte| byte == 0xA5));
+                        }
+                        first
+                    }
                     1 => {
                         let first = numeric::decode(Isa::Portable, &object, back).is_ok();
                         for isa in Isa::available() {
@@ -222,10 +237,11 @@ fn random_bytes_never_harm() {
             first.copy_from_slice(&[random.below(12) as u8, 0, random.below(60) as u8, 0]);
         }
         let mut page = [0; 4096];
-        let _ = lz::decode(&object, &mut page);
         let _ = sparse::decode(&object, &mut page);
+        let verdict = lz::decode_with(Isa::Portable, &object, &mut page);
         for isa in Isa::available() {
             let _ = numeric::decode(isa, &object, &mut page);
+            assert_eq!(lz::decode_with(isa, &object, &mut page), verdict, "{isa}");
         }
     }
 }
@@ -237,10 +253,14 @@ fn objects_by_hand() {
     // One sequence: 3 literals, a match of 4096 - 5 bytes at distance 3, then 2 literals.
     let rest = (4091 - 19u16).to_le_bytes();
     let object = [1, 0, 5, 0, b'a', b'b', b'c', b'x', b'y', 3, 0xf0, 3, 255, rest[0], rest[1]];
-    lz::decode(&object, &mut page).expect("a valid object");
-    assert!(
-        page[..4094].iter().enumerate().all(|(at, &byte)| byte == b"abc"[at % 3]) && &page[4094..] == b"xy"
-    );
+    for isa in Isa::available() {
+        page.fill(0);
+        lz::decode_with(isa, &object, &mut page).expect("a valid object");
+        assert!(
+            page[..4094].iter().enumerate().all(|(at, &byte)| byte == b"abc"[at % 3])
+                && &page[4094..] == b"xy"
+        );
+    }
     assert_eq!(lz_bytes(Isa::Portable, b"abcd")[..], [0, 0, 4, 0, b'a', b'b', b'c', b'd']);
 
     // u32 differences, shift 1, base 2, all widths zero: each row is the first plus 2 for every row before it.

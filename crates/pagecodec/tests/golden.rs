@@ -130,7 +130,7 @@ type Decode = fn(Isa, &[u8], &mut Page) -> bool;
 
 const LZ: (Encode, Decode) = (
     |isa, page, out| lz::Encoder::with_isa(isa).encode(page, out),
-    |_, object, page| lz::decode(object, page).is_ok(),
+    |isa, object, page| lz::decode_with(isa, object, page).is_ok(),
 );
 const SPARSE: (Encode, Decode) =
     (|_, page, out| sparse::encode(page, out), |_, object, page| sparse::decode(object, page).is_ok());

@@ -14,8 +14,13 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(numeric::decode(isa, bytes, &mut page), verdict, "{isa}");
         assert!(verdict.is_err() || page == expected, "{isa}");
     }
+    let verdict = lz::decode_with(Isa::Portable, bytes, &mut expected);
+    for isa in Isa::available() {
+        let mut page = [0; 4096];
+        assert_eq!(lz::decode_with(isa, bytes, &mut page), verdict, "{isa}");
+        assert!(verdict.is_err() || page == expected, "{isa}");
+    }
     let mut page = [0; 4096];
-    let _ = lz::decode(bytes, &mut page);
     let _ = sparse::decode(bytes, &mut page);
 
     // The bytes, over and over, as a page.

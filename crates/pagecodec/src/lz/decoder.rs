@@ -1,13 +1,14 @@
 //! The decoder of page LZ: plain Rust, checked, in one loop.
 
-use super::{copy16, copy8, Damaged, HEADER, MATCH_MIN};
+use super::{copy16, copy8, Damaged, HEADER, INPUT_MAX, MATCH_MIN};
+use crate::Isa;
 
 /// Bytes that the fast loop needs after its place in the output: 14 literals, 16 of a match, 8 more copied.
 const FAST_ROOM: usize = 14 + 24;
 
 /// Takes one extension from the front of `rest`.
 #[inline]
-fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
+pub(super) fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     let (&first, tail) = rest.split_first().ok_or(Damaged)?;
     if first < 255 {
         *rest = tail;
@@ -18,21 +19,60 @@ fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     Ok(u16::from_le_bytes(*bytes) as usize)
 }
 
-/// Decodes `object` into `out`, whose length is that of the encoder's input.
+/// Decodes `object` into `out`, whose length is that of the encoder's input, by the fastest instruction set.
 ///
 /// Any bytes may be given: the outcome is an error or some content.
 ///
 /// # Errors
 /// [`Damaged`] when the object contradicts itself or yields another length.
 pub fn decode(object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
-    let (header, body) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
-    let count = u16::from_le_bytes([header[0], header[1]]) as usize;
-    let literals_len = u16::from_le_bytes([header[2], header[3]]) as usize;
-    let fixed = literals_len + 2 * count + count.div_ceil(2);
-    let mut rest = body.get(fixed..).ok_or(Damaged)?;
-    let sequences = body[literals_len..][..2 * count].as_chunks::<2>().0;
-    let nibbles = &body[literals_len + 2 * count..fixed];
+    decode_with(Isa::best(), object, out)
+}
 
+/// [`decode`] by the instruction set `isa`. Verdict and content are the same by all of them.
+///
+/// # Errors
+/// As [`decode`].
+///
+/// # Panics
+/// When the machine lacks it.
+pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
+    assert!(isa.is_available(), "this machine lacks {isa}");
+    let parts = Parts::of(object)?;
+    match isa {
+        // SAFETY: the machine has the instructions (asserted above).
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if out.len() <= INPUT_MAX => unsafe { super::window::decode(&parts, out) },
+        _ => decode_portable(&parts, out),
+    }
+}
+
+/// An object's streams.
+pub(super) struct Parts<'a> {
+    /// All streams: the literals, which come first, may be read with what stands behind them.
+    pub(super) body: &'a [u8],
+    pub(super) literals_len: usize,
+    pub(super) sequences: &'a [[u8; 2]],
+    /// Literals before each match, two nibbles a byte.
+    pub(super) runs: &'a [u8],
+    pub(super) extensions: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(object: &'a [u8]) -> Result<Self, Damaged> {
+        let (header, body) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
+        let count = u16::from_le_bytes([header[0], header[1]]) as usize;
+        let literals_len = u16::from_le_bytes([header[2], header[3]]) as usize;
+        let rest = body.get(literals_len..).ok_or(Damaged)?;
+        let (sequences, rest) = rest.split_at_checked(2 * count).ok_or(Damaged)?;
+        let (runs, extensions) = rest.split_at_checked(count.div_ceil(2)).ok_or(Damaged)?;
+        Ok(Parts { body, literals_len, sequences: sequences.as_chunks().0, runs, extensions })
+    }
+}
+
+fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
+    let Parts { body, literals_len, sequences, runs: nibbles, extensions: mut rest } = *parts;
+    let count = sequences.len();
     let (mut from, mut to) = (0, 0);
     let mut number = 0;
     // The fast loop copies in steps of 16 bytes that overrun what they copy; it stops while there is room for that.

@@ -21,9 +21,12 @@ mod decoder;
 mod encoder;
 mod index;
 mod sample;
+#[cfg(target_arch = "x86_64")]
+mod window;
 
 pub use breaks::{breaks, PLACES};
-pub use decoder::decode;
+use decoder::Parts;
+pub use decoder::{decode, decode_with};
 pub use encoder::Encoder;
 pub use sample::{repeats, repeats_in, SAMPLES};
 

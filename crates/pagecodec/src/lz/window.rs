@@ -1,0 +1,272 @@
+//! The decoder of page LZ in AVX-512: the last 64 bytes stay in a register.
+//!
+//! Most matches repeat what was written a few bytes ago. Read back from memory, such bytes have to wait until the stores
+//! that hold them have left the processor's store buffer, some 20 cycles a match. So a step appends literals and match to
+//! a window of the last 64 bytes by one permutation, and stores the window; memory is read for matches from further away only.
+//!
+//! Lengths are taken apart for all sequences first, without branches but for the rare extensions.
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+use super::decoder::extension;
+use super::{Damaged, Parts, INPUT_MAX, MATCH_MIN};
+
+/// Bytes of the window.
+const WINDOW: usize = 128;
+/// Bytes that a step appends at most: half of it.
+const STEP: usize = 64;
+/// Sequences whose lengths are taken apart at a step.
+const GROUP: usize = 32;
+/// Sequences of an object that is not damaged, at most.
+const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
+
+/// By offset (0 for those beyond the window), 128 selectors of bytes. The 64 from `len` on, with `run` added to each, tell
+/// where the newer half of the window comes from that has had `run` literals and `len` bytes of a match appended: below
+/// 128 from the old window, below 192 from the literals, from there on from the bytes `offset` before the window's end.
+const SELECTORS: [[u8; 2 * STEP]; WINDOW + 1] = {
+    let mut rows = [[0; 2 * STEP]; WINDOW + 1];
+    let mut offset = 0;
+    while offset <= WINDOW {
+        let mut at = 0;
+        while at < STEP {
+            rows[offset][at] = (WINDOW - STEP + at) as u8;
+            rows[offset][STEP + at] =
+                if offset == 0 { (WINDOW + STEP + at) as u8 } else { (WINDOW - offset + at % offset) as u8 };
+            at += 1;
+        }
+        offset += 1;
+    }
+    rows
+};
+
+/// 0, 1, and so on.
+const PLACES: [u8; STEP] = {
+    let mut places = [0; STEP];
+    let mut at = 0;
+    while at < STEP {
+        places[at] = at as u8;
+        at += 1;
+    }
+    places
+};
+
+/// The lengths of all sequences, extensions included.
+struct Lengths {
+    runs: [MaybeUninit<u16>; SEQUENCES_MAX + GROUP],
+    matches: [MaybeUninit<u16>; SEQUENCES_MAX + GROUP],
+}
+
+/// The output, with room for a window before it and for a step that goes too far behind it.
+#[repr(C, align(64))]
+struct Space([MaybeUninit<u8>; WINDOW + INPUT_MAX + STEP]);
+
+/// Decodes the object of `parts` into `out`. Verdict and content are those of the portable decoder.
+///
+/// # Safety
+/// The machine must have AVX-512 F, BW, VL, VBMI and VBMI2, BMI1 and BMI2.
+///
+/// # Panics
+/// When the output is longer than [`INPUT_MAX`].
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
+)]
+pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
+    assert!(out.len() <= INPUT_MAX, "{} bytes of output", out.len());
+    let count = parts.sequences.len();
+    if MATCH_MIN * count > out.len() {
+        return Err(Damaged);
+    }
+    let mut lengths = Lengths {
+        runs: [const { MaybeUninit::uninit() }; SEQUENCES_MAX + GROUP],
+        matches: [const { MaybeUninit::uninit() }; SEQUENCES_MAX + GROUP],
+    };
+    let (run_bytes, match_bytes) = lengths.fill(parts)?;
+    let tail = parts.literals_len.checked_sub(run_bytes).ok_or(Damaged)?;
+    if run_bytes + match_bytes + tail != out.len() {
+        return Err(Damaged);
+    }
+    let mut space = Space([const { MaybeUninit::uninit() }; WINDOW + INPUT_MAX + STEP]);
+    // SAFETY: `fill` has set `count` lengths, whose sums are within literals and output; the caller vouches for the machine.
+    unsafe {
+        if parts.body.len() - parts.literals_len >= STEP {
+            lengths.copy::<false>(parts, &mut space)?;
+        } else {
+            lengths.copy::<true>(parts, &mut space)?;
+        }
+        // Both are initialised: the steps have stored all but the literals at the end, which come from the object.
+        let done = run_bytes + match_bytes;
+        space.0.as_ptr().add(WINDOW).cast::<u8>().copy_to_nonoverlapping(out.as_mut_ptr(), done);
+        out[done..].copy_from_slice(&parts.body[run_bytes..parts.literals_len]);
+    }
+    Ok(())
+}
+
+impl Lengths {
+    /// Takes the lengths of all sequences apart, and answers the sums of runs and of matches.
+    #[inline]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
+    )]
+    fn fill(&mut self, parts: &Parts<'_>) -> Result<(usize, usize), Damaged> {
+        let count = parts.sequences.len();
+        let fifteen = _mm512_set1_epi16(15);
+        let (mut runs_sum, mut matches_sum) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        let (mut runs_more, mut matches_more) = (0, 0);
+        let mut rest = parts.extensions;
+        for first in (0..count).step_by(GROUP) {
+            let left = count - first;
+            let valid = u32::MAX >> (GROUP - left.min(GROUP));
+            let pairs = u16::MAX >> ((GROUP - left.min(GROUP)) / 2);
+            // SAFETY: only bytes of the sequences and of their runs are read: two sequences a byte, rounded up.
+            let (sequences, nibbles) = unsafe {
+                (
+                    _mm512_maskz_loadu_epi16(valid, parts.sequences.as_ptr().add(first).cast()),
+                    _mm_maskz_loadu_epi8(pairs, parts.runs.as_ptr().add(first / 2).cast()),
+                )
+            };
+            let nibbles = _mm256_cvtepu8_epi16(nibbles);
+            let nibbles = _mm256_or_si256(nibbles, _mm256_slli_epi16::<4>(nibbles));
+            let runs = _mm512_cvtepu8_epi16(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
+            let coded = _mm512_srli_epi16::<12>(sequences);
+            let matches = _mm512_add_epi16(coded, _mm512_set1_epi16(MATCH_MIN as i16));
+            // SAFETY: there is room for a whole group behind the last sequence.
+            unsafe {
+                _mm512_storeu_si512(self.runs.as_mut_ptr().add(first).cast(), runs);
+                _mm512_storeu_si512(self.matches.as_mut_ptr().add(first).cast(), matches);
+            }
+            runs_sum = _mm512_add_epi16(runs_sum, _mm512_maskz_mov_epi16(valid, runs));
+            matches_sum = _mm512_add_epi16(matches_sum, _mm512_maskz_mov_epi16(valid, matches));
+            if _mm512_mask_testn_epi16_mask(valid, sequences, _mm512_set1_epi16(0xfff)) != 0 {
+                return Err(Damaged);
+            }
+            let long_runs = _mm512_mask_cmpeq_epi16_mask(valid, runs, fifteen);
+            let long_matches = _mm512_mask_cmpeq_epi16_mask(valid, coded, fifteen);
+            let mut long = long_runs | long_matches;
+            while long != 0 {
+                let k = long.trailing_zeros();
+                long &= long - 1;
+                if long_runs >> k & 1 != 0 {
+                    let more = extension(&mut rest)?;
+                    runs_more += more;
+                    self.runs[first + k as usize].write((15 + more).min(INPUT_MAX) as u16);
+                }
+                if long_matches >> k & 1 != 0 {
+                    let more = extension(&mut rest)?;
+                    matches_more += more;
+                    self.matches[first + k as usize].write((15 + MATCH_MIN + more).min(INPUT_MAX) as u16);
+                }
+            }
+        }
+        if !rest.is_empty() {
+            return Err(Damaged);
+        }
+        // At most 1024 sequences of 19: the sums of sixteen bits hold.
+        let sum = |sums: __m512i| {
+            let pairs = _mm512_madd_epi16(sums, _mm512_set1_epi16(1));
+            _mm512_reduce_add_epi32(pairs) as usize
+        };
+        Ok((sum(runs_sum) + runs_more, sum(matches_sum) + matches_more))
+    }
+
+    /// Follows all sequences. ENDS: the object ends within 64 bytes behind its literals.
+    ///
+    /// # Safety
+    /// All lengths must be set and their sums within the literals and [`INPUT_MAX`].
+    #[inline]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
+    )]
+    unsafe fn copy<const ENDS: bool>(&self, parts: &Parts<'_>, space: &mut Space) -> Result<(), Damaged> {
+        let base = space.0.as_mut_ptr().cast::<u8>().wrapping_add(WINDOW);
+        let literals = parts.body;
+        // SAFETY: see each part; `to` never exceeds INPUT_MAX, `from` the literals.
+        unsafe {
+            let zero = _mm512_setzero_si512();
+            let mut window = Window { older: zero, newer: zero };
+            _mm512_storeu_si512(base.sub(WINDOW).cast(), zero);
+            _mm512_storeu_si512(base.sub(STEP).cast(), zero);
+            let (mut from, mut to) = (0, 0);
+            for (number, sequence) in parts.sequences.iter().enumerate() {
+                // `fill` has set as many lengths as there are sequences.
+                let run = usize::from(self.runs.get_unchecked(number).assume_init());
+                let mut len = usize::from(self.matches.get_unchecked(number).assume_init());
+                let offset = usize::from(u16::from_le_bytes(*sequence)) & 0xfff;
+                if offset > to + run {
+                    return Err(Damaged);
+                }
+                if run + len <= STEP {
+                    let here = literals.as_ptr().add(from);
+                    let here = if ENDS {
+                        let left = (parts.literals_len - from) as u32;
+                        _mm512_maskz_loadu_epi8(_bzhi_u64(!0, left.min(64)), here.cast())
+                    } else {
+                        // The object has 64 bytes behind its literals.
+                        _mm512_loadu_si512(here.cast())
+                    };
+                    window.append(here, base.add(to), run, len, offset);
+                    from += run;
+                    to += run + len;
+                    _mm512_storeu_si512(base.add(to).sub(STEP).cast(), window.newer);
+                    continue;
+                }
+                literals.as_ptr().add(from).copy_to_nonoverlapping(base.add(to), run);
+                from += run;
+                to += run;
+                window.older = _mm512_loadu_si512(base.add(to).sub(WINDOW).cast());
+                window.newer = _mm512_loadu_si512(base.add(to).sub(STEP).cast());
+                while len > 0 {
+                    let part = len.min(STEP);
+                    window.append(zero, base.add(to), 0, part, offset);
+                    to += part;
+                    len -= part;
+                    _mm512_storeu_si512(base.add(to).sub(STEP).cast(), window.newer);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last bytes written.
+struct Window {
+    older: __m512i,
+    newer: __m512i,
+}
+
+impl Window {
+    /// Appends `run` bytes of `literals` and a match of `len` bytes. `to` is the place in memory behind the window.
+    ///
+    /// # Safety
+    /// `run + len` must be at most 64, and `offset` from 1 to 4095. From `offset` before `to` on 64 bytes must be readable
+    /// if it is greater than 128.
+    #[inline]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
+    )]
+    unsafe fn append(&mut self, literals: __m512i, to: *const u8, run: usize, len: usize, offset: usize) {
+        let far = offset > WINDOW;
+        let rows = SELECTORS.as_ptr().cast::<u8>();
+        let row = if far { 0 } else { offset * (2 * STEP) };
+        // A near match has no use for these bytes; they come from where no store is under way.
+        let before = if far { to.wrapping_sub(offset) } else { rows };
+        // SAFETY: a row has 128 selectors and `len` is at most 64; the caller vouches for what is far.
+        let (selectors, before, places) = unsafe {
+            (
+                _mm512_loadu_si512(rows.add(row + len).cast()),
+                _mm512_loadu_si512(before.cast()),
+                _mm512_loadu_si512(PLACES.as_ptr().cast()),
+            )
+        };
+        // Literals move everything on by `run`: what was within the window then is there still, or among the literals.
+        let selectors = _mm512_add_epi8(selectors, _mm512_set1_epi8(run as i8));
+        let new = _mm512_permutex2var_epi8(literals, selectors, before);
+        let is_new = _mm512_movepi8_mask(selectors);
+        // New bytes wait in the places of their selectors: this one permutation is all that waits for the window before.
+        let selectors = _mm512_mask_mov_epi8(selectors, is_new, new);
+        let moved = _mm512_add_epi8(places, _mm512_set1_epi8((run + len) as i8));
+        let newer = _mm512_mask2_permutex2var_epi8(self.older, selectors, !is_new, self.newer);
+        self.older = _mm512_permutex2var_epi8(self.older, moved, self.newer);
+        self.newer = newer;
+    }
+}
