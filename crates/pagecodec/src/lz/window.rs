@@ -52,9 +52,14 @@ const PLACES: [u8; STEP] = {
 };
 
 /// The lengths of all sequences, extensions included.
-struct Lengths {
-    runs: [MaybeUninit<u16>; SEQUENCES_MAX + GROUP],
-    matches: [MaybeUninit<u16>; SEQUENCES_MAX + GROUP],
+struct Lengths([MaybeUninit<Pair>; SEQUENCES_MAX + GROUP]);
+
+/// The lengths of one sequence.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Pair {
+    run: u16,
+    len: u16,
 }
 
 /// The output, with room for a window before it and for a step that goes too far behind it.
@@ -77,10 +82,7 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     if MATCH_MIN * count > out.len() {
         return Err(Damaged);
     }
-    let mut lengths = Lengths {
-        runs: [const { MaybeUninit::uninit() }; SEQUENCES_MAX + GROUP],
-        matches: [const { MaybeUninit::uninit() }; SEQUENCES_MAX + GROUP],
-    };
+    let mut lengths = Lengths([const { MaybeUninit::uninit() }; SEQUENCES_MAX + GROUP]);
     let (run_bytes, match_bytes) = lengths.fill(parts)?;
     let tail = parts.literals_len.checked_sub(run_bytes).ok_or(Damaged)?;
     if run_bytes + match_bytes + tail != out.len() {
@@ -132,8 +134,15 @@ impl Lengths {
             let matches = _mm512_add_epi16(coded, _mm512_set1_epi16(MATCH_MIN as i16));
             // SAFETY: there is room for a whole group behind the last sequence.
             unsafe {
-                _mm512_storeu_si512(self.runs.as_mut_ptr().add(first).cast(), runs);
-                _mm512_storeu_si512(self.matches.as_mut_ptr().add(first).cast(), matches);
+                let place = self.0.as_mut_ptr().add(first).cast::<u8>();
+                let low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(runs));
+                let high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(matches));
+                let pairs = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+                _mm512_storeu_si512(place.cast(), pairs);
+                let low = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(runs));
+                let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(matches));
+                let pairs = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+                _mm512_storeu_si512(place.add(64).cast(), pairs);
             }
             runs_sum = _mm512_add_epi16(runs_sum, _mm512_maskz_mov_epi16(valid, runs));
             matches_sum = _mm512_add_epi16(matches_sum, _mm512_maskz_mov_epi16(valid, matches));
@@ -146,15 +155,17 @@ impl Lengths {
             while long != 0 {
                 let k = long.trailing_zeros();
                 long &= long - 1;
+                // SAFETY: both lengths of this sequence have just been stored.
+                let pair = unsafe { self.0[first + k as usize].assume_init_mut() };
                 if long_runs >> k & 1 != 0 {
                     let more = extension(&mut rest)?;
                     runs_more += more;
-                    self.runs[first + k as usize].write((15 + more).min(INPUT_MAX) as u16);
+                    pair.run += more.min(INPUT_MAX) as u16;
                 }
                 if long_matches >> k & 1 != 0 {
                     let more = extension(&mut rest)?;
                     matches_more += more;
-                    self.matches[first + k as usize].write((15 + MATCH_MIN + more).min(INPUT_MAX) as u16);
+                    pair.len += more.min(INPUT_MAX) as u16;
                 }
             }
         }
@@ -179,52 +190,74 @@ impl Lengths {
     )]
     unsafe fn copy<const ENDS: bool>(&self, parts: &Parts<'_>, space: &mut Space) -> Result<(), Damaged> {
         let base = space.0.as_mut_ptr().cast::<u8>().wrapping_add(WINDOW);
-        let literals = parts.body;
-        // SAFETY: see each part; `to` never exceeds INPUT_MAX, `from` the literals.
+        let end = parts.body.as_ptr().wrapping_add(parts.literals_len);
+        let (mut from, mut to) = (parts.body.as_ptr(), base);
+        // SAFETY: `from` stays within the literals and `to` within INPUT_MAX bytes from `base` on, as the sums do.
         unsafe {
             let zero = _mm512_setzero_si512();
             let mut window = Window { older: zero, newer: zero };
             _mm512_storeu_si512(base.sub(WINDOW).cast(), zero);
             _mm512_storeu_si512(base.sub(STEP).cast(), zero);
-            let (mut from, mut to) = (0, 0);
-            for (number, sequence) in parts.sequences.iter().enumerate() {
-                // `fill` has set as many lengths as there are sequences.
-                let run = usize::from(self.runs.get_unchecked(number).assume_init());
-                let mut len = usize::from(self.matches.get_unchecked(number).assume_init());
+            for (sequence, pair) in parts.sequences.iter().zip(&self.0) {
+                // `fill` has set as many pairs as there are sequences.
+                let pair = pair.assume_init();
+                let (run, len) = (usize::from(pair.run), usize::from(pair.len));
                 let offset = usize::from(u16::from_le_bytes(*sequence)) & 0xfff;
-                if offset > to + run {
+                if to.wrapping_add(run).wrapping_sub(offset) < base {
                     return Err(Damaged);
                 }
                 if run + len <= STEP {
-                    let here = literals.as_ptr().add(from);
-                    let here = if ENDS {
-                        let left = (parts.literals_len - from) as u32;
-                        _mm512_maskz_loadu_epi8(_bzhi_u64(!0, left.min(64)), here.cast())
+                    let literals = if ENDS {
+                        let left = end.offset_from_unsigned(from) as u32;
+                        _mm512_maskz_loadu_epi8(_bzhi_u64(!0, left.min(64)), from.cast())
                     } else {
                         // The object has 64 bytes behind its literals.
-                        _mm512_loadu_si512(here.cast())
+                        _mm512_loadu_si512(from.cast())
                     };
-                    window.append(here, base.add(to), run, len, offset);
-                    from += run;
-                    to += run + len;
-                    _mm512_storeu_si512(base.add(to).sub(STEP).cast(), window.newer);
-                    continue;
-                }
-                literals.as_ptr().add(from).copy_to_nonoverlapping(base.add(to), run);
-                from += run;
-                to += run;
-                window.older = _mm512_loadu_si512(base.add(to).sub(WINDOW).cast());
-                window.newer = _mm512_loadu_si512(base.add(to).sub(STEP).cast());
-                while len > 0 {
-                    let part = len.min(STEP);
-                    window.append(zero, base.add(to), 0, part, offset);
-                    to += part;
-                    len -= part;
-                    _mm512_storeu_si512(base.add(to).sub(STEP).cast(), window.newer);
+                    window.append(literals, to, run, len, offset);
+                    from = from.add(run);
+                    to = to.add(run + len);
+                    _mm512_storeu_si512(to.sub(STEP).cast(), window.newer);
+                } else {
+                    window = copy_long(from, to, pair, offset);
+                    from = from.add(run);
+                    to = to.add(run + len);
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Copies what is too long for one step, and answers the window behind it. Apart, so that the loop keeps its registers.
+///
+/// # Safety
+/// As many literals as `pair` says must be readable at `from`; at `to` there must be room for all and for a step more,
+/// and 128 bytes before it, and `offset` before the match. The machine must have the instructions.
+#[cold]
+#[inline(never)]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
+)]
+unsafe fn copy_long(from: *const u8, to: *mut u8, pair: Pair, offset: usize) -> Window {
+    let run = usize::from(pair.run);
+    // SAFETY: the caller vouches for all places.
+    unsafe {
+        from.copy_to_nonoverlapping(to, run);
+        let mut to = to.add(run);
+        let mut window = Window {
+            older: _mm512_loadu_si512(to.sub(WINDOW).cast()),
+            newer: _mm512_loadu_si512(to.sub(STEP).cast()),
+        };
+        let mut left = usize::from(pair.len);
+        while left > 0 {
+            let len = left.min(STEP);
+            window.append(_mm512_setzero_si512(), to, 0, len, offset);
+            to = to.add(len);
+            left -= len;
+            _mm512_storeu_si512(to.sub(STEP).cast(), window.newer);
+        }
+        window
     }
 }
 
