@@ -14,7 +14,7 @@ pub(crate) const PADDING: usize = 128;
 #[repr(C, align(64))]
 pub(crate) struct Index {
     table: [u32; 1 << TABLE_BITS],
-    /// The earlier position, where [`Index::mask`] says that there is one.
+    /// The earlier position, where [`Index::mask`] says that there is one; elsewhere anything below 4096.
     pub(crate) candidates: [u16; 4096 + 128],
     /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input are zero.
     pub(crate) mask: [u64; 64 + 2],
@@ -30,9 +30,15 @@ impl Index {
         self.table.fill(0);
     }
 
+    /// Takes away the bits of positions whose four bytes reach beyond `len`.
+    #[inline]
+    fn close(&mut self, len: usize) {
+        let end = len.saturating_sub(3);
+        self.mask[end / 64] &= (1 << (end % 64)) - 1;
+        self.mask[end / 64 + 1..].fill(0);
+    }
+
     /// Indexes `source[..len]`.
-    ///
-    /// The bits of a position whose four bytes reach beyond `len` have no meaning.
     #[inline(always)]
     pub(crate) fn fill_generic(&mut self, source: &[u8], len: usize) {
         assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 8);
@@ -57,7 +63,7 @@ impl Index {
             }
             self.mask[group] = bits;
         }
-        self.mask[len.div_ceil(64)..].fill(0);
+        self.close(len);
     }
 
     /// [`Index::fill_generic`] with the instructions of Haswell.
@@ -147,12 +153,13 @@ impl Index {
                     let equal = _mm512_cmplt_epu32_mask(found, _mm512_set1_epi32(1 << 12));
                     let equal = _mm512_mask_test_epi32_mask(equal, candidates, candidates);
                     bits |= u64::from(equal) << (16 * part);
+                    let candidates = _mm512_and_si512(candidates, _mm512_set1_epi32(0xfff));
                     let narrow = _mm512_cvtepi32_epi16(candidates);
                     _mm256_storeu_si256(self.candidates.as_mut_ptr().add(base).cast(), narrow);
                 }
             }
             self.mask[group] = bits;
         }
-        self.mask[len.div_ceil(64)..].fill(0);
+        self.close(len);
     }
 }
