@@ -4,6 +4,7 @@ use acomp::{Object, Page, UnitError, UnitResult, PAGE_SIZE};
 use pagecodec::t16::{self, Layout};
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
+use super::habit::Habit;
 use super::kind::Kind;
 use super::scout::Scout;
 
@@ -45,6 +46,7 @@ pub(crate) struct PageCodec {
     lz: lz::Encoder,
     /// Of what T16 leads to, and of numbers.
     scouts: [Scout; 2],
+    habit: Habit,
     /// A T16 object before its raw words were taken out, or after they were put back.
     object: Box<[u8; t16::OBJECT_MAX]>,
     /// An object that has not won yet.
@@ -58,6 +60,7 @@ impl PageCodec {
             t16: t16::Encoder::with_isa(isa),
             lz: lz::Encoder::with_isa(isa),
             scouts: [Scout::NEW; 2],
+            habit: Habit::NEW,
             object: Box::new([0; t16::OBJECT_MAX]),
             rival: Box::new([0; PAGE_SIZE]),
         }
@@ -86,7 +89,23 @@ impl PageCodec {
             out.get_mut(..8)?.copy_from_slice(&word.to_le_bytes());
             return Some((Kind::Same, 8));
         }
-        if distinct_prefixes(page) < PREFIXES_MAX {
+        let prefixes = distinct_prefixes(page);
+        if self.habit.applies(prefixes) {
+            t16::prefetch(next);
+            let len = self.lz.plan(page);
+            if self.habit.accepts(len) {
+                return self.lz.write(out).map(|len| (Kind::Lz, len));
+            }
+        }
+        let found = self.look(page, next, prefixes, out);
+        let lz_len = found.filter(|(kind, _)| *kind == Kind::Lz).map(|(_, len)| len);
+        self.habit.looked(prefixes, lz_len);
+        found
+    }
+
+    /// Looks at the page as if it was the first.
+    fn look(&mut self, page: &Page, next: &Page, prefixes: u32, out: &mut [u8]) -> Option<(Kind, usize)> {
+        if prefixes < PREFIXES_MAX {
             // T16 fetches the next page a few lines at a time.
             if let Ok(plan) = self.t16.plan_ahead(page, UNFIT_MAX, next) {
                 let found = self.choose_by_plan(page, plan, out)?;
@@ -274,7 +293,8 @@ impl PageCodec {
         let (kept, packed) = rest.split_at_checked(before + behind).ok_or(UnitError::Failed)?;
         let whole = self.object.get_mut(..before + raw_len + behind).ok_or(UnitError::Failed)?;
         whole[..before].copy_from_slice(&kept[..before]);
-        lz::decode_with(self.isa, packed, &mut whole[before..before + raw_len]).map_err(|_| UnitError::Failed)?;
+        lz::decode_with(self.isa, packed, &mut whole[before..before + raw_len])
+            .map_err(|_| UnitError::Failed)?;
         whole[before + raw_len..].copy_from_slice(&kept[before..]);
         Ok(whole)
     }

@@ -20,6 +20,15 @@ pub(crate) struct Index {
     pub(crate) mask: [u64; 64 + 2],
 }
 
+/// Slots and keys of 64 positions.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Hashed {
+    slots: [[u32; 16]; 4],
+    keys: [[u32; 16]; 4],
+}
+
 impl Index {
     pub(crate) const NEW: Index =
         Index { table: [0; 1 << TABLE_BITS], candidates: [0; 4096 + 128], mask: [0; 66] };
@@ -80,26 +89,13 @@ impl Index {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
-    fn exchange(
-        &mut self,
-        slots: std::arch::x86_64::__m512i,
-        keys: std::arch::x86_64::__m512i,
-    ) -> std::arch::x86_64::__m512i {
+    fn exchange(&mut self, slots: &[u32; 16], keys: &[u32; 16]) -> std::arch::x86_64::__m512i {
         use std::arch::x86_64::*;
-        #[repr(C, align(64))]
-        struct Lanes([u32; 16]);
-        let (mut slot, mut key) = (Lanes([0; 16]), Lanes([0; 16]));
-        // SAFETY: the arrays hold 64 bytes and are aligned to that.
-        unsafe {
-            _mm512_store_si512(slot.0.as_mut_ptr().cast(), slots);
-            _mm512_store_si512(key.0.as_mut_ptr().cast(), keys);
-        }
-        // The compiler makes extractions and insertions of it, which is what is wanted: going through memory costs 2.1
-        // us a page, not 1.4.
         let mut one = |at: usize| {
-            let entry = &mut self.table[slot.0[at] as usize % (1 << TABLE_BITS)];
-            std::mem::replace(entry, key.0[at]) as i32
+            let entry = &mut self.table[slots[at] as usize % (1 << TABLE_BITS)];
+            std::mem::replace(entry, keys[at]) as i32
         };
+        // Entries are inserted into vectors: storing and loading them again takes longer.
         let mut four = |at: usize| {
             let first = _mm_cvtsi32_si128(one(at));
             let first = _mm_insert_epi32::<1>(first, one(at + 1));
@@ -136,19 +132,40 @@ impl Index {
         let overlapping = unsafe { _mm512_loadu_si512(OVERLAPPING.as_ptr().cast()) };
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let multiplier = _mm512_set1_epi32(MULTIPLIER as i32);
-        for group in 0..len.div_ceil(64) {
+        let groups = len.div_ceil(64);
+        // Slots and keys go through memory, one group ahead: extracted one by one they would wait for each other at the
+        // two units that move data within vectors, and loaded too soon after they were stored they are not there yet.
+        let mut ahead = [Hashed { slots: [[0; 16]; 4], keys: [[0; 16]; 4] }; 2];
+        for group in 0..=groups {
+            if group < groups {
+                let hashed = &mut ahead[group % 2];
+                for part in 0..4 {
+                    let base = 64 * group + 16 * part;
+                    // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above); the arrays have 64 bytes
+                    // and are aligned to that.
+                    unsafe {
+                        let bytes = _mm256_loadu_si256(source.as_ptr().add(base).cast());
+                        let fours = _mm512_permutexvar_epi8(overlapping, _mm512_castsi256_si512(bytes));
+                        let product = _mm512_mullo_epi32(fours, multiplier);
+                        let places = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
+                        let keys = _mm512_or_si512(_mm512_slli_epi32::<TABLE_BITS>(product), places);
+                        let slots = _mm512_srli_epi32::<{ 32 - TABLE_BITS }>(product);
+                        _mm512_store_si512(hashed.slots[part].as_mut_ptr().cast(), slots);
+                        _mm512_store_si512(hashed.keys[part].as_mut_ptr().cast(), keys);
+                    }
+                }
+            }
+            let Some(group) = group.checked_sub(1) else { continue };
+            let hashed = &ahead[group % 2];
             let mut bits = 0u64;
             for part in 0..4 {
                 let base = 64 * group + 16 * part;
-                // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), `candidates` too.
+                let before = self.exchange(&hashed.slots[part], &hashed.keys[part]);
+                // SAFETY: `candidates` reaches beyond the last group, and `keys` is aligned to its 64 bytes.
                 unsafe {
-                    let bytes = _mm256_loadu_si256(source.as_ptr().add(base).cast());
-                    let fours = _mm512_permutexvar_epi8(overlapping, _mm512_castsi256_si512(bytes));
-                    let product = _mm512_mullo_epi32(fours, multiplier);
+                    let keys = _mm512_load_si512(hashed.keys[part].as_ptr().cast());
                     let places = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
-                    let keys = _mm512_or_si512(_mm512_slli_epi32::<TABLE_BITS>(product), places);
-                    let slots = _mm512_srli_epi32::<{ 32 - TABLE_BITS }>(product);
-                    let found = _mm512_xor_si512(self.exchange(slots, keys), keys);
+                    let found = _mm512_xor_si512(before, keys);
                     let candidates = _mm512_xor_si512(found, places);
                     let equal = _mm512_cmplt_epu32_mask(found, _mm512_set1_epi32(1 << 12));
                     let equal = _mm512_mask_test_epi32_mask(equal, candidates, candidates);
