@@ -6,17 +6,22 @@ use acomp::PAGE_SIZE;
 const STREAK: u32 = 4;
 /// Pages that are then taken for its own before one is looked at as any other.
 const EVERY: u32 = 16;
-/// Pages with fewer distinct prefixes may be T16's.
-const PREFIXES_MIN: u32 = 32;
 /// Longer objects come from pages that may be noise, or numbers.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Remembers how many of the last pages became page LZ. To find that out of a page by T16's plan, the sample of repeats
-/// and the estimate for numbers costs 0.6 to 1.3 us. Text comes in many pages one after the other: once a few have been
-/// found to be text, most of them are not asked again, as long as they look the same and shrink as much.
+/// Pages of the same kind have about as many distinct prefixes among their words: those with fewer than 16 are hardly ever
+/// page LZ's, those with 32 and more hardly ever T16's, and between them it depends on the program.
+const BANDS: [u32; 3] = [16, 24, 32];
+
+/// Remembers, by the number of distinct prefixes, how many of the last pages became page LZ. To find that out of a page by
+/// T16's plan, the sample of repeats and the estimate for numbers costs 0.6 to 1.3 us. Text comes in many pages one after
+/// the other: once a few have been found to be text, most of them are not asked again, as long as they shrink as much.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
-pub(super) struct Habit {
+pub(super) struct Habit([Band; BANDS.len()]);
+
+#[derive(Clone, Copy)]
+struct Band {
     /// Pages in a row, each looked at, that became page LZ.
     streak: u32,
     /// Pages since the last that was looked at.
@@ -26,33 +31,35 @@ pub(super) struct Habit {
 }
 
 impl Habit {
-    pub(super) const NEW: Habit = Habit { streak: 0, since: 0, len: 0 };
+    pub(super) const NEW: Habit = Habit([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
+
+    fn band(&mut self, prefixes: u32) -> Option<&mut Band> {
+        let above = BANDS.iter().filter(|&&least| prefixes >= least).count();
+        self.0.get_mut(above.checked_sub(1)?)
+    }
 
     /// Whether a page with so many distinct prefixes is to be tried as page LZ at once.
     pub(super) fn applies(&mut self, prefixes: u32) -> bool {
-        if self.streak < STREAK || prefixes < PREFIXES_MIN {
-            return false;
-        }
-        self.since += 1;
-        self.since < EVERY
+        let Some(band) = self.band(prefixes).filter(|band| band.streak >= STREAK) else { return false };
+        band.since += 1;
+        band.since < EVERY
     }
 
     /// Whether a page that was tried at once shrank as it was expected to.
-    pub(super) fn accepts(&self, len: usize) -> bool {
-        len <= LEN_MAX && len <= 2 * self.len
+    pub(super) fn accepts(&mut self, prefixes: u32, len: usize) -> bool {
+        self.band(prefixes).is_some_and(|band| len <= LEN_MAX && len <= 2 * band.len)
     }
 
     /// Takes account of a page that was looked at, and what it became: the length as page LZ, or something else.
     pub(super) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
+        let Some(band) = self.band(prefixes) else { return };
         match lz_len.filter(|&len| len <= LEN_MAX) {
-            // Says nothing of the others: few prefixes are looked at in any case.
-            Some(_) if prefixes < PREFIXES_MIN => {}
             Some(len) => {
-                self.len = if self.streak == 0 { len } else { (3 * self.len + len) / 4 };
-                self.streak += 1;
-                self.since = 0;
+                band.len = if band.streak == 0 { len } else { (3 * band.len + len) / 4 };
+                band.streak += 1;
+                band.since = 0;
             }
-            None => self.streak = 0,
+            None => band.streak = 0,
         }
     }
 }
@@ -70,17 +77,17 @@ mod tests {
         }
         // Most pages are tried at once; those that may be T16's are not.
         for _ in 1..EVERY {
-            assert!(habit.applies(50) && habit.accepts(1600));
-            assert!(!habit.applies(20));
+            assert!(habit.applies(50) && habit.accepts(50, 1600));
+            assert!(!habit.applies(20) && !habit.applies(5));
         }
         assert!(!habit.applies(50), "one is looked at now and then");
         habit.looked(50, Some(1500));
         assert!(habit.applies(40));
-        assert!(!habit.accepts(3001), "twice as long as the others");
+        assert!(!habit.accepts(50, 3001), "twice as long as the others");
         habit.looked(40, Some(3001));
-        habit.looked(20, Some(500));
+        habit.looked(20, None);
         assert!(habit.applies(50));
-        assert!(!habit.accepts(LEN_MAX + 1));
+        assert!(!habit.accepts(50, LEN_MAX + 1));
         habit.looked(50, None);
         assert!(!habit.applies(50));
     }

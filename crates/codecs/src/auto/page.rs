@@ -93,7 +93,7 @@ impl PageCodec {
         if self.habit.applies(prefixes) {
             t16::prefetch(next);
             let len = self.lz.plan(page);
-            if self.habit.accepts(len) {
+            if self.habit.accepts(prefixes, len) {
                 return self.lz.write(out).map(|len| (Kind::Lz, len));
             }
         }
