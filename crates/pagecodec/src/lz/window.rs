@@ -24,7 +24,7 @@ const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
 /// By offset (0 for those beyond the window), 128 selectors of bytes. The 64 from `len` on, with `run` added to each, tell
 /// where the newer half of the window comes from that has had `run` literals and `len` bytes of a match appended: below
 /// 128 from the old window, below 192 from the literals, from there on from the bytes `offset` before the window's end.
-const SELECTORS: [[u8; 2 * STEP]; WINDOW + 1] = {
+static SELECTORS: [[u8; 2 * STEP]; WINDOW + 1] = {
     let mut rows = [[0; 2 * STEP]; WINDOW + 1];
     let mut offset = 0;
     while offset <= WINDOW {
