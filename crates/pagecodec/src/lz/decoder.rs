@@ -1,4 +1,4 @@
-//! The decoder of page LZ: plain Rust, checked, in one loop.
+//! The decoder of page LZ: what is common, and the one in plain Rust, checked, in one loop.
 
 use super::{copy16, copy8, Damaged, HEADER, INPUT_MAX, MATCH_MIN};
 use crate::Isa;
