@@ -18,7 +18,7 @@ const BANDS: [u32; 3] = [16, 24, 32];
 /// the other: once a few have been found to be text, most of them are not asked again, as long as they shrink as much.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
-pub(super) struct Habit([Band; BANDS.len()]);
+pub(crate) struct Habit([Band; BANDS.len()]);
 
 #[derive(Clone, Copy)]
 struct Band {
@@ -31,7 +31,7 @@ struct Band {
 }
 
 impl Habit {
-    pub(super) const NEW: Habit = Habit([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
+    pub(crate) const NEW: Habit = Habit([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
 
     fn band(&mut self, prefixes: u32) -> Option<&mut Band> {
         let above = BANDS.iter().filter(|&&least| prefixes >= least).count();
@@ -39,19 +39,19 @@ impl Habit {
     }
 
     /// Whether a page with so many distinct prefixes is to be tried as page LZ at once.
-    pub(super) fn applies(&mut self, prefixes: u32) -> bool {
+    pub(crate) fn applies(&mut self, prefixes: u32) -> bool {
         let Some(band) = self.band(prefixes).filter(|band| band.streak >= STREAK) else { return false };
         band.since += 1;
         band.since < EVERY
     }
 
     /// Whether a page that was tried at once shrank as it was expected to.
-    pub(super) fn accepts(&mut self, prefixes: u32, len: usize) -> bool {
+    pub(crate) fn accepts(&mut self, prefixes: u32, len: usize) -> bool {
         self.band(prefixes).is_some_and(|band| len <= LEN_MAX && len <= 2 * band.len)
     }
 
     /// Takes account of a page that was looked at, and what it became: the length as page LZ, or something else.
-    pub(super) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
+    pub(crate) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
         let Some(band) = self.band(prefixes) else { return };
         match lz_len.filter(|&len| len <= LEN_MAX) {
             Some(len) => {

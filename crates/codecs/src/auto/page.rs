@@ -265,9 +265,10 @@ impl PageCodec {
         t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
     }
 
-    /// The T16 object of a page that has one which is worth coding densely. Fetches `next` meanwhile.
-    pub(crate) fn t16_of_page(&mut self, page: &Page, next: &Page) -> Option<&[u8]> {
-        if distinct_prefixes(page) >= PREFIXES_MAX {
+    /// The T16 object of a page that has one which is worth coding densely, of which [`distinct_prefixes`] has been
+    /// counted. Fetches `next` meanwhile.
+    pub(crate) fn t16_of_page(&mut self, page: &Page, next: &Page, prefixes: u32) -> Option<&[u8]> {
+        if prefixes >= PREFIXES_MAX {
             t16::prefetch(next);
             return None;
         }

@@ -16,9 +16,9 @@ use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, UnitError,
     UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
-use pagecodec::{lz, numeric, same_filled, t16, t16h, Isa};
+use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
-use crate::auto::{self, page::PageCodec, Kind};
+use crate::auto::{self, habit::Habit, page::PageCodec, Kind};
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
 
@@ -161,6 +161,8 @@ pub struct Dense {
     codec: PageCodec,
     coder: t16h::Coder,
     isa: Isa,
+    /// Of pages that become page LZ.
+    habit: Habit,
     rival: Box<Page>,
     bounce: Box<[u8]>,
 }
@@ -181,6 +183,7 @@ impl Dense {
             codec: PageCodec::new(isa),
             coder: t16h::Coder::with_isa(isa),
             isa,
+            habit: Habit::NEW,
             rival: Box::new([0; PAGE_SIZE]),
             bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
         }
@@ -208,8 +211,41 @@ impl Dense {
             return self.codec.compress(page, next, output).map(|(_, len)| len);
         }
         let room = output.len().min(PAGE_SIZE - 1);
-        if let Some(t16) = self.codec.t16_of_page(page, next) {
+        let prefixes = distinct_prefixes(page);
+        if self.habit.applies(prefixes) {
+            t16::prefetch(next);
             let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+            if let Some(len) = self.coder.encode_page(held.page.set(), page, out) {
+                if self.habit.accepts(prefixes, len) {
+                    *kind = KIND_PAGE;
+                    return Ok(1 + self.kept_page(held, len));
+                }
+            }
+        }
+        let result = self.look_at_page(held, page, next, prefixes, &mut output[..room]);
+        let page_len = result.ok().filter(|_| output[0] == KIND_PAGE);
+        self.habit.looked(prefixes, page_len);
+        result
+    }
+
+    /// Takes account of an object of the kind KIND_PAGE.
+    fn kept_page(&mut self, held: &HeldSets, len: usize) -> usize {
+        sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
+        sets(Family::Page).retain(&held.page);
+        len
+    }
+
+    /// Looks at a page as if it was the first.
+    fn look_at_page(
+        &mut self,
+        held: &HeldSets,
+        page: &Page,
+        next: &Page,
+        prefixes: u32,
+        output: &mut [u8],
+    ) -> UnitResult {
+        if let Some(t16) = self.codec.t16_of_page(page, next, prefixes) {
+            let (kind, out) = output.split_first_mut().ok_or(UnitError::NoSpace)?;
             if let Some(len) = self.coder.encode(held.t16.set(), t16, out) {
                 *kind = KIND_T16H;
                 sets(Family::T16).observe(&self.coder, t16.len(), len);
@@ -229,7 +265,7 @@ impl Dense {
             }
             return self.codec.compress(page, next, output).map(|(_, len)| len);
         }
-        let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
+        let (kind, out) = output.split_first_mut().ok_or(UnitError::NoSpace)?;
         let (shape, estimate) = numeric::estimate(self.isa, page);
         if lz::repeats(self.isa, page) >= REPEATS_MIN {
             if let Some(len) = self.coder.encode_page(held.page.set(), page, out) {
@@ -241,9 +277,7 @@ impl Dense {
                     }
                 }
                 *kind = KIND_PAGE;
-                sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
-                sets(Family::Page).retain(&held.page);
-                return Ok(1 + len);
+                return Ok(1 + self.kept_page(held, len));
             }
         }
         if estimate < PAGE_SIZE {

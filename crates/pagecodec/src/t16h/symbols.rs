@@ -163,7 +163,7 @@ impl Symbols {
         }
         rest[..runs].copy_from_slice(&self.symbols[3][..runs]);
         rest[runs..].copy_from_slice(&self.symbols[4][..extensions]);
-        lz::decode(&self.lz_object[..len], page).map_err(|_| Damaged)
+        lz::decode_with(self.isa(), &self.lz_object[..len], page).map_err(|_| Damaged)
     }
 
     /// Packs the raw words if that saves an eighth of them.
@@ -334,7 +334,7 @@ impl Symbols {
         self.lz_object[4..4 + low].copy_from_slice(&self.symbols[4][..low]);
         self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
         let raw = &mut object[layout.raw_at..layout.refs_at];
-        lz::decode(&self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
+        lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
     }
 
     /// The reverse of [`Symbols::split`].
