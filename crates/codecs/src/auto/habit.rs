@@ -2,16 +2,15 @@
 
 use acomp::PAGE_SIZE;
 
-/// Pages in a row that must have become page LZ.
-const STREAK: u32 = 4;
 /// Pages that are then taken for its own before one is looked at as any other.
 const EVERY: u32 = 16;
 /// Longer objects come from pages that may be noise, or numbers.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Pages of the same kind have about as many distinct prefixes among their words: those with fewer than 16 are hardly ever
-/// page LZ's, those with 32 and more hardly ever T16's, and between them it depends on the program.
-const BANDS: [u32; 3] = [16, 24, 32];
+/// Pages of the same kind have about as many distinct prefixes among their words: those with 32 and more are hardly ever
+/// T16's, below that it depends on the program, and below 24 they hardly ever are page LZ's. From how many on, and how
+/// many pages in a row must have become page LZ.
+const BANDS: [(u32, u32); 2] = [(24, 16), (32, 4)];
 
 /// Remembers, by the number of distinct prefixes, how many of the last pages became page LZ. To find that out of a page by
 /// T16's plan, the sample of repeats and the estimate for numbers costs 0.6 to 1.3 us. Text comes in many pages one after
@@ -33,26 +32,30 @@ struct Band {
 impl Habit {
     pub(crate) const NEW: Habit = Habit([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
 
-    fn band(&mut self, prefixes: u32) -> Option<&mut Band> {
-        let above = BANDS.iter().filter(|&&least| prefixes >= least).count();
-        self.0.get_mut(above.checked_sub(1)?)
+    fn band(&mut self, prefixes: u32) -> Option<(&mut Band, u32)> {
+        let above = BANDS.iter().filter(|&&(least, _)| prefixes >= least).count();
+        let number = above.checked_sub(1)?;
+        Some((&mut self.0[number], BANDS[number].1))
     }
 
     /// Whether a page with so many distinct prefixes is to be tried as page LZ at once.
     pub(crate) fn applies(&mut self, prefixes: u32) -> bool {
-        let Some(band) = self.band(prefixes).filter(|band| band.streak >= STREAK) else { return false };
+        let Some((band, needed)) = self.band(prefixes) else { return false };
+        if band.streak < needed {
+            return false;
+        }
         band.since += 1;
         band.since < EVERY
     }
 
     /// Whether a page that was tried at once shrank as it was expected to.
     pub(crate) fn accepts(&mut self, prefixes: u32, len: usize) -> bool {
-        self.band(prefixes).is_some_and(|band| len <= LEN_MAX && len <= 2 * band.len)
+        self.band(prefixes).is_some_and(|(band, _)| len <= LEN_MAX && len <= 2 * band.len)
     }
 
     /// Takes account of a page that was looked at, and what it became: the length as page LZ, or something else.
     pub(crate) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
-        let Some(band) = self.band(prefixes) else { return };
+        let Some((band, _)) = self.band(prefixes) else { return };
         match lz_len.filter(|&len| len <= LEN_MAX) {
             Some(len) => {
                 band.len = if band.streak == 0 { len } else { (3 * band.len + len) / 4 };
@@ -71,21 +74,21 @@ mod tests {
     #[test]
     fn a_streak_is_taken_for_granted_until_something_else_comes() {
         let mut habit = Habit::NEW;
-        for _ in 0..STREAK {
+        for _ in 0..4 {
             assert!(!habit.applies(50));
             habit.looked(50, Some(1500));
         }
         // Most pages are tried at once; those that may be T16's are not.
         for _ in 1..EVERY {
             assert!(habit.applies(50) && habit.accepts(50, 1600));
-            assert!(!habit.applies(20) && !habit.applies(5));
+            assert!(!habit.applies(30) && !habit.applies(5));
         }
         assert!(!habit.applies(50), "one is looked at now and then");
         habit.looked(50, Some(1500));
         assert!(habit.applies(40));
         assert!(!habit.accepts(50, 3001), "twice as long as the others");
         habit.looked(40, Some(3001));
-        habit.looked(20, None);
+        habit.looked(30, None);
         assert!(habit.applies(50));
         assert!(!habit.accepts(50, LEN_MAX + 1));
         habit.looked(50, None);
