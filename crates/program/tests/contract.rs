@@ -254,3 +254,26 @@ fn the_report_has_every_key() {
     }
     assert!(String::from_utf8_lossy(&output.stderr).contains("1 GiB allowed"));
 }
+
+#[test]
+fn shared_memory_beside_the_budget_is_told() {
+    if !can_manage() || !support::has("python3") {
+        return;
+    }
+    let scratch = Scratch::new("shared");
+    // It is looked for twice a second; a busy machine may take longer.
+    for seconds in [1, 4, 16] {
+        let script = format!(
+            "import mmap, time; m = mmap.mmap(-1, 48 << 20); [m.write(bytes(range(256)) * 4096) for _ in range(48)]; time.sleep({seconds})"
+        );
+        let (output, report) = managed("128M", &scratch, &[], &["python3", "-c", &script]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        if report["shared_peak_bytes"].as_u64().unwrap() >= 48 << 20 {
+            assert!(said.contains(" of shared memory, which is not paged"), "{said}");
+            assert!(report["ram_peak_bytes"].as_u64().unwrap() < 48 << 20, "{report:#}");
+            return;
+        }
+    }
+    panic!("shared memory was not seen");
+}

@@ -91,7 +91,8 @@ pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
 /// The value in bytes of `name` (`b"Pss_Anon:"`) in a text of `name   value kB` lines.
 pub fn kilobytes_field(text: &[u8], name: &[u8]) -> Option<u64> {
     let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
-    let value = line[name.len()..].split(|byte| *byte == b' ').find(|word| !word.is_empty())?;
+    let value =
+        line[name.len()..].split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     decimal(value).map(|kilobytes| kilobytes * 1024)
 }
 
@@ -120,8 +121,9 @@ mod tests {
 
     #[test]
     fn fields_in_kilobytes_are_found() {
-        let text = b"Rss:    12 kB\nPss_Anon:             34 kB\n";
+        let text = b"Rss:    12 kB\nPss_Anon:             34 kB\nRssShmem:\t   5 kB\n";
         assert_eq!(kilobytes_field(text, b"Pss_Anon:"), Some(34 * 1024));
+        assert_eq!(kilobytes_field(text, b"RssShmem:"), Some(5 * 1024));
         assert_eq!(kilobytes_field(text, b"Swap:"), None);
     }
 

@@ -21,6 +21,8 @@ pub struct Report {
     /// What the tree would have used without uzswap, at most.
     ram_wanted_peak_bytes: u64,
     over_limit_peak_bytes: u64,
+    /// Most resident shared memory of one process, by looks twice a second. It is not paged, nor in the figures above.
+    shared_peak_bytes: u64,
     compressor: String,
     /// Whether it worked on emulated devices: then no figure says anything of real ones.
     emulated: bool,
@@ -97,6 +99,7 @@ impl Report {
             ram_peak_bytes: ledger.total_peak_bytes(),
             ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
             over_limit_peak_bytes: peaks.over_budget_bytes,
+            shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
             folio_bytes: settings.folio_bytes,
@@ -190,6 +193,10 @@ impl Report {
         if self.over_limit_peak_bytes > allowed {
             let over = Size::from(self.over_limit_peak_bytes);
             eprintln!("uzswap: the limit was exceeded by up to {over}{}", self.why_over());
+        }
+        if self.shared_peak_bytes > self.ram_limit_bytes / 8 {
+            let shared = Size::from(self.shared_peak_bytes);
+            eprintln!("uzswap: beside it {shared} of shared memory, which is not paged");
         }
         for what in &self.unmanaged {
             eprintln!("uzswap: not managed: {what}");

@@ -82,6 +82,8 @@ pub struct Peaks {
     pub pool_bytes: u64,
     /// Most bytes over the budget.
     pub over_budget_bytes: u64,
+    /// Most resident shared memory of one process, which is not paged.
+    pub shared_bytes: u64,
 }
 
 impl Supervisor {
@@ -145,6 +147,7 @@ impl Supervisor {
             }
             if Instant::now() >= strangers_at {
                 self.look_for_strangers();
+                self.look_for_shared_memory();
                 strangers_at = Instant::now() + STRANGERS;
             }
         }
@@ -364,6 +367,12 @@ impl Supervisor {
         self.suspects = suspects;
     }
 
+    /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one counts.
+    fn look_for_shared_memory(&mut self) {
+        let resident = self.ledger.live().filter_map(|(_, slot)| shared_bytes(slot.pid()));
+        self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
+    }
+
     /// When processes of the tree outlive the program (daemons), a forked copy of this process goes on serving them,
     /// and this one can end with the program's status at once.
     pub fn leave_remainder(&mut self) {
@@ -407,6 +416,12 @@ fn stop_self() {
 fn has_object(pid: i32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.contains(&*super::OBJECT_NAME.to_string_lossy())
+}
+
+/// Resident pages of a process's shared mappings, memory files and System V segments.
+fn shared_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    sys::procfs::kilobytes_field(text.as_bytes(), b"RssShmem:")
 }
 
 /// A process's name, if it is alive and at least half a second old.
