@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sys::memory::USER_END;
 use sys::userfaultfd::{Message, Stop, Userfaultfd};
 use sys::{futex, thread, PAGE_SIZE};
 use zswap::Keep;
@@ -118,7 +119,7 @@ impl Pager {
         loop {
             let before = brought;
             let mut busy = false;
-            self.table.for_each_busy(0, 1 << 47, |base, block| {
+            self.table.for_each_busy(0, USER_END, |base, block| {
                 busy = true;
                 brought += self.bring_in(&mut purse, base, block);
             });
@@ -218,7 +219,7 @@ impl Pager {
     /// Copies everything that is out into a forked child.
     pub(crate) fn give_all(&self, child: &Userfaultfd) {
         let mut page = [0u8; PAGE_SIZE];
-        self.table.for_each_busy(0, 1 << 47, |base, block| {
+        self.table.for_each_busy(0, USER_END, |base, block| {
             lock_settled(block);
             for index in 0..BLOCK_PAGES {
                 let at = base + index * PAGE_SIZE;

@@ -64,7 +64,7 @@ impl Mappings {
 
     /// Calls `each` for every range between mappings of any kind.
     pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
-        const USER_END: usize = 1 << 47;
+        use sys::memory::USER_END;
         let mut end = 0;
         maps::for_each(file, &mut self.buffer, |mapping| {
             // The vsyscall page is beyond.

@@ -1,7 +1,7 @@
 //! Where each page of the managed address space is.
 //!
 //! A *block* is 64 KiB of address space, 16 pages. Its state is one 16-byte record in a two-level table over the whole
-//! 47-bit user address space; leaves cover 1 GiB and are made on first use. Records are found by address alone and
+//! user address space; leaves cover 1 GiB and are made on first use. Records are found by address alone and
 //! never move, so the fault path follows one pointer and takes one lock.
 //!
 //! ```text
@@ -16,6 +16,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use sys::memory::ADDRESS_BITS;
 use sys::{futex, house, PAGE_SIZE};
 
 /// Pages in a block.
@@ -25,7 +26,6 @@ pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
 /// All pages of a block, as a mask.
 pub const ALL_PAGES: u32 = 0xffff;
 
-const ADDRESS_BITS: usize = 47;
 const LEAF_BITS: usize = 30;
 const LEAF_BLOCKS: usize = (1 << LEAF_BITS) / BLOCK_BYTES;
 const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
@@ -306,10 +306,13 @@ pub fn span(first: usize, count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sys::memory::USER_END;
 
     #[test]
     fn states_slots_flags_and_lock_share_a_record() {
         let table = AddressTable::new().unwrap();
+        // The highest address there is, and one below.
+        assert!(table.block(USER_END - 1).is_ok());
         let block = table.block(0x7fff_1234_5000).unwrap();
         assert_eq!(block.slot(), NO_SLOT);
         block.lock();
@@ -325,9 +328,9 @@ mod tests {
         assert!(block.clear(RECENT) && !block.has(RECENT) && block.has(COMPRESSING));
         assert!(table.find(0x5555_0000_0000).is_none());
         let mut busy = Vec::new();
-        table.for_each_busy(0, 1 << 47, |at, _| busy.push(at));
+        table.for_each_busy(0, USER_END, |at, _| busy.push(at));
         assert_eq!(busy, [0x7fff_1234_0000]);
-        table.for_each_busy(0x7fff_1235_0000, 1 << 47, |_, _| panic!("none above"));
+        table.for_each_busy(0x7fff_1235_0000, USER_END, |_, _| panic!("none above"));
     }
 
     #[test]

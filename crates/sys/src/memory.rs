@@ -6,6 +6,11 @@ use std::ptr::NonNull;
 
 use crate::PAGE_SIZE;
 
+/// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than x86-64.
+pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
+/// Where the user address space ends.
+pub const USER_END: usize = 1 << ADDRESS_BITS;
+
 /// Maps `len` bytes of private, readable and writable zeroes. Nothing is resident until touched.
 ///
 /// # Errors
