@@ -41,6 +41,13 @@ fn main() {
     let mut cargo = Command::new(variable("CARGO"));
     cargo.current_dir(crates.join("preload")).args(["build", "--release", "--package", "preload"]);
     cargo.arg("--target-dir").arg(&target);
+    // The program's own target, named only where it is another than the machine's: so it is found in one place.
+    let (host, triple) = (variable("HOST"), variable("TARGET"));
+    let mut built = target.join("release/libpreload.so");
+    if host != triple {
+        cargo.args(["--target", &triple]);
+        built = target.join(&triple).join("release/libpreload.so");
+    }
     // The object lies in memory while programs run: functions' names suffice, lines are not needed.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
     // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
@@ -49,7 +56,8 @@ fn main() {
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
     }
-    // What the outer cargo says about its own build must not steer the inner one.
+    // What the outer cargo says about its own build must not steer the inner one; which linker a target needs is no such
+    // thing.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let own = text.starts_with("CARGO_")
@@ -57,7 +65,8 @@ fn main() {
             && !text.starts_with("CARGO_NET_")
             && !text.starts_with("CARGO_HTTP_")
             && !text.starts_with("CARGO_REGISTR")
-            && !text.starts_with("CARGO_SOURCE");
+            && !text.starts_with("CARGO_SOURCE")
+            && !(text.starts_with("CARGO_TARGET_") && text.ends_with("_LINKER"));
         if own
             || ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET", "PROFILE", "OPT_LEVEL"]
                 .contains(&&*text)
@@ -67,7 +76,7 @@ fn main() {
     }
     let status = cargo.status().expect("cargo can be started");
     assert!(status.success(), "building the preload object failed");
-    std::fs::copy(target.join("release/libpreload.so"), &object).expect("the object was built");
+    std::fs::copy(built, &object).expect("the object was built");
 }
 
 /// Whether cargo runs clippy, which needs no object.
