@@ -129,7 +129,8 @@ impl Pager {
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
-        let way = if features & feature::MOVE != 0 && !config.without_move { Way::Move } else { Way::Remap };
+        let can_move = Userfaultfd::features()? & feature::MOVING == feature::MOVING;
+        let way = if can_move && !config.without_move { Way::Move } else { Way::Remap };
         let (staging, staging_uffd, keeps_target) = match way {
             Way::Move => {
                 let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;

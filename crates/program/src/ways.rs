@@ -43,7 +43,10 @@ pub struct Ways {
 impl Ways {
     /// What pagers do here, when told to do `without` parts of the kernel.
     pub fn of_this_kernel(without: u32) -> Self {
-        let has_move = Userfaultfd::features().is_ok_and(|features| features & feature::MOVE != 0);
+        let has_move = Userfaultfd::features().is_ok_and(|features| {
+            // Both, as the pager wants it.
+            features & feature::MOVING == feature::MOVING
+        });
         let has_scan = Pagemap::open().is_ok_and(|map| {
             map.close();
             map.has_scan()

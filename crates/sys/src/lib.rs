@@ -17,13 +17,41 @@ pub mod remap;
 pub mod thread;
 pub mod userfaultfd;
 
-/// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` says so on others.
+/// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` and `uzswap run` say so on others, which aarch64
+/// kernels may be built with.
 pub const PAGE_SIZE: usize = 4096;
+
+/// Bytes in a page of the running kernel.
+pub fn kernel_page_bytes() -> usize {
+    // SAFETY: asks for a constant.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(0)
+}
 
 /// The last error of a libc call, as a plain number.
 pub(crate) fn errno() -> i32 {
     // SAFETY: libc's errno location is valid for the calling thread: pager threads have a TLS block of their own.
     unsafe { *libc::__errno_location() }
+}
+
+/// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no userfaultfd, starts no
+/// threads but the C library's, and locks no memory. Says so, for tests that skip.
+#[cfg(test)]
+pub(crate) fn is_emulated() -> bool {
+    let error = match userfaultfd::Userfaultfd::open(0) {
+        Err(userfaultfd::OpenError::Missing) => libc::ENOSYS,
+        Err(userfaultfd::OpenError::Other(error)) => error.raw_os_error().unwrap_or(0),
+        Err(_) => 0,
+        Ok(opened) => {
+            opened.close();
+            0
+        }
+    };
+    let is_emulated = error == libc::ENOSYS;
+    if is_emulated {
+        println!("skipped: no userfaultfd, as in QEMU's user mode");
+    }
+    is_emulated
 }
 
 /// Nanoseconds of the monotonic clock.

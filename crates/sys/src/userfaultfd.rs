@@ -34,6 +34,10 @@ pub mod feature {
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
 
+    /// What moving pages to and fro takes: the far side is registered for write protection. On aarch64 kernels have the
+    /// one since 6.8 and the other since 6.10.
+    pub const MOVING: u64 = MOVE | PAGEFAULT_FLAG_WP;
+
     /// Every feature with its name, for `uzswap check`.
     pub const NAMES: [(u64, &str); 11] = [
         (PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),

@@ -9,13 +9,12 @@ use crate::size::{cgroup_limit_bytes, Size};
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
-    // SAFETY: asks for a constant.
-    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page_size = sys::kernel_page_bytes();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     vec![
         Row::needed(
             "pages of 4 KiB",
-            page_size == 4096,
+            page_size == sys::PAGE_SIZE,
             format!("{page_size} bytes"),
             "use a kernel that is built with pages of 4 KiB",
         ),

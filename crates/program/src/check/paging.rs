@@ -21,11 +21,14 @@ const NEEDED: [(u64, &str); 5] = [
     (feature::THREAD_ID, "streams of faults are told apart"),
 ];
 
-/// Features that only make it faster: without them pages are remapped and copied.
+/// Features that only make it faster, and what each is for.
 const FASTER: [(u64, &str); 2] = [
     (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
     (feature::MOVE, "pages are moved, not copied"),
 ];
+
+/// What is done without any of them.
+const SLOWER: &str = "pages are remapped and copied instead";
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
@@ -39,7 +42,7 @@ pub fn rows() -> Vec<Row> {
         Err(_) => (false, 0),
     };
     rows.extend(features(any, offered, granted));
-    let moving = if granted & feature::MOVE != 0 { Some(try_move()) } else { None };
+    let moving = if granted & feature::MOVING == feature::MOVING { Some(try_move()) } else { None };
     rows.push(moved(any, moving, sys::remap::probe().map(drop).map_err(|error| error.to_string())));
     rows.push(match try_scan() {
         Ok(()) => Row::known("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
@@ -85,18 +88,19 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
         let faster = FASTER.iter().find(|(faster, _)| *faster == bit);
         let use_ = need.or(faster).map_or("not used", |(_, use_)| use_);
+        let without = match (need, faster) {
+            (Some(_), _) => format!("with it {use_}"),
+            (None, Some(_)) => SLOWER.to_owned(),
+            (None, None) => use_.to_owned(),
+        };
         let (ok, detail, fix) = if !any {
             (false, "cannot be known without a userfaultfd".to_owned(), "see userfaultfd")
         } else if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
-            (
-                false,
-                format!("not permitted to this user; with it {use_}"),
-                "run as root (it takes CAP_SYS_PTRACE)",
-            )
+            (false, format!("not permitted to this user; {without}"), "run as root (it takes CAP_SYS_PTRACE)")
         } else {
-            (false, format!("not in this kernel; with it {use_}"), UPGRADE)
+            (false, format!("not in this kernel; {without}"), UPGRADE)
         };
         let name = format!("feature {name}");
         match need {
@@ -118,7 +122,8 @@ fn moved(any: bool, moving: Option<Result<(), String>>, remapping: Result<(), St
         (None, Ok(())) => Row::needed(
             name,
             true,
-            "pages are remapped and copied, which is slower: UFFDIO_MOVE is not in this kernel (6.8 has it)",
+            "pages are remapped and copied, which is slower: UFFDIO_MOVE is not in this kernel (6.8 has it; on \
+             aarch64 6.10 has all of it)",
             "",
         ),
         (None, Err(error)) => {
@@ -319,7 +324,8 @@ mod tests {
         let old = all & !feature::MOVE;
         let moving = row(true, old, old, "MOVE");
         assert!(!moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
-        assert!(moving.detail.contains("moved, not copied"));
+        assert!(moving.detail.contains("remapped and copied instead"));
+        assert!(row(true, all, all, "MOVE").detail.contains("moved, not copied"));
         let poison = row(true, 0, 0, "POISON");
         assert!(!poison.needed && !poison.ok);
         assert!(row(false, 0, 0, "MOVE").detail.contains("cannot be known"));

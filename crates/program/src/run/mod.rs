@@ -65,6 +65,7 @@ pub struct Arguments {
 
 /// Runs the program; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
+    needs_pages_of(sys::kernel_page_bytes())?;
     let socket = ledger::wire::new_name(size::random_u32());
     // Before emulated devices start threads.
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
@@ -126,6 +127,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     Ok(status)
 }
 
+/// Refuses kernels with pages of another size.
+fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
+    if kernel_bytes != sys::PAGE_SIZE {
+        bail!("this kernel has pages of {kernel_bytes} bytes: use one that is built with pages of 4 KiB");
+    }
+    Ok(())
+}
+
 /// What was asked for, and whether the compressor works on emulated devices.
 fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let budget_bytes = match arguments.ram.as_str() {
@@ -177,4 +186,15 @@ fn object_file() -> Result<OwnedFd> {
     let mut file = unsafe { File::from_raw_fd(raw) };
     file.write_all(embedded::OBJECT)?;
     Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_pages_are_refused_with_their_size() {
+        assert!(needs_pages_of(4096).is_ok());
+        assert!(needs_pages_of(65536).unwrap_err().to_string().contains("65536 bytes"));
+    }
 }
