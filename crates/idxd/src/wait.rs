@@ -39,6 +39,9 @@ impl Waiter {
     /// Waits until something is written to `completion`, or a few microseconds, whichever is first. May return early
     /// for no reason.
     pub fn wait(self, completion: &Completion) {
+        // Only x86-64 has something that watches memory.
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = completion;
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Umwait => umwait(completion),

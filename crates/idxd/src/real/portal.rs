@@ -424,9 +424,28 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
+    /// Whether a fork here finds zeroes in pages that are to be wiped. QEMU's user mode answers that it will and does not.
+    fn forks_are_wiped() -> bool {
+        let validity = Validity::new().unwrap();
+        // SAFETY: the child only looks, and ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the process without running anything of the test's.
+            unsafe { libc::_exit(i32::from(validity.is_own_process())) };
+        }
+        let mut status = -1;
+        // SAFETY: our own child, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status == 0
+    }
+
     /// In a fork the portal is gone, and dropping it there harms nobody.
     #[test]
     fn a_fork_has_no_portal() {
+        if cfg!(not(target_arch = "x86_64")) && !forks_are_wiped() {
+            println!("skipped: forks get copies of pages that are to be wiped, as under QEMU's user mode");
+            return;
+        }
         let path = fifo("fork");
         let ended = Arc::new(AtomicBool::new(false));
         let device = serve(&path, &ended);

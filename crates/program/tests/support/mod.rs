@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use sys::userfaultfd::{feature, Userfaultfd};
+
 /// The program under test.
 pub fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
@@ -12,7 +14,7 @@ pub fn uzswap() -> Command {
 /// Whether programs can be managed here; prints why not.
 pub fn can_manage() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| match sys::userfaultfd::Userfaultfd::open(sys::userfaultfd::feature::MOVE) {
+    *ANSWER.get_or_init(|| match Userfaultfd::open(0) {
         Ok(opened) => {
             opened.close();
             true
@@ -22,6 +24,16 @@ pub fn can_manage() -> bool {
             false
         }
     })
+}
+
+/// Whether pages are moved here, not remapped and copied; prints that they are not.
+#[allow(dead_code)]
+pub fn can_move() -> bool {
+    let can = Userfaultfd::features().is_ok_and(|features| features & feature::MOVING == feature::MOVING);
+    if !can {
+        println!("skipped: this kernel cannot move pages");
+    }
+    can
 }
 
 /// Whether a program is installed; prints that it is not.

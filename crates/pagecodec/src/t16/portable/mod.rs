@@ -3,5 +3,11 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::{decode, rules, Cursor};
-pub(crate) use encode::{analyse, reduce, share_lines, write, LINE_MULTIPLIER};
+pub(crate) use decode::decode;
+pub(crate) use encode::{analyse, reduce, write};
+
+// What the vector forms share with this one.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use decode::{rules, Cursor};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use encode::{share_lines, LINE_MULTIPLIER};
