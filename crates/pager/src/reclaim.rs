@@ -18,6 +18,11 @@ use crate::table::{
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
 const RESTOCK_PAGES: usize = 16;
+/// Ready pages that a worker keeps in stock while runs come in: what it compresses in a millisecond, so that it need not
+/// be woken for each run.
+const STREAM_PAGES: usize = 512;
+/// Ready pages below which a handler does not rely on a worker: two blocks.
+const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
 const RUNS: usize = 128;
 
 /// The clock hand: where in the address space the reclaimer looks next.
@@ -89,18 +94,23 @@ impl Pager {
             }
             let low = self.low_water();
             let reserve = self.ready_reserve();
+            let streaming = self.streaming.load(Ordering::Relaxed);
+            let enough = if streaming { self.stream_reserve() } else { reserve };
             let ready = self.stock();
-            if total > low && ready > reserve {
+            if total > low && ready > enough {
                 if let Some(slot) = self.staging.take_ready(1) {
                     self.staging.discard(slot);
                     self.staging.give(slot);
                 }
+            } else if streaming && ready < enough && self.staging.queued_slots() > 0 {
+                self.compress_oldest();
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
                 if self.step(Role::Worker) == Step::Nothing {
                     self.note_stuck(total);
                     return worked;
                 }
             } else {
+                self.streaming.store(false, Ordering::Relaxed);
                 return worked;
             }
             worked = true;
@@ -117,16 +127,24 @@ impl Pager {
         (self.config.handlers * READY_PER_HANDLER).min(self.staging.pages_max() / 4)
     }
 
-    /// Called by handlers after each fault that brought in `pages`: makes as many ready for the next ones.
+    fn stream_reserve(&self) -> usize {
+        STREAM_PAGES.min(self.staging.pages_max() / 4)
+    }
+
+    /// Called by handlers before a fault is served, for the `pages` that the last one brought in: makes as many ready.
     ///
-    /// On the spot, not by a worker on another CPU: while one runs, every page that moves, in or out, interrupts the
-    /// other CPU for the TLB's sake, which in a virtual machine costs more than compressing the page. A random walk
-    /// through a heap of 133 MiB in 80 took 27 s of system time with a worker beside it and 9 s on one CPU (2-CPU VM,
-    /// November 2026). Workers are for what handlers do not see: memory that grows without faults.
+    /// For single pages on the spot, not by a worker on another CPU: while one runs, every page that moves, in or out,
+    /// interrupts the other CPU for the TLB's sake, which in a virtual machine costs more than compressing the page. A
+    /// random walk through a heap of 133 MiB in 80 took 27 s of system time with a worker beside it and 9 s on one CPU
+    /// (2-CPU VM, November 2026). Runs of pages move by one system call and one interrupt: see [`Pager::make_way`].
+    /// Beside that, workers are for what handlers do not see: memory that grows without faults.
     pub(crate) fn balance(&self, pages: usize) {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
         if total + self.headroom() < low {
+            return;
+        }
+        if pages > 1 && total <= budget && self.make_way(pages) {
             return;
         }
         // Single pages are paid for sixteen at a time, which is cheaper and leaves most faults alone.
@@ -151,6 +169,23 @@ impl Pager {
                 }
             }
         }
+    }
+
+    /// Moves as many pages out as a run brought in, for a worker to compress while the program and this handler go on.
+    /// False when the workers cannot keep up, or there is none on another CPU.
+    fn make_way(&self, pages: usize) -> bool {
+        if self.way != Way::Move || self.config.handlers < 2 || self.workers.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        for _ in 0..pages.div_ceil(BLOCK_PAGES) {
+            if !self.evict_step() {
+                break;
+            }
+        }
+        if self.stock() < self.stream_reserve() / 2 && !self.streaming.swap(true, Ordering::Relaxed) {
+            self.wake_workers();
+        }
+        self.stock() >= STREAM_PAGES_MIN
     }
 
     /// Wakes one worker if all sleep.
@@ -181,27 +216,45 @@ impl Pager {
         self.step(Role::Handler) == Step::Progress
     }
 
+    /// Moves one block out on behalf of a handler, as far as staging has room.
+    fn evict_step(&self) -> bool {
+        // Announced as in `reclaim_step`.
+        self.helping.fetch_add(1, Ordering::SeqCst);
+        let slot = if self.halt.allows_help() { self.room() } else { None };
+        let evicted = slot.is_some_and(|slot| self.evict_into(slot, Role::Handler));
+        self.helping.fetch_sub(1, Ordering::SeqCst);
+        evicted
+    }
+
+    /// A slot to move a block into, if that many pages may be staged yet.
+    fn room(&self) -> Option<u32> {
+        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
+        if room >= BLOCK_PAGES {
+            self.staging.take_empty()
+        } else {
+            None
+        }
+    }
+
     /// Moves one block out, or compresses the oldest that was moved out.
     fn step(&self, role: Role) -> Step {
         // The queue is kept as long as staging allows: the longer it is, the better second chances tell hot from cold.
-        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
-        if room >= BLOCK_PAGES {
-            if let Some(slot) = self.staging.take_empty() {
-                return self.evict_next(slot, role);
-            }
+        match self.room() {
+            Some(slot) if self.evict_into(slot, role) => Step::Progress,
+            _ => self.compress_oldest(),
         }
-        self.compress_oldest()
     }
 
-    fn evict_next(&self, slot: u32, role: Role) -> Step {
+    /// Moves the next block into an empty slot; false when there is none, and the slot was given back.
+    fn evict_into(&self, slot: u32, role: Role) -> bool {
         for _ in 0..64 {
             let Some((base, mask)) = self.next_candidate() else { break };
             if self.evict(slot, base, mask, role) {
-                return Step::Progress;
+                return true;
             }
         }
         self.staging.give(slot);
-        self.compress_oldest()
+        false
     }
 
     fn note_stuck(&self, total: u64) {

@@ -14,10 +14,13 @@ use crate::refs::PageRefs;
 use crate::remap::Way;
 use crate::staging::Purse;
 use crate::streams::Stream;
-use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, NO_SLOT, RECENT};
+use crate::table::{span, Block, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, NO_SLOT, RECENT};
 
 /// Faults read and not yet served by one handler.
 const PENDING_MAX: usize = 64;
+/// Window of a stream from which pages beyond the block are made before they are touched: the stream is some twenty
+/// pages long then.
+const TOUCH_AHEAD_MIN: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
@@ -38,6 +41,8 @@ pub(crate) struct Handler {
     /// A page to decompress into, and how many were copied from there since frames were given back.
     page: usize,
     copied: usize,
+    /// The fault being served is a write to a page that never was.
+    touches: bool,
     messages: [Message; MESSAGES_MAX],
 }
 
@@ -108,6 +113,7 @@ impl Pager {
         // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
         // one to be moved to an idle CPU, where its next faults would be served from afar.
         self.balance(handler.owed);
+        handler.touches = false;
         let page = fault.address / PAGE_SIZE;
         let stream = self.streams.find(fault.thread, page as u64);
         let mut tries = 0u32;
@@ -147,7 +153,8 @@ impl Pager {
     fn ahead(&self, handler: &mut Handler, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
-        // Only what was stored is worth bringing in early; first touches beyond the block may never come.
+        // First touches beyond the block may never come, unless so many came already.
+        let touches = handler.touches && stream.window() >= TOUCH_AHEAD_MIN;
         while left > 0 && at.is_multiple_of(BLOCK_PAGES) {
             let Some(block) = self.table.find(at * PAGE_SIZE) else { break };
             if !block.try_lock() {
@@ -160,6 +167,12 @@ impl Pager {
                     match self.load(handler, block, at * PAGE_SIZE, span(0, run), epoch) {
                         Attempt::Done(_) => run,
                         _ => 0,
+                    }
+                }
+                Some(epoch) if touches && block.mask(PageState::Kernel) == ALL_PAGES => {
+                    match self.events.moving(epoch) {
+                        Some(_moving) => self.move_zeroes(handler, at * PAGE_SIZE, left.min(BLOCK_PAGES)).0,
+                        None => 0,
                     }
                 }
                 _ => 0,
@@ -233,37 +246,41 @@ impl Pager {
                 Placed::Moved(_) | Placed::Lost => Attempt::Done(1),
             };
         }
+        handler.touches = true;
+        match self.move_zeroes(handler, at, count) {
+            (0, None | Some(Stop::NoMemory)) => Attempt::NoPages,
+            (0, Some(Stop::Again)) => Attempt::Again,
+            // Not writable any more, or locked: such pages cannot be moved in, only made.
+            (0, Some(Stop::Invalid)) => match self.uffd.zero(at, PAGE_SIZE).stop {
+                Some(Stop::Again) => Attempt::Again,
+                _ => self.woken(at),
+            },
+            (0, Some(_)) => self.woken(at),
+            (done, _) => Attempt::Done(done),
+        }
+    }
+
+    /// Moves up to `count` pages of zeroes in; answers how many, and what the kernel said when it was not all. Nothing
+    /// said means that staging had no pages left. The caller holds the block's lock and the right to move.
+    fn move_zeroes(&self, handler: &mut Handler, at: usize, count: usize) -> (usize, Option<Stop>) {
         let mut done = 0;
         while done < count {
-            let Some(pages) = handler.purse.pages(&self.staging, count - done) else {
-                return if done > 0 { Attempt::Done(done) } else { Attempt::NoPages };
-            };
+            let Some(pages) = handler.purse.pages(&self.staging, count - done) else { break };
             let source = self.staging.address(pages.slot, pages.first);
+            let len = pages.count * PAGE_SIZE;
             // SAFETY: the purse's pages belong to this handler.
-            unsafe { std::ptr::write_bytes(source as *mut u8, 0, pages.count * PAGE_SIZE) };
+            unsafe { std::ptr::write_bytes(source as *mut u8, 0, len) };
             // SAFETY: the source is this handler's, the destination is missing (a present page refuses).
-            let progress =
-                unsafe { self.uffd.move_pages(at + done * PAGE_SIZE, source, pages.count * PAGE_SIZE, true) };
+            let progress = unsafe { self.uffd.move_pages(at + done * PAGE_SIZE, source, len, true) };
             let moved = progress.done / PAGE_SIZE;
             handler.purse.spend(&self.staging, pages, moved);
             self.accounts.add(Count::ZeroFilled, moved as u64);
             done += moved;
-            match progress.stop {
-                None => {}
-                _ if done > 0 => return Attempt::Done(done),
-                Some(Stop::Again) => return Attempt::Again,
-                Some(Stop::NoMemory) => return Attempt::NoPages,
-                Some(Stop::Invalid) => {
-                    // Not writable any more, or locked: such pages cannot be moved in, only made.
-                    return match self.uffd.zero(at, PAGE_SIZE).stop {
-                        Some(Stop::Again) => Attempt::Again,
-                        _ => self.woken(at),
-                    };
-                }
-                Some(_) => return self.woken(at),
+            if progress.stop.is_some() {
+                return (done, progress.stop);
             }
         }
-        Attempt::Done(done)
+        (done, None)
     }
 
     fn woken(&self, at: usize) -> Attempt {
@@ -476,6 +493,7 @@ impl Handler {
             owed: 0,
             page,
             copied: 0,
+            touches: false,
             messages: [blank; MESSAGES_MAX],
         }
     }
