@@ -147,7 +147,7 @@ impl Pager {
             Way::Remap => {
                 let slots = config.staging_pages.min(remap::SLOTS_MAX);
                 let staging =
-                    Staging::with_slots(config.staging_pages, slots).map_err(system("staging memory"))?;
+                    Staging::with_slots(config.staging_pages, slots, 0).map_err(system("staging memory"))?;
                 (
                     staging,
                     Userfaultfd::open(0)?,

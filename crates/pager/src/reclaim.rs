@@ -9,6 +9,7 @@ use zswap::StoreError;
 
 use crate::accounts::Count;
 use crate::pager::{drop_slot_if_unused, now_ms, Pager, GROUP};
+use crate::racks::RACK_PAGES;
 use crate::remap::Way;
 use crate::table::{
     runs, span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT, RECENT, STUBBORN,
@@ -46,7 +47,7 @@ impl Hand {
 
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
     /// A worker: may wait.
     Worker,
     /// A fault handler: must not wait for faults.
@@ -95,14 +96,19 @@ impl Pager {
             let low = self.low_water();
             let reserve = self.ready_reserve();
             let streaming = self.streaming.load(Ordering::Relaxed);
-            let enough = if streaming { self.stream_reserve() } else { reserve };
             let ready = self.stock();
+            // While a stream wants as many pages as there are, the pool grows all the same: what is used beyond the low
+            // mark is given back before more is made ready.
+            let enough = if streaming { STREAM_PAGES_MIN + RACK_PAGES } else { reserve };
             if total > low && ready > enough {
-                if let Some(slot) = self.staging.take_ready(1) {
+                if let Some(first) = self.staging.take_ready_rack() {
+                    self.staging.discard_rack(first);
+                    total -= (RACK_PAGES * PAGE_SIZE) as u64;
+                } else if let Some(slot) = self.staging.take_ready(1) {
                     self.staging.discard(slot);
                     self.staging.give(slot);
                 }
-            } else if streaming && ready < enough && self.staging.queued_slots() > 0 {
+            } else if streaming && ready < self.stream_reserve() && self.staging.queued_slots() > 0 {
                 self.compress_oldest();
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
                 if self.step(Role::Worker) == Step::Nothing {
@@ -177,11 +183,7 @@ impl Pager {
         if self.way != Way::Move || self.config.handlers < 2 || self.workers.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        for _ in 0..pages.div_ceil(BLOCK_PAGES) {
-            if !self.evict_step() {
-                break;
-            }
-        }
+        self.evict_run(pages);
         if self.stock() < self.stream_reserve() / 2 && !self.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
@@ -217,7 +219,7 @@ impl Pager {
     }
 
     /// Moves one block out on behalf of a handler, as far as staging has room.
-    fn evict_step(&self) -> bool {
+    pub(crate) fn evict_step(&self) -> bool {
         // Announced as in `reclaim_step`.
         self.helping.fetch_add(1, Ordering::SeqCst);
         let slot = if self.halt.allows_help() { self.room() } else { None };
@@ -227,7 +229,7 @@ impl Pager {
     }
 
     /// A slot to move a block into, if that many pages may be staged yet.
-    fn room(&self) -> Option<u32> {
+    pub(crate) fn room(&self) -> Option<u32> {
         let room = self.staging.pages_max().saturating_sub(self.staging.pages());
         if room >= BLOCK_PAGES {
             self.staging.take_empty()
@@ -264,7 +266,7 @@ impl Pager {
     }
 
     /// The next block with present pages, by the clock: blocks faulted in since the last round are passed over once.
-    fn next_candidate(&self) -> Option<(usize, u32)> {
+    pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         let mut wraps = 0;
         loop {
@@ -352,7 +354,7 @@ impl Pager {
     /// Whether a page is in a mapping registered with us and no change of mappings is under way. A mapping that was
     /// replaced a moment ago is not ours although the list says so, until the event about its predecessor was read;
     /// the kernel knows better. Asked with a move that cannot succeed, since its source is missing.
-    fn is_guarded(&self, at: usize) -> bool {
+    pub(crate) fn is_guarded(&self, at: usize) -> bool {
         // SAFETY: nothing moves: the source page does not exist.
         let progress = unsafe { self.uffd.move_pages(at, self.staging.hole(), PAGE_SIZE, false) };
         match progress.stop {
@@ -422,7 +424,7 @@ impl Pager {
 
     /// Undoes a move out of a mapping that turned out not to be registered: it replaced the one that was asked for
     /// between the question and the move. Pages of a mapping that is ours stay staged.
-    fn move_back(&self, slot: u32, base: usize, mask: u32) -> u32 {
+    pub(crate) fn move_back(&self, slot: u32, base: usize, mask: u32) -> u32 {
         let mut back = 0;
         for (first, count) in runs(mask) {
             let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
@@ -444,7 +446,7 @@ impl Pager {
     }
 
     /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
-    fn evict(&self, slot: u32, base: usize, mask: u32, role: Role) -> bool {
+    pub(crate) fn evict(&self, slot: u32, base: usize, mask: u32, role: Role) -> bool {
         if self.way == Way::Remap {
             return self.evict_by_remap(slot, base, mask);
         }

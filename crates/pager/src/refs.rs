@@ -4,20 +4,20 @@ use std::mem::MaybeUninit;
 
 use sys::PAGE_SIZE;
 
-use crate::table::BLOCK_PAGES;
+use crate::racks::RACK_PAGES;
 
 type Page = [u8; PAGE_SIZE];
 
-/// Up to a block's worth of writable pages.
+/// Up to a rack's worth of writable pages.
 pub(crate) struct PageRefs<'a> {
-    refs: [MaybeUninit<&'a mut Page>; BLOCK_PAGES],
+    refs: [MaybeUninit<&'a mut Page>; RACK_PAGES],
     len: usize,
 }
 
 impl<'a> PageRefs<'a> {
     /// None yet.
     pub(crate) fn new() -> Self {
-        PageRefs { refs: [const { MaybeUninit::uninit() }; BLOCK_PAGES], len: 0 }
+        PageRefs { refs: [const { MaybeUninit::uninit() }; RACK_PAGES], len: 0 }
     }
 
     /// Adds one.

@@ -10,17 +10,15 @@ use crate::accounts::Count;
 use crate::events::Epoch;
 use crate::listeners::Luck;
 use crate::pager::{drop_slot_if_unused, Pager, GROUP};
+use crate::racks::RACK_PAGES;
 use crate::refs::PageRefs;
 use crate::remap::Way;
 use crate::staging::Purse;
 use crate::streams::Stream;
-use crate::table::{span, Block, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, NO_SLOT, RECENT};
+use crate::table::{span, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, NO_SLOT, RECENT};
 
 /// Faults read and not yet served by one handler.
 const PENDING_MAX: usize = 64;
-/// Window of a stream from which pages beyond the block are made before they are touched: the stream is some twenty
-/// pages long then.
-const TOUCH_AHEAD_MIN: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
@@ -41,8 +39,6 @@ pub(crate) struct Handler {
     /// A page to decompress into, and how many were copied from there since frames were given back.
     page: usize,
     copied: usize,
-    /// The fault being served is a write to a page that never was.
-    touches: bool,
     messages: [Message; MESSAGES_MAX],
 }
 
@@ -113,13 +109,26 @@ impl Pager {
         // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
         // one to be moved to an idle CPU, where its next faults would be served from afar.
         self.balance(handler.owed);
-        handler.touches = false;
         let page = fault.address / PAGE_SIZE;
         let stream = self.streams.find(fault.thread, page as u64);
+        let whole_run = if stream.window() >= RACK_PAGES { self.bring_run(fault) } else { None };
+        let done = whole_run.unwrap_or_else(|| self.bring_page(handler, fault, stream));
+        let read_ahead = if whole_run.is_some() { 0 } else { self.ahead(handler, page + done, stream, done) };
+        self.streams.ended(stream, (page + done + read_ahead) as u64);
+        let ns = sys::now_ns() - fault.read_ns;
+        self.accounts.fault(ns);
+        self.accounts.add(Count::Faults, 1);
+        self.accounts.add(Count::FaultNs, ns);
+        self.busy_since[handler.index].store(0, Ordering::Relaxed);
+        handler.owed = done + read_ahead;
+    }
+
+    /// Brings in the page of a fault, and those of its block that the stream's window holds, whatever is in the way.
+    fn bring_page(&self, handler: &mut Handler, fault: Fault, stream: Stream) -> usize {
         let mut tries = 0u32;
-        let done = loop {
+        loop {
             match self.try_page(handler, fault, stream.window()) {
-                Attempt::Done(pages) => break pages,
+                Attempt::Done(pages) => return pages,
                 Attempt::Again => {
                     self.listeners.call_any();
                     // The thread behind the event must run before the kernel lets pages move again.
@@ -139,22 +148,15 @@ impl Pager {
                     }
                 }
             }
-        };
-        let read_ahead = self.ahead(handler, page + done, stream, done);
-        let ns = sys::now_ns() - fault.read_ns;
-        self.accounts.fault(ns);
-        self.accounts.add(Count::Faults, 1);
-        self.accounts.add(Count::FaultNs, ns);
-        self.busy_since[handler.index].store(0, Ordering::Relaxed);
-        handler.owed = done + read_ahead;
+        }
     }
 
     /// Brings in what is left of a stream's window behind the block of the fault; answers how many pages.
     fn ahead(&self, handler: &mut Handler, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
-        // First touches beyond the block may never come, unless so many came already.
-        let touches = handler.touches && stream.window() >= TOUCH_AHEAD_MIN;
+        // Only what was stored is worth bringing in early; first touches beyond the block may never come, unless so many
+        // came already that the whole run was brought.
         while left > 0 && at.is_multiple_of(BLOCK_PAGES) {
             let Some(block) = self.table.find(at * PAGE_SIZE) else { break };
             if !block.try_lock() {
@@ -169,12 +171,6 @@ impl Pager {
                         _ => 0,
                     }
                 }
-                Some(epoch) if touches && block.mask(PageState::Kernel) == ALL_PAGES => {
-                    match self.events.moving(epoch) {
-                        Some(_moving) => self.move_zeroes(handler, at * PAGE_SIZE, left.min(BLOCK_PAGES)).0,
-                        None => 0,
-                    }
-                }
                 _ => 0,
             };
             if brought > 0 {
@@ -187,7 +183,6 @@ impl Pager {
                 break;
             }
         }
-        self.streams.ended(stream, at as u64);
         at - start
     }
 
@@ -246,7 +241,6 @@ impl Pager {
                 Placed::Moved(_) | Placed::Lost => Attempt::Done(1),
             };
         }
-        handler.touches = true;
         match self.move_zeroes(handler, at, count) {
             (0, None | Some(Stop::NoMemory)) => Attempt::NoPages,
             (0, Some(Stop::Again)) => Attempt::Again,
@@ -389,7 +383,7 @@ impl Pager {
         Attempt::Done(done)
     }
 
-    fn decompress(&self, key: u64, target: usize, count: usize) {
+    pub(crate) fn decompress(&self, key: u64, target: usize, count: usize) {
         // SAFETY: the purse's pages belong to this handler, lie side by side and are given out here once.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
@@ -493,7 +487,6 @@ impl Handler {
             owed: 0,
             page,
             copied: 0,
-            touches: false,
             messages: [blank; MESSAGES_MAX],
         }
     }

@@ -19,6 +19,7 @@ use std::sync::Mutex;
 
 use sys::{house, memory, PAGE_SIZE};
 
+use crate::racks::{Racks, RACK_PAGES, RACK_SLOTS};
 use crate::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
 
 struct Slot {
@@ -31,13 +32,14 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct Lists {
+pub(crate) struct Lists {
     empty: Vec<u32>,
     /// Ready slots with at least [`FULL`] pages.
     full: Vec<u32>,
     /// Ready slots with fewer.
     crumbs: Vec<u32>,
     queue: VecDeque<u32>,
+    pub(crate) racks: Racks,
 }
 
 /// All slots of a pager. A slot outside the lists belongs to whoever took it; a queued slot's pages belong to its
@@ -45,18 +47,20 @@ struct Lists {
 pub struct Staging {
     base: usize,
     slots: Box<[Slot]>,
-    lists: Mutex<Lists>,
+    pub(crate) lists: Mutex<Lists>,
+    /// Slots from here on are those of racks.
+    pub(crate) first_rack_slot: u32,
     pages_max: usize,
     hole: usize,
     /// Pages in all slots.
     pages: AtomicUsize,
     /// Pages in ready slots.
-    ready: AtomicUsize,
+    pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
 }
 
 /// Pages from which a ready slot is kept for runs rather than for single pages.
-const FULL: u32 = 8;
+pub(crate) const FULL: u32 = 8;
 
 impl Staging {
     /// Makes empty slots for up to `pages_max` pages, wherever they come from.
@@ -64,14 +68,17 @@ impl Staging {
     /// # Errors
     /// When the house is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
-        Self::with_slots(pages_max, pages_max)
+        // Twice the racks that can be full: those whose pages come back one by one stay occupied for a while.
+        Self::with_slots(pages_max, pages_max, 2 * pages_max / RACK_PAGES)
     }
 
-    /// The same with `count` slots: when they run out, blocks with few pages staged cost the limit more than they hold.
+    /// The same with `singles` slots outside of racks: when they run out, blocks with few pages staged cost the limit
+    /// more than they hold.
     ///
     /// # Errors
     /// When the house is full.
-    pub fn with_slots(pages_max: usize, count: usize) -> io::Result<Self> {
+    pub fn with_slots(pages_max: usize, singles: usize, racks: usize) -> io::Result<Self> {
+        let count = singles + racks * RACK_SLOTS;
         let base = house::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let hole = base + count * BLOCK_BYTES;
         let slot = |_| Slot {
@@ -86,10 +93,12 @@ impl Staging {
             full: Vec::with_capacity(count),
             crumbs: Vec::with_capacity(count),
             queue: VecDeque::with_capacity(count + 1),
+            racks: Racks::new(racks),
         };
-        lists.empty.extend((0..count as u32).rev());
+        lists.empty.extend((0..singles as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
-        Ok(Staging { base, slots, lists: Mutex::new(lists), pages_max, hole, pages, ready, queued })
+        let (lists, first_rack_slot) = (Mutex::new(lists), singles as u32);
+        Ok(Staging { base, slots, lists, first_rack_slot, pages_max, hole, pages, ready, queued })
     }
 
     /// The range of all slots.
@@ -162,6 +171,10 @@ impl Staging {
             return None;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
+        if lists.full.is_empty() && lists.crumbs.is_empty() {
+            let Lists { full, racks, .. } = &mut *lists;
+            self.split_ready_rack(racks, full);
+        }
         let slot = if wanted > 2 {
             lists.full.pop().or_else(|| lists.crumbs.pop())
         } else {
@@ -177,6 +190,12 @@ impl Staging {
             return;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
+        if slot >= self.first_rack_slot {
+            let Lists { full, crumbs, racks, .. } = &mut *lists;
+            let ready = self.give_to_rack(slot, racks, full, crumbs);
+            self.ready.fetch_add(ready, Ordering::Relaxed);
+            return;
+        }
         match self.present(slot).count_ones() {
             0 => lists.empty.push(slot),
             count => {

@@ -128,7 +128,13 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
 /// Asks the kernel for private copies of pages that are shared with a forked relative, as if each had been written to,
 /// without writing. Changes no content; pages that cannot be had are left as they are.
 pub fn unshare(start: usize, len: usize) {
-    const MADV_POPULATE_WRITE: libc::c_int = 23; // Linux 5.14
-                                                 // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
+    populate(start, len);
+}
+
+/// Has the kernel make the pages that are going to be written: one call takes a third of the time of a fault for each.
+/// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
+pub fn populate(start: usize, len: usize) {
+    const MADV_POPULATE_WRITE: libc::c_int = 23;
+    // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
 }

@@ -126,6 +126,10 @@ impl Supply {
         let frame = frames.get(number);
         let (before, now) = (usize::from(frame.resident.get()), end.div_ceil(PAGE_SIZE));
         if now > before {
+            memory::populate(
+                frames.base(number).as_ptr() as usize + before * PAGE_SIZE,
+                (now - before) * PAGE_SIZE,
+            );
             frame.resident.set(now as u8);
             self.pages.fetch_add(now - before, Ordering::Relaxed);
         }

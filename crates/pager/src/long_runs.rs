@@ -1,0 +1,281 @@
+//! Long runs: 64 pages out and in with one call each.
+//!
+//! What cannot be done that way (a page shared with a relative, a border between mappings, an event, a neighbour whose
+//! lock is held) is left to the ways for a block at a time, which know how to deal with each case.
+
+use std::sync::atomic::Ordering;
+
+use sys::memory::USER_END;
+use sys::userfaultfd::Progress;
+use sys::PAGE_SIZE;
+
+use crate::accounts::Count;
+use crate::pager::{Pager, GROUP};
+use crate::racks::{RACK_PAGES, RACK_SLOTS};
+use crate::reclaim::Role;
+use crate::remap::Way;
+use crate::service::Fault;
+use crate::table::{
+    runs, Block, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT, RECENT,
+};
+
+/// Shorter runs are brought in block by block.
+const RUN_MIN: usize = RACK_PAGES / 2;
+/// Blocks that a run of 64 pages may touch.
+const BLOCKS_MAX: usize = RACK_SLOTS + 1;
+
+/// The locks of adjacent blocks, taken from the lowest on. All but the first are only tried, since a thread that waits
+/// for a block may hold another.
+struct Locked<'a> {
+    blocks: [Option<&'a Block>; BLOCKS_MAX],
+    count: usize,
+}
+
+impl<'a> Locked<'a> {
+    fn none() -> Self {
+        Locked { blocks: [None; BLOCKS_MAX], count: 0 }
+    }
+
+    fn add(&mut self, block: &'a Block) {
+        self.blocks[self.count] = Some(block);
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'a Block> + '_ {
+        self.blocks[..self.count].iter().flatten().copied()
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.iter().for_each(Block::unlock);
+    }
+}
+
+/// The sixteen bits of `mask` that belong to slot or block `index`.
+fn part(mask: u64, index: usize) -> u32 {
+    (mask >> (index * BLOCK_PAGES)) as u32 & ALL_PAGES
+}
+
+impl Pager {
+    /// What a call to move `count` pages brought to `target`. The kernel's own count is not relied on when it stopped
+    /// early; see [`Pager::arrived_after_all`].
+    fn arrived(&self, progress: Progress, target: usize, source: usize, count: usize) -> u64 {
+        match progress.stop {
+            None => u64::MAX >> (64 - count),
+            Some(_) => self.pagemap.mapped(target, count) & !self.pagemap.mapped(source, count),
+        }
+    }
+
+    /// Moves four adjacent blocks of present pages out; false when nothing was moved.
+    pub(crate) fn evict_rack(&self, base: usize) -> bool {
+        let mut locked = Locked::none();
+        for index in 0..RACK_SLOTS {
+            match self.table.block(base + index * BLOCK_BYTES) {
+                Ok(block) if block.try_lock() => locked.add(block),
+                _ => return false,
+            }
+        }
+        let Some(epoch) = self.events.epoch() else { return false };
+        let whole = |block: &Block| {
+            block.mask(PageState::Kernel) == ALL_PAGES && block.slot() == NO_SLOT && !block.has(COMPRESSING)
+        };
+        if !locked.iter().all(whole) {
+            return false;
+        }
+        let Some(first) = self.staging.take_empty_rack() else { return false };
+        let Some(moving) = self.events.moving(epoch) else {
+            self.staging.give_rack(first);
+            return false;
+        };
+        // Asked when no event can come any more, as for single blocks.
+        let quarantined =
+            |(index, block): (usize, &Block)| self.is_quarantined(block, base + index * BLOCK_BYTES);
+        if locked.iter().enumerate().any(quarantined) || !self.is_guarded(base) {
+            self.staging.give_rack(first);
+            return false;
+        }
+        let target = self.staging.address(first, 0);
+        // SAFETY: the pages are moved, not lost: their state says staged before the locks are released, and the rack's
+        // pages are missing, since it was empty.
+        let progress = unsafe { self.staging_uffd.move_pages(target, base, RACK_PAGES * PAGE_SIZE, false) };
+        let mut moved = self.arrived(progress, target, base, RACK_PAGES);
+        if progress.stop.is_some() {
+            // The zero page of somebody's late look at a page that had left, as in `move_out`.
+            let stray = self.pagemap.mapped(target, RACK_PAGES) & !moved;
+            for index in 0..RACK_SLOTS {
+                for (page, count) in runs(part(stray, index)) {
+                    self.staging.discard_stray(first + index as u32, page, count);
+                }
+            }
+        }
+        if moved != 0 && !self.is_guarded(base) {
+            for index in 0..RACK_SLOTS {
+                let (slot, at) = (first + index as u32, base + index * BLOCK_BYTES);
+                let back = self.move_back(slot, at, part(moved, index));
+                moved &= !(u64::from(back) << (index * BLOCK_PAGES));
+            }
+        }
+        for (index, block) in locked.iter().enumerate() {
+            let (slot, mask) = (first + index as u32, part(moved, index));
+            if mask != 0 {
+                self.staging.arrived(slot, mask);
+                self.staging.set_owner(slot, base + index * BLOCK_BYTES);
+                block.change(mask, PageState::Kernel, PageState::Staged);
+                block.set_slot(slot);
+            }
+        }
+        // Only now may events be read: one that discards these pages must find them in the table.
+        drop(moving);
+        drop(locked);
+        for index in 0..RACK_SLOTS {
+            let slot = first + index as u32;
+            match part(moved, index) {
+                0 => self.staging.give(slot),
+                _ => self.staging.queue(slot, base + index * BLOCK_BYTES),
+            }
+        }
+        moved != 0
+    }
+
+    /// Moves out about as many pages as came in, four blocks at a time where the clock offers neighbours.
+    pub(crate) fn evict_run(&self, pages: usize) {
+        let mut left = pages;
+        while left > 0 {
+            let room = self.staging.pages_max().saturating_sub(self.staging.pages());
+            if left < RACK_PAGES || room < RACK_PAGES {
+                if !self.evict_step() {
+                    return;
+                }
+                left = left.saturating_sub(BLOCK_PAGES);
+                continue;
+            }
+            // Announced as in `reclaim_step`.
+            self.helping.fetch_add(1, Ordering::SeqCst);
+            let evicted = self.halt.allows_help() && self.evict_neighbours();
+            self.helping.fetch_sub(1, Ordering::SeqCst);
+            if !evicted {
+                return;
+            }
+            left -= RACK_PAGES;
+        }
+    }
+
+    /// Moves the next four candidates out, with one call if they lie side by side. False when there was none.
+    fn evict_neighbours(&self) -> bool {
+        let mut candidates = [(0, 0); RACK_SLOTS];
+        let mut count = 0;
+        while count < RACK_SLOTS {
+            let Some(candidate) = self.next_candidate() else { break };
+            candidates[count] = candidate;
+            count += 1;
+        }
+        let base = candidates[0].0;
+        let are_neighbours = count == RACK_SLOTS
+            && (0..)
+                .zip(&candidates)
+                .all(|(index, candidate)| *candidate == (base + index * BLOCK_BYTES, ALL_PAGES));
+        if are_neighbours && self.evict_rack(base) {
+            return true;
+        }
+        for &(base, mask) in &candidates[..count] {
+            let Some(slot) = self.room() else { break };
+            if !self.evict(slot, base, mask, Role::Handler) {
+                self.staging.give(slot);
+            }
+        }
+        count > 0
+    }
+
+    /// Brings in up to 64 pages from the page of a fault on, all stored or all never touched. Answers how many, or
+    /// `None` when the page itself is not among them.
+    pub(crate) fn bring_run(&self, fault: Fault) -> Option<usize> {
+        if self.way != Way::Move {
+            return None;
+        }
+        let at = fault.address & !(PAGE_SIZE - 1);
+        let base = at & !(BLOCK_BYTES - 1);
+        let skipped = (at - base) / PAGE_SIZE;
+        let mut locked = Locked::none();
+        let block = self.table.block(base).ok()?;
+        block.lock();
+        locked.add(block);
+        let epoch = self.events.epoch()?;
+        let state = block.state(skipped);
+        if state == PageState::Staged || state == PageState::Kernel && !fault.write {
+            return None;
+        }
+        // Bit 0 is the first block's first page.
+        let mut wanted = u128::from(block.mask(state));
+        for index in 1..BLOCKS_MAX {
+            let next = base + index * BLOCK_BYTES;
+            let block = if next < USER_END { self.table.block(next).ok() } else { None };
+            let Some(block) = block.filter(|block| block.try_lock()) else { break };
+            locked.add(block);
+            wanted |= u128::from(block.mask(state)) << (index * BLOCK_PAGES);
+        }
+        let run = ((wanted >> skipped).trailing_ones() as usize).min(RACK_PAGES);
+        if run < RUN_MIN {
+            return None;
+        }
+        let first = self.filling_rack()?;
+        let (source, key) = (self.staging.address(first, 0), (at / PAGE_SIZE) as u64);
+        match state {
+            PageState::Stored => self.decompress(key, source, run),
+            // SAFETY: the rack was taken for this.
+            _ => unsafe { std::ptr::write_bytes(source as *mut u8, 0, run * PAGE_SIZE) },
+        }
+        let Some(moving) = self.events.moving(epoch) else {
+            self.staging.give_rack(first);
+            return None;
+        };
+        // SAFETY: the source is this handler's and holds what belongs at `at`; present pages refuse.
+        let progress = unsafe { self.uffd.move_pages(at, source, run * PAGE_SIZE, true) };
+        let arrived = self.arrived(progress, at, source, run);
+        for index in 0..RACK_SLOTS {
+            self.staging.left(first + index as u32, part(arrived, index));
+        }
+        let arrived_at = u128::from(arrived) << skipped;
+        for (index, block) in locked.iter().enumerate() {
+            let mask = (arrived_at >> (index * BLOCK_PAGES)) as u32 & ALL_PAGES;
+            if mask == 0 {
+                continue;
+            }
+            block.set(RECENT);
+            if state == PageState::Stored {
+                block.change(mask, PageState::Stored, PageState::Kernel);
+                for (page, count) in runs(mask) {
+                    let key = (base + index * BLOCK_BYTES) / PAGE_SIZE + page;
+                    self.store.invalidate(GROUP, key as u64, count as u64);
+                }
+            }
+        }
+        drop(moving);
+        drop(locked);
+        self.staging.give_rack(first);
+        let pages = arrived.count_ones() as usize;
+        let count = if state == PageState::Stored { Count::PagesIn } else { Count::ZeroFilled };
+        self.accounts.add(count, pages as u64);
+        self.note_arrival(at, pages);
+        if progress.stop.is_some() && pages > 0 {
+            self.uffd.wake(at, run * PAGE_SIZE);
+        }
+        match arrived.trailing_ones() as usize {
+            0 => None,
+            done => Some(done),
+        }
+    }
+
+    /// A rack of pages to fill: ready ones, or ones that the kernel makes when they are written.
+    fn filling_rack(&self) -> Option<u32> {
+        if let Some(first) = self.staging.take_ready_rack() {
+            return Some(first);
+        }
+        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
+        let first = if room >= RACK_PAGES { self.staging.take_empty_rack()? } else { return None };
+        // With one call instead of a fault a page.
+        sys::memory::populate(self.staging.address(first, 0), RACK_PAGES * PAGE_SIZE);
+        (first..first + RACK_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
+        Some(first)
+    }
+}
