@@ -17,6 +17,8 @@ mod service;
 mod staging;
 mod streams;
 mod table;
+#[cfg(test)]
+mod trial;
 mod usher;
 mod watch;
 

@@ -279,3 +279,122 @@ impl Pager {
         Some(first)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{blocks, pager, read, write};
+
+    fn fault(address: usize, write: bool) -> Fault {
+        Fault { address, write, thread: 1, read_ns: sys::now_ns() }
+    }
+
+    /// The masks of adjacent blocks in a state.
+    fn masks(pager: &Pager, base: usize, state: PageState) -> [u32; RACK_SLOTS] {
+        std::array::from_fn(|index| {
+            pager.table.find(base + index * BLOCK_BYTES).map_or(0, |block| block.mask(state))
+        })
+    }
+
+    fn all_numbers(base: usize, pages: std::ops::Range<usize>) {
+        for page in pages {
+            assert_eq!(read(base, page), page + 1, "page {page}");
+        }
+    }
+
+    #[test]
+    fn sixty_four_pages_go_out_are_stored_and_come_back_with_one_call_each() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        let before = pager.staging.pages();
+        assert!(pager.evict_rack(base));
+        assert_eq!(pager.pagemap.mapped(base, 64), 0);
+        assert_eq!(masks(pager, base, PageState::Staged), [ALL_PAGES; 4]);
+        assert_eq!(pager.staging.pages(), before + 64);
+        assert!(!pager.evict_rack(base), "nothing is there");
+        for _ in 0..4 {
+            assert_eq!(pager.staging.ready_pages(), 0);
+            pager.compress_oldest();
+        }
+        assert_eq!(masks(pager, base, PageState::Stored), [ALL_PAGES; 4]);
+        assert_eq!((pager.staging.ready_pages(), pager.store.stored_pages()), (64, 64));
+        // From the middle of a block: a run over five blocks, of which one is present.
+        assert!(pager.evict_rack(base + 4 * BLOCK_BYTES));
+        while pager.staging.queued_slots() > 0 {
+            pager.compress_oldest();
+        }
+        assert_eq!(pager.bring_run(fault(base + 5 * PAGE_SIZE, false)), Some(64));
+        all_numbers(base, 5..69);
+        assert_eq!(masks(pager, base, PageState::Stored), [0x1f, 0, 0, 0]);
+        assert_eq!(pager.store.stored_pages(), 64);
+        assert_eq!(pager.bring_run(fault(base, false)), None, "five pages are no long run");
+        assert_eq!(
+            pager.bring_run(fault(base + 69 * PAGE_SIZE, true)),
+            Some(59),
+            "up to the last stored page"
+        );
+        all_numbers(base, 5..128);
+    }
+
+    #[test]
+    fn first_touches_are_brought_up_to_what_is_there() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, 50 * PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, false)), None, "reading takes no memory");
+        assert_eq!(pager.bring_run(fault(base, true)), None, "the page is there");
+        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, true)), Some(50));
+        assert!((1..51).all(|page| read(base, page) == 0));
+        all_numbers(base, 51..128);
+        assert_eq!(masks(pager, base, PageState::Kernel), [ALL_PAGES; 4]);
+        assert_eq!(pager.staging.pages(), 14, "the rest of the rack");
+    }
+
+    #[test]
+    fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        let third = pager.table.block(base + 2 * BLOCK_BYTES).unwrap();
+        third.lock();
+        assert!(!pager.evict_rack(base), "somebody holds a block");
+        third.unlock();
+        assert!(pager.evict_rack(base));
+        third.lock();
+        third.unlock();
+        let quarter = base + 4 * BLOCK_BYTES;
+        pager.quarantine(quarter + 3 * BLOCK_BYTES, quarter + 4 * BLOCK_BYTES);
+        assert!(!pager.evict_rack(quarter), "a discard is on its way");
+        assert_eq!(pager.pagemap.mapped(quarter, 64), u64::MAX);
+        // Two mappings: the kernel moves nothing across their border.
+        let other = blocks(8);
+        pager.register(other..other + 8 * BLOCK_BYTES);
+        let reading = libc::PROT_READ;
+        // SAFETY: this test's mapping.
+        unsafe { libc::mprotect((other + 2 * BLOCK_BYTES) as *mut _, BLOCK_BYTES, reading) };
+        assert!(!pager.evict_rack(other));
+        assert_eq!(masks(pager, other, PageState::Kernel), [ALL_PAGES; 4]);
+        all_numbers(other, 0..128);
+        write(other, 0, 1);
+    }
+
+    #[test]
+    fn holes_stay_holes_and_the_rest_goes() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(4);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 20 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        assert!(pager.evict_rack(base));
+        let staged = masks(pager, base, PageState::Staged);
+        assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
+        assert_eq!(pager.staging.pages() as u32, staged.iter().map(|mask| mask.count_ones()).sum::<u32>());
+        while pager.staging.queued_slots() > 0 {
+            pager.compress_oldest();
+        }
+        assert_eq!(masks(pager, base, PageState::Staged), [0; 4]);
+    }
+}

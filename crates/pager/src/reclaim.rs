@@ -56,7 +56,7 @@ pub(crate) enum Role {
 
 /// What one step of reclaim came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     Progress,
     Nothing,
 }
@@ -520,7 +520,7 @@ impl Pager {
     }
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
-    fn compress_oldest(&self) -> Step {
+    pub(crate) fn compress_oldest(&self) -> Step {
         let Some(slot) = self.staging.oldest() else { return Step::Nothing };
         let base = self.staging.owner(slot);
         let block = self.table.find(base).expect("a queued slot's block exists");

@@ -310,76 +310,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::accounts::{Accounts, Count};
-    use crate::pager::Config;
     use crate::table::{ALL_PAGES, BLOCK_BYTES};
-
-    struct Plenty;
-    impl Accounts for Plenty {
-        fn budget(&self) -> u64 {
-            1 << 40
-        }
-        fn total(&self) -> u64 {
-            0
-        }
-        fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
-        fn add(&self, _: Count, _: u64) {}
-        fn fault(&self, _: u64) {}
-        fn say(&self, text: &str) {
-            eprintln!("{text}");
-        }
-    }
-
-    /// A pager with an usher and a handler, and nothing registered.
-    fn pager() -> Option<&'static Pager> {
-        let config = Config {
-            folio_pages: 16,
-            staging_pages: 256,
-            handlers: 1,
-            own: Vec::new(),
-            without_move: true,
-            without_scan: false,
-        };
-        let mut registry = acomp::Registry::new();
-        codecs::register_all(&mut registry);
-        let algorithm = registry.find("lz4").unwrap();
-        let store = zswap::Zswap::new(zswap::Config::default(), algorithm).unwrap();
-        match Pager::new(config, store, &Plenty) {
-            Ok(pager) => {
-                let pager: &'static Pager = Box::leak(Box::new(pager));
-                std::thread::spawn(|| pager.usher(0));
-                std::thread::spawn(|| pager.handle_faults(0));
-                while !pager.ushers.any() {
-                    std::thread::yield_now();
-                }
-                Some(pager)
-            }
-            Err(error) => {
-                println!("skipped: {error}");
-                None
-            }
-        }
-    }
-
-    /// Aligned blocks, each page of which begins with its number, never to be unmapped.
-    fn blocks(count: usize) -> usize {
-        let at = sys::memory::map((count + 1) * BLOCK_BYTES).unwrap().as_ptr() as usize;
-        let base = at.next_multiple_of(BLOCK_BYTES);
-        for page in 0..count * BLOCK_PAGES {
-            write(base, page, page + 1);
-        }
-        base
-    }
-
-    fn write(base: usize, page: usize, value: usize) {
-        // SAFETY: tests pass pages of their own mappings.
-        unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(value) };
-    }
-
-    fn read(base: usize, page: usize) -> usize {
-        // SAFETY: as above.
-        unsafe { ((base + page * PAGE_SIZE) as *const usize).read_volatile() }
-    }
+    use crate::trial::{blocks, pager, read, write};
 
     /// Evicts what it can of a block; whether it could.
     fn evict(pager: &Pager, base: usize) -> bool {
@@ -393,7 +325,7 @@ mod tests {
 
     #[test]
     fn pages_go_out_and_come_back() {
-        let Some(pager) = pager() else { return };
+        let Some(pager) = pager(true) else { return };
         let base = blocks(2);
         pager.register(base..base + 2 * BLOCK_BYTES);
         assert!(evict(pager, base));
@@ -417,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_mapping_that_is_not_ours_has_its_pages_back() {
-        let Some(pager) = pager() else { return };
+        let Some(pager) = pager(true) else { return };
         let base = blocks(1);
         let slot = pager.staging.take_empty().unwrap();
         let target = pager.staging.address(slot, 0);
@@ -434,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_mapping_that_is_gone_costs_nothing() {
-        let Some(pager) = pager() else { return };
+        let Some(pager) = pager(true) else { return };
         let base = blocks(1);
         // SAFETY: this test's mapping, not used any more.
         unsafe { libc::munmap(base as *mut _, BLOCK_BYTES) };
@@ -449,7 +381,7 @@ mod tests {
 
     #[test]
     fn locked_pages_stay() {
-        let Some(pager) = pager() else { return };
+        let Some(pager) = pager(true) else { return };
         let base = blocks(1);
         // SAFETY: this test's mapping.
         if unsafe { libc::mlock(base as *const _, BLOCK_BYTES) } != 0 {
@@ -466,7 +398,7 @@ mod tests {
     #[test]
     fn evictions_among_events_and_faults() {
         const ROUNDS: usize = 500;
-        let Some(pager) = pager() else { return };
+        let Some(pager) = pager(true) else { return };
         let (base, other) = (blocks(4), blocks(4));
         pager.register(base..base + 4 * BLOCK_BYTES);
         pager.register(other..other + 4 * BLOCK_BYTES);

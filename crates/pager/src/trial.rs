@@ -1,0 +1,79 @@
+//! What the tests of several files need: a pager, and memory for it.
+
+use sys::PAGE_SIZE;
+
+use crate::accounts::{Accounts, Count};
+use crate::pager::{Config, Pager};
+use crate::table::{BLOCK_BYTES, BLOCK_PAGES};
+
+/// No budget to speak of.
+struct Plenty;
+
+impl Accounts for Plenty {
+    fn budget(&self) -> u64 {
+        1 << 40
+    }
+    fn total(&self) -> u64 {
+        0
+    }
+    fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
+    fn add(&self, _: Count, _: u64) {}
+    fn fault(&self, _: u64) {}
+    fn say(&self, text: &str) {
+        eprintln!("{text}");
+    }
+}
+
+/// A pager with nothing registered; where it may not move pages, with an usher and a handler, else without threads.
+/// `None` when this process may not have one.
+pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
+    let config = Config {
+        folio_pages: 16,
+        staging_pages: 256,
+        handlers: 1,
+        own: Vec::new(),
+        without_move,
+        without_scan: false,
+    };
+    let mut registry = acomp::Registry::new();
+    codecs::register_all(&mut registry);
+    let algorithm = registry.find("lz4").unwrap();
+    let store = zswap::Zswap::new(zswap::Config::default(), algorithm).unwrap();
+    match Pager::new(config, store, &Plenty) {
+        Ok(pager) => {
+            let pager: &'static Pager = Box::leak(Box::new(pager));
+            if pager.needs_usher() {
+                std::thread::spawn(|| pager.usher(0));
+                std::thread::spawn(|| pager.handle_faults(0));
+                while !pager.ushers.any() {
+                    std::thread::yield_now();
+                }
+            }
+            Some(pager)
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Aligned blocks, each page of which begins with its number, never to be unmapped.
+pub(crate) fn blocks(count: usize) -> usize {
+    let at = sys::memory::map((count + 1) * BLOCK_BYTES).unwrap().as_ptr() as usize;
+    let base = at.next_multiple_of(BLOCK_BYTES);
+    for page in 0..count * BLOCK_PAGES {
+        write(base, page, page + 1);
+    }
+    base
+}
+
+pub(crate) fn write(base: usize, page: usize, value: usize) {
+    // SAFETY: tests pass pages of their own mappings.
+    unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(value) };
+}
+
+pub(crate) fn read(base: usize, page: usize) -> usize {
+    // SAFETY: as above.
+    unsafe { ((base + page * PAGE_SIZE) as *const usize).read_volatile() }
+}
