@@ -134,5 +134,5 @@ fn names_are_found_with_their_parameters_and_errors_list_what_is_known() {
     let unknown = registry.find("tox").err().unwrap().to_string();
     assert_eq!(unknown, "unknown compressor \"tox\"; known: toy[:N], other");
     let refused = registry.find("toy:x").err().unwrap().to_string();
-    assert_eq!(refused, "unknown compressor \"toy:x\" (N is a number); known: toy[:N], other");
+    assert_eq!(refused, "compressor \"toy:x\": N is a number; write toy[:N]");
 }
