@@ -6,7 +6,7 @@
 //! protection key, advice) goes along to the new address.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno;
 
@@ -80,36 +80,32 @@ pub fn is_locked(at: usize, len: usize) -> bool {
     answer != 0 && errno() == libc::EINVAL
 }
 
-/// Frees a range that came from [`move_out`] of the protection key and of the advice that came along with it.
+/// Frees a range that came from [`move_out`] of the rights, the protection key and the advice that came along with it:
+/// pages of a mapping that may only be read arrive in one that may only be read.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller.
 pub unsafe fn make_plain(at: usize, len: usize) {
+    static HAS_KEYS: AtomicBool = AtomicBool::new(true);
     let start = at as *mut libc::c_void;
-    if has_protection_keys() {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let mut answer = -1;
+    if HAS_KEYS.load(Ordering::Relaxed) {
         // SAFETY: the caller owns the range; key 0 is everybody's.
-        unsafe { libc::syscall(libc::SYS_pkey_mprotect, start, len, rights, 0) };
+        answer = unsafe { libc::syscall(libc::SYS_pkey_mprotect, start, len, rights, 0) };
     }
+    if answer != 0 {
+        if matches!(errno(), libc::EINVAL | libc::ENOSYS) {
+            HAS_KEYS.store(false, Ordering::Relaxed);
+        }
+        // A processor without keys refuses key 0 too, but not for a range of no length: so this is how one is known. By
+        // system call, because programs may have an mprotect() of their own.
+        // SAFETY: as above.
+        answer = unsafe { libc::syscall(libc::SYS_mprotect, start, len, rights) };
+    }
+    assert_eq!(answer, 0, "one's own pages can be read and written");
     // SAFETY: as above; the advice changes no content.
     unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
-}
-
-/// Whether pages can have protection keys here. Asked once.
-fn has_protection_keys() -> bool {
-    const UNKNOWN: u8 = 0;
-    const YES: u8 = 1;
-    const NO: u8 = 2;
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
-    match ANSWER.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            // SAFETY: no byte is in a range of no length; without keys every key but -1 is refused first.
-            let answer = unsafe { libc::syscall(libc::SYS_pkey_mprotect, 0, 0, libc::PROT_READ, 0) };
-            ANSWER.store(if answer == 0 { YES } else { NO }, Ordering::Relaxed);
-            answer == 0
-        }
-        known => known == YES,
-    }
 }
 
 /// Tries it. Answers whether a refused move leaves its target mapped (Linux 6.17) or not (before).
@@ -187,6 +183,23 @@ mod tests {
         assert_eq!(word(to), usize::from(keeps_target));
         // SAFETY: as above.
         assert!(!unsafe { occupy(to, 4 * PAGE_SIZE) });
+    }
+
+    #[test]
+    fn pages_that_may_only_be_read_arrive_where_one_may_write() {
+        let (from, to) = (filled(4), memory::map(4 * PAGE_SIZE).unwrap().as_ptr() as usize);
+        // SAFETY: both mappings are this test's.
+        unsafe {
+            assert_eq!(libc::mprotect(from as *mut libc::c_void, 4 * PAGE_SIZE, libc::PROT_READ), 0);
+            move_out(from, to, 4 * PAGE_SIZE).unwrap();
+            make_plain(to, 4 * PAGE_SIZE);
+            // A page that came, and one that is missing by now.
+            libc::madvise((to + PAGE_SIZE) as *mut libc::c_void, PAGE_SIZE, libc::MADV_DONTNEED);
+            for page in 0..2 {
+                ((to + page * PAGE_SIZE) as *mut usize).write_volatile(7);
+            }
+        }
+        assert_eq!([word(to), word(to + PAGE_SIZE)], [7, 7]);
     }
 
     #[test]
