@@ -337,8 +337,6 @@ extern "C" fn usher(cpu: usize) {
 
 extern "C" fn worker(_index: usize) {
     thread::name(c"uzswap-reclaim");
-    // Not before the program's own threads: what a worker does can wait, what cannot is done by handlers.
-    thread::hurry_no_more();
     if let Some(pager) = pager() {
         pager.reclaim();
     }

@@ -46,7 +46,7 @@ if __name__ == '__main__':
     print(sum(table[k]['c'][1] for k in keys[:50000]))
 "#;
     let script = scratch.write("job.py", script);
-    same_answer("cpython", "90M", &std::env::temp_dir(), &["python3", script.to_str().unwrap()]);
+    same_answer("cpython", "72M", &std::env::temp_dir(), &["python3", script.to_str().unwrap()]);
 }
 
 #[test]

@@ -310,16 +310,6 @@ pub fn hurry() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, -15) };
 }
 
-/// Gives the calling thread the scheduling weight of the process's first thread, where that is permitted: threads begin
-/// with that of the thread that started them.
-pub fn hurry_no_more() {
-    // SAFETY: reads and changes scheduling weights.
-    unsafe {
-        let weight = libc::getpriority(libc::PRIO_PROCESS, libc::getpid() as libc::id_t);
-        libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, weight);
-    }
-}
-
 /// Sleeps.
 pub fn sleep_ns(ns: u64) {
     let time =
