@@ -359,6 +359,7 @@ impl Pager {
         for count in [&self.workers, &self.working, &self.helping] {
             count.store(0, Ordering::Relaxed);
         }
+        self.streaming.store(false, Ordering::Relaxed);
         self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
         for purse in &self.purse_slots {
             match purse.swap(NO_SLOT, Ordering::Relaxed) {

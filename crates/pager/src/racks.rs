@@ -1,7 +1,7 @@
 //! Racks: four staging slots side by side, for runs of 64 pages.
 //!
 //! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the TLB's sake, which in a
-//! virtual machine takes longer than to move 16 pages (11 us, 2-CPU virtual machine, November 2026). So long runs go
+//! virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU virtual machine, November 2026). So long runs go
 //! out and come in 64 pages a call, and racks are where such a call finds 64 pages side by side.
 //!
 //! ```text

@@ -70,6 +70,8 @@ impl Pager {
             self.halt.worker_enters();
             self.working.fetch_add(1, Ordering::AcqRel);
             let worked = self.reclaim_until_low();
+            // However that ended: a handler that wants more says so again, and wakes somebody.
+            self.streaming.store(false, Ordering::Relaxed);
             self.working.fetch_sub(1, Ordering::AcqRel);
             self.halt.worker_leaves();
             if !worked {
@@ -116,7 +118,6 @@ impl Pager {
                     return worked;
                 }
             } else {
-                self.streaming.store(false, Ordering::Relaxed);
                 return worked;
             }
             worked = true;
@@ -200,9 +201,14 @@ impl Pager {
 
     /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
+        self.if_help_is_allowed(|| self.help())
+    }
+
+    /// Has a handler reclaim unless a halt forbids it; false then.
+    pub(crate) fn if_help_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
         // Announced before the halt is looked at, as the halt is raised before this is looked at.
         self.helping.fetch_add(1, Ordering::SeqCst);
-        let progress = self.halt.allows_help() && self.help();
+        let progress = self.halt.allows_help() && help();
         self.helping.fetch_sub(1, Ordering::SeqCst);
         progress
     }
@@ -220,12 +226,7 @@ impl Pager {
 
     /// Moves one block out on behalf of a handler, as far as staging has room.
     pub(crate) fn evict_step(&self) -> bool {
-        // Announced as in `reclaim_step`.
-        self.helping.fetch_add(1, Ordering::SeqCst);
-        let slot = if self.halt.allows_help() { self.room() } else { None };
-        let evicted = slot.is_some_and(|slot| self.evict_into(slot, Role::Handler));
-        self.helping.fetch_sub(1, Ordering::SeqCst);
-        evicted
+        self.if_help_is_allowed(|| self.room().is_some_and(|slot| self.evict_into(slot, Role::Handler)))
     }
 
     /// A slot to move a block into, if that many pages may be staged yet.

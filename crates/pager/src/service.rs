@@ -384,7 +384,8 @@ impl Pager {
     }
 
     pub(crate) fn decompress(&self, key: u64, target: usize, count: usize) {
-        // SAFETY: the purse's pages belong to this handler, lie side by side and are given out here once.
+        // SAFETY: the target is a handler's page, or pages of its purse or of a rack it took: they are its own, lie side
+        // by side and are given out here once.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
         whole.iter_mut().for_each(|page| refs.push(page));

@@ -131,7 +131,7 @@ pub fn unshare(start: usize, len: usize) {
     populate(start, len);
 }
 
-/// Has the kernel make the pages that are going to be written: one call takes a third of the time of a fault for each.
+/// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.
 /// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
 pub fn populate(start: usize, len: usize) {
     const MADV_POPULATE_WRITE: libc::c_int = 23;

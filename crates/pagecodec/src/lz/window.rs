@@ -1,8 +1,9 @@
-//! The decoder of page LZ in AVX-512: the last 64 bytes stay in a register.
+//! The decoder of page LZ in AVX-512: the last 128 bytes stay in two registers.
 //!
 //! Most matches repeat what was written a few bytes ago. Read back from memory, such bytes have to wait until the stores
 //! that hold them have left the processor's store buffer, some 20 cycles a match. So a step appends literals and match to
-//! a window of the last 64 bytes by one permutation, and stores the window; memory is read for matches from further away only.
+//! a window of the last 128 bytes by permutations, and stores its newer half; memory is read for matches from further away
+//! only.
 //!
 //! Lengths are taken apart for all sequences first, without branches but for the rare extensions.
 

@@ -10,7 +10,8 @@ use super::supervisor::Supervisor;
 use crate::size::Size;
 use crate::ways::{Eviction, Finding, Ways};
 
-/// The report, as `docs/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and microseconds as the names say.
+/// The report, as `docs/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and
+/// microseconds as the names say.
 #[derive(Debug, Serialize)]
 pub struct Report {
     exit_status: i32,
