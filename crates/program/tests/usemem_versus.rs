@@ -75,9 +75,24 @@ impl Comparison {
     /// Waits until the kernel swaps to the comparison's own file; false when it ended before that.
     fn wait_for_swap(&mut self) -> bool {
         let name = format!(".uzswap-bench-{}.swap", self.child.id());
+        self.wait_for(|_| fs::read_to_string("/proc/swaps").unwrap().contains(&name))
+    }
+
+    /// Waits until the job runs in its cgroup, when nothing is left to be changed; false when it ended before that.
+    fn wait_for_job(&mut self) -> bool {
+        let group = format!("uzswap-bench-{}", self.child.id());
+        self.wait_for(|pid| {
+            let is_inside = |child| {
+                fs::read_to_string(format!("/proc/{child}/cgroup")).is_ok_and(|text| text.contains(&group))
+            };
+            children(pid).into_iter().any(is_inside)
+        })
+    }
+
+    fn wait_for(&mut self, is_so: impl Fn(u32) -> bool) -> bool {
         let give_up = Instant::now() + PATIENCE;
         while Instant::now() < give_up {
-            if fs::read_to_string("/proc/swaps").unwrap().contains(&name) {
+            if is_so(self.child.id()) {
                 return true;
             }
             if self.child.try_wait().unwrap().is_some() {
@@ -85,7 +100,7 @@ impl Comparison {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        panic!("no swap file after {PATIENCE:?}");
+        panic!("it does not come to that in {PATIENCE:?}");
     }
 
     /// Its exit code, output and messages.
@@ -184,7 +199,8 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
 
     // Without the process that restores the settings, the comparison does it itself.
     let (code, out, err) = again("kernel-zswap", &|mut comparison| {
-        if comparison.wait_for_swap() {
+        // While settings are changed still, the comparison would be given up.
+        if comparison.wait_for_job() {
             let watcher = watcher_of(comparison.child.id()).expect("somebody watches");
             // SAFETY: a signal to a child of our own child.
             unsafe { libc::kill(watcher, libc::SIGKILL) };
@@ -202,10 +218,14 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     assert_eq!(Machine::at_rest(), before, "after a refusal");
 }
 
+fn children(pid: u32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
 /// The child of a comparison that waits to restore the settings.
 fn watcher_of(pid: u32) -> Option<i32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_ascii_whitespace().filter_map(|word| word.parse().ok()).find(|pid| {
+    children(pid).into_iter().find(|pid| {
         let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         words.contains("usemem-undo")
     })
