@@ -10,7 +10,7 @@ use sys::PAGE_SIZE;
 use crate::accounts::Count;
 use crate::pager::{Pager, GROUP};
 use crate::racks::{RACK_PAGES, RACK_SLOTS};
-use crate::reclaim::Role;
+use crate::reclaim::{Role, Step};
 use crate::remap::Way;
 use crate::service::Fault;
 use crate::table::{
@@ -19,6 +19,8 @@ use crate::table::{
 
 /// Shorter runs are brought in block by block.
 const RUN_MIN: usize = RACK_PAGES / 2;
+/// Slots that a handler compresses at most before it does without a rack.
+const HELP_SLOTS: usize = 2 * RACK_SLOTS;
 /// Blocks that a run of 64 pages may touch.
 const BLOCKS_MAX: usize = RACK_SLOTS + 1;
 
@@ -139,24 +141,47 @@ impl Pager {
     /// Moves out about as many pages as came in, four blocks at a time where the clock offers neighbours.
     pub(crate) fn evict_run(&self, pages: usize) {
         let mut left = pages;
-        while left > 0 {
-            let room = self.staging.pages_max().saturating_sub(self.staging.pages());
-            if left < RACK_PAGES || room < RACK_PAGES {
-                if !self.evict_step() {
-                    return;
-                }
-                left = left.saturating_sub(BLOCK_PAGES);
-                continue;
-            }
-            if !self.if_help_is_allowed(|| self.evict_neighbours()) {
+        while left >= RACK_PAGES && self.room_for_rack() {
+            if !self.if_help_is_allowed(|| self.evict_neighbours(Role::Handler)) {
                 return;
             }
             left -= RACK_PAGES;
         }
+        // A run's rest. Whole racks that found no room wait until there is some: one block at a time they would cost
+        // four times the calls and interrupts.
+        let rest = if left < RACK_PAGES { left } else { 0 };
+        for _ in 0..rest.div_ceil(BLOCK_PAGES) {
+            if !self.evict_step() {
+                return;
+            }
+        }
     }
 
-    /// Moves the next four candidates out, with one call if they lie side by side. False when there was none.
-    fn evict_neighbours(&self) -> bool {
+    pub(crate) fn room_for_rack(&self) -> bool {
+        self.staging.pages_max().saturating_sub(self.staging.pages()) >= RACK_PAGES
+    }
+
+    /// Whether 64 pages could be brought in with one call now.
+    fn has_rack(&self) -> bool {
+        self.staging.has_ready_rack() || self.room_for_rack()
+    }
+
+    /// Compresses until 64 pages can be brought in with one call, when workers alone do not keep up; false when it does
+    /// not come to that.
+    pub(crate) fn help_to_a_rack(&self) -> bool {
+        for _ in 0..HELP_SLOTS {
+            if self.has_rack() {
+                return true;
+            }
+            if !self.if_help_is_allowed(|| self.compress_oldest() == Step::Progress) {
+                return false;
+            }
+        }
+        self.has_rack()
+    }
+
+    /// Moves the next four candidates out, with one call if they lie side by side. False when none could be moved.
+    pub(crate) fn evict_neighbours(&self, role: Role) -> bool {
         let mut candidates = [(0, 0); RACK_SLOTS];
         let mut count = 0;
         while count < RACK_SLOTS {
@@ -172,13 +197,18 @@ impl Pager {
         if are_neighbours && self.evict_rack(base) {
             return true;
         }
+        let mut evicted = false;
         for &(base, mask) in &candidates[..count] {
-            let Some(slot) = self.room() else { break };
-            if !self.evict(slot, base, mask, Role::Handler) {
+            let mut spare = self.room();
+            if spare.is_none() {
+                break;
+            }
+            evicted |= self.evict(&mut spare, base, mask, role);
+            if let Some(slot) = spare {
                 self.staging.give(slot);
             }
         }
-        count > 0
+        evicted
     }
 
     /// Brings in up to 64 pages from the page of a fault on, all stored or all never touched. Answers how many, or
@@ -269,8 +299,7 @@ impl Pager {
         if let Some(first) = self.staging.take_ready_rack() {
             return Some(first);
         }
-        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
-        let first = if room >= RACK_PAGES { self.staging.take_empty_rack()? } else { return None };
+        let first = if self.room_for_rack() { self.staging.take_empty_rack()? } else { return None };
         // With one call instead of a fault a page.
         sys::memory::populate(self.staging.address(first, 0), RACK_PAGES * PAGE_SIZE);
         (first..first + RACK_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));

@@ -77,6 +77,12 @@ impl Staging {
         Some(self.first_slot(rack))
     }
 
+    /// Whether some rack has 64 ready pages.
+    pub fn has_ready_rack(&self) -> bool {
+        self.ready_pages() >= RACK_PAGES
+            && !self.lists.lock().expect("no panic while held").racks.ready.is_empty()
+    }
+
     /// Has the slots of a ready rack be like others, in `full`.
     pub(crate) fn split_ready_rack(&self, racks: &mut Racks, full: &mut Vec<u32>) {
         if let Some(rack) = racks.ready.pop() {

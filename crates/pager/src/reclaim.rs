@@ -24,6 +24,9 @@ const RESTOCK_PAGES: usize = 16;
 const STREAM_PAGES: usize = 512;
 /// Ready pages below which a handler does not rely on a worker: two blocks.
 const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
+/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, racks are given
+/// back that a handler has the kernel make again a moment later.
+const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * RACK_PAGES;
 const RUNS: usize = 128;
 
 /// The clock hand: where in the address space the reclaimer looks next.
@@ -101,15 +104,9 @@ impl Pager {
             let ready = self.stock();
             // While a stream wants as many pages as there are, the pool grows all the same: what is used beyond the low
             // mark is given back before more is made ready.
-            let enough = if streaming { STREAM_PAGES_MIN + RACK_PAGES } else { reserve };
+            let enough = if streaming { STREAM_PAGES_LEFT } else { reserve };
             if total > low && ready > enough {
-                if let Some(first) = self.staging.take_ready_rack() {
-                    self.staging.discard_rack(first);
-                    total -= (RACK_PAGES * PAGE_SIZE) as u64;
-                } else if let Some(slot) = self.staging.take_ready(1) {
-                    self.staging.discard(slot);
-                    self.staging.give(slot);
-                }
+                total = total.saturating_sub((self.give_back_ready() * PAGE_SIZE) as u64);
             } else if streaming && ready < self.stream_reserve() && self.staging.queued_slots() > 0 {
                 self.compress_oldest();
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
@@ -188,7 +185,7 @@ impl Pager {
         if self.stock() < self.stream_reserve() / 2 && !self.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
-        self.stock() >= STREAM_PAGES_MIN
+        self.help_to_a_rack() || self.stock() >= STREAM_PAGES_MIN
     }
 
     /// Wakes one worker if all sleep.
@@ -213,15 +210,21 @@ impl Pager {
         progress
     }
 
-    fn help(&self) -> bool {
-        if self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve() {
-            if let Some(slot) = self.staging.take_ready(1) {
-                self.staging.discard(slot);
-                self.staging.give(slot);
-                return true;
-            }
+    /// Gives ready pages back to the system, 64 with one call if there is a rack of them; answers how many.
+    fn give_back_ready(&self) -> usize {
+        if let Some(first) = self.staging.take_ready_rack() {
+            self.staging.discard_rack(first);
+            return RACK_PAGES;
         }
-        self.step(Role::Handler) == Step::Progress
+        let Some(slot) = self.staging.take_ready(1) else { return 0 };
+        let pages = self.staging.discard(slot);
+        self.staging.give(slot);
+        pages
+    }
+
+    fn help(&self) -> bool {
+        let is_rich = self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve();
+        is_rich && self.give_back_ready() != 0 || self.step(Role::Handler) == Step::Progress
     }
 
     /// Moves one block out on behalf of a handler, as far as staging has room.
@@ -239,8 +242,20 @@ impl Pager {
         }
     }
 
-    /// Moves one block out, or compresses the oldest that was moved out.
+    /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers while a stream comes in, move
+    /// four blocks at a time, or wait for room for as many: a block at a time costs four times the calls and interrupts.
     fn step(&self, role: Role) -> Step {
+        let wide = role == Role::Worker || self.streaming.load(Ordering::Relaxed);
+        if wide && self.way == Way::Move {
+            let progress = if self.room_for_rack() {
+                self.evict_neighbours(role)
+            } else {
+                self.compress_oldest() == Step::Progress
+            };
+            if progress {
+                return Step::Progress;
+            }
+        }
         // The queue is kept as long as staging allows: the longer it is, the better second chances tell hot from cold.
         match self.room() {
             Some(slot) if self.evict_into(slot, role) => Step::Progress,
@@ -248,16 +263,21 @@ impl Pager {
         }
     }
 
-    /// Moves the next block into an empty slot; false when there is none, and the slot was given back.
+    /// Moves the next block out, into an empty slot if it has none; false when there is none that can be moved.
     fn evict_into(&self, slot: u32, role: Role) -> bool {
+        let mut spare = Some(slot);
+        let mut evicted = false;
         for _ in 0..64 {
             let Some((base, mask)) = self.next_candidate() else { break };
-            if self.evict(slot, base, mask, role) {
-                return true;
+            evicted = self.evict(&mut spare, base, mask, role);
+            if evicted {
+                break;
             }
         }
-        self.staging.give(slot);
-        false
+        if let Some(slot) = spare {
+            self.staging.give(slot);
+        }
+        evicted
     }
 
     fn note_stuck(&self, total: u64) {
@@ -446,10 +466,11 @@ impl Pager {
         back
     }
 
-    /// Moves the present pages of a block into `slot`; false when nothing could be moved (the slot is still ours).
-    pub(crate) fn evict(&self, slot: u32, base: usize, mask: u32, role: Role) -> bool {
+    /// Moves the present pages of a block out: into the slot where others of its pages wait already, else into `spare`,
+    /// which is taken then. False when nothing could be moved.
+    pub(crate) fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
         if self.way == Way::Remap {
-            return self.evict_by_remap(slot, base, mask);
+            return self.evict_by_remap(spare, base, mask);
         }
         let Ok(block) = self.table.block(base) else { return false };
         let mut unshared = false;
@@ -463,10 +484,11 @@ impl Pager {
                 return false;
             };
             let wanted = mask & block.mask(PageState::Kernel);
-            if wanted == 0 || block.slot() != NO_SLOT || block.has(COMPRESSING) {
+            let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
+            let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.has(COMPRESSING)) else {
                 block.unlock();
                 return false;
-            }
+            };
             let Some(moving) = self.events.moving(epoch) else {
                 block.unlock();
                 return false;
@@ -476,6 +498,8 @@ impl Pager {
                 block.unlock();
                 return false;
             }
+            // What a page left behind that came back as a copy.
+            self.staging.discard_pages(slot, self.staging.present(slot) & wanted);
             let (mut moved, mut busy) = (0, None);
             for (first, count) in runs(wanted) {
                 let at = base + first * PAGE_SIZE;
@@ -500,7 +524,11 @@ impl Pager {
             drop(moving);
             block.unlock();
             if moved != 0 {
-                self.staging.queue(slot, base);
+                // The block's own slot is in the queue, or will be by whoever took it from there.
+                if own.is_none() {
+                    self.staging.queue(slot, base);
+                    *spare = None;
+                }
                 return true;
             }
             match busy {
@@ -631,5 +659,80 @@ impl Pager {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::ALL_PAGES;
+    use crate::trial::{blocks, pager, read, write};
+
+    #[test]
+    fn more_pages_of_a_block_join_those_that_wait() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        let block = pager.table.block(base).unwrap();
+        let mut spare = pager.staging.take_empty();
+        assert!(pager.evict(&mut spare, base, 0x00ff, Role::Handler) && spare.is_none());
+        let (slot, other) = (block.slot(), pager.staging.take_empty());
+        spare = other;
+        block.set(COMPRESSING);
+        assert!(!pager.evict(&mut spare, base, ALL_PAGES, Role::Handler), "its slot is being read");
+        block.clear(COMPRESSING);
+        assert!(pager.evict(&mut spare, base, 0x0fff, Role::Handler));
+        assert_eq!((spare, block.slot(), pager.staging.queued_slots()), (other, slot, 1));
+        assert_eq!(block.mask(PageState::Staged), 0x0fff);
+
+        // A page that comes back as a copy leaves its frame in the slot, and goes there once more.
+        block.lock();
+        assert!(pager.copy_in(base + 3 * PAGE_SIZE, pager.staging.address(slot, 3), 1).stop.is_none());
+        block.change(1 << 3, PageState::Staged, PageState::Kernel);
+        block.unlock();
+        write(base, 3, 77);
+        assert!(pager.evict(&mut spare, base, ALL_PAGES, Role::Handler));
+        assert_eq!((spare, block.mask(PageState::Staged)), (other, ALL_PAGES));
+        assert_eq!((pager.staging.pages(), pager.pagemap.mapped(base, BLOCK_PAGES)), (16, 0));
+        let numbers = (0..BLOCK_PAGES).map(|page| read(pager.staging.address(slot, 0), page));
+        assert!(numbers.enumerate().all(|(page, number)| number == if page == 3 { 77 } else { page + 1 }));
+        assert_eq!(pager.compress_oldest(), Step::Progress);
+        assert_eq!(
+            (block.mask(PageState::Stored), block.slot(), pager.staging.queued_slots()),
+            (ALL_PAGES, NO_SLOT, 0)
+        );
+    }
+
+    #[test]
+    fn ready_pages_are_given_back_by_the_rack() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(4);
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        assert_eq!(pager.give_back_ready(), 0);
+        assert!(pager.evict_neighbours(Role::Worker));
+        assert_eq!(pager.staging.queued_slots(), 4, "four blocks went");
+        assert!(!pager.evict_neighbours(Role::Worker), "nothing is left");
+        let room = pager.staging.pages_max() - pager.staging.pages();
+        for _ in 0..4 {
+            assert_eq!(pager.compress_oldest(), Step::Progress);
+        }
+        assert!(pager.staging.has_ready_rack());
+        assert_eq!((pager.give_back_ready(), pager.staging.pages()), (RACK_PAGES, 0));
+        assert_eq!(pager.staging.pages_max() - pager.staging.pages(), room + RACK_PAGES);
+    }
+
+    #[test]
+    fn a_handler_compresses_until_there_is_a_rack() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        while pager.room_for_rack() {
+            assert!(pager.evict_neighbours(Role::Handler));
+        }
+        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (16, false));
+        assert!(pager.help_to_a_rack());
+        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (12, true));
+        assert!(pager.help_to_a_rack(), "there is one");
+        assert_eq!(pager.staging.queued_slots(), 12);
     }
 }

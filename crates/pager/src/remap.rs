@@ -97,11 +97,9 @@ impl Pager {
         self.ushers.of(cpu).serve(&self.uffd, &self.events);
     }
 
-    /// Takes the pages of `mask` out of a block into `slot`; false when none could be (the slot is still ours).
-    pub(crate) fn evict_by_remap(&self, slot: u32, base: usize, mask: u32) -> bool {
-        if self.may_have_pins() {
-            return false;
-        }
+    /// Takes the pages of `mask` out of a block into `spare`, which is taken then; false when none could be.
+    pub(crate) fn evict_by_remap(&self, spare: &mut Option<u32>, base: usize, mask: u32) -> bool {
+        let Some(slot) = spare.filter(|_| !self.may_have_pins()) else { return false };
         let Ok(block) = self.table.block(base) else { return false };
         if !block.try_lock() {
             return false;
@@ -153,6 +151,7 @@ impl Pager {
         block.unlock();
         if moved != 0 {
             self.staging.queue(slot, base);
+            *spare = None;
         }
         moved != 0
     }
@@ -315,9 +314,11 @@ mod tests {
 
     /// Evicts what it can of a block; whether it could.
     fn evict(pager: &Pager, base: usize) -> bool {
-        let slot = pager.staging.take_empty().unwrap();
-        let done = pager.evict_by_remap(slot, base, ALL_PAGES);
-        if !done {
+        let mut spare = pager.staging.take_empty();
+        assert!(spare.is_some());
+        let done = pager.evict_by_remap(&mut spare, base, ALL_PAGES);
+        assert_eq!(done, spare.is_none());
+        if let Some(slot) = spare {
             pager.staging.give(slot);
         }
         done
