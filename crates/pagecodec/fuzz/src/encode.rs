@@ -1,0 +1,120 @@
+//! Encoders of all instruction sets, compared on any page, and their objects, as they are and damaged.
+
+use pagecodec::numeric::Shape;
+use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
+
+use crate::{decode, Page};
+
+/// What `encode` writes, the same by every instruction set.
+fn same(room: usize, encode: impl Fn(Isa, &mut [u8]) -> Option<usize>) -> Option<Vec<u8>> {
+    let object = |isa| {
+        let mut out = vec![0; room];
+        let len = encode(isa, &mut out)?;
+        // Exactly the room that is needed.
+        let mut exact = vec![0; len];
+        assert_eq!(encode(isa, &mut exact), Some(len), "{isa}: in its own length");
+        assert!(exact == out[..len], "{isa}: other bytes in its own length");
+        assert!(len == 0 || encode(isa, &mut exact[..len - 1]).is_none(), "{isa}: in too little room");
+        Some(exact)
+    };
+    let expected = object(Isa::Portable);
+    for isa in Isa::available() {
+        assert!(object(isa) == expected, "{isa} encoded another object");
+    }
+    expected
+}
+
+/// The T16 object of `page`.
+pub fn t16(page: &Page) -> Vec<u8> {
+    let encode = |isa, out: &mut [u8]| t16::Encoder::with_isa(isa).encode(page, out).ok();
+    same(t16::OBJECT_MAX, encode).expect("room")
+}
+
+/// The page LZ object of `input`.
+pub fn lz(input: &[u8]) -> Vec<u8> {
+    same(2 * lz::INPUT_MAX, |isa, out| lz::Encoder::with_isa(isa).encode(input, out)).expect("room")
+}
+
+/// The numeric object of `page`.
+pub fn numeric(page: &Page, shape: Shape) -> Vec<u8> {
+    same(numeric::OBJECT_MAX, |isa, out| numeric::encode(isa, page, shape, out)).expect("room")
+}
+
+/// The sparse object of `page`, if it has one.
+pub fn sparse(page: &Page) -> Option<Vec<u8>> {
+    same(sparse::OBJECT_MAX, |_, out| sparse::encode(page, out))
+}
+
+/// The T16H object made of the T16 object `source`; `None` for a damaged one.
+pub fn t16h(source: &[u8]) -> Option<Vec<u8>> {
+    decode::with_coders(|coder| {
+        let mut out = vec![0; t16h::OBJECT_MAX];
+        let len = coder.encode(t16h::builtin(), source, &mut out)?;
+        out.truncate(len);
+        Some(out)
+    })
+}
+
+/// The T16H object of `page` as page LZ.
+pub fn t16h_page(page: &Page) -> Vec<u8> {
+    decode::with_coders(|coder| {
+        let mut out = vec![0; t16h::OBJECT_MAX];
+        let len = coder.encode_page(t16h::builtin_page(), page, &mut out).expect("room");
+        out.truncate(len);
+        out
+    })
+}
+
+/// Encodes `page` in every format and decodes it again; the looks at a page that need no object are compared, too.
+pub fn round_trip(page: &Page) {
+    assert!(decode::t16(&t16(page)).as_ref() == Some(page), "T16");
+    assert!(decode::lz(&lz(page), 4096).as_deref() == Some(page), "page LZ");
+    for shape in Shape::ALL {
+        assert!(decode::numeric(&numeric(page, shape)).as_ref() == Some(page), "{shape:?}");
+    }
+    if let Some(object) = sparse(page) {
+        assert!(decode::sparse(&object).as_ref() == Some(page), "sparse");
+    }
+
+    let plain = t16(page);
+    let dense = t16h(&plain).expect("an object of the encoder");
+    decode::with_coders(|coder| {
+        assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == plain, "T16H");
+    });
+    let dense = t16h_page(page);
+    decode::with_coders(|coder| {
+        let mut back = [1; 4096];
+        coder.decode_page(t16h::builtin_page(), &dense, &mut back).expect("its own object");
+        assert!(back == *page, "T16H of page LZ");
+    });
+
+    let looks = |isa| {
+        let repeats = (lz::repeats(isa, page), lz::repeats_in(isa, page), lz::breaks(isa, page, 16));
+        (numeric::estimate(isa, page), repeats)
+    };
+    assert!(Isa::available().all(|isa| looks(isa) == looks(Isa::Portable)), "a look that differs");
+}
+
+/// Decodes the objects of `page` after `damage` has changed them.
+pub fn damaged(page: &Page, damage: impl Fn(&mut Vec<u8>)) {
+    let damaged = |mut object: Vec<u8>| {
+        damage(&mut object);
+        // Without capacity behind its end.
+        object.into_boxed_slice()
+    };
+    let plain = t16(page);
+    decode::t16h(&damaged(t16h(&plain).expect("an object of the encoder")));
+    decode::t16h(&damaged(t16h_page(page)));
+    let plain = damaged(plain);
+    decode::t16(&plain);
+    // A damaged object is refused, or coded so that it returns.
+    if let Some(dense) = t16h(&plain) {
+        decode::with_coders(|coder| {
+            assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == &*plain);
+        });
+    }
+    decode::lz(&damaged(lz(page)), 4096);
+    let (shape, _) = numeric::estimate(Isa::Portable, page);
+    decode::numeric(&damaged(numeric(page, shape)));
+    sparse(page).map(|object| decode::sparse(&damaged(object)));
+}

@@ -1,0 +1,71 @@
+//! Objects of crate `codecs`, as the store passes them: of one page or several, in one piece or two.
+
+use std::cell::RefCell;
+
+use acomp::{Context, DecompressRequest, Object, Registry, UnitError, PAGE_SIZE};
+
+/// Compressors that are asked. Those of a group must answer the same.
+const GROUPS: [&[&str]; 7] = [
+    &["auto:portable", "auto:avx2", "auto:avx512"],
+    &["t16h:portable", "t16h:avx2", "t16h:avx512"],
+    &["t16:portable", "t16:avx2", "t16:avx512"],
+    &["lz4"],
+    &["zstd"],
+    &["deflate"],
+    &["none"],
+];
+
+/// How many groups there are.
+pub const KINDS: usize = GROUPS.len();
+/// The most pages of a unit, as a power of two.
+pub const LOG2_PAGES_MAX: usize = 4;
+
+/// The compressor of a group with the instruction set that suits the machine.
+pub fn name(kind: usize) -> &'static str {
+    GROUPS[kind][0].split(':').next().expect("a name")
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Vec<Vec<Box<dyn Context>>>> = RefCell::new(contexts());
+}
+
+fn contexts() -> Vec<Vec<Box<dyn Context>>> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    let open = |name: &&str| {
+        // Instruction sets that the machine lacks are left out.
+        let found = registry.find(name).ok()?;
+        Some(found.context_for(PAGE_SIZE << LOG2_PAGES_MAX).expect("memory"))
+    };
+    GROUPS.iter().map(|group| group.iter().filter_map(open).collect()).collect()
+}
+
+/// Decompresses `object`, cut in two at `cut`, into `pages` pages with all compressors of a group.
+pub fn check(kind: usize, pages: usize, cut: usize, object: &[u8]) {
+    // Pieces of exactly their length.
+    let (head, tail) = object.split_at(cut);
+    let (head, tail): (Box<[u8]>, Box<[u8]>) = (head.into(), tail.into());
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let mut first = None;
+        for context in &mut contexts[kind] {
+            let mut output = vec![0xa5; pages * PAGE_SIZE];
+            let mut results = [Err(UnitError::Failed)];
+            context.decompress(&mut DecompressRequest {
+                objects: &[Object { head: &head, tail: &tail }],
+                outputs: &mut [&mut output],
+                results: &mut results,
+            });
+            assert!(results[0].is_err() || results[0] == Ok(output.len()), "a part of the unit");
+            let outcome = results[0].map(|_| output);
+            assert!(*first.get_or_insert_with(|| outcome.clone()) == outcome, "{}", GROUPS[kind][0]);
+        }
+    });
+    // Who counts forms or drops an object looks into it, too.
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    let algorithm = registry.find(name(kind)).expect("registered");
+    let whole = Object { head: &head, tail: &tail };
+    let mut counts = vec![0; algorithm.forms().len()];
+    algorithm.count_forms(whole, pages, &mut counts);
+    algorithm.forget(whole, pages);
+}
