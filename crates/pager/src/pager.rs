@@ -109,6 +109,8 @@ pub struct Pager {
     pub(crate) workers: AtomicU32,
     /// Workers that are awake.
     pub(crate) working: AtomicU32,
+    /// When nothing was found anywhere that could be moved out, in milliseconds.
+    pub(crate) vain_ms: AtomicU32,
     /// Runs of pages come in, and a worker is to compress what goes out for them.
     pub(crate) streaming: AtomicBool,
     pub(crate) halt: Halt,
@@ -190,6 +192,7 @@ impl Pager {
             purse_slots: [const { AtomicU32::new(NO_SLOT) }; HANDLERS_MAX + 1],
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
+            vain_ms: AtomicU32::new(now_ms().wrapping_sub(1 << 16)),
             streaming: AtomicBool::new(false),
             halt: Halt::default(),
             listeners: Listeners::default(),

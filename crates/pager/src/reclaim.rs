@@ -27,6 +27,9 @@ const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
 /// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, racks are given
 /// back that a handler has the kernel make again a moment later.
 const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * RACK_PAGES;
+/// How long handlers do not look for something to move out after there was nothing anywhere, in milliseconds: to look
+/// means two rounds through the whole address space, and to keep the program waiting for each page meanwhile.
+const VAIN_MS: u32 = 2;
 const RUNS: usize = 128;
 
 /// The clock hand: where in the address space the reclaimer looks next.
@@ -168,11 +171,21 @@ impl Pager {
         if self.measure() > budget {
             self.wake_workers();
             for _ in 0..4 {
-                if !self.reclaim_step() || self.measure() <= budget {
+                if !self.reclaim_step() {
+                    self.slow_down();
+                    break;
+                }
+                if self.measure() <= budget {
                     break;
                 }
             }
         }
+    }
+
+    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on.
+    fn slow_down(&self) {
+        let over = self.accounts.total().saturating_sub(self.accounts.budget());
+        sys::thread::sleep_ns((over / 40).min(200_000));
     }
 
     /// Moves as many pages out as a run brought in, for a worker to compress while the program and this handler go on.
@@ -267,11 +280,16 @@ impl Pager {
     fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut evicted = false;
-        for _ in 0..64 {
-            let Some((base, mask)) = self.next_candidate() else { break };
-            evicted = self.evict(&mut spare, base, mask, role);
-            if evicted {
-                break;
+        if role == Role::Worker || now_ms().wrapping_sub(self.vain_ms.load(Ordering::Relaxed)) >= VAIN_MS {
+            for _ in 0..64 {
+                let Some((base, mask)) = self.next_candidate() else {
+                    self.vain_ms.store(now_ms(), Ordering::Relaxed);
+                    break;
+                };
+                evicted = self.evict(&mut spare, base, mask, role);
+                if evicted {
+                    break;
+                }
             }
         }
         if let Some(slot) = spare {
