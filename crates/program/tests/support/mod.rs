@@ -47,13 +47,15 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// A directory of one test, removed at its end.
+/// A directory of one test, removed at its end; of several tests, by the next run.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     /// An empty directory.
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("uzswap-{name}-{}", std::process::id()));
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        remove_leftovers(all);
+        let path = all.join(format!("uzswap-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
@@ -76,6 +78,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes the directories of processes that have ended: statics are never dropped, and a test may be killed.
+fn remove_leftovers(all: &Path) {
+    for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("uzswap-")?.rsplit_once('-'));
+        if pid.is_some_and(|(_, pid)| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
