@@ -18,10 +18,11 @@ pub struct Traffic {
 
 impl std::ops::AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
-        self.comp_calls += other.comp_calls;
-        self.comp_bytes += other.comp_bytes;
-        self.decomp_calls += other.decomp_calls;
-        self.decomp_bytes += other.decomp_bytes;
+        // Another process's figures may be anything.
+        self.comp_calls = self.comp_calls.saturating_add(other.comp_calls);
+        self.comp_bytes = self.comp_bytes.saturating_add(other.comp_bytes);
+        self.decomp_calls = self.decomp_calls.saturating_add(other.decomp_calls);
+        self.decomp_bytes = self.decomp_bytes.saturating_add(other.decomp_bytes);
     }
 }
 

@@ -55,14 +55,14 @@ impl Histogram {
 
 /// The latency in nanoseconds below which `fraction` of the counts lie, to a bucket's width; 0 without counts.
 pub fn percentile_ns(counts: &[u64; BUCKETS], fraction: f64) -> u64 {
-    let total: u64 = counts.iter().sum();
+    let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
     if total == 0 {
         return 0;
     }
     let wanted = ((total as f64 * fraction).ceil() as u64).clamp(1, total);
-    let mut seen = 0;
+    let mut seen = 0u64;
     for (bucket, count) in counts.iter().enumerate() {
-        seen += count;
+        seen = count.saturating_add(seen);
         if seen >= wanted {
             let (start, end) = bucket_range_ns(bucket);
             return (start + end) / 2;

@@ -149,14 +149,21 @@ impl Ledger {
     /// room for.
     pub fn create(settings: &Settings) -> io::Result<(Self, OwnedFd)> {
         // SAFETY: a terminated name.
-        let raw = unsafe { libc::memfd_create(MEMORY_NAME.as_ptr(), libc::MFD_CLOEXEC) };
+        let raw =
+            unsafe { libc::memfd_create(MEMORY_NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: just opened, owned by nobody else.
         let file = unsafe { OwnedFd::from_raw_fd(raw) };
-        // SAFETY: sizes a file of our own.
-        if unsafe { libc::ftruncate(raw, std::mem::size_of::<Memory>() as libc::off_t) } != 0 {
+        // A process that cut the file short would end all others that have it mapped.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: sizes and seals a file of our own.
+        let is_sealed = unsafe {
+            libc::ftruncate(raw, std::mem::size_of::<Memory>() as libc::off_t) == 0
+                && libc::fcntl(raw, libc::F_ADD_SEALS, seals) == 0
+        };
+        if !is_sealed {
             return Err(io::Error::last_os_error());
         }
         let ledger = Self::map_unchecked(raw)?;
@@ -180,9 +187,14 @@ impl Ledger {
     /// # Errors
     /// When the file is no ledger of this version, or cannot be mapped.
     pub fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let not_a_ledger = || io::Error::from_raw_os_error(libc::EPROTO);
+        // A shorter file would be mapped too, and end this process where it has no pages.
+        if crate::snapshot::len_of(file)? != std::mem::size_of::<Memory>() {
+            return Err(not_a_ledger());
+        }
         let ledger = Self::map_unchecked(file.as_raw_fd())?;
         if !ledger.has_magic() {
-            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+            return Err(not_a_ledger());
         }
         Ok(ledger)
     }
@@ -275,7 +287,7 @@ impl Ledger {
 
     /// Takes the present figures into the peaks. The supervisor calls this every few milliseconds.
     pub fn note_peaks(&self) {
-        let wanted = self.live().map(|(_, slot)| slot.wanted_bytes()).sum();
+        let wanted = total(self.live().map(|(_, slot)| slot.wanted_bytes()));
         self.header().wanted_peak.fetch_max(wanted, Ordering::Relaxed);
         self.header().total_peak.fetch_max(self.total_bytes(), Ordering::Relaxed);
     }
@@ -337,7 +349,7 @@ impl Ledger {
     /// A counter's sum over all processes, ended ones included.
     pub fn sum(&self, counter: Counter) -> u64 {
         let departed = self.memory().departed.counter(counter);
-        departed + self.live().map(|(_, slot)| slot.counter(counter)).sum::<u64>()
+        total(self.live().map(|(_, slot)| slot.counter(counter)).chain([departed]))
     }
 
     /// Pages stored by all processes, ended ones included, by the name of their form.
@@ -346,7 +358,8 @@ impl Ledger {
         let slots = || self.live().map(|(_, slot)| slot).chain([&self.memory().departed]);
         for (number, name) in self.settings().forms.into_iter().enumerate().take(FORMS_MAX) {
             let pages = slots().map(|slot| slot.forms[number].load(Ordering::Relaxed));
-            *sums.entry(name).or_default() += pages.sum::<u64>();
+            let sum: &mut u64 = sums.entry(name).or_default();
+            *sum = total(pages.chain([*sum]));
         }
         sums
     }
@@ -356,11 +369,16 @@ impl Ledger {
         let mut sum = self.memory().departed.faults.counts();
         for (_, slot) in self.live() {
             for (sum, count) in sum.iter_mut().zip(slot.faults.counts()) {
-                *sum += count;
+                *sum = count.saturating_add(*sum);
             }
         }
         sum
     }
+}
+
+/// A sum of figures that anybody may have written.
+fn total(figures: impl Iterator<Item = u64>) -> u64 {
+    figures.fold(0, u64::saturating_add)
 }
 
 impl Slot {
@@ -401,7 +419,8 @@ impl Slot {
 
     /// What the process would use without uzswap.
     pub fn wanted_bytes(&self) -> u64 {
-        self.resident_bytes().saturating_sub(self.pool_bytes()) + self.stored_pages() * 4096
+        let held = self.resident_bytes().saturating_sub(self.pool_bytes());
+        held.saturating_add(self.stored_pages().saturating_mul(4096))
     }
 
     /// Adds to a counter.
@@ -512,5 +531,18 @@ mod tests {
         // SAFETY: a file of our own.
         assert_eq!(unsafe { libc::ftruncate(raw, std::mem::size_of::<Memory>() as libc::off_t) }, 0);
         assert!(Ledger::map(file.as_fd()).is_err());
+        // SAFETY: a file of our own, mapped by nobody who looks at it again.
+        assert_eq!(unsafe { libc::ftruncate(raw, 4096) }, 0);
+        assert!(Ledger::map(file.as_fd()).is_err(), "shorter than a ledger");
+    }
+
+    #[test]
+    fn nobody_can_cut_it_short() {
+        let (ledger, file) = Ledger::create(&settings()).unwrap();
+        for len in [0, 4096, 1 << 30] {
+            // SAFETY: a file of this test.
+            assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), len) }, -1, "{len}");
+        }
+        assert_eq!(Ledger::map(file.as_fd()).unwrap().settings(), ledger.settings());
     }
 }

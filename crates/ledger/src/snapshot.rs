@@ -25,15 +25,7 @@ impl Snapshot {
     /// EPROTO when the file is no ledger of this version; what reading it answers.
     pub fn read(file: BorrowedFd<'_>) -> io::Result<Self> {
         let not_a_ledger = || io::Error::from_raw_os_error(libc::EPROTO);
-        // SAFETY: all zeroes is a valid structure, and the kernel fills it.
-        let (answer, stat) = unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            (libc::fstat(file.as_raw_fd(), &mut stat), stat)
-        };
-        if answer != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if stat.st_size as usize != size_of::<Memory>() {
+        if len_of(file)? != size_of::<Memory>() {
             return Err(not_a_ledger());
         }
         let layout = Layout::new::<Memory>();
@@ -111,6 +103,19 @@ impl Snapshot {
     }
 }
 
+/// Bytes of a file.
+pub(crate) fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: all zeroes is a valid structure, and the kernel fills it.
+    let (answer, stat) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(file.as_raw_fd(), &mut stat), stat)
+    };
+    match answer {
+        0 => Ok(usize::try_from(stat.st_size).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl Drop for Snapshot {
     fn drop(&mut self) {
         // SAFETY: allocated in `read` with this layout; no reference outlives `self`.
@@ -122,7 +127,7 @@ impl Drop for Snapshot {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
     fn ledger() -> (Ledger, OwnedFd) {
         let settings = Settings {
@@ -172,8 +177,12 @@ mod tests {
         // SAFETY: the first word of the ledger, which is its magic number.
         unsafe { ledger.address().as_ptr().cast::<u64>().write_volatile(1) };
         assert_eq!(code(file.as_fd()), Some(libc::EPROTO));
-        // SAFETY: a file of this test; nobody touches the mapping afterwards.
-        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4096) }, 0);
-        assert_eq!(code(file.as_fd()), Some(libc::EPROTO));
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(c"short".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: just opened, owned by nobody else.
+        let short = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: a file of this test.
+        assert_eq!(unsafe { libc::ftruncate(raw, 4096) }, 0);
+        assert_eq!(code(short.as_fd()), Some(libc::EPROTO));
     }
 }

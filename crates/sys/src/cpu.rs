@@ -86,12 +86,15 @@ pub fn nodes(cpus: usize) -> Vec<u16> {
     nodes
 }
 
+/// The highest number of a list that is believed. Linux has at most 8192 processors and 1024 nodes.
+const NUMBER_MAX: usize = u16::MAX as usize;
+
 /// Numbers of a list like `0-3,8,10-11`.
 fn parse_list(list: &str) -> impl Iterator<Item = usize> + '_ {
     list.split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         match (first.parse::<usize>(), last.parse::<usize>()) {
-            (Ok(first), Ok(last)) => first..last.saturating_add(1),
+            (Ok(first), Ok(last)) => first..last.min(NUMBER_MAX) + 1,
             _ => 0..0,
         }
     })
@@ -100,6 +103,8 @@ fn parse_list(list: &str) -> impl Iterator<Item = usize> + '_ {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -141,5 +146,16 @@ mod tests {
         assert!(count() >= 1);
         assert!(current() < count());
         assert_eq!(nodes(count()).len(), count());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_list_ends(text in "[0-9,x -]{0,60}", start in 0usize..70_000, end in any::<usize>()) {
+            prop_assert!(parse_list(&text).count() <= text.len() * (NUMBER_MAX + 1));
+            let list = format!("{start}-{end}");
+            prop_assert!(parse_list(&list).all(|number| (start..=end).contains(&number)));
+        }
     }
 }

@@ -97,6 +97,7 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn lines_of_each_kind() {
@@ -130,5 +131,47 @@ mod tests {
             |list: &[Mapping]| list.iter().any(|m| m.start <= at && m.end >= at + 5 * 4096 && m.write);
         assert!(holds(&small) && holds(&large));
         assert!(large.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    }
+
+    /// A line like the kernel's, or nearly.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let range = "[0-9a-f]{0,17}-[0-9a-f]{0,17}";
+        let rights = "[rwxps-]{0,5}";
+        let field = prop_oneof![Just("0".to_owned()), "[0-9a-f:]{0,8}", "\\PC{0,300}"];
+        prop_oneof![
+            4 => (range, rights, field.clone(), field.clone(), field)
+                .prop_map(|(a, b, c, d, e)| format!("{a} {b} 0 {c} {d}   {e}").into_bytes()),
+            1 => prop::collection::vec(any::<u8>(), 0..300),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_read_with_any_buffer(lines in prop::collection::vec(line(), 0..20), room in 1usize..5000) {
+            let text: Vec<u8> = lines.join(&b'\n');
+            // SAFETY: a terminated name.
+            let file = unsafe { libc::memfd_create(c"maps".as_ptr(), libc::MFD_CLOEXEC) };
+            // SAFETY: as many bytes as there are.
+            let put = unsafe { libc::write(file, text.as_ptr().cast(), text.len()) };
+            prop_assert_eq!(put as usize, text.len());
+            let path = std::ffi::CString::new(format!("/proc/self/fd/{file}")).unwrap();
+            let opened = ProcFile::open(&path).unwrap();
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            for_each(&opened, &mut vec![0; room], |mapping| found.push(mapping));
+            // The last line counts only when it has an end.
+            let complete = text.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |at| &text[..at]);
+            expected.extend(complete.split(|byte| *byte == b'\n').filter_map(parse));
+            opened.close();
+            // SAFETY: opened above.
+            unsafe { libc::close(file) };
+            prop_assert!(expected.iter().all(|mapping| !mapping.is_empty() && mapping.len() > 0));
+            if text.split(|byte| *byte == b'\n').all(|line| line.len() < room) {
+                prop_assert_eq!(found, expected);
+            } else {
+                prop_assert!(found.iter().all(|mapping| mapping.start < mapping.end));
+            }
+        }
     }
 }

@@ -136,6 +136,7 @@ fn has_aio(maps: &ProcFile) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn lines_of_fdinfo() {
@@ -160,5 +161,23 @@ mod tests {
             unsafe { libc::close(end) };
         }
         assert_eq!(look(&maps), before);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_evidence_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), flags in "[0-9\t x]{0,40}", ring in any::<bool>(),
+        ) {
+            prop_assert!(in_text(&bytes) != Some(Evidence::Aio));
+            let ring = if ring { "SqMask:" } else { "" };
+            let text = format!("pos:\t0\nflags:{flags}\n{ring}");
+            match in_text(text.as_bytes()) {
+                Some(Evidence::Ring) => prop_assert!(!ring.is_empty()),
+                Some(found) => prop_assert!(found == Evidence::DirectFile && flags.bytes().any(|byte| byte > b'0')),
+                None => prop_assert!(ring.is_empty()),
+            }
+        }
     }
 }

@@ -77,7 +77,7 @@ fn processor_in(stat: &[u8]) -> Option<usize> {
 pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     let mut fields = statm.split(|byte| *byte == b' ').skip(1).map(decimal);
     let (resident, shared) = (fields.next()??, fields.next()??);
-    Some(resident.saturating_sub(shared) * crate::PAGE_SIZE as u64)
+    Some(resident.saturating_sub(shared).saturating_mul(crate::PAGE_SIZE as u64))
 }
 
 /// Total and private writable size in pages from the text of /proc/PID/statm: they change when mappings do.
@@ -93,7 +93,7 @@ pub fn kilobytes_field(text: &[u8], name: &[u8]) -> Option<u64> {
     let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
     let value =
         line[name.len()..].split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
-    decimal(value).map(|kilobytes| kilobytes * 1024)
+    decimal(value)?.checked_mul(1024)
 }
 
 fn decimal(word: &[u8]) -> Option<u64> {
@@ -110,6 +110,7 @@ fn decimal(word: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn statm_gives_resident_less_shared() {
@@ -151,5 +152,27 @@ mod tests {
         }
         let after = anonymous_bytes(file.read_at(&mut buffer, 0)).unwrap();
         assert!(after - before >= (len as u64) * 9 / 10, "{before} {after}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_has_figures_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            words in prop::collection::vec(prop_oneof![any::<u64>().prop_map(|n| n.to_string()), "[0-9) (\\PC]{0,24}"], 0..60),
+        ) {
+            for text in [bytes, words.join(" ").into_bytes(), format!("VmPin: {}", words.join(" ")).into_bytes()] {
+                let numbers: Vec<Option<u64>> = text.split(|byte| *byte == b' ').map(decimal).collect();
+                let number = |at: usize| numbers.get(at).copied().flatten();
+                prop_assert_eq!(anonymous_bytes(&text).is_some(), number(1).is_some() && number(2).is_some());
+                prop_assert_eq!(sizes(&text), number(0).zip(number(5)));
+                let value = kilobytes_field(&text, b"VmPin:");
+                prop_assert!(value.is_none_or(|bytes| bytes % 1024 == 0));
+                if let Some(processor) = processor_in(&text) {
+                    prop_assert!(numbers.contains(&Some(processor as u64)));
+                }
+            }
+        }
     }
 }
