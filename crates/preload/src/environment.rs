@@ -215,8 +215,8 @@ impl Own {
         let is_there = preload.is_some_and(|(_, names)| names_in(names).any(|name| name == own));
         // A filter may end the process for a system call that it does not know.
         let loads = !fork::expects_filter() && self.can_load();
-        let is_long = preload
-            .is_some_and(|(_, names)| names.len() + self.preload.count_bytes() + 2 > PRELOAD_BYTES_MAX);
+        let names_len = preload.map_or(0, |(_, names)| names.len());
+        let is_long = names_len + self.preload.count_bytes() + 2 > PRELOAD_BYTES_MAX;
         let is_right = loads == is_there && missing == 0;
         (!is_right && !is_long).then_some(Change { own: self, environment, count, preload, loads, missing })
     }
@@ -307,9 +307,10 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     let missing =
         change.own.variables.iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
     let variables = missing.map(|(_, variable)| variable.as_c_str());
-    // A quote would need quoting.
-    let set =
-        || [preload].into_iter().chain(variables.clone()).filter(|entry| !entry.to_bytes().contains(&b'\''));
+    // A quote would need quoting, and the shell gives up when it is to set what is no name.
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'=');
+    let can_be_set = |entry: &&CStr| !entry.to_bytes().contains(&b'\'') && name_of(entry).iter().all(is_name);
+    let set = || [preload].into_iter().chain(variables.clone()).filter(can_be_set);
     // SAFETY: the caller's string.
     let command = unsafe { CStr::from_ptr(command) }.to_bytes_with_nul();
     let bytes = set().map(|entry| entry.count_bytes() + 3).sum::<usize>() + 16 + command.len();
@@ -334,4 +335,100 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     push(b"; ");
     push(command);
     text.cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What this process would have kept at its start, were `path` the object.
+    fn own_at(path: &CStr, variables: &[String]) -> Own {
+        Own {
+            preload: CString::new([PRELOAD, path.to_bytes()].concat()).unwrap(),
+            variables: variables.iter().map(|entry| CString::new(entry.as_str()).unwrap()).collect(),
+            file: identity(path).unwrap(),
+        }
+    }
+
+    fn this_file() -> CString {
+        CString::new(std::env::current_exe().unwrap().into_os_string().into_encoded_bytes()).unwrap()
+    }
+
+    /// The environment after a change, or nothing when there is none.
+    fn changed(own: &Own, environment: &[CString]) -> Option<Vec<CString>> {
+        let pointers: Vec<*const c_char> =
+            environment.iter().map(|entry| entry.as_ptr()).chain([null()]).collect();
+        let mut after = Vec::new();
+        // SAFETY: terminated strings and a null pointer at the end, which live until the end of this function; fewer
+        // than `ENTRIES_MAX` with room for the variables.
+        unsafe {
+            let change = own.change(pointers.as_ptr())?;
+            assert!(change.count + OWN_MAX + 2 <= ENTRIES_MAX);
+            change.with::<ENTRIES_MAX>(&mut |strings| {
+                after = entries(strings).map(|entry| CStr::from_ptr(entry).to_owned()).collect();
+                0
+            });
+        }
+        Some(after)
+    }
+
+    fn entry() -> impl Strategy<Value = CString> {
+        let any = prop::collection::vec(1u8..=255, 0..60);
+        let text = prop_oneof![
+            any.clone(),
+            any.clone().prop_map(|names| [PRELOAD, &names].concat()),
+            "LD_PRELOAD=([a-z/]{0,20}[: ]){0,60}[a-z/]{0,300}".prop_map(String::into_bytes),
+            "UZSWAP_(SOCKET|EMULATE|X)?=?[a-z]{0,8}".prop_map(String::into_bytes),
+            any.prop_map(|value| [b"A=", &value[..]].concat()),
+        ];
+        text.prop_map(|bytes| CString::new(bytes).unwrap())
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_left_out() {
+        let mut directory = std::env::temp_dir().join(format!("uzswap-long-path-{}", std::process::id()));
+        let root = directory.clone();
+        for _ in 0..6 {
+            directory.push("d".repeat(200));
+        }
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("object");
+        std::fs::write(&path, "").unwrap();
+        let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
+        let own = own_at(&path, &["UZSWAP_SOCKET=here".to_owned()]);
+        assert!(own.can_load());
+        assert_eq!(changed(&own, &[]), None);
+        assert_eq!(changed(&own, &[c"LD_PRELOAD=/lib/x.so".to_owned()]), None);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_environment_is_completed_once(
+            environment in prop::collection::vec(entry(), 0..30),
+            socket in "[a-z]{1,8}",
+            emulates in any::<bool>(),
+        ) {
+            let mut variables = vec![format!("UZSWAP_SOCKET={socket}")];
+            variables.extend(emulates.then(|| "UZSWAP_EMULATE=devices=2".to_owned()));
+            let own = own_at(&this_file(), &variables);
+            let Some(after) = changed(&own, &environment) else { return Ok(()) };
+            // Nothing is lost but the value of LD_PRELOAD, and the rest comes behind.
+            let (kept, added) = after.split_at(environment.len());
+            for (before, after) in environment.iter().zip(kept) {
+                prop_assert!(before == after || before.to_bytes().starts_with(PRELOAD));
+            }
+            prop_assert!(added.len() <= 1 + variables.len());
+            let loaded = after.iter().rfind(|entry| entry.to_bytes().starts_with(PRELOAD)).unwrap();
+            let names: Vec<&[u8]> = names_in(&loaded.to_bytes()[PRELOAD.len()..]).collect();
+            prop_assert_eq!(names.iter().filter(|name| **name == own.path().to_bytes()).count(), 1);
+            for variable in &own.variables {
+                prop_assert!(after.iter().any(|entry| name_of(entry) == name_of(variable)));
+            }
+            prop_assert_eq!(changed(&own, &after), None);
+        }
+    }
 }
