@@ -107,7 +107,9 @@ fn meminfo_bytes(field: &str) -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     let kilobytes =
         line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|value| value.parse::<u64>().ok());
-    kilobytes.map(|value| value * 1024).with_context(|| format!("/proc/meminfo has no {field}"))
+    kilobytes
+        .and_then(|value| value.checked_mul(1024))
+        .with_context(|| format!("/proc/meminfo has no {field}"))
 }
 
 /// The memory limit of this process's cgroup or any above it, version 2 or 1.
@@ -180,6 +182,7 @@ impl fmt::Display for Size {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn sizes_as_written() {
@@ -216,6 +219,32 @@ mod tests {
             [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (1500 << 20, "1.5 GiB")]
         {
             assert_eq!(Size::from(bytes).to_string(), text);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_a_size_or_none(text in prop_oneof!["\\PC{0,20}", "[0-9.]{0,24} ?[kmgtKMGT]?(i?[bB])?%?", "[0-9.eEinfNa+-]{0,12}%"]) {
+            match parse(&text) {
+                Ok(Amount::Percent(percent)) => prop_assert!(percent > 0.0 && percent <= 100.0),
+                Ok(Amount::Bytes(_)) => prop_assert!(text.contains(|digit: char| digit.is_ascii_digit())),
+                Err(error) => prop_assert!(error.to_string().contains("512M")),
+            }
+        }
+
+        #[test]
+        fn a_whole_number_of_any_unit_is_exact(number in any::<u64>(), unit in 0usize..5, suffix in "(i?[bB])?") {
+            let text = format!("{number}{}{suffix}", ["", "k", "M", "g", "T"][unit]);
+            let expected = number.checked_mul(1 << (10 * unit)).map(Amount::Bytes);
+            prop_assert_eq!(parse(&text).ok(), expected, "{}", text);
+        }
+
+        #[test]
+        fn any_number_of_bytes_is_shown(bytes in any::<u64>()) {
+            let shown = Size::from(bytes).to_string();
+            prop_assert!(shown.ends_with('B') && shown.len() < 20, "{}", shown);
         }
     }
 }

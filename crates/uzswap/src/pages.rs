@@ -195,6 +195,7 @@ fn decompress_unit(context: &mut dyn Context, object: &[u8], unit: &mut [u8]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn corpus(pages: usize) -> Vec<u8> {
         let mut state = 5u64;
@@ -248,5 +249,45 @@ mod tests {
         let mut sink = Vec::new();
         let part = compress(&*algorithm, PAGE_SIZE, &mut &plain[..5000], &mut sink);
         assert!(matches!(part, Err(PagesError::PartPage(1))));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_file_is_records_or_an_error(
+            records in prop::collection::vec(
+                (prop_oneof![8 => 0u32..600, 2 => 4000..4200u32, 1 => any::<u32>()], prop::collection::vec(any::<u8>(), 0..600)),
+                0..6,
+            ),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            pages in 0usize..6,
+            name in prop::sample::select(vec!["lz4", "zstd:1", "deflate", "auto", "t16", "t16h", "none"]),
+        ) {
+            let algorithm = crate::registry().find(name).unwrap();
+            let mut file: Vec<u8> = Vec::new();
+            compress(&*algorithm, 2 * PAGE_SIZE, &mut &corpus(pages)[..], &mut file).unwrap();
+            for (at, byte) in damage {
+                if !file.is_empty() {
+                    let at = at.index(file.len());
+                    file[at] = byte;
+                }
+            }
+            for (len, bytes) in &records {
+                file.extend(len.to_le_bytes());
+                file.extend(bytes.iter().cycle().take(if bytes.is_empty() { 0 } else { *len.min(&9000) as usize }));
+            }
+            let mut out = Vec::new();
+            match decompress(&*algorithm, 2 * PAGE_SIZE, &mut &file[..], &mut out) {
+                Ok(totals) => prop_assert_eq!(out.len() as u64, totals.pages * PAGE_SIZE as u64),
+                Err(error) => {
+                    let is_of_the_file = matches!(
+                        error,
+                        PagesError::PartRecord(_) | PagesError::LongRecord { .. } | PagesError::Damaged(_)
+                    );
+                    prop_assert!(is_of_the_file, "{}", error);
+                }
+            }
+        }
     }
 }

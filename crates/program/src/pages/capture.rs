@@ -125,7 +125,9 @@ fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
         let (start, end) = addresses.split_once('-')?;
         let range =
             Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? };
-        rights.starts_with("rw").then_some(())?;
+        // Whole pages, as the kernel has them: what follows counts in them.
+        let is_whole = range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE as u64);
+        (is_whole && rights.starts_with("rw")).then_some(())?;
         rights.ends_with('p').then_some(range)
     })
 }
@@ -133,6 +135,7 @@ fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn private_writable_mappings_are_looked_at() {
@@ -197,5 +200,18 @@ mod tests {
         let own = Process::open(std::process::id()).unwrap();
         let few = capture(&own, 3, &mut Marks::default()).unwrap();
         assert_eq!(few.pages, 3);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn ranges_of_any_text_are_whole_pages(
+            text in prop_oneof!["\\PC{0,100}", "([0-9a-f]{1,17}-[0-9a-f]{1,17} rw-p 0\n){0,5}", "([0-9a-f]{2}000-[0-9a-f]{2}000 rw-p\n){0,8}"],
+        ) {
+            for range in private_ranges(&text) {
+                prop_assert!(range.start < range.end && range.start % 4096 == 0 && range.end % 4096 == 0);
+            }
+        }
     }
 }

@@ -121,12 +121,9 @@ enum Kind {
 }
 
 fn interpreter(head: &[u8]) -> Kind {
-    let half =
-        |at: usize| head.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]) as usize);
-    let word =
-        |at: usize| head.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four")));
-    let long =
-        |at: usize| head.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
+    let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
+    let long = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));
     if !head.starts_with(b"\x7fELF") {
         return Kind::Script;
     }
@@ -135,7 +132,8 @@ fn interpreter(head: &[u8]) -> Kind {
         return Kind::Foreign;
     }
     let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Kind::Static };
-    let kinds = (0..count).filter_map(|index| word(start as usize + index * size));
+    // The table may be anywhere: a header need not be true.
+    let kinds = (0..count).filter_map(|index| word(usize::try_from(start).ok()?.checked_add(index * size)?));
     if kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
         Kind::Dynamic
     } else {
@@ -146,6 +144,7 @@ fn interpreter(head: &[u8]) -> Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn programs_are_found_along_path() {
@@ -169,6 +168,48 @@ mod tests {
         assert_eq!(interpreter(&bytes), Kind::Static, "without program headers there is no interpreter");
         for cut in 0..64 {
             interpreter(&bytes[..cut]);
+        }
+    }
+
+    /// The header of a 64-bit program, or what is left of one.
+    fn header() -> impl Strategy<Value = Vec<u8>> {
+        let table = prop_oneof![Just(64u64), 0..70_000u64, any::<u64>(), u64::MAX - 70_000..=u64::MAX];
+        let machine = if cfg!(target_arch = "aarch64") { 183u16 } else { 62 };
+        (table, any::<u16>(), any::<u16>(), 0usize..70_000, prop::collection::vec(any::<u8>(), 0..200))
+            .prop_map(move |(table, size, count, len, rest)| {
+                let mut head = vec![0; 64];
+                head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+                head[18..20].copy_from_slice(&machine.to_le_bytes());
+                head[32..40].copy_from_slice(&table.to_le_bytes());
+                head[54..56].copy_from_slice(&size.to_le_bytes());
+                head[56..58].copy_from_slice(&count.to_le_bytes());
+                head.extend(rest);
+                head.resize(len, 0);
+                head
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_file_is_of_some_kind(head in header(), bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let kind = interpreter(&head);
+            prop_assert!(kind != Kind::Foreign || head.len() < 20);
+            prop_assert!(kind != Kind::Script || !head.starts_with(b"\x7fELF"));
+            prop_assert_eq!(interpreter(&bytes) == Kind::Script, !bytes.starts_with(b"\x7fELF"));
+        }
+
+        #[test]
+        fn any_file_has_an_interpreter_or_not(mut line in prop::collection::vec(any::<u8>(), 0..200), script in any::<bool>()) {
+            if script {
+                line.splice(..0, *b"#! ");
+            }
+            let path = std::env::temp_dir().join(format!("uzswap-interpreter-{}", std::process::id()));
+            std::fs::write(&path, &line).unwrap();
+            let reason = missing_interpreter(&path);
+            std::fs::remove_file(&path).unwrap();
+            prop_assert!(script || line.starts_with(b"#!") || reason.is_some_and(|reason| reason.contains("loader")));
         }
     }
 }
