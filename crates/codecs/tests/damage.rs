@@ -2,7 +2,7 @@
 
 mod support;
 
-use acomp::{Page, PAGE_SIZE};
+use acomp::{Object, Page, PAGE_SIZE};
 use support::{compress, decompress, find, page, Random};
 
 #[test]
@@ -34,6 +34,12 @@ fn damaged_objects_do_no_harm() {
                 }
                 let cut = random.below(bad.len() as u64 + 1) as usize;
                 errors += u32::from(decompress(&mut *context, &bad, cut, len).is_err());
+                // Who counts forms, or drops the object, looks into it too.
+                let (head, tail) = bad.split_at(cut);
+                let mut counts = vec![0; algorithm.forms().len()];
+                algorithm.count_forms(Object { head, tail }, pages, &mut counts);
+                assert!(counts.iter().sum::<u32>() as usize <= pages, "{name}: {counts:?}");
+                algorithm.forget(Object { head, tail }, pages);
             }
             assert!(errors > 0, "{name} sees no damage at all");
             // And the state is none the worse.

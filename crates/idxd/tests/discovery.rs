@@ -203,3 +203,125 @@ fn writing_goes_to_files_that_exist() {
     let error = tree.write("bus/dsa/devices/wq0.0/wheels", "4").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }
+
+mod any_text {
+    use std::collections::BTreeMap;
+    use std::io;
+
+    use idxd::emulated::EmulateSpec;
+    use idxd::sysfs::{plan, Capabilities, Configuration, Driver, Layout};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Attributes of which some say anything.
+    struct Odd {
+        files: BTreeMap<String, String>,
+        link: Option<String>,
+    }
+
+    impl Tree for Odd {
+        fn read(&self, path: &str) -> io::Result<String> {
+            self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        }
+
+        fn write(&self, _path: &str, _value: &str) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+
+        fn list(&self, directory: &str) -> io::Result<Vec<String>> {
+            let inside = format!("{directory}/");
+            let below = self.files.keys().filter_map(|path| path.strip_prefix(&inside));
+            let mut names: Vec<String> =
+                below.map(|rest| rest.split('/').next().unwrap_or_default().to_owned()).collect();
+            names.dedup();
+            Ok(names)
+        }
+
+        fn link(&self, _path: &str) -> Option<String> {
+            self.link.clone()
+        }
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            2 => any::<u64>().prop_map(|number| number.to_string()),
+            2 => any::<i32>().prop_map(|number| number.to_string()),
+            1 => any::<u64>().prop_map(|number| format!("{number:#x}")),
+            1 => prop::sample::select(vec!["enabled", "disabled", "shared", "dedicated", "user", "kernel", "0", ""])
+                .prop_map(str::to_owned),
+            1 => "[0-9a-fx,+-]{0,80}",
+            2 => "\\PC{0,40}",
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn attributes_of_any_text_are_devices_or_problems(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 0..60),
+            renamed in prop::collection::vec((any::<prop::sample::Index>(), "(iax|wq|engine|group)[0-9.+-]{0,12}"), 0..4),
+            link in prop::option::of("[./0-9a-f:]{0,60}"),
+            queues in 1u32..9,
+        ) {
+            let whole = model("devices=2,queues=4,generation=2,mode=shared");
+            let mut files: BTreeMap<String, String> = whole.files().into_iter().collect();
+            let paths: Vec<String> = files.keys().cloned().collect();
+            for (at, value) in changes {
+                files.insert(at.get(&paths).clone(), value);
+            }
+            for (at, name) in renamed {
+                let path = at.get(&paths);
+                let value = files.remove(path).unwrap_or_default();
+                let parts: Vec<&str> = path.split('/').collect();
+                let last = parts[parts.len() - 1];
+                files.insert(format!("bus/dsa/devices/{name}/{last}"), value);
+            }
+            let found = discover(&Odd { files, link });
+            prop_assert!(found.has_bus);
+            let layout = Layout {
+                queues,
+                engines: 0,
+                mode: QueueMode::Shared,
+                kind: QueueType::User,
+                label: "uzswap".to_owned(),
+                priority: 10,
+                threshold: 0,
+                block_on_fault: None,
+                transfer_max: None,
+            };
+            for device in &found.devices {
+                let wanted = [Configuration::of(device)];
+                let same = plan(&[device], &wanted, &Driver::default());
+                prop_assert!(same.iter().all(|write| write.device == device.name));
+                if let Ok(wanted) = layout.on(device) {
+                    prop_assert_eq!(wanted.queues.len(), queues as usize);
+                    plan(&[device], &[wanted], &Driver::default());
+                }
+            }
+        }
+
+        #[test]
+        fn any_text_is_operations_or_none(text in value()) {
+            prop_assert!(Capabilities::parse_operations(&text).is_none() || text.split(',').count() <= 8);
+        }
+
+        #[test]
+        fn any_text_is_a_specification_or_an_error(
+            parts in prop::collection::vec(
+                ("(sockets|devices|engines|queues|generation|mode|threshold|run|work|latency_ns|clock|seed|faults|x)?", value()),
+                0..5,
+            ),
+            odds in "(lost|page|hardware|halt|retry|slow)?:[0-9.eNaInf+-]{0,8}(/slow:0.5)?",
+        ) {
+            let text: Vec<String> = parts.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            for text in [text.join(","), format!("faults={odds}"), format!("work=timed:{odds}")] {
+                if let Ok(spec) = text.parse::<EmulateSpec>() {
+                    prop_assert!((1..=8).contains(&spec.queues) && (1..=8).contains(&spec.sockets), "{}", text);
+                    prop_assert!(spec.threshold <= spec.queue_size(), "{}", text);
+                }
+            }
+        }
+    }
+}
