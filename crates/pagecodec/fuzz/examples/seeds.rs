@@ -9,7 +9,6 @@ use pagecodec::Isa;
 use pagecodec_fuzz::{encode, units, Page};
 
 #[path = "../../tests/support/mod.rs"]
-#[allow(dead_code)]
 mod support;
 
 fn main() -> io::Result<()> {
@@ -63,7 +62,7 @@ fn main() -> io::Result<()> {
                     results: &mut results,
                 });
                 let Ok(len) = results[0] else { continue };
-                let front = [kind as u8, log2_pages, (len / 2) as u8, (len / 2 >> 8) as u8];
+                let front = [kind as u8, log2_pages, (len / 2) as u8, (len >> 9) as u8];
                 put("units", &format!("{kind}-{log2_pages}-{number}"), &[&front, &output[..len]])?;
             }
         }
