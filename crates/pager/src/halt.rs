@@ -23,6 +23,11 @@ const HALTING: u32 = 1;
 const CALMING: u32 = 2;
 /// Workers and handlers stand still, everything stays where it is.
 const STILL: u32 = 3;
+/// All threads stand still for ever and make no system call any more.
+const PARKED: u32 = 4;
+
+/// How long parking waits for threads to stand: those that wait for memory of the program's may take a while.
+const PARK_NS: u64 = 100_000_000;
 
 /// Which threads are to stand still, and how many do not.
 #[derive(Debug, Default)]
@@ -32,6 +37,8 @@ pub struct Halt {
     workers: AtomicU32,
     /// Handlers that read or serve.
     handlers: AtomicU32,
+    /// Threads that are in their last system call.
+    parked: AtomicU32,
 }
 
 impl Halt {
@@ -74,6 +81,7 @@ impl Halt {
                 return;
             }
             inside.fetch_sub(1, Ordering::SeqCst);
+            self.stand_if_parked();
             futex::wait(&self.state, state, Some(10_000_000));
         }
     }
@@ -92,6 +100,23 @@ impl Halt {
         self.raise(STILL, &self.handlers);
     }
 
+    /// Does not return once threads are to stand still for ever.
+    pub(crate) fn stand_if_parked(&self) {
+        while self.state.load(Ordering::SeqCst) == PARKED {
+            self.parked.fetch_add(1, Ordering::SeqCst);
+            futex::wait(&self.state, PARKED, None);
+            self.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs a wait that may last for ever, which is as good as standing still.
+    pub(crate) fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let answer = wait();
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+
     /// Lets everybody work.
     pub(crate) fn over(&self) {
         self.state.store(RUNNING, Ordering::SeqCst);
@@ -102,6 +127,7 @@ impl Halt {
     pub(crate) fn reset(&self) {
         self.workers.store(0, Ordering::SeqCst);
         self.handlers.store(0, Ordering::SeqCst);
+        self.parked.store(0, Ordering::SeqCst);
         self.over();
     }
 }
@@ -146,6 +172,23 @@ impl Pager {
             self.staging.give(slot);
         }
         self.measure();
+    }
+
+    /// After a halt that is for good: has all workers and handlers make their last system call, a wait that does not
+    /// end. The filter that comes next may kill for any other, in whichever thread.
+    pub fn park(&self) {
+        self.halt.state.store(PARKED, Ordering::SeqCst);
+        futex::wake(&self.halt.state, i32::MAX);
+        self.pressure.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.pressure, i32::MAX);
+        self.listeners.call_all();
+        let give_up = sys::now_ns() + PARK_NS;
+        let threads = self.workers.load(Ordering::SeqCst) + self.listeners.count();
+        while self.halt.parked.load(Ordering::SeqCst) < threads && sys::now_ns() < give_up {
+            thread::sleep_ns(50_000);
+        }
+        // From the count to the wait it is a few instructions.
+        thread::sleep_ns(1_000_000);
     }
 
     /// Goes on after a halt.

@@ -152,6 +152,18 @@ impl Listeners {
         true
     }
 
+    /// Handlers that have joined.
+    pub(crate) fn count(&self) -> u32 {
+        self.listening.load(Ordering::Acquire) + self.resting.load(Ordering::Acquire)
+    }
+
+    /// Has all that rest come back.
+    pub(crate) fn call_all(&self) {
+        self.called.store(ANY, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::AcqRel);
+        futex::wake(&self.calls, i32::MAX);
+    }
+
     /// Calls one of those that rest.
     pub(crate) fn call_any(&self) {
         self.call(ANY);

@@ -63,8 +63,12 @@ impl Pager {
         self.listeners.join();
         loop {
             // Not read before the wait says so: of one thread's faults there is never a second one already.
-            let came = self.listeners.wait(&mut luck, |ms| self.uffd.wait(ms));
+            let came = self.listeners.wait(&mut luck, |ms| match ms {
+                -1 => self.halt.while_waiting(|| self.uffd.wait(ms)),
+                _ => self.uffd.wait(ms),
+            });
             if !came {
+                self.halt.stand_if_parked();
                 continue;
             }
             self.halt.handler_enters();

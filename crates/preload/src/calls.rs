@@ -141,9 +141,9 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_seccomp && (a == SET_MODE_STRICT || a == SET_MODE_FILTER) {
         if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
             fork::stop_for_good("a seccomp filter for all threads was set");
-        } else {
-            fork::expect_filter();
         }
+        // Whoever it binds, children of this thread inherit it.
+        fork::expect_filter();
     }
     if number == libc::SYS_madvise {
         note_advice(a, c as c_int);

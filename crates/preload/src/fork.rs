@@ -173,11 +173,16 @@ pub fn answer_halt() {
     }
     if let Some(pager) = pager {
         pager.halt();
+        if STOPPED.load(Ordering::Acquire) {
+            pager.park();
+        }
     }
     STATE.store(HALTED, Ordering::Release);
     futex::wake(&STATE, i32::MAX);
     while STATE.load(Ordering::Acquire) == HALTED {
-        futex::wait(&STATE, HALTED, Some(100_000_000));
+        // When it is for good, the filter that comes next may not allow to wait once more.
+        let limit = (!STOPPED.load(Ordering::Acquire)).then_some(100_000_000);
+        futex::wait(&STATE, HALTED, limit);
     }
     if let Some(pager) = pager {
         pager.go_on();
@@ -237,6 +242,8 @@ fn attend(pager: &Pager) -> bool {
 fn halt_and_wait() {
     KEEPS.store(false, Ordering::Release);
     STATE.store(ASKED, Ordering::Release);
+    // A warden that stands still for good, for a fork that was under way, waits for this.
+    futex::wake(&STATE, i32::MAX);
     while warden::is_alive() {
         warden::nudge();
         if STATE.load(Ordering::Acquire) == ASKED {

@@ -87,23 +87,26 @@ pub fn forget() {
 /// Sleeps between looks; answers a halt.
 fn sleep(accounts: &Ledgered, ns: u64) {
     let seen = NUDGE.load(Ordering::Acquire);
+    answer_requests(accounts);
+    futex::wait(&NUDGE, seen, Some(ns));
+    answer_requests(accounts);
+    accounts.end_if_alone();
+}
+
+/// Says why paging ends, if it does. Before the halt: no system call can be relied on behind it.
+fn say_end(accounts: &Ledgered) {
     let len = END_LEN.swap(0, Ordering::AcqRel);
     if len > 0 {
         // SAFETY: set together with the length, from a string that lives for ever.
         let why = unsafe { std::slice::from_raw_parts(END.load(Ordering::Relaxed), len) };
         let why = std::str::from_utf8(why).unwrap_or("");
-        pager::Accounts::say(
-            accounts,
-            pager::FixedText::new(format_args!("paging ends here: {why}")).as_str(),
-        );
+        let text = pager::FixedText::new(format_args!("paging ends here: {why}"));
+        pager::Accounts::say(accounts, text.as_str());
     }
-    answer_requests();
-    futex::wait(&NUDGE, seen, Some(ns));
-    answer_requests();
-    accounts.end_if_alone();
 }
 
-fn answer_requests() {
+fn answer_requests(accounts: &Ledgered) {
+    say_end(accounts);
     fork::answer_halt();
     if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
         if range.is_empty() {

@@ -1,0 +1,98 @@
+/* Sets a seccomp filter that kills for what a pager does, with memory moved out, and goes on.
+ *
+ * filter HOW MIB   fills MIB MiB, reads them until some of it was evicted, sets the filter, reads them back, in a forked
+ * child too, and starts `filter work MIB`, in a child and at last in its own place. HOW: prctl (the calling thread
+ * alone), seccomp (the same), threads (all threads), alone (all threads, which may not even wait for each other;
+ * it starts nothing).
+ * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted. */
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static size_t words;
+static uint64_t *memory;
+
+static void check(void) {
+    for (size_t at = 0; at < words; at++)
+        if (memory[at] != at) _exit(5);
+}
+
+static size_t resident(void) {
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*u %zu", &pages) != 1) exit(7);
+    fclose(file);
+    return pages * 4096;
+}
+
+static int set_filter(const char *how) {
+    static const int deadly[] = {SYS_userfaultfd,  SYS_ioctl,       SYS_process_vm_readv, SYS_socket, SYS_setpriority,
+                                 SYS_close_range,  SYS_pread64,     SYS_ppoll,            SYS_read,   SYS_futex,
+#ifdef SYS_poll
+                                 SYS_poll,
+#endif
+                                 SYS_sched_yield};
+    int is_alone = !strcmp(how, "alone"), count = is_alone ? sizeof deadly / sizeof *deadly : 6;
+    struct sock_filter code[2 * sizeof deadly / sizeof *deadly + 2];
+    int at = 0;
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int which = 0; which < count; which++) {
+        code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, deadly[which], 0, 1);
+        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    }
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {at, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
+    if (!strcmp(how, "prctl")) return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+    int all = is_alone || !strcmp(how, "threads") ? SECCOMP_FILTER_FLAG_TSYNC : 0;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, all, &program);
+}
+
+static void await(pid_t pid) {
+    int status;
+    if (waitpid(pid, &status, 0) != pid || status != 0) _exit(4);
+}
+
+int main(int argc, char **argv) {
+    const char *how = argv[1];
+    words = strtoul(argv[2], NULL, 10) << 17;
+    memory = malloc(words * 8);
+    for (size_t at = 0; at < words; at++) memory[at] = at;
+    check();
+    if (!strcmp(how, "work")) return 0;
+    for (time_t end = time(NULL) + 60; resident() > words * 7;) {
+        check();
+        if (time(NULL) > end) return 6;
+    }
+    if (set_filter(how)) return 2;
+    check();
+    if (!strcmp(how, "alone")) {
+        struct timespec while_others_do = {0, 400000000};
+        nanosleep(&while_others_do, NULL);
+        check();
+        _exit(0);
+    }
+    char *work[] = {argv[0], "work", argv[2], NULL};
+    for (int starts = 0; starts < 2; starts++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            check();
+            if (starts) execv("/proc/self/exe", work);
+            _exit(starts);
+        }
+        await(pid);
+        check();
+    }
+    execv("/proc/self/exe", work);
+    return 8;
+}
