@@ -199,26 +199,16 @@ impl Encoder {
         }
         // The index reads whole groups; what it finds there does not count, but must not depend on the past.
         work.source[len..].fill(0);
+        if !work.find(self.isa, len) {
+            work.index.clear();
+            let found = work.find(self.isa, len);
+            assert!(found, "an index that started empty holds this input only");
+        }
         match self.isa {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe {
-                work.index.fill_avx512(&work.source, len);
-                work.walk_avx2(len);
-                work.code_avx2(len);
-            },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe {
-                work.index.fill_avx2(&work.source, len);
-                work.walk_avx2(len);
-                work.code_avx2(len);
-            },
-            _ => {
-                work.index.fill_generic(&work.source, len);
-                work.walk::<false>(len);
-                work.code(len);
-            }
+            Isa::Avx512 | Isa::Avx2 => unsafe { work.code_avx2(len) },
+            _ => work.code(len),
         }
         work.coded.total()
     }
@@ -239,6 +229,8 @@ struct Lane {
     reach: usize,
     count: usize,
     records: *mut Records,
+    /// Whether the index named a place where not even four bytes are the same.
+    misled: bool,
 }
 
 impl Lane {
@@ -264,8 +256,13 @@ impl Lane {
         let found = (window != 0) & (start < self.end);
         // SAFETY: both places are at most 4160 bytes into the input; PADDING is 128.
         let mut matched = unsafe { equal32::<WIDE>(bytes.add(start), bytes.add(source)) };
-        if found & (matched == 32) {
-            while start + matched < self.reach {
+        // One comparison for both of what is rare: less than four, and 32, which may be more.
+        if found & (matched.wrapping_sub(MATCH_MIN) >= 32 - MATCH_MIN) {
+            if matched < MATCH_MIN {
+                self.misled = true;
+                matched = MATCH_MIN;
+            }
+            while matched >= 32 && start + matched < self.reach {
                 // SAFETY: `start + matched < 4096`, and 32 bytes follow.
                 let more =
                     unsafe { equal32::<WIDE>(bytes.add(start + matched), bytes.add(source + matched)) };
@@ -289,14 +286,37 @@ impl Lane {
 }
 
 impl Work {
+    /// Indexes the input and chooses its matches. Answers false if entries of an earlier input misled it, which cannot happen
+    /// after the index was cleared.
+    fn find(&mut self, isa: Isa, len: usize) -> bool {
+        match isa {
+            // SAFETY: `with_isa` has checked that the machine has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe {
+                self.index.fill_avx512(&self.source, len);
+                self.walk_avx2(len)
+            },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe {
+                self.index.fill_avx2(&self.source, len);
+                self.walk_avx2(len)
+            },
+            _ => {
+                self.index.fill_generic(&self.source, len);
+                self.walk::<false>(len)
+            }
+        }
+    }
+
     /// [`Work::walk`] with the instructions of Haswell (shifts and bit counts without detours).
     ///
     /// # Safety
     /// The machine must have them.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn walk_avx2(&mut self, len: usize) {
-        self.walk::<true>(len);
+    unsafe fn walk_avx2(&mut self, len: usize) -> bool {
+        self.walk::<true>(len)
     }
 
     /// [`Work::code`] with the instructions of Haswell.
@@ -309,15 +329,22 @@ impl Work {
         self.code(len);
     }
 
-    /// Chooses matches greedily in each part of the input, then joins the parts.
+    /// Chooses matches greedily in each part of the input, then joins the parts. Answers false if the index was wrong.
     #[inline(always)]
-    fn walk<const WIDE: bool>(&mut self, len: usize) {
+    fn walk<const WIDE: bool>(&mut self, len: usize) -> bool {
         let bytes = self.source.as_ptr();
         let mut part = 0;
         let lanes = self.records.each_mut().map(|records| {
             let (at, end) = (part * len / LANES, (part + 1) * len / LANES);
             part += 1;
-            Lane { at, end, reach: (end + REACH).min(len), count: 0, records: &raw mut *records }
+            Lane {
+                at,
+                end,
+                reach: (end + REACH).min(len),
+                count: 0,
+                records: &raw mut *records,
+                misled: false,
+            }
         });
         // Variables, not an array: each step's state then stays in registers.
         let [mut a, mut b, mut c, mut d] = lanes;
@@ -331,8 +358,12 @@ impl Work {
                 d.step::<WIDE>(bytes, &self.index);
             }
         }
+        if a.misled | b.misled | c.misled | d.misled {
+            return false;
+        }
         let counts = [a, b, c, d].map(|lane| lane.count);
         self.join(&counts);
+        true
     }
 
     /// A part's last match may cover matches of the next part: takes those away, or what of them it covers, or lets the
