@@ -15,6 +15,10 @@ const GROUP: usize = 32;
 /// Sequences of one part at most, and one more that is written but not counted, in whole groups.
 const LANE_RECORDS: usize = INPUT_MAX / LANES / MATCH_MIN + 2 + GROUP;
 
+/// Room for extensions: a run or match of 15 bytes or more pays for its three bytes, so there are at most 2 x 4096 / 19 of
+/// one byte; and for a step that writes 64.
+const EXTENSIONS: usize = 1024;
+
 /// The matches of one part: positions of their starts, their sources, and their ends, each end one place behind, so that
 /// there is room for that of the match before the first. Longer than needed by one step of the vector loop that reads them.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +71,7 @@ struct Work {
     literals: [u8; INPUT_MAX + 64],
     sequences: [u16; LANES * LANE_RECORDS],
     runs: [u8; LANES * LANE_RECORDS],
-    extensions: [u8; 1024],
+    extensions: [u8; EXTENSIONS],
 }
 
 /// Encodes up to 4096 bytes. Holds the working memory (about 60 KiB), so that encoding never allocates.
@@ -164,7 +168,7 @@ impl Encoder {
             literals: [0; INPUT_MAX + 64],
             sequences: [0; LANES * LANE_RECORDS],
             runs: [0; LANES * LANE_RECORDS],
-            extensions: [0; 1024],
+            extensions: [0; EXTENSIONS],
         });
         Encoder { isa, work }
     }
@@ -207,7 +211,10 @@ impl Encoder {
         match self.isa {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => unsafe { work.code_avx2(len) },
+            Isa::Avx512 => unsafe { work.code_avx512(len) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { work.code_avx2(len) },
             _ => work.code(len),
         }
         work.coded.total()
@@ -405,6 +412,93 @@ impl Work {
         }
     }
 
+    /// [`Work::code`] in AVX-512: extensions too are written without branches, as long as they take one byte.
+    ///
+    /// # Safety
+    /// The machine must have AVX-512 F, BW, VL and VBMI2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    unsafe fn code_avx512(&mut self, len: usize) {
+        use std::arch::x86_64::*;
+        let (mut anchor, mut count, mut extended) = (0u16, 0, 0);
+        let mut matched = _mm512_setzero_si512();
+        let fifteen = _mm512_set1_epi16(15);
+        for (records, taken) in self.records.iter().zip(&self.taken) {
+            let (from, to) = (usize::from(taken.start), usize::from(taken.end));
+            for first in (from..to).step_by(GROUP) {
+                let here = first..first + GROUP;
+                let load = |array: &[u16]| {
+                    assert!(array.len() == GROUP);
+                    // SAFETY: there are 64 bytes (asserted above).
+                    unsafe { _mm512_loadu_si512(array.as_ptr().cast()) }
+                };
+                let (starts, sources) =
+                    (load(&records.starts[here.clone()]), load(&records.sources[here.clone()]));
+                let (before, ends) = (load(&records.ends[here]), load(&records.ends[first + 1..][..GROUP]));
+                let pairs = u64::MAX >> (2 * (GROUP - GROUP.min(to - first)));
+                let whole = _mm512_sub_epi16(ends, starts);
+                let run = _mm512_sub_epi16(starts, before);
+                let rest = _mm512_sub_epi16(whole, _mm512_set1_epi16(MATCH_MIN as i16));
+                let (run_coded, rest_coded) =
+                    (_mm512_min_epu16(run, fifteen), _mm512_min_epu16(rest, fifteen));
+                let sequences =
+                    _mm512_or_si512(_mm512_sub_epi16(starts, sources), _mm512_slli_epi16::<12>(rest_coded));
+                let place = count + first - from;
+                let sequences_place = &mut self.sequences[place..][..GROUP];
+                let runs_place = &mut self.runs[place..][..GROUP];
+                // SAFETY: both places have room for a group.
+                unsafe {
+                    _mm512_storeu_si512(sequences_place.as_mut_ptr().cast(), sequences);
+                    _mm256_storeu_si256(runs_place.as_mut_ptr().cast(), _mm512_cvtepi16_epi8(run_coded));
+                }
+                matched = _mm512_add_epi16(matched, _mm512_maskz_mov_epi8(pairs, whole));
+                // Of each record the run's byte, then the match's: the order of extensions.
+                let coded = _mm512_or_si512(run_coded, _mm512_slli_epi16::<8>(rest_coded));
+                let long = _mm512_mask_cmpeq_epi8_mask(pairs, coded, _mm512_set1_epi8(15));
+                if long == 0 {
+                    continue;
+                }
+                let (run_more, rest_more) =
+                    (_mm512_subs_epu16(run, fifteen), _mm512_subs_epu16(rest, fifteen));
+                let most = _mm512_max_epu16(run_more, rest_more);
+                let pairs_of_words = _pext_u64(pairs, 0x5555_5555_5555_5555) as u32;
+                if _mm512_mask_cmpge_epu16_mask(pairs_of_words, most, _mm512_set1_epi16(255)) == 0 {
+                    let bytes = _mm512_or_si512(run_more, _mm512_slli_epi16::<8>(rest_more));
+                    let place = &mut self.extensions[extended..][..2 * GROUP];
+                    // SAFETY: `place` has 64 bytes.
+                    unsafe {
+                        _mm512_storeu_si512(
+                            place.as_mut_ptr().cast(),
+                            _mm512_maskz_compress_epi8(long, bytes),
+                        );
+                    }
+                    extended += long.count_ones() as usize;
+                } else {
+                    let mut values = [0u16; 2 * GROUP];
+                    // SAFETY: `values` has room for two vectors.
+                    unsafe {
+                        _mm512_storeu_si512(values.as_mut_ptr().cast(), run_more);
+                        _mm512_storeu_si512(values[GROUP..].as_mut_ptr().cast(), rest_more);
+                    }
+                    let mut bits = long;
+                    while bits != 0 {
+                        let k = bits.trailing_zeros() as usize;
+                        bits &= bits - 1;
+                        let value = values[k / 2 + k % 2 * GROUP];
+                        extended = extend(&mut self.extensions, extended, value.into());
+                    }
+                }
+            }
+            count += to - from;
+            if from < to {
+                anchor = records.ends[to];
+            }
+        }
+        let pairs = _mm512_madd_epi16(matched, _mm512_set1_epi16(1));
+        let literals = len - _mm512_reduce_add_epi32(pairs) as usize;
+        self.coded = Coded { len, count, literals, extended, anchor: anchor.into() };
+    }
+
     /// Codes the chosen matches: all streams but the literals.
     #[inline(always)]
     fn code(&mut self, len: usize) {
@@ -511,10 +605,9 @@ impl Work {
     }
 }
 
-/// Appends an extension and answers the new length. A run or match of 15 bytes or more pays for its three bytes, so
-/// there are at most 2 x 4096 / 19 one-byte ones.
+/// Appends an extension and answers the new length.
 #[inline(always)]
-fn extend(extensions: &mut [u8; 1024], at: usize, value: usize) -> usize {
+fn extend(extensions: &mut [u8; EXTENSIONS], at: usize, value: usize) -> usize {
     if value < 255 {
         extensions[at] = value as u8;
         return at + 1;
