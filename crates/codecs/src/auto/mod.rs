@@ -3,6 +3,7 @@
 pub(crate) mod habit;
 mod kind;
 pub(crate) mod page;
+mod parity;
 mod scout;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
 use super::habit::Habit;
 use super::kind::Kind;
+use super::parity::Parity;
 use super::scout::Scout;
 
 /// From this many distinct prefixes among the 64 sampled words on, T16 is not tried.
@@ -47,6 +48,7 @@ pub(crate) struct PageCodec {
     /// Of what T16 leads to, and of numbers.
     scouts: [Scout; 2],
     habit: Habit,
+    parity: Parity,
     /// A T16 object before its raw words were taken out, or after they were put back.
     object: Box<[u8; t16::OBJECT_MAX]>,
     /// An object that has not won yet.
@@ -61,6 +63,7 @@ impl PageCodec {
             lz: lz::Encoder::with_isa(isa),
             scouts: [Scout::NEW; 2],
             habit: Habit::NEW,
+            parity: Parity::NEW,
             object: Box::new([0; t16::OBJECT_MAX]),
             rival: Box::new([0; PAGE_SIZE]),
         }
@@ -92,7 +95,7 @@ impl PageCodec {
         let prefixes = distinct_prefixes(page);
         if self.habit.applies(prefixes) {
             t16::prefetch(next);
-            let len = self.lz.plan(page);
+            let len = self.plan_lz(page);
             if self.habit.accepts(prefixes, len) {
                 return self.lz.write(out).map(|len| (Kind::Lz, len));
             }
@@ -135,6 +138,17 @@ impl PageCodec {
             }
         }
         Some(found)
+    }
+
+    /// Plans a page that is taken for page LZ's: quickly, as long as that costs little.
+    fn plan_lz(&mut self, page: &Page) -> usize {
+        if self.parity.is_even() {
+            return self.lz.plan_even(page);
+        }
+        let len = self.lz.plan(page);
+        let (sequences, odd) = self.lz.odd_sequences();
+        self.parity.planned(sequences, odd);
+        len
     }
 
     /// Whether page LZ can be expected to make a third of `len` bytes of the page.
@@ -224,7 +238,8 @@ impl PageCodec {
                 return self.or_lz(page, (Kind::Numeric, len), out);
             }
         }
-        let found = self.lz.encode(page, out);
+        self.plan_lz(page);
+        let found = self.lz.write(out);
         let best = found.unwrap_or(out.len());
         if estimate < best {
             let rival = &mut self.rival[..best];

@@ -36,6 +36,19 @@ struct Hashed {
     keys: [[u32; 16]; 4],
 }
 
+/// Selectors of bytes k .. k + 3 in lane k; of bytes 2 k .. 2 k + 3.
+#[cfg(target_arch = "x86_64")]
+static OVERLAPPING: [[u8; 64]; 2] = {
+    let mut bytes = [[0; 64]; 2];
+    let mut at = 0;
+    while at < 64 {
+        bytes[0][at] = (at / 4 + at % 4) as u8;
+        bytes[1][at] = (at / 4 * 2 + at % 4) as u8;
+        at += 1;
+    }
+    bytes
+};
+
 impl Index {
     pub(crate) const NEW: Index =
         Index { table: [0; 1 << TABLE_BITS], salt: 0, candidates: [0; 4096 + 128], mask: [0; 66] };
@@ -59,9 +72,9 @@ impl Index {
         self.mask[end / 64 + 1..].fill(0);
     }
 
-    /// Indexes `source[..len]`.
+    /// Indexes every `STEP`th (1 or 2) position of `source[..len]`: the others have no candidates, and are none.
     #[inline(always)]
-    pub(crate) fn fill_generic(&mut self, source: &[u8], len: usize) {
+    pub(crate) fn fill_generic<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 8);
         self.change_salt();
         let salt = self.salt;
@@ -71,7 +84,7 @@ impl Index {
                 let at = 64 * group + four;
                 // SAFETY: `at + 8` is at most the rounded length and 8 more, which `source` has.
                 let bytes = u64::from_le(unsafe { source.as_ptr().add(at).cast::<u64>().read_unaligned() });
-                for k in 0..4 {
+                for k in (0..4).step_by(STEP) {
                     let at = at + k;
                     let product = ((bytes >> (8 * k)) as u32).wrapping_mul(MULTIPLIER);
                     let key = (product << TABLE_BITS | at as u32) ^ salt;
@@ -95,8 +108,8 @@ impl Index {
     /// The machine must have AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(crate) unsafe fn fill_avx2(&mut self, source: &[u8], len: usize) {
-        self.fill_generic(source, len);
+    pub(crate) unsafe fn fill_avx2<const STEP: usize>(&mut self, source: &[u8], len: usize) {
+        self.fill_generic::<STEP>(source, len);
     }
 
     /// Puts sixteen keys into their slots, one after the other, and answers what was there.
@@ -132,27 +145,18 @@ impl Index {
     /// The machine must have AVX-512 F, BW, VL and VBMI.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(crate) unsafe fn fill_avx512(&mut self, source: &[u8], len: usize) {
+    pub(crate) unsafe fn fill_avx512<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         use std::arch::x86_64::*;
-        assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 64);
+        assert!(len <= 4096 && source.len() >= len.next_multiple_of(64 * STEP) + 64);
         self.change_salt();
-        // Bytes k .. k + 3 in lane k.
-        const OVERLAPPING: [u8; 64] = {
-            let mut bytes = [0; 64];
-            let mut at = 0;
-            while at < 64 {
-                bytes[at] = (at / 4 + at % 4) as u8;
-                at += 1;
-            }
-            bytes
-        };
         // SAFETY: a 64-byte array is read.
-        let overlapping = unsafe { _mm512_loadu_si512(OVERLAPPING.as_ptr().cast()) };
+        let overlapping = unsafe { _mm512_loadu_si512(OVERLAPPING[STEP - 1].as_ptr().cast()) };
         let salt = _mm512_set1_epi32(self.salt as i32);
         let one = _mm512_set1_epi32(1);
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let lanes = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(STEP as i32));
         let multiplier = _mm512_set1_epi32(MULTIPLIER as i32);
-        let groups = len.div_ceil(64);
+        let groups = len.div_ceil(64 * STEP);
         // Slots and keys go through memory, one group ahead: extracted one by one they would wait for each other at the
         // two units that move data within vectors, and loaded too soon after they were stored they are not there yet.
         let mut ahead = [Hashed { slots: [[0; 16]; 4], keys: [[0; 16]; 4] }; 2];
@@ -160,12 +164,16 @@ impl Index {
             if group < groups {
                 let hashed = &mut ahead[group % 2];
                 for part in 0..4 {
-                    let base = 64 * group + 16 * part;
+                    let base = STEP * (64 * group + 16 * part);
                     // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above); the arrays have 64 bytes
                     // and are aligned to that.
                     unsafe {
-                        let bytes = _mm256_loadu_si256(source.as_ptr().add(base).cast());
-                        let fours = _mm512_permutexvar_epi8(overlapping, _mm512_castsi256_si512(bytes));
+                        let bytes = if STEP == 1 {
+                            _mm512_castsi256_si512(_mm256_loadu_si256(source.as_ptr().add(base).cast()))
+                        } else {
+                            _mm512_loadu_si512(source.as_ptr().add(base).cast())
+                        };
+                        let fours = _mm512_permutexvar_epi8(overlapping, bytes);
                         let product = _mm512_mullo_epi32(fours, multiplier);
                         let places = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
                         // The bits of product and place do not meet.
@@ -181,7 +189,7 @@ impl Index {
             let hashed = &ahead[group % 2];
             let mut bits = 0u64;
             for part in 0..4 {
-                let base = 64 * group + 16 * part;
+                let base = STEP * (64 * group + 16 * part);
                 // SAFETY: slots are products shifted right until TABLE_BITS are left.
                 let before = unsafe { self.exchange(&hashed.slots[part], &hashed.keys[part]) };
                 // SAFETY: `candidates` reaches beyond the last group, and `keys` is aligned to its 64 bytes.
@@ -196,11 +204,22 @@ impl Index {
                     let equal = _mm512_mask_cmplt_epu32_mask(equal, less, limit);
                     bits |= u64::from(equal) << (16 * part);
                     let candidates = _mm512_and_si512(candidates, _mm512_set1_epi32(0xfff));
-                    let narrow = _mm512_cvtepi32_epi16(candidates);
-                    _mm256_storeu_si256(self.candidates.as_mut_ptr().add(base).cast(), narrow);
+                    let place = self.candidates.as_mut_ptr().add(base);
+                    if STEP == 1 {
+                        _mm256_storeu_si256(place.cast(), _mm512_cvtepi32_epi16(candidates));
+                    } else {
+                        // Each position has the one behind it as its upper half.
+                        _mm512_storeu_si512(place.cast(), candidates);
+                    }
                 }
             }
-            self.mask[group] = bits;
+            if STEP == 1 {
+                self.mask[group] = bits;
+            } else {
+                const EVEN: u64 = 0x5555_5555_5555_5555;
+                self.mask[2 * group] = _pdep_u64(bits, EVEN);
+                self.mask[2 * group + 1] = _pdep_u64(bits >> 32, EVEN);
+            }
         }
         self.mask[0] &= !1;
         self.close(len);

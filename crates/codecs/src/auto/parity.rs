@@ -1,0 +1,69 @@
+//! Whether the pages that come by now repeat at even distances, so that page LZ need not look at odd places.
+
+/// Pages that are then looked at in even places only before one is looked at whole.
+const EVERY: u32 = 16;
+/// Of so many sequences one may be at an odd distance.
+const ODD_ONE_IN: u32 = 6;
+
+/// Remembers how many of page LZ's matches were at odd distances.
+///
+/// Strings and records that an allocator has aligned repeat at distances that are multiples of 8: objects of java's
+/// strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a single byte. There the encoder that looks
+/// at even places saves a quarter of its time for 2 to 6 % of the length. Texts have 50 %, and would lose up to 30 %.
+///
+/// What a page becomes depends on the pages before it, but on nothing else.
+pub(super) struct Parity {
+    /// Pages since the last that was looked at whole.
+    since: u32,
+    /// Sequences of the pages looked at whole, each page's weighing half of those of the one after it.
+    sequences: u32,
+    /// Those of them at odd distances.
+    odd: u32,
+}
+
+impl Parity {
+    /// Nothing is known, and odd places are looked at.
+    pub(super) const NEW: Parity = Parity { since: 0, sequences: 0, odd: 0 };
+
+    /// Whether the present page is to be looked at in even places only.
+    pub(super) fn is_even(&mut self) -> bool {
+        self.since += 1;
+        self.since < EVERY && self.odd * ODD_ONE_IN < self.sequences
+    }
+
+    /// Takes account of a page that was looked at whole.
+    pub(super) fn planned(&mut self, sequences: usize, odd: usize) {
+        self.since = 0;
+        self.sequences = self.sequences / 2 + sequences as u32;
+        self.odd = self.odd / 2 + odd as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of 100 that were looked at whole.
+    fn whole(parity: &mut Parity, sequences: usize, odd: usize) -> usize {
+        (0..100)
+            .filter(|_| {
+                let even = parity.is_even();
+                if !even {
+                    parity.planned(sequences, odd);
+                }
+                !even
+            })
+            .count()
+    }
+
+    #[test]
+    fn odd_places_are_left_out_while_matches_are_even() {
+        let mut parity = Parity::NEW;
+        assert_eq!(whole(&mut parity, 200, 20), 7);
+        // The change is seen within 16 pages.
+        assert!(whole(&mut parity, 200, 100) > 80);
+        assert_eq!(whole(&mut parity, 200, 34), 100);
+        assert!(whole(&mut parity, 200, 0) < 20);
+        assert_eq!(whole(&mut Parity::NEW, 0, 0), 100);
+    }
+}
