@@ -113,58 +113,69 @@ impl Lengths {
     )]
     fn fill(&mut self, parts: &Parts<'_>) -> Result<(usize, usize), Damaged> {
         let count = parts.sequences.len();
-        let fifteen = _mm512_set1_epi16(15);
-        let (mut runs_sum, mut matches_sum) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        // Of each sequence its run and its match, 16 bits each. The sums hold: there are at most 32 groups, each with two
+        // lengths below 300 for a sum; lengths with longer extensions are added apart.
+        let mut sums = _mm512_setzero_si512();
         let (mut runs_more, mut matches_more) = (0, 0);
         let mut rest = parts.extensions;
         for first in (0..count).step_by(GROUP) {
             let left = count - first;
             let valid = u32::MAX >> (GROUP - left.min(GROUP));
-            let pairs = u16::MAX >> ((GROUP - left.min(GROUP)) / 2);
+            let nibbles_valid = u16::MAX >> ((GROUP - left.min(GROUP)) / 2);
             // SAFETY: only bytes of the sequences and of their runs are read: two sequences a byte, rounded up.
             let (sequences, nibbles) = unsafe {
                 (
                     _mm512_maskz_loadu_epi16(valid, parts.sequences.as_ptr().add(first).cast()),
-                    _mm_maskz_loadu_epi8(pairs, parts.runs.as_ptr().add(first / 2).cast()),
+                    _mm_maskz_loadu_epi8(nibbles_valid, parts.runs.as_ptr().add(first / 2).cast()),
                 )
             };
-            let nibbles = _mm256_cvtepu8_epi16(nibbles);
-            let nibbles = _mm256_or_si256(nibbles, _mm256_slli_epi16::<4>(nibbles));
-            let runs = _mm512_cvtepu8_epi16(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
-            let coded = _mm512_srli_epi16::<12>(sequences);
-            let matches = _mm512_add_epi16(coded, _mm512_set1_epi16(MATCH_MIN as i16));
-            // SAFETY: there is room for a whole group behind the last sequence.
-            unsafe {
-                let place = self.0.as_mut_ptr().add(first).cast::<u8>();
-                let low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(runs));
-                let high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(matches));
-                let pairs = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
-                _mm512_storeu_si512(place.cast(), pairs);
-                let low = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(runs));
-                let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(matches));
-                let pairs = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
-                _mm512_storeu_si512(place.add(64).cast(), pairs);
-            }
-            runs_sum = _mm512_add_epi16(runs_sum, _mm512_maskz_mov_epi16(valid, runs));
-            matches_sum = _mm512_add_epi16(matches_sum, _mm512_maskz_mov_epi16(valid, matches));
             if _mm512_mask_testn_epi16_mask(valid, sequences, _mm512_set1_epi16(0xfff)) != 0 {
                 return Err(Damaged);
             }
-            let long_runs = _mm512_mask_cmpeq_epi16_mask(valid, runs, fifteen);
-            let long_matches = _mm512_mask_cmpeq_epi16_mask(valid, coded, fifteen);
-            let mut long = long_runs | long_matches;
+            let nibbles = _mm256_cvtepu8_epi16(nibbles);
+            let nibbles = _mm256_or_si256(nibbles, _mm256_slli_epi16::<4>(nibbles));
+            let runs = _mm512_cvtepu8_epi16(_mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
+            // A byte of the run, a byte of the match: the order of extensions.
+            let coded = _mm512_slli_epi16::<8>(_mm512_srli_epi16::<12>(sequences));
+            let coded = _mm512_maskz_mov_epi16(valid, _mm512_or_si512(runs, coded));
+            let least = |valid| _mm512_maskz_set1_epi32(valid, (MATCH_MIN as i32) << 16);
+            let low = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(coded));
+            let high = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(coded));
+            let mut low = _mm512_add_epi16(low, least(valid as u16));
+            let mut high = _mm512_add_epi16(high, least((valid >> 16) as u16));
+            let mut long = _mm512_cmpeq_epi8_mask(coded, _mm512_set1_epi8(15));
+            if long != 0 {
+                let wanted = long.count_ones();
+                let there = _bzhi_u64(!0, rest.len().min(64) as u32);
+                // SAFETY: only bytes of the extensions are read.
+                let bytes = unsafe { _mm512_maskz_loadu_epi8(there, rest.as_ptr().cast()) };
+                let more = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(-1));
+                if _bzhi_u64(more, wanted) == 0 {
+                    rest = rest.get(wanted as usize..).ok_or(Damaged)?;
+                    let added = _mm512_maskz_expand_epi8(long, bytes);
+                    low = _mm512_add_epi16(low, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(added)));
+                    let added = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(added));
+                    high = _mm512_add_epi16(high, added);
+                    long = 0;
+                }
+            }
+            sums = _mm512_add_epi16(sums, _mm512_add_epi16(low, high));
+            // SAFETY: there is room for a whole group behind the last sequence.
+            unsafe {
+                let place = self.0.as_mut_ptr().add(first).cast::<u8>();
+                _mm512_storeu_si512(place.cast(), low);
+                _mm512_storeu_si512(place.add(64).cast(), high);
+            }
             while long != 0 {
-                let k = long.trailing_zeros();
+                let k = long.trailing_zeros() as usize;
                 long &= long - 1;
+                let more = extension(&mut rest)?;
                 // SAFETY: both lengths of this sequence have just been stored.
-                let pair = unsafe { self.0[first + k as usize].assume_init_mut() };
-                if long_runs >> k & 1 != 0 {
-                    let more = extension(&mut rest)?;
+                let pair = unsafe { self.0[first + k / 2].assume_init_mut() };
+                if k % 2 == 0 {
                     runs_more += more;
                     pair.run += more.min(INPUT_MAX) as u16;
-                }
-                if long_matches >> k & 1 != 0 {
-                    let more = extension(&mut rest)?;
+                } else {
                     matches_more += more;
                     pair.len += more.min(INPUT_MAX) as u16;
                 }
@@ -173,12 +184,10 @@ impl Lengths {
         if !rest.is_empty() {
             return Err(Damaged);
         }
-        // At most 1024 sequences of 19: the sums of sixteen bits hold.
-        let sum = |sums: __m512i| {
-            let pairs = _mm512_madd_epi16(sums, _mm512_set1_epi16(1));
-            _mm512_reduce_add_epi32(pairs) as usize
-        };
-        Ok((sum(runs_sum) + runs_more, sum(matches_sum) + matches_more))
+        let runs = _mm512_and_si512(sums, _mm512_set1_epi32(0xffff));
+        let matches = _mm512_srli_epi32::<16>(sums);
+        let (runs, matches) = (_mm512_reduce_add_epi32(runs), _mm512_reduce_add_epi32(matches));
+        Ok((runs as usize + runs_more, matches as usize + matches_more))
     }
 
     /// Follows all sequences. ENDS: the object ends within 64 bytes behind its literals.
