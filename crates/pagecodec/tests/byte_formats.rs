@@ -37,6 +37,42 @@ fn lz_round_trips_with_identical_bytes() {
 }
 
 #[test]
+fn lz_at_even_places_round_trips_with_identical_bytes() {
+    let mut encoders: Vec<_> = Isa::available().map(lz::Encoder::with_isa).collect();
+    for (name, page) in pages() {
+        // Also lengths whose quarters start at odd places.
+        for len in [4096, 4096 - 1, 2222, 131, 9, 5, 4, 3, 0] {
+            let mut reference: Option<Vec<u8>> = None;
+            for encoder in &mut encoders {
+                let planned = encoder.plan_even(&page[..len]);
+                let mut object = [0; 4096 + 4];
+                assert_eq!(encoder.write(&mut object), Some(planned), "{name}, {len} bytes");
+                let object = &object[..planned];
+                let reference = reference.get_or_insert_with(|| object.to_vec());
+                assert!(object == &reference[..], "{name}, {len} bytes: {} differs", encoder.isa());
+                let mut back = vec![0; len];
+                for isa in Isa::available() {
+                    assert_eq!(lz::decode_with(isa, object, &mut back), Ok(()), "{name}, {len} bytes");
+                    assert!(back == page[..len], "{name}, {len} bytes, {isa}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn lz_tells_matches_at_odd_distances() {
+    let mut encoder = lz::Encoder::new();
+    for (period, odd) in [(48, false), (33, true)] {
+        let page: Page = std::array::from_fn(|at| (at % period * 5 + 1) as u8);
+        encoder.plan(&page);
+        let (sequences, odds) = encoder.odd_sequences();
+        assert!(sequences > 0);
+        assert_eq!(odds, if odd { sequences } else { 0 });
+    }
+}
+
+#[test]
 fn lz_takes_inputs_of_any_length() {
     let mut random = Random(3);
     let (_, class) = CLASSES[CLASSES.len() / 2];

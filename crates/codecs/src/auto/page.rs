@@ -143,7 +143,10 @@ impl PageCodec {
     /// Plans a page that is taken for page LZ's: quickly, as long as that costs little.
     fn plan_lz(&mut self, page: &Page) -> usize {
         if self.parity.is_even() {
-            return self.lz.plan_even(page);
+            let len = self.lz.plan_even(page);
+            if self.parity.accepts(len) {
+                return len;
+            }
         }
         let len = self.lz.plan(page);
         let (sequences, odd) = self.lz.odd_sequences();

@@ -1,15 +1,21 @@
 //! Whether the pages that come by now repeat at even distances, so that page LZ need not look at odd places.
 
+use acomp::PAGE_SIZE;
+
 /// Pages that are then looked at in even places only before one is looked at whole.
-const EVERY: u32 = 16;
+const EVERY: u32 = 32;
 /// Of so many sequences one may be at an odd distance.
-const ODD_ONE_IN: u32 = 6;
+const ODD_ONE_IN: u32 = 3;
+
+/// Longer objects may come from pages of another kind.
+const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
 /// Remembers how many of page LZ's matches were at odd distances.
 ///
 /// Strings and records that an allocator has aligned repeat at distances that are multiples of 8: objects of java's
 /// strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a single byte. There the encoder that looks
-/// at even places saves a quarter of its time for 2 to 6 % of the length. Texts have 50 %, and would lose up to 30 %.
+/// at even places saves a quarter of its time for 2 to 6 % of the length. Texts have 50 %, and would lose up to 30 %. So a
+/// page that hardly shrinks that way is looked at whole after all.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(super) struct Parity {
@@ -24,6 +30,11 @@ pub(super) struct Parity {
 impl Parity {
     /// Nothing is known, and odd places are looked at.
     pub(super) const NEW: Parity = Parity { since: 0, sequences: 0, odd: 0 };
+
+    /// Whether what even places made of the present page is to be kept.
+    pub(super) fn accepts(&self, len: usize) -> bool {
+        len <= LEN_MAX
+    }
 
     /// Whether the present page is to be looked at in even places only.
     pub(super) fn is_even(&mut self) -> bool {
@@ -59,11 +70,12 @@ mod tests {
     #[test]
     fn odd_places_are_left_out_while_matches_are_even() {
         let mut parity = Parity::NEW;
-        assert_eq!(whole(&mut parity, 200, 20), 7);
-        // The change is seen within 16 pages.
-        assert!(whole(&mut parity, 200, 100) > 80);
-        assert_eq!(whole(&mut parity, 200, 34), 100);
+        assert_eq!(whole(&mut parity, 200, 20), 4);
+        // The change is seen within 32 pages, or 64 where the past weighs heavily.
+        assert!(whole(&mut parity, 200, 100) > 30);
+        assert_eq!(whole(&mut parity, 200, 70), 100);
         assert!(whole(&mut parity, 200, 0) < 20);
-        assert_eq!(whole(&mut Parity::NEW, 0, 0), 100);
+        let mut empty = Parity::NEW;
+        assert_eq!(whole(&mut empty, 0, 0), 100);
     }
 }

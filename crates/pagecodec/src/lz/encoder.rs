@@ -686,3 +686,47 @@ fn extend(extensions: &mut [u8; EXTENSIONS], at: usize, value: usize) -> usize {
     extensions[at + 1..at + 3].copy_from_slice(&(value as u16).to_le_bytes());
     at + 3
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under the salt of the input before, its entries count.
+    #[test]
+    fn an_index_that_misleads_is_made_anew() {
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (state >> 58) as u8
+        };
+        let first: Vec<u8> = (0..INPUT_MAX).map(|_| random()).collect();
+        // What the first has in its front half comes later in the second.
+        let mut second = first.clone();
+        second.rotate_right(INPUT_MAX / 2);
+        let mut object = vec![0; INPUT_MAX + 4];
+        for isa in Isa::available() {
+            // An encoder that has seen the first, and is about to use its salt again.
+            let used = || {
+                let mut encoder = Encoder::with_isa(isa);
+                let salt = encoder.work.index.salt;
+                encoder.plan(&first);
+                encoder.work.index.salt = salt;
+                encoder
+            };
+            let mut encoder = used();
+            encoder.work.source[..INPUT_MAX].copy_from_slice(&second);
+            assert!(!encoder.work.find::<1>(isa, INPUT_MAX), "{isa}: the test misleads nobody");
+
+            for plan in [Encoder::plan, Encoder::plan_even] {
+                let mut fresh = Encoder::with_isa(isa);
+                let len = plan(&mut fresh, &second);
+                let mut expected = vec![0; len];
+                assert_eq!(fresh.write(&mut expected), Some(len));
+                let mut encoder = used();
+                assert_eq!(plan(&mut encoder, &second), len, "{isa}");
+                assert_eq!(encoder.write(&mut object), Some(len));
+                assert!(object[..len] == expected, "{isa}");
+            }
+        }
+    }
+}

@@ -20,7 +20,7 @@ pub(crate) const PADDING: usize = 128;
 pub(crate) struct Index {
     table: [u32; 1 << TABLE_BITS],
     /// What is added to the entries of this input; the 12 bits of the position are zero.
-    salt: u32,
+    pub(super) salt: u32,
     /// The earlier position, where [`Index::mask`] says that there is one; elsewhere anything below 4096.
     pub(crate) candidates: [u16; 4096 + 128],
     /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input are zero.
