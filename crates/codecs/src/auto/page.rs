@@ -149,8 +149,8 @@ impl PageCodec {
             }
         }
         let len = self.lz.plan(page);
-        let (sequences, odd) = self.lz.odd_sequences();
-        self.parity.planned(sequences, odd);
+        let (matched, odd) = self.lz.matched();
+        self.parity.planned(matched, odd);
         len
     }
 

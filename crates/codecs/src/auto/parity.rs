@@ -4,13 +4,13 @@ use acomp::PAGE_SIZE;
 
 /// Pages that are then looked at in even places only before one is looked at whole.
 const EVERY: u32 = 32;
-/// Of so many sequences one may be at an odd distance.
+/// Of so many bytes that matches cover one may be covered from an odd distance.
 const ODD_ONE_IN: u32 = 3;
 
 /// Longer objects may come from pages of another kind.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Remembers how many of page LZ's matches were at odd distances.
+/// Remembers how much of the pages page LZ's matches at odd distances cover.
 ///
 /// Strings and records that an allocator has aligned repeat at distances that are multiples of 8: objects of java's
 /// strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a single byte. There the encoder that looks
@@ -21,15 +21,15 @@ const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 pub(super) struct Parity {
     /// Pages since the last that was looked at whole.
     since: u32,
-    /// Sequences of the pages looked at whole, each page's weighing half of those of the one after it.
-    sequences: u32,
-    /// Those of them at odd distances.
+    /// Bytes covered in the pages looked at whole, each page's weighing half of those of the one after it.
+    matched: u32,
+    /// Those of them covered from odd distances.
     odd: u32,
 }
 
 impl Parity {
     /// Nothing is known, and odd places are looked at.
-    pub(super) const NEW: Parity = Parity { since: 0, sequences: 0, odd: 0 };
+    pub(super) const NEW: Parity = Parity { since: 0, matched: 0, odd: 0 };
 
     /// Whether what even places made of the present page is to be kept.
     pub(super) fn accepts(&self, len: usize) -> bool {
@@ -39,13 +39,13 @@ impl Parity {
     /// Whether the present page is to be looked at in even places only.
     pub(super) fn is_even(&mut self) -> bool {
         self.since += 1;
-        self.since < EVERY && self.odd * ODD_ONE_IN < self.sequences
+        self.since < EVERY && self.odd * ODD_ONE_IN < self.matched
     }
 
     /// Takes account of a page that was looked at whole.
-    pub(super) fn planned(&mut self, sequences: usize, odd: usize) {
+    pub(super) fn planned(&mut self, matched: usize, odd: usize) {
         self.since = 0;
-        self.sequences = self.sequences / 2 + sequences as u32;
+        self.matched = self.matched / 2 + matched as u32;
         self.odd = self.odd / 2 + odd as u32;
     }
 }
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     /// Pages of 100 that were looked at whole.
-    fn whole(parity: &mut Parity, sequences: usize, odd: usize) -> usize {
+    fn whole(parity: &mut Parity, matched: usize, odd: usize) -> usize {
         (0..100)
             .filter(|_| {
                 let even = parity.is_even();
                 if !even {
-                    parity.planned(sequences, odd);
+                    parity.planned(matched, odd);
                 }
                 !even
             })
