@@ -45,7 +45,7 @@ fn lz_at_even_places_round_trips_with_identical_bytes() {
             let mut reference: Option<Vec<u8>> = None;
             for encoder in &mut encoders {
                 let planned = encoder.plan_even(&page[..len]);
-                let mut object = [0; 4096 + 4];
+                let mut object = [0; 4096 + 64];
                 assert_eq!(encoder.write(&mut object), Some(planned), "{name}, {len} bytes");
                 let object = &object[..planned];
                 let reference = reference.get_or_insert_with(|| object.to_vec());

@@ -15,8 +15,8 @@ const GROUP: usize = 32;
 /// Sequences of one part at most, and one more that is written but not counted, in whole groups.
 const LANE_RECORDS: usize = INPUT_MAX / LANES / MATCH_MIN + 2 + GROUP;
 
-/// Room for extensions: a run or match of 15 bytes or more pays for its three bytes, so there are at most 2 x 4096 / 19 of
-/// one byte; and for a step that writes 64.
+/// Room for extensions: those of one byte belong to a run or match of 15 bytes or more, so there are at most 2 x 4096 / 19;
+/// and for a step that writes 64.
 const EXTENSIONS: usize = 1024;
 
 /// The matches of one part: positions of their starts, their sources, and their ends, each end one place behind, so that
@@ -708,7 +708,7 @@ mod tests {
         // What the first has in its front half comes later in the second.
         let mut second = first.clone();
         second.rotate_right(INPUT_MAX / 2);
-        let mut object = vec![0; INPUT_MAX + 4];
+        let mut object = vec![0; INPUT_MAX + 64];
         for isa in Isa::available() {
             // An encoder that has seen the first, and is about to use its salt again.
             let used = || {

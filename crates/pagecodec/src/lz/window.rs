@@ -172,7 +172,7 @@ impl Lengths {
                 let more = extension(&mut rest)?;
                 // SAFETY: both lengths of this sequence have just been stored.
                 let pair = unsafe { self.0[first + k / 2].assume_init_mut() };
-                if k % 2 == 0 {
+                if k.is_multiple_of(2) {
                     runs_more += more;
                     pair.run += more.min(INPUT_MAX) as u16;
                 } else {
