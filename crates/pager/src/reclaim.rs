@@ -30,6 +30,8 @@ const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * RACK_PAGES;
 /// How long handlers do not look for something to move out after there was nothing anywhere, in milliseconds: to look
 /// means two rounds through the whole address space, and to keep the program waiting for each page meanwhile.
 const VAIN_MS: u32 = 2;
+/// How long workers are not called for what is beyond the budget, likewise: each process of a large tree has some.
+const VAIN_WORKERS_MS: u32 = 10;
 const RUNS: usize = 128;
 
 /// The clock hand: where in the address space the reclaimer looks next.
@@ -169,7 +171,7 @@ impl Pager {
             }
         }
         if self.measure() > budget {
-            self.wake_workers();
+            self.press();
             for _ in 0..4 {
                 if !self.reclaim_step() {
                     self.slow_down();
@@ -199,6 +201,17 @@ impl Pager {
             self.wake_workers();
         }
         self.help_to_a_rack() || self.stock() >= STREAM_PAGES_MIN
+    }
+
+    /// Wakes a worker, unless there was nothing for anybody to move out a moment ago.
+    pub(crate) fn press(&self) {
+        if !self.was_vain(VAIN_WORKERS_MS) {
+            self.wake_workers();
+        }
+    }
+
+    fn was_vain(&self, ms: u32) -> bool {
+        now_ms().wrapping_sub(self.vain_ms.load(Ordering::Relaxed)) < ms
     }
 
     /// Wakes one worker if all sleep.
@@ -280,7 +293,7 @@ impl Pager {
     fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut evicted = false;
-        if role == Role::Worker || now_ms().wrapping_sub(self.vain_ms.load(Ordering::Relaxed)) >= VAIN_MS {
+        if role == Role::Worker || !self.was_vain(VAIN_MS) {
             for _ in 0..64 {
                 let Some((base, mask)) = self.next_candidate() else {
                     self.vain_ms.store(now_ms(), Ordering::Relaxed);

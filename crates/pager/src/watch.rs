@@ -44,7 +44,7 @@ impl Pager {
         }
         let (low, budget) = (self.low_water(), self.accounts.budget());
         if total > low + (budget - low) / 2 {
-            self.wake_workers();
+            self.press();
         }
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
