@@ -241,11 +241,6 @@ impl Pager {
         }
     }
 
-    /// Whether `bytes` more would bring all processes near their budget.
-    pub fn is_near_budget(&self, bytes: usize) -> bool {
-        self.accounts.total() + bytes as u64 > self.low_water() / 2
-    }
-
     /// Looks at the program's mappings again.
     pub fn refresh_mappings(&self) {
         let mut mappings = self.mappings.lock().expect("no panic while held");

@@ -39,7 +39,8 @@ pub fn announce(start: usize, len: usize, kind: Kind) {
         return;
     }
     broken::here(Point::Mapping);
-    if !warden::pager().is_some_and(|pager| pager.is_near_budget(len)) {
+    if warden::pager().is_none() || !warden::is_tight_with(len) {
+        warden::note_mapping(len);
         return;
     }
     if !futex::try_lock_bits(&ONE) {

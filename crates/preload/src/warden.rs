@@ -18,12 +18,18 @@ use crate::{announce, broken, channel, fork, start};
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Room under the budget that setting up is started with, up to half of a small budget.
+/// Room under the budget that registering is started with, up to half of a small budget.
 const HEAD_START_BYTES: u64 = 128 << 20;
 /// Below this a process is not worth a pager: its threads and tables would take more than can be saved.
 const MANAGED_BYTES_MIN: u64 = 4 << 20;
 /// Some processes together can touch new memory about so fast; the watch looks often enough not to be overrun.
 const TOUCH_BYTES_PER_NS: u64 = 8;
+/// The same where mappings have more untouched memory than there is room: two threads were seen to touch huge pages at 20.
+const BURST_BYTES_PER_NS: u64 = 64;
+/// Between looks at processes too small to be worth a pager.
+const SMALL_NS: u64 = 5_000_000;
+/// New mappings from this size on have the watch look at once.
+const BURST_BYTES: usize = 16 << 20;
 
 /// Keeps the supervisor's address for this process and its forks.
 pub fn remember_socket(name: &CStr) {
@@ -137,11 +143,14 @@ fn live() {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
-    let statm =
-        ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}").into());
-    let managed = statm.and_then(|statm| {
-        wait_for_pressure(accounts, &statm);
-        set_up(accounts)
+    let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
+    let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
+        wait_for(accounts, &statm, half_of, || false);
+        let pager = set_up(accounts)?;
+        // Relatives have something registered, or will have it as soon as they are to inherit this pager.
+        wait_for(accounts, &statm, tight_at, fork::has_forked);
+        pager.refresh_mappings();
+        Ok(pager)
     });
     match managed {
         Ok(pager) => watch(pager, accounts),
@@ -154,24 +163,53 @@ fn live() {
     }
 }
 
-/// The use at which paging is set up: early enough that a fast program does not overrun a small budget meanwhile.
+/// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
+/// meanwhile. From then on each first touch is a fault that a handler serves, which is three times what the kernel takes.
 fn tight_at(budget: u64) -> u64 {
-    (budget / 4 * 3).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
+    (budget / 6 * 5).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
 }
 
-/// Publishes this process's use until the tree comes near its budget.
-fn wait_for_pressure(accounts: &'static Ledgered, statm: &ProcFile) {
+/// The use at which paging is set up, which takes some milliseconds, and nothing is registered yet.
+fn half_of(budget: u64) -> u64 {
+    budget / 2
+}
+
+/// Whether `bytes` more would bring all processes so near their budget that memory is registered.
+pub fn is_tight_with(bytes: usize) -> bool {
+    use pager::Accounts;
+    // SAFETY: null, or a leaked box.
+    let accounts = unsafe { ACCOUNTS.load(Ordering::Acquire).as_ref() };
+    accounts.is_some_and(|accounts| accounts.total() + bytes as u64 >= tight_at(accounts.budget()))
+}
+
+/// Has the warden look at once if a mapping is so large that it could fill before the next look.
+pub fn note_mapping(bytes: usize) {
+    if bytes >= BURST_BYTES {
+        nudge();
+    }
+}
+
+/// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no pager yet, its own is
+/// worth one. Ends early when `is_over`.
+fn wait_for(accounts: &'static Ledgered, statm: &ProcFile, mark: fn(u64) -> u64, is_over: fn() -> bool) {
     use pager::Accounts;
     loop {
         let mut buffer = [0; 128];
-        let own = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let text = statm.read_at(&mut buffer, 0);
+        let own = procfs::anonymous_bytes(text).unwrap_or(0);
+        let untouched = procfs::sizes(text)
+            .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(own));
         accounts.publish(own, 0, 0, 0);
-        let (total, tight) = (accounts.total(), tight_at(accounts.budget()));
-        if total >= tight && own >= MANAGED_BYTES_MIN {
+        let (total, mark) = (accounts.total(), mark(accounts.budget()));
+        if total >= mark && own >= MANAGED_BYTES_MIN || is_over() {
             return;
         }
-        let room = tight.saturating_sub(total);
-        sleep(accounts, (room / TOUCH_BYTES_PER_NS).clamp(500_000, 100_000_000));
+        let room = mark.saturating_sub(total);
+        let rate = if untouched < room { TOUCH_BYTES_PER_NS } else { BURST_BYTES_PER_NS };
+        // The many small processes of a large tree need no close watch, and none has room to grow fast.
+        let is_small = own < MANAGED_BYTES_MIN && untouched < BURST_BYTES as u64;
+        let least = if is_small { SMALL_NS } else { 500_000 };
+        sleep(accounts, (room / rate).clamp(least, 100_000_000));
     }
 }
 
@@ -220,7 +258,6 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     if BEQUEATHS.load(Ordering::Relaxed) {
         fork::keep();
     }
-    pager.refresh_mappings();
     Ok(pager)
 }
 
