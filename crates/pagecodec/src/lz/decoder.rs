@@ -1,6 +1,6 @@
 //! The decoder of page LZ: what is common, and the one in plain Rust, checked, in one loop.
 
-use super::{copy16, copy8, Damaged, HEADER, INPUT_MAX, MATCH_MIN};
+use super::{copy16, copy8, Damaged, HEADER, MATCH_MIN};
 use crate::Isa;
 
 /// Bytes that the fast loop needs after its place in the output: 14 literals, 16 of a match, 8 more copied.
@@ -42,7 +42,7 @@ pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damage
     match isa {
         // SAFETY: the machine has the instructions (asserted above).
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if out.len() <= INPUT_MAX => unsafe { super::window::decode(&parts, out) },
+        Isa::Avx512 if out.len() <= super::INPUT_MAX => unsafe { super::window::decode(&parts, out) },
         _ => decode_portable(&parts, out),
     }
 }

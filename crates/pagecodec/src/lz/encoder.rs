@@ -228,7 +228,7 @@ impl Encoder {
         let len = input.len();
         assert!(len <= INPUT_MAX, "{len} bytes of input");
         let work = &mut *self.work;
-        match (self.isa, input.first_chunk()) {
+        match (self.isa, input.first_chunk::<INPUT_MAX>()) {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, Some(page)) => unsafe { copy_page_avx512(page, &mut work.source) },

@@ -25,7 +25,6 @@ mod sample;
 mod window;
 
 pub use breaks::{breaks, PLACES};
-use decoder::Parts;
 pub use decoder::{decode, decode_with};
 pub use encoder::Encoder;
 pub use sample::{repeats, repeats_in, SAMPLES};

@@ -10,8 +10,8 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::decoder::extension;
-use super::{Damaged, Parts, INPUT_MAX, MATCH_MIN};
+use super::decoder::{extension, Parts};
+use super::{Damaged, INPUT_MAX, MATCH_MIN};
 
 /// Bytes of the window.
 const WINDOW: usize = 128;

@@ -53,6 +53,7 @@ pub(crate) struct Symbols {
     /// The tag of each A half.
     pub(super) tags: [u8; A_ROOM],
     /// The halves of A by tag, and one that is zero before them.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) sorted: [u16; A_ROOM],
     lz: lz::Encoder,
     /// A page LZ object.
