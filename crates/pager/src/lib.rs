@@ -1,7 +1,9 @@
 //! Address space, folios, staging, reclaim and the fault service.
 
 pub mod accounts;
+mod clock;
 mod events;
+mod eviction;
 mod halt;
 mod heritage;
 mod listeners;

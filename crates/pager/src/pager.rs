@@ -11,12 +11,12 @@ use sys::{house, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
+use crate::clock::Hand;
 use crate::events::Events;
 use crate::halt::Halt;
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
 use crate::pins::Pins;
-use crate::reclaim::Hand;
 use crate::remap::{self, Way};
 use crate::staging::Staging;
 use crate::streams::Streams;

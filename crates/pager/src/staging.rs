@@ -237,10 +237,11 @@ impl Staging {
         Some(slot)
     }
 
-    /// Discards whatever is mapped at pages of a taken slot that hold nothing according to the books.
+    /// Discards whatever is mapped at some places of a slot, present according to the books or not. The caller has the slot,
+    /// or the lock of the block whose slot it is, and says that nobody needs what is there.
     pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
         let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the house");
-        // SAFETY: the slot was taken and the pages are not among its present ones: nobody needs them.
+        // SAFETY: staging memory, whose bytes at these places nobody needs, says the caller.
         unsafe { memory::discard(at, count * PAGE_SIZE) };
     }
 

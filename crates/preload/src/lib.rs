@@ -1,7 +1,7 @@
 //! The shared object that uzswap run injects into a program.
 //!
 //! It has no mechanism of its own: it opens the house, starts the warden thread, joins the tree's ledger, and sets up
-//! a pager when memory gets tight. What it adds is where the pager meets the program: fork, exec, and the calls that
+//! a pager when half of the budget is in use. What it adds is where the pager meets the program: fork, exec, and the calls that
 //! would make paging impossible.
 
 mod accounts;

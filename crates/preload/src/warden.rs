@@ -1,5 +1,5 @@
-//! The warden: the first thread of uzswap in a program. It joins the ledger, watches the budget, and sets up the pager
-//! when memory gets tight.
+//! The warden: the first thread of uzswap in a program. It joins the ledger, watches the budget, sets up the pager at
+//! half of it, and has the program's memory registered when it gets tight.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};

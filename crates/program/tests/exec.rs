@@ -2,23 +2,17 @@
 
 mod support;
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::{can_manage, compile, has, managed, uzswap, Scratch};
+use support::{guest_in, has, managed, uzswap, Scratch};
 
 /// The guest that starts itself; `None` where it cannot be built or managed.
 fn guest() -> Option<&'static str> {
     static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    if !can_manage() {
-        return None;
-    }
     let guest = GUEST.get_or_init(|| {
         let scratch = Scratch::new("exec-guest");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/exec.c");
-        let target = scratch.path("exec");
-        compile(&source, &target).then(|| (scratch, target.to_str().unwrap().to_owned()))
+        guest_in(&scratch, "exec").map(|guest| (scratch, guest))
     });
     guest.as_ref().map(|(_, path)| path.as_str())
 }

@@ -2,23 +2,14 @@
 
 mod support;
 
-use std::path::Path;
-
-use support::{can_manage, compile, managed, Scratch};
+use support::{guest_in, managed, Scratch};
 
 #[test]
 fn filters_that_kill_for_what_a_pager_does() {
-    if !can_manage() {
-        return;
-    }
     let scratch = Scratch::new("filter");
-    let (source, guest) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/filter.c"), scratch.path("filter"));
-    if !compile(&source, &guest) {
-        return;
-    }
+    let Some(guest) = guest_in(&scratch, "filter") else { return };
     for how in ["prctl", "seccomp", "threads", "alone"] {
-        let (output, report) = managed("40M", &scratch, &["-q"], &[guest.to_str().unwrap(), how, "64"]);
+        let (output, report) = managed("40M", &scratch, &["-q"], &[&guest, how, "64"]);
         let said = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {
             Some(2) => println!("skipped: no filter can be set here ({how})"),

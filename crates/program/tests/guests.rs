@@ -2,10 +2,9 @@
 
 mod support;
 
-use std::path::Path;
 use std::sync::OnceLock;
 
-use support::{can_manage, can_move, compile, managed_without, Scratch};
+use support::{can_move, guest_in, managed_without, Scratch};
 
 /// Runs one mode of the guest over 64 MiB in 40 MiB; answers its exit status and the report.
 fn guest(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
@@ -20,14 +19,9 @@ fn guest_without(
     options: &[&str],
 ) -> Option<(Option<i32>, String, serde_json::Value)> {
     static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    if !can_manage() {
-        return None;
-    }
     let guest = GUEST.get_or_init(|| {
         let scratch = Scratch::new("guest");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
-        let target = scratch.path("guest");
-        compile(&source, &target).then(|| (scratch, target.to_str().unwrap().to_owned()))
+        guest_in(&scratch, "guest").map(|guest| (scratch, guest))
     });
     let (_, program) = guest.as_ref()?;
     let scratch = Scratch::new(&format!("{mode}-{}{without}", options.len()));

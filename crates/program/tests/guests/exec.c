@@ -21,15 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
+#include "resident.h"
 
-static size_t resident(void) {
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%*u %zu", &pages) != 1) exit(7);
-    fclose(file);
-    return pages * 4096;
-}
+extern char **environ;
 
 /* What the mode gave is there: MARK, as many entries as WANT_ENTRIES says, LD_PRELOAD as given. */
 static int work(int argc, char **argv) {

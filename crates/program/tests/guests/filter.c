@@ -19,20 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "resident.h"
+
 static size_t words;
 static uint64_t *memory;
 
 static void check(void) {
     for (size_t at = 0; at < words; at++)
         if (memory[at] != at) _exit(5);
-}
-
-static size_t resident(void) {
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%*u %zu", &pages) != 1) exit(7);
-    fclose(file);
-    return pages * 4096;
 }
 
 static int set_filter(const char *how) {

@@ -123,6 +123,17 @@ pub fn managed_without(
     (output, serde_json::from_str(&text).expect("the report is JSON"))
 }
 
+/// Compiles `tests/guests/NAME.c`; the program's path, or `None` where nothing can be managed or compiled.
+#[allow(dead_code)]
+pub fn guest_in(scratch: &Scratch, name: &str) -> Option<String> {
+    if !can_manage() {
+        return None;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
+    let target = scratch.path(name);
+    compile(&source, &target).then(|| target.to_str().unwrap().to_owned())
+}
+
 /// Compiles a C file with the system's compiler.
 #[allow(dead_code)]
 pub fn compile(source: &Path, target: &Path) -> bool {
