@@ -17,14 +17,12 @@ pub struct Hand {
     count: usize,
     /// Blocks offered since the hand last passed the end of the address space.
     offered: usize,
-    /// Whole rounds in which nothing was offered.
-    pub(crate) barren_rounds: u32,
 }
 
 impl Hand {
     /// At the bottom of the address space.
     pub fn new() -> Self {
-        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0, barren_rounds: 0 }
+        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0 }
     }
 }
 
@@ -69,14 +67,11 @@ impl Pager {
             if !self.scan(&mut hand) {
                 hand.at = 0;
                 if hand.offered == 0 {
-                    hand.barren_rounds = hand.barren_rounds.saturating_add(1);
                     wraps += 1;
                     // Twice round: the first round may only have cleared marks.
                     if wraps == 2 {
                         return None;
                     }
-                } else {
-                    hand.barren_rounds = 0;
                 }
                 hand.offered = 0;
             }
