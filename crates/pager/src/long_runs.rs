@@ -1,4 +1,4 @@
-//! Long runs: 64 pages out and in with one call each.
+//! Long runs: a rack's 128 pages out and in with one call each.
 //!
 //! What cannot be done that way (a page shared with a relative, a border between mappings, an event, a neighbour whose
 //! lock is held) is left to the ways for a block at a time, which know how to deal with each case.
@@ -18,11 +18,13 @@ use crate::table::{
 };
 
 /// Shorter runs are brought in block by block.
-const RUN_MIN: usize = RACK_PAGES / 2;
+const RUN_MIN: usize = 2 * BLOCK_PAGES;
+/// Windows from which a whole run is brought in at once.
+const WINDOW_MIN: usize = 4 * BLOCK_PAGES;
 /// Slots that a handler compresses at most before it does without a rack.
 const HELP_SLOTS: usize = 2 * RACK_SLOTS;
-/// Blocks that a run of 64 pages may touch.
-const BLOCKS_MAX: usize = RACK_SLOTS + 1;
+/// Blocks that a run may touch: one that begins inside a block is shorter, and the next begins with a block.
+const BLOCKS_MAX: usize = RACK_SLOTS;
 
 /// The locks of adjacent blocks, taken from the lowest on. All but the first are only tried, since a thread that waits
 /// for a block may hold another.
@@ -53,21 +55,32 @@ impl Drop for Locked<'_> {
 }
 
 /// The sixteen bits of `mask` that belong to slot or block `index`.
-fn part(mask: u64, index: usize) -> u32 {
+fn part(mask: u128, index: usize) -> u32 {
     (mask >> (index * BLOCK_PAGES)) as u32 & ALL_PAGES
 }
 
 impl Pager {
     /// What a call to move `count` pages brought to `target`. The kernel's own count is not relied on when it stopped
     /// early; see [`Pager::arrived_after_all`].
-    fn arrived(&self, progress: Progress, target: usize, source: usize, count: usize) -> u64 {
+    fn arrived(&self, progress: Progress, target: usize, source: usize, count: usize) -> u128 {
         match progress.stop {
-            None => u64::MAX >> (64 - count),
-            Some(_) => self.pagemap.mapped(target, count) & !self.pagemap.mapped(source, count),
+            None => u128::MAX >> (RACK_PAGES - count),
+            Some(_) => self.mapped(target, count) & !self.mapped(source, count),
         }
     }
 
-    /// Moves four adjacent blocks of present pages out; false when nothing was moved.
+    /// Which of the first `count` pages from `start` are mapped, as [`sys::pagemap::Pagemap::mapped`] for a rack.
+    fn mapped(&self, start: usize, count: usize) -> u128 {
+        const HALF: usize = RACK_PAGES / 2;
+        let low = self.pagemap.mapped(start, count.min(HALF));
+        let high = match count.saturating_sub(HALF) {
+            0 => 0,
+            rest => self.pagemap.mapped(start + HALF * PAGE_SIZE, rest),
+        };
+        u128::from(high) << HALF | u128::from(low)
+    }
+
+    /// Moves a rack's worth of adjacent blocks of present pages out; false when nothing was moved.
     pub(crate) fn evict_rack(&self, base: usize) -> bool {
         let mut locked = Locked::none();
         for index in 0..RACK_SLOTS {
@@ -102,7 +115,7 @@ impl Pager {
         let mut moved = self.arrived(progress, target, base, RACK_PAGES);
         if progress.stop.is_some() {
             // The zero page of somebody's late look at a page that had left, as in `move_out`.
-            let stray = self.pagemap.mapped(target, RACK_PAGES) & !moved;
+            let stray = self.mapped(target, RACK_PAGES) & !moved;
             for index in 0..RACK_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
                     self.staging.discard_stray(first + index as u32, page, count);
@@ -113,7 +126,7 @@ impl Pager {
             for index in 0..RACK_SLOTS {
                 let (slot, at) = (first + index as u32, base + index * BLOCK_BYTES);
                 let back = self.move_back(slot, at, part(moved, index));
-                moved &= !(u64::from(back) << (index * BLOCK_PAGES));
+                moved &= !(u128::from(back) << (index * BLOCK_PAGES));
             }
         }
         for (index, block) in locked.iter().enumerate() {
@@ -138,7 +151,7 @@ impl Pager {
         moved != 0
     }
 
-    /// Moves out about as many pages as came in, four blocks at a time where the clock offers neighbours.
+    /// Moves out about as many pages as came in, a rack at a time where the clock offers neighbours.
     pub(crate) fn evict_run(&self, pages: usize) {
         let mut left = pages;
         while left >= RACK_PAGES && self.room_for_rack() {
@@ -148,7 +161,7 @@ impl Pager {
             left -= RACK_PAGES;
         }
         // A run's rest. Whole racks that found no room wait until there is some: one block at a time they would cost
-        // four times the calls and interrupts.
+        // eight times the calls and interrupts.
         let rest = if left < RACK_PAGES { left } else { 0 };
         for _ in 0..rest.div_ceil(BLOCK_PAGES) {
             if !self.evict_step() {
@@ -161,12 +174,12 @@ impl Pager {
         self.staging.pages_max().saturating_sub(self.staging.pages()) >= RACK_PAGES
     }
 
-    /// Whether 64 pages could be brought in with one call now.
+    /// Whether a rack's pages could be brought in with one call now.
     fn has_rack(&self) -> bool {
         self.staging.has_ready_rack() || self.room_for_rack()
     }
 
-    /// Compresses until 64 pages can be brought in with one call, when workers alone do not keep up; false when it does
+    /// Compresses until as many pages can be brought in with one call, when workers alone do not keep up; false when it does
     /// not come to that.
     pub(crate) fn help_to_a_rack(&self) -> bool {
         for _ in 0..HELP_SLOTS {
@@ -180,7 +193,7 @@ impl Pager {
         self.has_rack()
     }
 
-    /// Moves the next four candidates out, with one call if they lie side by side. False when none could be moved.
+    /// Moves the next candidates out, a rack's worth, with one call if they lie side by side. False when none could be moved.
     pub(crate) fn evict_neighbours(&self, role: Role) -> bool {
         let mut candidates = [(0, 0); RACK_SLOTS];
         let mut count = 0;
@@ -211,10 +224,10 @@ impl Pager {
         evicted
     }
 
-    /// Brings in up to 64 pages from the page of a fault on, all stored or all never touched. Answers how many, or
+    /// Brings in up to `window` pages from the page of a fault on, all stored or all never touched. Answers how many, or
     /// `None` when the page itself is not among them.
-    pub(crate) fn bring_run(&self, fault: Fault) -> Option<usize> {
-        if self.way != Way::Move {
+    pub(crate) fn bring_run(&self, fault: Fault, window: usize) -> Option<usize> {
+        if self.way != Way::Move || window < WINDOW_MIN {
             return None;
         }
         let at = fault.address & !(PAGE_SIZE - 1);
@@ -231,14 +244,15 @@ impl Pager {
         }
         // Bit 0 is the first block's first page.
         let mut wanted = u128::from(block.mask(state));
-        for index in 1..BLOCKS_MAX {
+        let touched = (skipped + window).div_ceil(BLOCK_PAGES).min(BLOCKS_MAX);
+        for index in 1..touched {
             let next = base + index * BLOCK_BYTES;
             let block = if next < USER_END { self.table.block(next).ok() } else { None };
             let Some(block) = block.filter(|block| block.try_lock()) else { break };
             locked.add(block);
             wanted |= u128::from(block.mask(state)) << (index * BLOCK_PAGES);
         }
-        let run = ((wanted >> skipped).trailing_ones() as usize).min(RACK_PAGES);
+        let run = ((wanted >> skipped).trailing_ones() as usize).min(window.min(RACK_PAGES));
         if run < RUN_MIN {
             return None;
         }
@@ -259,7 +273,7 @@ impl Pager {
         for index in 0..RACK_SLOTS {
             self.staging.left(first + index as u32, part(arrived, index));
         }
-        let arrived_at = u128::from(arrived) << skipped;
+        let arrived_at = arrived << skipped;
         for (index, block) in locked.iter().enumerate() {
             let mask = (arrived_at >> (index * BLOCK_PAGES)) as u32 & ALL_PAGES;
             if mask == 0 {
@@ -330,38 +344,43 @@ mod tests {
     }
 
     #[test]
-    fn sixty_four_pages_go_out_are_stored_and_come_back_with_one_call_each() {
+    fn a_rack_of_pages_goes_out_is_stored_and_comes_back_with_one_call_each() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
+        let base = blocks(16);
+        pager.register(base..base + 16 * BLOCK_BYTES);
         let before = pager.staging.pages();
         assert!(pager.evict_rack(base));
-        assert_eq!(pager.pagemap.mapped(base, 64), 0);
-        assert_eq!(masks(pager, base, PageState::Staged), [ALL_PAGES; 4]);
-        assert_eq!(pager.staging.pages(), before + 64);
+        assert_eq!(pager.mapped(base, RACK_PAGES), 0);
+        assert_eq!(masks(pager, base, PageState::Staged), [ALL_PAGES; 8]);
+        assert_eq!(pager.staging.pages(), before + 128);
         assert!(!pager.evict_rack(base), "nothing is there");
-        for _ in 0..4 {
+        for _ in 0..8 {
             assert_eq!(pager.staging.ready_pages(), 0);
             pager.compress_oldest();
         }
-        assert_eq!(masks(pager, base, PageState::Stored), [ALL_PAGES; 4]);
-        assert_eq!((pager.staging.ready_pages(), pager.store.stored_pages()), (64, 64));
-        // From the middle of a block: a run over five blocks, of which one is present.
-        assert!(pager.evict_rack(base + 4 * BLOCK_BYTES));
+        assert_eq!(masks(pager, base, PageState::Stored), [ALL_PAGES; 8]);
+        assert_eq!((pager.staging.ready_pages(), pager.store.stored_pages()), (128, 128));
+        assert!(pager.evict_rack(base + 8 * BLOCK_BYTES));
         while pager.staging.queued_slots() > 0 {
             pager.compress_oldest();
         }
-        assert_eq!(pager.bring_run(fault(base + 5 * PAGE_SIZE, false)), Some(64));
+        assert_eq!(pager.bring_run(fault(base, false), 16), None, "a short window");
+        // From the middle of a block: what is left of eight blocks, or of the window.
+        assert_eq!(pager.bring_run(fault(base + 5 * PAGE_SIZE, false), 64), Some(64));
         all_numbers(base, 5..69);
-        assert_eq!(masks(pager, base, PageState::Stored), [0x1f, 0, 0, 0]);
-        assert_eq!(pager.store.stored_pages(), 64);
-        assert_eq!(pager.bring_run(fault(base, false)), None, "five pages are no long run");
         assert_eq!(
-            pager.bring_run(fault(base + 69 * PAGE_SIZE, true)),
-            Some(59),
+            masks(pager, base, PageState::Stored),
+            [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
+        );
+        assert_eq!(pager.store.stored_pages(), 192);
+        assert_eq!(pager.bring_run(fault(base, false), 128), None, "five pages are no long run");
+        assert_eq!(pager.bring_run(fault(base + 69 * PAGE_SIZE, true), 128), Some(123));
+        assert_eq!(
+            pager.bring_run(fault(base + 192 * PAGE_SIZE, true), 128),
+            Some(64),
             "up to the last stored page"
         );
-        all_numbers(base, 5..128);
+        all_numbers(base, 5..256);
     }
 
     #[test]
@@ -371,20 +390,20 @@ mod tests {
         // SAFETY: this test's mapping.
         unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, 50 * PAGE_SIZE, libc::MADV_DONTNEED) };
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, false)), None, "reading takes no memory");
-        assert_eq!(pager.bring_run(fault(base, true)), None, "the page is there");
-        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, true)), Some(50));
+        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, false), 128), None, "reading takes no memory");
+        assert_eq!(pager.bring_run(fault(base, true), 128), None, "the page is there");
+        assert_eq!(pager.bring_run(fault(base + PAGE_SIZE, true), 128), Some(50));
         assert!((1..51).all(|page| read(base, page) == 0));
         all_numbers(base, 51..128);
-        assert_eq!(masks(pager, base, PageState::Kernel), [ALL_PAGES; 4]);
-        assert_eq!(pager.staging.pages(), 14, "the rest of the rack");
+        assert_eq!(masks(pager, base, PageState::Kernel), [ALL_PAGES; 8]);
+        assert_eq!(pager.staging.pages(), 78, "the rest of the rack");
     }
 
     #[test]
     fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
+        let base = blocks(16);
+        pager.register(base..base + 16 * BLOCK_BYTES);
         let third = pager.table.block(base + 2 * BLOCK_BYTES).unwrap();
         third.lock();
         assert!(!pager.evict_rack(base), "somebody holds a block");
@@ -392,28 +411,28 @@ mod tests {
         assert!(pager.evict_rack(base));
         assert!(third.try_lock(), "and lets go of all");
         third.unlock();
-        let quarter = base + 4 * BLOCK_BYTES;
-        pager.quarantine(quarter + 3 * BLOCK_BYTES, quarter + 4 * BLOCK_BYTES);
-        assert!(!pager.evict_rack(quarter), "a discard is on its way");
-        assert_eq!(pager.pagemap.mapped(quarter, 64), u64::MAX);
+        let half = base + 8 * BLOCK_BYTES;
+        pager.quarantine(half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
+        assert!(!pager.evict_rack(half), "a discard is on its way");
+        assert_eq!(pager.mapped(half, RACK_PAGES), u128::MAX);
         // Two mappings: the kernel moves nothing across their border.
-        let other = blocks(8);
-        pager.register(other..other + 8 * BLOCK_BYTES);
+        let other = blocks(16);
+        pager.register(other..other + 16 * BLOCK_BYTES);
         let reading = libc::PROT_READ;
         // SAFETY: this test's mapping.
         unsafe { libc::mprotect((other + 2 * BLOCK_BYTES) as *mut _, BLOCK_BYTES, reading) };
         assert!(!pager.evict_rack(other));
-        assert_eq!(masks(pager, other, PageState::Kernel), [ALL_PAGES; 4]);
-        all_numbers(other, 0..128);
+        assert_eq!(masks(pager, other, PageState::Kernel), [ALL_PAGES; 8]);
+        all_numbers(other, 0..256);
     }
 
     #[test]
     fn holes_stay_holes_and_the_rest_goes() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(4);
+        let base = blocks(8);
         // SAFETY: this test's mapping.
         unsafe { libc::madvise((base + 20 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
-        pager.register(base..base + 4 * BLOCK_BYTES);
+        pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(pager.evict_rack(base));
         let staged = masks(pager, base, PageState::Staged);
         assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
@@ -421,6 +440,6 @@ mod tests {
         while pager.staging.queued_slots() > 0 {
             pager.compress_oldest();
         }
-        assert_eq!(masks(pager, base, PageState::Staged), [0; 4]);
+        assert_eq!(masks(pager, base, PageState::Staged), [0; 8]);
     }
 }

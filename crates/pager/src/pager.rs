@@ -181,7 +181,7 @@ impl Pager {
             maps: ProcFile::open(c"/proc/self/maps").map_err(system("/proc/self/maps"))?,
             rollup: ProcFile::open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
             events: Events::new(),
-            streams: Streams::new((config.folio_pages * 4).clamp(16, 64)),
+            streams: Streams::new((config.folio_pages * 8).clamp(16, 128)),
             mappings: Mutex::new(Mappings::new()),
             hand: Mutex::new(Hand::new()),
             pressure: AtomicU32::new(0),

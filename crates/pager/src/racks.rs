@@ -1,14 +1,14 @@
-//! Racks: four staging slots side by side, for runs of 64 pages.
+//! Racks: eight staging slots side by side, for runs of 128 pages.
 //!
 //! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the TLB's sake, which in a
 //! virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU virtual machine, November 2026). So long runs go
-//! out and come in 64 pages a call, and racks are where such a call finds 64 pages side by side.
+//! out and come in 128 pages a call, and racks are where such a call finds 128 pages side by side.
 //!
 //! ```text
-//! empty --move out--> four slots, each queued, compressed and given back by itself
+//! empty --move out--> eight slots, each queued, compressed and given back by itself
 //!   ^                        |
-//!   |                        v all four given back
-//!   |        64 pages: ready as a whole --move in--> empty
+//!   |                        v all given back
+//!   |        128 pages: ready as a whole --move in--> empty
 //!   |        fewer:    split: its slots are like others until each is empty
 //!   +---------------------------+
 //! ```
@@ -21,7 +21,7 @@ use crate::staging::{Staging, FULL};
 use crate::table::{ALL_PAGES, BLOCK_PAGES};
 
 /// Slots of a rack.
-pub const RACK_SLOTS: usize = 4;
+pub const RACK_SLOTS: usize = 8;
 /// Pages of a rack.
 pub const RACK_PAGES: usize = RACK_SLOTS * BLOCK_PAGES;
 
@@ -38,7 +38,7 @@ pub(crate) struct Rack {
 #[derive(Default)]
 pub(crate) struct Racks {
     each: Vec<Rack>,
-    /// Racks with 64 pages, and those with none.
+    /// Racks with all their pages, and those with none.
     ready: Vec<u32>,
     empty: Vec<u32>,
 }
@@ -61,13 +61,13 @@ impl Staging {
         self.first_rack_slot + rack * RACK_SLOTS as u32
     }
 
-    /// The first slot of a rack without pages. Each of the four is to be given back.
+    /// The first slot of a rack without pages. Each of its slots is to be given back.
     pub fn take_empty_rack(&self) -> Option<u32> {
         let rack = self.lists.lock().expect("no panic while held").racks.empty.pop()?;
         Some(self.first_slot(rack))
     }
 
-    /// The first slot of a rack with 64 ready pages. Each of the four is to be given back.
+    /// The first slot of a rack of ready pages only. Each of its slots is to be given back.
     pub fn take_ready_rack(&self) -> Option<u32> {
         if self.ready_pages() < RACK_PAGES {
             return None;
@@ -77,7 +77,7 @@ impl Staging {
         Some(self.first_slot(rack))
     }
 
-    /// Whether some rack has 64 ready pages.
+    /// Whether some rack has ready pages only.
     pub fn has_ready_rack(&self) -> bool {
         self.ready_pages() >= RACK_PAGES
             && !self.lists.lock().expect("no panic while held").racks.ready.is_empty()
@@ -143,7 +143,7 @@ impl Staging {
         slots.map(list).sum()
     }
 
-    /// Gives the four slots of a rack back.
+    /// Gives the slots of a rack back.
     pub fn give_rack(&self, first: u32) {
         (first..first + RACK_SLOTS as u32).for_each(|slot| self.give(slot));
     }
@@ -166,11 +166,11 @@ mod tests {
     fn a_rack_is_ready_when_its_last_slot_is_compressed() {
         let staging = Staging::new(RACK_PAGES).unwrap();
         let first = staging.take_empty_rack().unwrap();
-        for slot in first..first + 4 {
+        for slot in first..first + 8 {
             staging.arrived(slot, ALL_PAGES);
             staging.queue(slot, 0x10000);
         }
-        for given in 0..4 {
+        for given in 0..8 {
             assert_eq!((staging.take_ready_rack(), staging.ready_pages()), (None, 0), "{given} given");
             let slot = staging.oldest().unwrap();
             staging.give(slot);
@@ -188,7 +188,7 @@ mod tests {
         let staging = Staging::new(RACK_PAGES).unwrap();
         let racks: Vec<u32> = std::iter::from_fn(|| staging.take_empty_rack()).collect();
         let first = racks[0];
-        for (slot, pages) in (first..).zip([ALL_PAGES, 0x3, 0, ALL_PAGES]) {
+        for (slot, pages) in (first..).zip([ALL_PAGES, 0x3, 0, ALL_PAGES, 0, 0, 0, 0]) {
             staging.arrived(slot, pages);
             staging.give(slot);
         }
@@ -211,7 +211,7 @@ mod tests {
     fn single_pages_are_taken_out_of_a_ready_rack_when_nothing_else_is_there() {
         let staging = Staging::new(RACK_PAGES).unwrap();
         let first = staging.take_empty_rack().unwrap();
-        (first..first + 4).for_each(|slot| staging.arrived(slot, ALL_PAGES));
+        (first..first + 8).for_each(|slot| staging.arrived(slot, ALL_PAGES));
         staging.give_rack(first);
         let mut seen = Vec::new();
         while let Some(slot) = staging.take_ready(1) {
@@ -220,7 +220,7 @@ mod tests {
             staging.give(slot);
         }
         seen.sort_unstable();
-        assert_eq!(seen, (first..first + 4).collect::<Vec<_>>());
+        assert_eq!(seen, (first..first + 8).collect::<Vec<_>>());
         assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
         assert!(std::iter::from_fn(|| staging.take_empty_rack()).any(|rack| rack == first));
     }

@@ -213,7 +213,7 @@ impl Pager {
         progress
     }
 
-    /// Gives ready pages back to the system, 64 with one call if there is a rack of them; answers how many.
+    /// Gives ready pages back to the system, with one call if there is a rack of them; answers how many.
     fn give_back_ready(&self) -> usize {
         if let Some(first) = self.staging.take_ready_rack() {
             self.staging.discard_rack(first);
@@ -246,7 +246,7 @@ impl Pager {
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers while a stream comes in, move
-    /// four blocks at a time, or wait for room for as many: a block at a time costs four times the calls and interrupts.
+    /// a rack at a time, or wait for room for as many: a block at a time costs eight times the calls and interrupts.
     fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.streaming.load(Ordering::Relaxed);
         if wide && self.way == Way::Move {
@@ -417,14 +417,14 @@ mod tests {
     #[test]
     fn ready_pages_are_given_back_by_the_rack() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(4);
-        pager.register(base..base + 4 * BLOCK_BYTES);
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
         assert_eq!(pager.give_back_ready(), 0);
         assert!(pager.evict_neighbours(Role::Worker));
-        assert_eq!(pager.staging.queued_slots(), 4, "four blocks went");
+        assert_eq!(pager.staging.queued_slots(), 8, "eight blocks went");
         assert!(!pager.evict_neighbours(Role::Worker), "nothing is left");
         let room = pager.staging.pages_max() - pager.staging.pages();
-        for _ in 0..4 {
+        for _ in 0..8 {
             assert_eq!(pager.compress_oldest(), Step::Progress);
         }
         assert!(pager.staging.has_ready_rack());
@@ -440,10 +440,10 @@ mod tests {
         while pager.room_for_rack() {
             assert!(pager.evict_neighbours(Role::Handler));
         }
-        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (16, false));
+        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (32, false));
         assert!(pager.help_to_a_rack());
-        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (12, true));
+        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (24, true));
         assert!(pager.help_to_a_rack(), "there is one");
-        assert_eq!(pager.staging.queued_slots(), 12);
+        assert_eq!(pager.staging.queued_slots(), 24);
     }
 }

@@ -10,7 +10,6 @@ use crate::accounts::Count;
 use crate::events::Epoch;
 use crate::listeners::Luck;
 use crate::pager::{drop_slot_if_unused, Pager, GROUP};
-use crate::racks::RACK_PAGES;
 use crate::refs::PageRefs;
 use crate::remap::Way;
 use crate::staging::Purse;
@@ -115,7 +114,7 @@ impl Pager {
         self.balance(handler.owed);
         let page = fault.address / PAGE_SIZE;
         let stream = self.streams.find(fault.thread, page as u64);
-        let whole_run = if stream.window() >= RACK_PAGES { self.bring_run(fault) } else { None };
+        let whole_run = self.bring_run(fault, stream.window());
         let done = whole_run.unwrap_or_else(|| self.bring_page(handler, fault, stream));
         let read_ahead = if whole_run.is_some() { 0 } else { self.ahead(handler, page + done, stream, done) };
         self.streams.ended(stream, (page + done + read_ahead) as u64);

@@ -29,7 +29,7 @@ impl Accounts for Plenty {
 pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
     let config = Config {
         folio_pages: 16,
-        staging_pages: 256,
+        staging_pages: 512,
         handlers: 1,
         own: Vec::new(),
         without_move,
