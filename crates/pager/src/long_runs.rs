@@ -313,11 +313,22 @@ impl Pager {
         if let Some(first) = self.staging.take_ready_rack() {
             return Some(first);
         }
+        self.fresh_rack()
+    }
+
+    /// A rack of pages that the kernel makes now.
+    fn fresh_rack(&self) -> Option<u32> {
         let first = if self.room_for_rack() { self.staging.take_empty_rack()? } else { return None };
         // With one call instead of a fault a page.
         sys::memory::populate(self.staging.address(first, 0), RACK_PAGES * PAGE_SIZE);
         (first..first + RACK_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
         Some(first)
+    }
+
+    /// Adds a rack of fresh pages to those that are ready; false when there is no room.
+    pub(crate) fn make_fresh_rack(&self) -> bool {
+        let rack = self.fresh_rack();
+        rack.inspect(|first| self.staging.give_rack(*first)).is_some()
     }
 }
 

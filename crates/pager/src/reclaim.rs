@@ -91,6 +91,12 @@ impl Pager {
                 total = total.saturating_sub((self.give_back_ready() * PAGE_SIZE) as u64);
             } else if streaming && ready < self.stream_reserve() && self.staging.queued_slots() > 0 {
                 self.compress_oldest();
+            } else if streaming && ready < self.stream_reserve() && total + self.headroom() < low {
+                // Memory grows by runs of first touches: the pages are made here while the program uses the last ones.
+                match self.make_fresh_rack() {
+                    true => total += (RACK_PAGES * PAGE_SIZE) as u64,
+                    false => return worked,
+                }
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
                 if self.step(Role::Worker) == Step::Nothing {
                     self.note_stuck(total);
@@ -128,6 +134,9 @@ impl Pager {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
         if total + self.headroom() < low {
+            if pages >= RACK_PAGES / 2 && self.may_share() {
+                self.ask_for_stock();
+            }
             return;
         }
         if pages > 1 && total <= budget && self.make_way(pages) {
@@ -170,14 +179,25 @@ impl Pager {
     /// Moves as many pages out as a run brought in, for a worker to compress while the program and this handler go on.
     /// False when the workers cannot keep up, or there is none on another CPU.
     fn make_way(&self, pages: usize) -> bool {
-        if self.way != Way::Move || self.config.handlers < 2 || self.workers.load(Ordering::Relaxed) == 0 {
+        if !self.may_share() {
             return false;
         }
         self.evict_run(pages);
-        if self.stock() < self.stream_reserve() / 2 && !self.streaming.swap(true, Ordering::Relaxed) {
+        self.ask_for_stock();
+        self.help_to_a_rack() || self.stock() >= STREAM_PAGES_MIN
+    }
+
+    /// Whether runs can be shared out between a handler and a worker on another CPU.
+    fn may_share(&self) -> bool {
+        self.way == Way::Move && self.config.handlers > 1 && self.workers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Has a worker see to it that there are pages for runs.
+    fn ask_for_stock(&self) {
+        let is_low = self.stock() < self.stream_reserve() / 2;
+        if is_low && !self.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
-        self.help_to_a_rack() || self.stock() >= STREAM_PAGES_MIN
     }
 
     /// Wakes a worker, unless there was nothing for anybody to move out a moment ago.
@@ -430,6 +450,24 @@ mod tests {
         assert!(pager.staging.has_ready_rack());
         assert_eq!((pager.give_back_ready(), pager.staging.pages()), (RACK_PAGES, 0));
         assert_eq!(pager.staging.pages_max() - pager.staging.pages(), room + RACK_PAGES);
+    }
+
+    #[test]
+    fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
+        let Some(pager) = pager(false) else { return };
+        pager.balance(1);
+        pager.balance(RACK_PAGES);
+        assert!(!pager.streaming.load(Ordering::Relaxed), "there is no worker");
+        pager.workers.store(1, Ordering::Relaxed);
+        pager.balance(1);
+        assert!(!pager.streaming.load(Ordering::Relaxed), "single pages are had from the kernel");
+        pager.balance(RACK_PAGES);
+        assert!(pager.streaming.load(Ordering::Relaxed));
+        assert!(pager.reclaim_until_low());
+        let ready = pager.staging.ready_pages();
+        assert!(ready >= pager.stream_reserve() && ready.is_multiple_of(RACK_PAGES), "{ready}");
+        assert!(pager.staging.has_ready_rack());
+        assert!(!pager.reclaim_until_low(), "that is enough");
     }
 
     #[test]

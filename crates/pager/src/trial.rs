@@ -30,7 +30,7 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
     let config = Config {
         folio_pages: 16,
         staging_pages: 512,
-        handlers: 1,
+        handlers: 2,
         own: Vec::new(),
         without_move,
         without_scan: false,
