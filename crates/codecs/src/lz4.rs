@@ -34,6 +34,8 @@ extern "C" {
     ) -> c_int;
 }
 
+/// The library's default acceleration.
+pub(crate) const ACCELERATION: c_int = 1;
 /// The library's own limit of the acceleration.
 const ACCELERATION_MAX: c_int = 65537;
 
@@ -41,7 +43,7 @@ const ACCELERATION_MAX: c_int = 65537;
 pub fn register(registry: &mut Registry) {
     registry.register("lz4", "lz4[:ACCEL]", |parameter| {
         let acceleration = match parameter {
-            None => 1,
+            None => ACCELERATION,
             Some(text) => match text.parse() {
                 Ok(acceleration) if (1..=ACCELERATION_MAX).contains(&acceleration) => acceleration,
                 _ => return Err(format!("the acceleration is 1 to {ACCELERATION_MAX}, not {text:?}")),
@@ -67,58 +69,74 @@ impl Algorithm for Lz4 {
     }
 
     fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
-        // SAFETY: no arguments.
-        let state = Workspace::new(unsafe { LZ4_sizeofState() } as usize);
-        // SAFETY: the workspace has the length that the library asked for, and is aligned.
-        let made = unsafe { LZ4_initStream(state.as_ptr(), state.len()) };
-        if made.is_null() {
+        let Some(blocks) = Blocks::new() else {
             return Err(ContextError {
                 algorithm: self.name.clone(),
                 reason: "the library refused its state".into(),
             });
-        }
-        Ok(Box::new(Software::for_units(Codec { state, acceleration: self.acceleration }, unit_size)))
+        };
+        Ok(Box::new(Software::for_units(Codec { blocks, acceleration: self.acceleration }, unit_size)))
     }
 }
 
 struct Codec {
-    state: Workspace,
+    blocks: Blocks,
     acceleration: c_int,
 }
 
 impl UnitCodec for Codec {
     fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
-        // SAFETY: the state was initialised and is used by this thread alone; both buffers have the lengths given.
-        let len = unsafe {
-            LZ4_compress_fast_extState_fastReset(
-                self.state.as_ptr(),
-                unit.as_ptr().cast(),
-                output.as_mut_ptr().cast(),
-                unit.len() as c_int,
-                output.len() as c_int,
-                self.acceleration,
-            )
-        };
-        match len {
-            1.. => Ok(len as usize),
-            _ => Err(UnitError::NoSpace),
-        }
+        self.blocks.compress(unit, output, self.acceleration).ok_or(UnitError::NoSpace)
     }
 
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        // SAFETY: both buffers have the lengths given, which the decoder does not leave whatever the object says.
+        decompress(object, output).then_some(()).ok_or(UnitError::Failed)
+    }
+}
+
+/// Makes LZ4 blocks, in memory that is allocated when it is made.
+pub(crate) struct Blocks {
+    state: Workspace,
+}
+
+impl Blocks {
+    /// None if the library refuses the memory for its state.
+    pub(crate) fn new() -> Option<Blocks> {
+        // SAFETY: no arguments.
+        let state = Workspace::new(unsafe { LZ4_sizeofState() } as usize);
+        // SAFETY: the workspace has the length that the library asked for, and is aligned.
+        let made = unsafe { LZ4_initStream(state.as_ptr(), state.len()) };
+        (!made.is_null()).then_some(Blocks { state })
+    }
+
+    /// Compresses `input` into `output` and answers the block's length; none when `output` is too short for it.
+    pub(crate) fn compress(&mut self, input: &[u8], output: &mut [u8], acceleration: c_int) -> Option<usize> {
+        // SAFETY: the state was initialised, and the exclusive reference means that nobody else uses it; both buffers have
+        // the lengths given.
         let len = unsafe {
-            LZ4_decompress_safe(
-                object.as_ptr().cast(),
+            LZ4_compress_fast_extState_fastReset(
+                self.state.as_ptr(),
+                input.as_ptr().cast(),
                 output.as_mut_ptr().cast(),
-                object.len() as c_int,
+                input.len() as c_int,
                 output.len() as c_int,
+                acceleration,
             )
         };
-        if usize::try_from(len) == Ok(output.len()) {
-            Ok(())
-        } else {
-            Err(UnitError::Failed)
-        }
+        usize::try_from(len).ok().filter(|&len| len > 0)
     }
+}
+
+/// Decompresses a block that has to fill `output`. Answers false if it is damaged.
+pub(crate) fn decompress(block: &[u8], output: &mut [u8]) -> bool {
+    // SAFETY: both buffers have the lengths given, which the decoder does not leave whatever the block says.
+    let len = unsafe {
+        LZ4_decompress_safe(
+            block.as_ptr().cast(),
+            output.as_mut_ptr().cast(),
+            block.len() as c_int,
+            output.len() as c_int,
+        )
+    };
+    usize::try_from(len) == Ok(output.len())
 }

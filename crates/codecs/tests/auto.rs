@@ -97,18 +97,18 @@ fn larger_units_return() {
     }
 }
 
-/// The promise per class: at least 0.98 times the ratio of LZ4.
+/// The promise per class: at most 1.02 times what LZ4 takes.
 #[test]
 fn no_class_is_worse_than_lz4() {
-    let (mut auto, mut lz4) = (context("auto"), context("lz4"));
     for class in CLASSES {
+        let (mut auto, mut lz4) = (context("auto"), context("lz4"));
         let pages = make(class, 64);
         let size = |context: &mut dyn Context| -> usize {
             let batches = pages.chunks(8).flat_map(|batch| compress(context, batch, PAGE_SIZE));
             batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
         };
         let (own, theirs) = (size(auto.as_mut()), size(lz4.as_mut()));
-        assert!(own * 98 <= theirs * 100, "{}: {own} bytes against {theirs}", class.0);
+        assert!(own * 100 <= theirs * 102, "{}: {own} bytes against {theirs}", class.0);
     }
 }
 
@@ -143,16 +143,18 @@ fn short_outputs_are_refused_not_overrun() {
 
 #[test]
 fn choices_are_counted() {
-    let mut context = context("auto");
     let cases = [
         ("zero", Some(Kind::Same)),
         ("objects", Some(Kind::T16)),
         ("prose", Some(Kind::Lz)),
         ("int64 index", Some(Kind::Numeric)),
         ("sparse", Some(Kind::Sparse)),
+        ("hash table", Some(Kind::Lz4)),
         ("random", None),
     ];
     for (name, kind) in cases {
+        // `auto` learns from the pages before.
+        let mut context = context("auto");
         let class = CLASSES.iter().find(|class| class.0 == name).expect(name);
         let before = counts();
         let objects = compress(context.as_mut(), &make(class, 8), PAGE_SIZE);

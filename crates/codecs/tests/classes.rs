@@ -7,11 +7,12 @@ use pages::broad::{classes, mix, seed, Class, MIXES};
 use pages::Random;
 use proptest::prelude::*;
 
-/// Bytes a page that `auto` may take beside the share: page LZ walks four quarters side by side, and a match that crosses
-/// one of the three borders is paid for twice, with up to 16 bytes.
-const CONSTANT: usize = 48;
 /// Pages of a class.
-const PAGES: usize = 256;
+const PAGES: usize = 320;
+/// The first of them, which are not counted: `auto` gets to know its pages by samples.
+const FIRST: usize = 64;
+/// The promise: so many per cent of what LZ4 takes.
+const PERCENT: usize = 102;
 
 fn context(name: &str) -> Box<dyn Context> {
     let mut registry = Registry::new();
@@ -38,30 +39,23 @@ fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
     total
 }
 
-/// Classes that may be longer, and their limit in per cent.
-const EXCEPTIONS: &[(&str, usize)] = &[
-    // Noise but for rare repeats: the sample that tells noise sees none on every third page.
-    ("one of 200 strings of 16", 115),
-    // Page LZ looks at the latest place only, which a changed byte spoils twice: where it is, and a period later.
-    ("period 8 of bytes, 64 changed", 106),
-    ("period 8 of text, 64 changed", 106),
-];
-
-/// Mean bytes of a page by `auto` and by LZ4, if the first is too many.
-fn excess(pages: &[Page], percent: usize) -> Option<(usize, usize)> {
-    // Contexts of their own: `auto` learns from the pages before.
-    let (own, theirs) = (size(context("auto").as_mut(), pages), size(context("lz4").as_mut(), pages));
-    let limit = theirs * percent + CONSTANT * pages.len() * 100;
-    (own * 100 > limit).then(|| (own / pages.len(), theirs / pages.len()))
+/// Mean bytes of a page by `auto` and by LZ4, without the `first` pages, if there are more than `percent`.
+fn excess(pages: &[Page], first: usize, percent: usize) -> Option<(usize, usize)> {
+    let [own, theirs] = ["auto", "lz4"].map(|name| {
+        // Contexts of their own: `auto` learns from the pages before.
+        let mut context = context(name);
+        size(context.as_mut(), &pages[..first]);
+        size(context.as_mut(), &pages[first..])
+    });
+    let count = pages.len() - first;
+    (own * 100 > theirs * percent).then(|| (own / count, theirs / count))
 }
 
 #[test]
 fn no_class_is_worse_than_lz4() {
     let mut worse = Vec::new();
     for class in classes() {
-        let percent =
-            EXCEPTIONS.iter().find(|(name, _)| *name == class.name).map_or(102, |(_, percent)| *percent);
-        if let Some((own, theirs)) = excess(&class.pages(PAGES), percent) {
+        if let Some((own, theirs)) = excess(&class.pages(PAGES), FIRST, PERCENT) {
             worse.push(format!("{}: {own} bytes a page against {theirs}", class.name));
         }
     }
@@ -75,8 +69,8 @@ fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Rand
         .collect()
 }
 
-/// Pages of two classes each. What LZ4 finds in a page by luck, page LZ may miss: two mixtures of a hundred may be longer
-/// than classes may. `UZSWAP_MIXTURES` sets their number.
+/// Pages of two classes each, whose lengths in one form or the other differ by more than the forms do: of 200 mixtures one
+/// may be longer than classes may, because samples mislead. `UZSWAP_MIXTURES` sets their number.
 #[test]
 fn hardly_any_mixture_is_worse_than_lz4() {
     let classes = classes();
@@ -87,12 +81,12 @@ fn hardly_any_mixture_is_worse_than_lz4() {
         let [one, other] = [(); 2].map(|()| &classes[random.below(classes.len() as u64) as usize]);
         let how = number % MIXES;
         let pages = mixed(one, other, how, PAGES, &mut random);
-        if let Some((own, theirs)) = excess(&pages, 102) {
+        if let Some((own, theirs)) = excess(&pages, FIRST, PERCENT) {
             worse
                 .push(format!("{} and {}, {how}: {own} bytes a page against {theirs}", one.name, other.name));
         }
     }
-    assert!(50 * worse.len() <= count, "{} of {count} mixtures:\n{}", worse.len(), worse.join("\n"));
+    assert!(200 * worse.len() <= count, "{} of {count} mixtures:\n{}", worse.len(), worse.join("\n"));
 }
 
 proptest! {
@@ -112,7 +106,7 @@ proptest! {
             let (one, other) = (&classes[one % classes.len()], &classes[other % classes.len()]);
             pages.extend(mixed(one, other, how, count, &mut random));
         }
-        prop_assert_eq!(excess(&pages, 120), None);
+        prop_assert_eq!(excess(&pages, 0, 120), None);
         returns(&pages);
     }
 }

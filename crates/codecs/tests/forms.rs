@@ -44,6 +44,7 @@ fn single_pages_have_the_form_of_their_class() {
         ("prose", "lz"),
         ("int64 index", "numeric"),
         ("sparse", "sparse"),
+        ("hash table", "lz4"),
     ] {
         assert_eq!(forms(&*auto, &class(name, 1)), [(form, 1)], "{name}");
     }

@@ -18,11 +18,14 @@ pub enum Kind {
     Numeric = 4,
     /// A few words among zeros.
     Sparse = 5,
+    /// An LZ4 block.
+    Lz4 = 6,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Kind; 6] = [Kind::Same, Kind::T16, Kind::T16Lz, Kind::Lz, Kind::Numeric, Kind::Sparse];
+    pub const ALL: [Kind; 7] =
+        [Kind::Same, Kind::T16, Kind::T16Lz, Kind::Lz, Kind::Numeric, Kind::Sparse, Kind::Lz4];
 
     /// The kind of that number.
     pub fn from_byte(byte: u8) -> Option<Kind> {
@@ -38,6 +41,7 @@ impl Kind {
             Kind::Lz => "lz",
             Kind::Numeric => "numeric",
             Kind::Sparse => "sparse",
+            Kind::Lz4 => "lz4",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `auto`, the default: looks at each page and takes the form that suits it. `docs/auto.md` has formats and figures.
 
+mod account;
 pub(crate) mod habit;
 mod kind;
 pub(crate) mod page;

@@ -101,6 +101,7 @@ pub const CLASSES: &[(&str, Make)] = &[
         }
         page
     }),
+    ("hash table", |_, random| words(|_| if random.below(4) > 0 { random.next() } else { 0 })),
     ("half zero", |_, random| words(|at| if at < 256 { random.next() } else { 0 })),
     ("prose", |_, random| {
         text(random, |random| format!("{} ", WORDS[random.below(WORDS.len() as u64) as usize]))
