@@ -250,9 +250,11 @@ impl Pager {
         let child = Userfaultfd::from_descriptor(descriptor);
         self.give_all(&child);
         for entry in &self.arrivals {
-            let at = entry.load(Ordering::Relaxed);
-            if at != 0 {
-                child.poison(at, PAGE_SIZE);
+            let run = entry.load(Ordering::Relaxed);
+            let (at, pages) = (run & !(PAGE_SIZE - 1), run % PAGE_SIZE);
+            // One by one: a page that is there ends a call.
+            for page in 0..pages {
+                child.poison(at + page * PAGE_SIZE, PAGE_SIZE);
             }
         }
         self.accounts.add(Count::Forks, 1);
@@ -294,10 +296,9 @@ impl Pager {
 
     /// Remembers pages that came in a moment ago, for [`Pager::foster`].
     pub(crate) fn note_arrival(&self, at: usize, pages: usize) {
-        for page in 0..pages {
-            let turn = self.arrival_turn.fetch_add(1, Ordering::Relaxed) as usize % self.arrivals.len();
-            self.arrivals[turn].store(at + page * PAGE_SIZE, Ordering::Relaxed);
-        }
+        debug_assert!(pages < PAGE_SIZE);
+        let turn = self.arrival_turn.fetch_add(1, Ordering::Relaxed) as usize % self.arrivals.len();
+        self.arrivals[turn].store(at | pages, Ordering::Relaxed);
     }
 
     /// Applies an event that is no fault.

@@ -17,16 +17,17 @@ use crate::halt::Halt;
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
 use crate::pins::Pins;
+use crate::racks::{RACK_PAGES, RACK_SLOTS};
 use crate::remap::{self, Way};
 use crate::staging::Staging;
 use crate::streams::Streams;
-use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, COMPRESSING, NO_SLOT};
+use crate::table::{AddressTable, Block, PageState, BLOCK_BYTES, BLOCK_PAGES, COMPRESSING, NO_SLOT};
 use crate::usher::Ushers;
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
-/// Pages brought in last that are remembered: more than handlers can bring in while an event waits to be applied.
-const ARRIVALS: usize = 1024;
+/// Runs of pages brought in last that are remembered: more than handlers can bring in while an event waits to be applied.
+const ARRIVALS: usize = 4 * HANDLERS_MAX;
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
 
@@ -117,6 +118,7 @@ pub struct Pager {
     pub(crate) listeners: Listeners,
     /// Handlers that are reclaiming.
     pub(crate) helping: AtomicU32,
+    /// Address of each run, and its pages in the low bits.
     pub(crate) arrivals: [AtomicUsize; ARRIVALS],
     pub(crate) arrival_turn: AtomicU32,
 }
@@ -181,7 +183,7 @@ impl Pager {
             maps: ProcFile::open(c"/proc/self/maps").map_err(system("/proc/self/maps"))?,
             rollup: ProcFile::open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
             events: Events::new(),
-            streams: Streams::new((config.folio_pages * 8).clamp(16, 128)),
+            streams: Streams::new((config.folio_pages * RACK_SLOTS).clamp(BLOCK_PAGES, RACK_PAGES)),
             mappings: Mutex::new(Mappings::new()),
             hand: Mutex::new(Hand::new()),
             pressure: AtomicU32::new(0),
