@@ -16,6 +16,8 @@
 //! | (n + 1) / 2 | literals before each match, two nibbles a byte, low first (15: 15 plus an extension) |
 //! | rest | extensions, in order of use, literals before match: a byte below 255, or 255 and two bytes |
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod breaks;
 mod decoder;
 mod encoder;
