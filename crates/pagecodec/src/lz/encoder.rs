@@ -279,30 +279,32 @@ struct Lane {
 }
 
 impl Lane {
-    #[inline(always)]
-    fn busy(&self) -> bool {
-        self.at < self.end
-    }
-
-    /// Takes the next match, if one starts within the next 57 positions, and moves behind it. WIDE: with AVX2.
+    /// Takes the next match, if one starts within the next 57 positions, and moves behind it. Answers false when there is none
+    /// up to the part's end. WIDE: with AVX2.
     ///
     /// # Safety
-    /// `bytes` must have PADDING readable bytes after its 4096th; `at <= reach`, `end <= reach <= 4096`; no more than
+    /// `bytes` must have PADDING readable bytes after its 4096th; `end <= reach <= 4096`; no more than
     /// `INPUT_MAX / LANES` bytes and less than LANES more may be between the first place and `end`.
     #[inline(always)]
-    unsafe fn step<const WIDE: bool, const STEP: usize>(&mut self, bytes: *const u8, index: &Index) {
-        // SAFETY: `at <= 4096`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
+    unsafe fn step<const WIDE: bool, const STEP: usize>(&mut self, bytes: *const u8, index: &Index) -> bool {
+        // SAFETY: `at <= 4096 + 32`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
         let window =
             unsafe { index.mask.as_ptr().cast::<u8>().add(self.at / 8).cast::<u64>().read_unaligned() };
         let window = u64::from_le(window) >> (self.at % 8);
         let start = self.at + window.trailing_zeros() as usize;
-        // SAFETY: `start <= 4096 + 64`, and `candidates` has one element more.
+        if window == 0 {
+            self.at += 57;
+            return self.at < self.end;
+        }
+        if start >= self.end {
+            return false;
+        }
+        // SAFETY: `start < 4096`.
         let source = unsafe { *index.candidates.as_ptr().add(start) } as usize;
-        let found = (window != 0) & (start < self.end);
-        // SAFETY: both places are at most 4160 bytes into the input; PADDING is 128.
+        // SAFETY: both places are within the input; PADDING is 128.
         let mut matched = unsafe { equal32::<WIDE>(bytes.add(start), bytes.add(source)) };
         // One comparison for both of what is rare: less than four, and 32, which may be more.
-        if found & (matched.wrapping_sub(MATCH_MIN) >= 32 - MATCH_MIN) {
+        if matched.wrapping_sub(MATCH_MIN) >= 32 - MATCH_MIN {
             if matched < MATCH_MIN {
                 self.misled = true;
                 matched = MATCH_MIN;
@@ -317,16 +319,15 @@ impl Lane {
                 }
             }
         }
-        let stop = (start + matched).min(self.reach);
+        let stop = start + matched;
         // A match may start one place earlier, which the index has left out.
         let (start, source) = if STEP == 1 {
             (start, source)
         } else {
-            // SAFETY: both places are within the input or its padding. Candidates are even and not 0, hence at least 2,
-            // where there are any.
-            let same = unsafe { *bytes.add(start.max(1) - 1) == *bytes.add(source.max(1) - 1) };
+            // SAFETY: candidates are even and not 0, and what they are candidates for comes after them.
+            let same = unsafe { *bytes.add(start - 1) == *bytes.add(source - 1) };
             let back = usize::from(same & (start > self.at));
-            (start - back, source.wrapping_sub(back))
+            (start - back, source - back)
         };
         // SAFETY: a counted record covers at least four bytes of its own, all but the last within the part, so at most
         // LANE_RECORDS - GROUP are counted, and this one has a place.
@@ -335,8 +336,9 @@ impl Lane {
             (&raw mut (*self.records).sources).cast::<u16>().add(self.count).write(source as u16);
             (&raw mut (*self.records).ends).cast::<u16>().add(self.count + 1).write(stop as u16);
         }
-        self.count += usize::from(found);
-        self.at = if found { stop } else { (self.at + 57).min(self.end).max(self.at) };
+        self.count += 1;
+        self.at = stop;
+        true
     }
 }
 
@@ -403,14 +405,27 @@ impl Work {
         });
         // Variables, not an array: each step's state then stays in registers.
         let [mut a, mut b, mut c, mut d] = lanes;
-        while a.busy() | b.busy() | c.busy() | d.busy() {
-            // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input
-            // and write to arrays of LANE_RECORDS records of their own.
-            unsafe {
-                a.step::<WIDE, STEP>(bytes, &self.index);
-                b.step::<WIDE, STEP>(bytes, &self.index);
-                c.step::<WIDE, STEP>(bytes, &self.index);
-                d.step::<WIDE, STEP>(bytes, &self.index);
+        let index = &self.index;
+        let (mut ra, mut rb, mut rc, mut rd) = (true, true, true, true);
+        // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input
+        // and write to arrays of LANE_RECORDS records of their own.
+        unsafe {
+            loop {
+                ra = a.step::<WIDE, STEP>(bytes, index);
+                rb = b.step::<WIDE, STEP>(bytes, index);
+                rc = c.step::<WIDE, STEP>(bytes, index);
+                rd = d.step::<WIDE, STEP>(bytes, index);
+                if !(ra & rb & rc & rd) { break; }
+            }
+            while ra | rb | rc | rd {
+                if ra { ra = a.step::<WIDE, STEP>(bytes, index); }
+                if rb { rb = b.step::<WIDE, STEP>(bytes, index); }
+                if rc { rc = c.step::<WIDE, STEP>(bytes, index); }
+                if rd { rd = d.step::<WIDE, STEP>(bytes, index); }
+            }
+            for lane in [&mut a, &mut b, &mut c, &mut d] {
+                let end = (&raw mut (*lane.records).ends).cast::<u16>().add(lane.count);
+                if lane.count > 0 { *end = (*end).min(lane.reach as u16); }
             }
         }
         if a.misled | b.misled | c.misled | d.misled {
