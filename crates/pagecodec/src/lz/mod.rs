@@ -19,10 +19,14 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod breaks;
+mod compare;
 mod decoder;
 mod encoder;
 mod index;
+mod matches;
 mod sample;
+mod streams;
+mod walk;
 #[cfg(target_arch = "x86_64")]
 mod window;
 

@@ -109,29 +109,21 @@ impl Symbols {
         Ok(())
     }
 
-    /// Encodes `page` as page LZ and splits the object.
+    /// Makes page LZ's streams of `page`, each its own context.
     pub(crate) fn collect_page(&mut self, page: &[u8; PAGE_SIZE]) -> PageParts {
-        // No match is shorter than four bytes, or costs more than three with a run.
-        let len = self.lz.encode(page, &mut self.lz_object).expect("a page fits a T16 object's room");
-        let (header, rest) = self.lz_object[..len].split_first_chunk::<4>().expect("a header");
-        let mut parts = PageParts {
-            sequences: u16::from_le_bytes([header[0], header[1]]),
-            literals: u16::from_le_bytes([header[2], header[3]]),
-            extensions: 0,
-        };
-        let [literals, sequences, runs, _] = parts.lens();
-        let (literals, rest) = rest.split_at(literals);
-        let (pairs, rest) = rest.split_at(2 * sequences);
-        let (runs, extensions) = rest.split_at(runs);
-        parts.extensions = extensions.len() as u16;
+        self.lz.plan(page);
+        let isa = self.lz.isa();
         let [first, low, high, third, fourth, _] = &mut self.symbols;
-        first[..literals.len()].copy_from_slice(literals);
-        for ((pair, low), high) in pairs.as_chunks::<2>().0.iter().zip(low).zip(high) {
-            [*low, *high] = *pair;
-        }
-        third[..runs.len()].copy_from_slice(runs);
-        fourth[..extensions.len()].copy_from_slice(extensions);
-        self.set_page_lens(parts).expect("a page LZ object of this encoder");
+        let streams = self.lz.apart(first);
+        let parts = PageParts {
+            sequences: streams.sequences.len() as u16,
+            literals: streams.literals as u16,
+            extensions: streams.extensions.len() as u16,
+        };
+        split_halves(isa, streams.sequences, low, high);
+        third[..streams.runs.len()].copy_from_slice(streams.runs);
+        fourth[..streams.extensions.len()].copy_from_slice(streams.extensions);
+        self.set_page_lens(parts).expect("page LZ of this encoder");
         parts
     }
 
@@ -406,6 +398,18 @@ impl Symbols {
             best as u8
         })
     }
+}
+
+/// Splits `halves` into their low and their high bytes.
+fn split_halves(isa: Isa, halves: &[u16], low: &mut [u8; SYMBOLS_MAX], high: &mut [u8; SYMBOLS_MAX]) {
+    with_isa!(
+        isa,
+        fn run(halves: &[u16], low: &mut [u8; SYMBOLS_MAX], high: &mut [u8; SYMBOLS_MAX]) -> () {
+            for ((half, low), high) in halves.iter().zip(low).zip(high) {
+                [*low, *high] = half.to_le_bytes();
+            }
+        }
+    )
 }
 
 /// Costs in all codebooks, added up in one register. (Left to itself the compiler takes the bytes apart.)
