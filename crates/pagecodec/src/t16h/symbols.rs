@@ -366,9 +366,15 @@ impl Symbols {
     /// The codebook that codes each context in the fewest bits, as far as every other block of symbols tells where there
     /// are many.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
-        std::array::from_fn(|context| {
-            let costs = set.costs(context);
-            let symbols = self.of(context);
+        std::array::from_fn(|context| cheapest(self.isa(), self.of(context), set.costs(context)))
+    }
+}
+
+/// The first of the codebooks that code `symbols` in the fewest bits.
+fn cheapest(isa: Isa, symbols: &[u8], costs: &[[u8; BOOKS]; 256]) -> u8 {
+    with_isa!(
+        isa,
+        fn run(symbols: &[u8], costs: &[[u8; BOOKS]; 256]) -> u8 {
             let step = if symbols.len() >= 2 * SAMPLED_FROM {
                 4
             } else {
@@ -394,10 +400,14 @@ impl Symbols {
                     }
                 }
             }
-            let best = (0..BOOKS).min_by_key(|&book| sums[book]).expect("there are codebooks");
-            best as u8
-        })
-    }
+            // The number stands below the sum, so that no branch is needed to find it.
+            let mut numbered = [0u32; BOOKS];
+            for (book, (numbered, sum)) in numbered.iter_mut().zip(sums).enumerate() {
+                *numbered = u32::from(sum) << 8 | book as u32;
+            }
+            numbered.into_iter().fold(u32::MAX, u32::min) as u8
+        }
+    )
 }
 
 /// Splits `halves` into their low and their high bytes.
