@@ -1,6 +1,6 @@
 //! A compressor by name, and its per-worker contexts.
 
-use crate::{CompressRequest, DecompressRequest, Object};
+use crate::{CompressRequest, DecompressRequest, Object, PromoteRequest, UnitError};
 
 /// Most names that [`Algorithm::forms`] may answer.
 pub const FORMS_MAX: usize = 14;
@@ -49,6 +49,12 @@ pub trait Algorithm: Send + Sync {
         let _ = (object, pages);
     }
 
+    /// Whether there is a second tier: contexts can make denser objects of this algorithm's own
+    /// ([`Context::promote`]), which take longer to make and to read.
+    fn promotes(&self) -> bool {
+        false
+    }
+
     /// Names of the forms that a page can take in this algorithm's objects, for reports; none when all are alike. A few
     /// at most: stores have room for [`FORMS_MAX`].
     fn forms(&self) -> &'static [&'static str] {
@@ -88,4 +94,10 @@ pub trait Context: Send {
 
     /// Decompresses every object of the request and fills every result.
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
+
+    /// Makes objects denser and fills every result; for algorithms that have a second tier ([`Algorithm::promotes`]).
+    /// The new objects are the algorithm's like the old ones, which stay valid.
+    fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
+        request.results.fill(Err(UnitError::NoSpace));
+    }
 }

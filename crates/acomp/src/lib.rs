@@ -13,7 +13,7 @@ mod software;
 
 pub use algorithm::{Algorithm, Context, ContextError, FORMS_MAX};
 pub use registry::{Registry, UnknownAlgorithm};
-pub use request::{CompressRequest, DecompressRequest, Object, Page, UnitError, UnitResult};
+pub use request::{CompressRequest, DecompressRequest, Object, Page, PromoteRequest, UnitError, UnitResult};
 pub use software::{Software, UnitCodec};
 
 /// Bytes in a page.

@@ -95,6 +95,27 @@ impl<'a> Object<'a> {
     }
 }
 
+/// Make a denser object of each of `objects`, all of one page each and of one algorithm, `objects[i]` into `outputs[i]`.
+///
+/// What does not become shorter than its output is long is [`UnitError::NoSpace`]: the object stays as it is.
+pub struct PromoteRequest<'a, 'b> {
+    /// One object a page.
+    pub objects: &'a [Object<'a>],
+    /// One destination an object.
+    pub outputs: &'a mut [&'b mut [u8]],
+    /// One result an object: bytes written to the output of the same index.
+    pub results: &'a mut [UnitResult],
+}
+
+impl PromoteRequest<'_, '_> {
+    /// Panics when the request's parts do not fit together: a broken invariant of the caller.
+    pub fn assert_valid(&self) {
+        let objects = self.objects.len();
+        assert!((1..=MAX_BATCH).contains(&objects), "{objects} objects in a request");
+        assert!(self.outputs.len() == objects && self.results.len() == objects);
+    }
+}
+
 /// Decompress `objects[i]` into `outputs[i]`, whose length is exactly the unit's original length.
 ///
 /// A result is `Ok(length)` only when the whole output was produced; else the output's content is unspecified.

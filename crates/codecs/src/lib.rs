@@ -8,7 +8,8 @@
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
 //! | `auto` | the default: whatever suits the page |
 //! | `t16` | the page codec of `pagecodec` |
-//! | `t16h` | the dense second tier for cold pages: T16H, zstd or `auto`'s other forms |
+//! | `t16h` | the dense second tier for cold pages: T16H, or `auto`'s other forms |
+//! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold |
 //!
 //! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
 //! workspaces or get their memory from Rust's allocator.
@@ -21,6 +22,7 @@ pub mod lz4;
 pub mod none;
 pub mod t16;
 pub mod t16h;
+pub mod tiers;
 pub mod zstd;
 
 /// Adds every compressor of this crate to `registry`.
@@ -32,4 +34,5 @@ pub fn register_all(registry: &mut acomp::Registry) {
     t16::register(registry);
     auto::register(registry);
     t16h::register(registry);
+    tiers::register(registry);
 }

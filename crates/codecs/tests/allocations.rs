@@ -5,7 +5,10 @@ mod pages;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use acomp::{CompressRequest, DecompressRequest, Object, Page, Registry, UnitResult, MAX_BATCH, PAGE_SIZE};
+use acomp::{
+    CompressRequest, DecompressRequest, Object, Page, PromoteRequest, Registry, UnitResult, MAX_BATCH,
+    PAGE_SIZE,
+};
 
 struct Counting;
 
@@ -68,6 +71,14 @@ fn round(context: &mut dyn acomp::Context, pages: &[&Page], unit_size: usize, sp
             results: &mut results[..count],
         });
     }
+    let mut promoted: [UnitResult; MAX_BATCH] = [Ok(0); MAX_BATCH];
+    if count > 0 && unit_size == PAGE_SIZE {
+        context.promote(&mut PromoteRequest {
+            objects: &objects[..count],
+            outputs: &mut outputs[..count],
+            results: &mut promoted[..count],
+        });
+    }
     let allocated = ALLOCATIONS.get() - before;
     assert!(results[..count].iter().all(|result| *result == Ok(unit_size)));
     allocated
@@ -77,7 +88,7 @@ fn round(context: &mut dyn acomp::Context, pages: &[&Page], unit_size: usize, sp
 fn requests_allocate_nothing() {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
-    let names = ["lz4", "lz4:4", "zstd:1", "zstd:-3", "deflate", "none", "t16", "auto", "t16h"];
+    let names = ["lz4", "lz4:4", "zstd:1", "zstd:-3", "deflate", "none", "t16", "auto", "t16h", "auto-t16h"];
     let mut space = vec![0; 2 * MAX_BATCH * 4 * PAGE_SIZE];
     for name in names {
         for unit_pages in [1, 4] {

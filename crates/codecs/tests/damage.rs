@@ -8,7 +8,9 @@ use support::{compress, decompress, find, page, Random};
 #[test]
 fn damaged_objects_do_no_harm() {
     let mut random = Random(7);
-    for name in ["lz4", "zstd", "zstd:19", "deflate", "t16", "auto", "auto:portable", "t16h", "none"] {
+    for name in
+        ["lz4", "zstd", "zstd:19", "deflate", "t16", "auto", "auto:portable", "t16h", "auto-t16h", "none"]
+    {
         let algorithm = find(name);
         for pages in [1usize, 4, 16] {
             let len = pages * PAGE_SIZE;

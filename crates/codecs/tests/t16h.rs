@@ -3,9 +3,11 @@
 mod pages;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, PromoteRequest, Registry,
+    UnitError, UnitResult, MAX_BATCH, PAGE_SIZE,
 };
-use codecs::t16h::{release, Dense, KIND_T16H};
+use codecs::auto::Kind;
+use codecs::t16h::{release, Dense, KIND_PAGE, KIND_T16H};
 use pages::{make, Random, CLASSES};
 use std::sync::Arc;
 
@@ -94,7 +96,7 @@ fn larger_units_return_and_short_outputs_are_refused() {
 }
 
 #[test]
-fn promotion_needs_no_page() {
+fn objects_of_auto_are_promoted() {
     let mut auto = algorithm("auto").context().expect("memory");
     let mut dense = Dense::open().expect("memory");
     let mut promoted = 0;
@@ -103,8 +105,10 @@ fn promotion_needs_no_page() {
             let Some(object) = &compress(auto.as_mut(), &[page], PAGE_SIZE)[0] else { continue };
             let mut output = [0; PAGE_SIZE];
             if let Ok(len) = dense.promote(object, &mut output) {
-                assert!(len <= object.len() && output[0] == KIND_T16H);
+                let kind = if object[0] == Kind::Lz as u8 { KIND_PAGE } else { KIND_T16H };
+                assert!(len <= object.len() && output[0] == kind);
                 assert!(decompress(&mut dense, &output[..len], PAGE_SIZE).expect(class.0) == page);
+                release(Object::whole(&output[..len]), 1);
                 promoted += 1;
             }
             // What was not promoted can be read by this compressor, too.
@@ -112,4 +116,91 @@ fn promotion_needs_no_page() {
         }
     }
     assert!(promoted > 16, "{promoted} objects promoted");
+}
+
+/// Promotes objects as a store does, into outputs that are `less` shorter than the objects.
+fn promote(context: &mut dyn Context, objects: &[Vec<u8>], less: usize) -> Vec<Result<Vec<u8>, UnitError>> {
+    let mut all = Vec::new();
+    for batch in objects.chunks(MAX_BATCH) {
+        // In two pieces, as allocators may keep them.
+        let sources: Vec<Object> = batch
+            .iter()
+            .map(|object| {
+                let (head, tail) = object.split_at(object.len() / 3);
+                Object { head, tail }
+            })
+            .collect();
+        let mut space: Vec<Vec<u8>> =
+            batch.iter().map(|object| vec![0; object.len().saturating_sub(less)]).collect();
+        let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|space| &mut space[..]).collect();
+        let mut results = vec![Ok(0); batch.len()];
+        context.promote(&mut PromoteRequest {
+            objects: &sources,
+            outputs: &mut outputs,
+            results: &mut results,
+        });
+        all.extend(space.iter().zip(results).map(|(space, result)| result.map(|len| space[..len].to_vec())));
+    }
+    all
+}
+
+#[test]
+fn both_tiers_return_every_class() {
+    for isa in pagecodec::Isa::available() {
+        let tiers = algorithm(&format!("auto-t16h:{isa}"));
+        assert!(tiers.promotes() && tiers.keeps_account() && !algorithm("auto").promotes());
+        let mut context = tiers.context().expect("memory");
+        let mut auto = algorithm(&format!("auto:{isa}")).context().expect("memory");
+        let mut promoted = 0;
+        for class in CLASSES {
+            let pages = make(class, 24);
+            let stored: Vec<(Vec<u8>, Page)> = pages
+                .chunks(MAX_BATCH)
+                .flat_map(|pages| {
+                    let own = compress(context.as_mut(), pages, PAGE_SIZE);
+                    assert_eq!(own, compress(auto.as_mut(), pages, PAGE_SIZE), "{}: the first tier", class.0);
+                    own.into_iter().zip(pages.iter().copied())
+                })
+                .filter_map(|(object, page)| Some((object?, page)))
+                .collect();
+            let objects: Vec<Vec<u8>> = stored.iter().map(|(object, _)| object.clone()).collect();
+            assert!(promote(context.as_mut(), &objects, 5000).iter().all(Result::is_err), "no room");
+            for ((object, page), dense) in stored.iter().zip(promote(context.as_mut(), &objects, 16)) {
+                // Read first: what follows may free a set.
+                assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect(class.0) == page);
+                let Ok(dense) = dense else { continue };
+                assert!(dense.len() + 16 <= object.len());
+                assert!(
+                    decompress(context.as_mut(), &dense, PAGE_SIZE).expect(class.0) == page,
+                    "{}",
+                    class.0
+                );
+                assert!(promote(context.as_mut(), std::slice::from_ref(&dense), 0)[0].is_err(), "twice");
+                tiers.forget(Object::whole(&dense), 1);
+                promoted += 1;
+            }
+        }
+        assert!(promoted > 48, "{promoted} objects promoted");
+    }
+}
+
+#[test]
+fn damaged_objects_are_not_promoted_or_to_something() {
+    let mut context = algorithm("auto-t16h").context().expect("memory");
+    let mut random = Random(9);
+    for class in CLASSES {
+        for object in compress(context.as_mut(), &make(class, 4), PAGE_SIZE).into_iter().flatten() {
+            for _ in 0..20 {
+                let mut damaged = object.clone();
+                for _ in 0..1 + random.below(4) {
+                    let at = random.below(damaged.len() as u64) as usize;
+                    damaged[at] = random.next() as u8;
+                }
+                damaged.truncate(1 + random.below(damaged.len() as u64) as usize);
+                if let Ok(dense) = &promote(context.as_mut(), &[damaged], 0)[0] {
+                    release(Object::whole(dense), 1);
+                }
+            }
+        }
+    }
 }

@@ -262,7 +262,7 @@ mod tests {
             ),
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             pages in 0usize..6,
-            name in prop::sample::select(vec!["lz4", "zstd:1", "deflate", "auto", "t16", "t16h", "none"]),
+            name in prop::sample::select(vec!["lz4", "zstd:1", "deflate", "auto", "t16", "t16h", "auto-t16h", "none"]),
         ) {
             let algorithm = crate::registry().find(name).unwrap();
             let mut file: Vec<u8> = Vec::new();

@@ -1,10 +1,10 @@
 //! Sixteen pages' entries, side by side.
 //!
 //! ```text
-//!   0         128        132       134    136    138          140    144    148    152  153         160     224
-//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-------+
-//!   | 16 words | key >> 4 | present | same | busy | writing    | -    | prev | next |list|referenced| - sums|
-//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-------+
+//!   0         128        132       134    136    138          140    144    148    152  153        154   160     224
+//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
+//!   | 16 words | key >> 4 | present | same | busy | writing    | -    | prev | next |list|referenced|tried| - sums|
+//!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
 //!   word: same-filled page: the repeated word.
 //!         else  63..32 handle | 31..16 length - 1 | 15..12 page within unit | 11..8 pages of unit - 1 | 7..5 pool |
 //!               4..2 node | 1..0 unused
@@ -77,7 +77,12 @@ impl Entry {
         (self.0 >> 5) as usize & 7
     }
 
-    #[cfg(test)]
+    /// The entry of the same page with another object.
+    pub(crate) fn with_object(self, handle: u32, len: usize) -> Self {
+        debug_assert!((1..=self.pages() * PAGE_SIZE).contains(&len));
+        Entry(u64::from(handle) << 32 | (len as u64 - 1) << 16 | self.0 & 0xFFFF)
+    }
+
     pub(crate) fn node(self) -> usize {
         (self.0 >> 2) as usize & 7
     }
@@ -115,6 +120,8 @@ pub(crate) struct Leaf {
     pub(crate) list: u8,
     /// Whether the leaf's next turn to be written back is skipped.
     pub(crate) referenced: bool,
+    /// Whether the leaf's pages had their turn to be promoted, on the list that it is on.
+    pub(crate) tried: bool,
 }
 
 pub(crate) const LEAF_BYTES: usize = 160;
@@ -182,6 +189,12 @@ impl Leaf {
         self.same &= !bit;
         self.writing &= !bit;
         removed
+    }
+
+    /// Gives a page that has an object, the only one of its unit, another object; answers the entry it had.
+    pub(crate) fn replace(&mut self, slot: usize, entry: Entry) -> Entry {
+        assert!(self.objects() >> slot & 1 == 1 && entry.pages() == 1);
+        Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
     /// Notes that the pages are being written back.

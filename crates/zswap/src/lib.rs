@@ -4,13 +4,14 @@
 //! folio of consecutive pages, all or nothing; [`Zswap::load`] gives pages back, keeping the entries or not;
 //! [`Zswap::invalidate`] forgets a range of any length. What is stored can be told from [`Zswap::present`].
 //!
-//! Behaviour, counters and their names follow the Linux zswap. Three things are its own:
+//! Behaviour, counters and their names follow the Linux zswap. Four things are its own:
 //!
 //! - Entries live in *leaves* of 16 pages ([`LEAF_PAGES`]): table, LRU links and entries of 64 KiB of address space
 //!   in 160 bytes, so that a batch touches three cache lines instead of eight scattered entries.
 //! - A unit of compression may be larger than a page. Its pages share one object; a partial load gives the pages
 //!   asked for and keeps the rest.
 //! - Pages that repeat one 8-byte word take no object at all.
+//! - Cold pages' objects can be made denser ([`Zswap::promote`]), where the compressor has a second tier.
 //!
 //! The state is plain memory from [`sys::house`] and the global allocator: no thread-local storage, no threads, no
 //! file descriptors. It survives `fork` when no call is in progress.
@@ -29,6 +30,7 @@ mod load;
 mod lru;
 mod padded;
 mod pool;
+mod promote;
 mod shrink;
 mod slab;
 mod store;
@@ -42,6 +44,7 @@ pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NO
 pub use counters::{Counters, GroupUsage};
 pub use forms::{form_names, Forms, Tally, FORMS_MAX};
 pub use leaf::LEAF_PAGES;
+pub use promote::PromoteReport;
 pub use shrink::ShrinkReport;
 pub use writeback::{FailingWriteback, MemoryWriteback, Writeback, WritebackError};
 pub use zswap::Zswap;

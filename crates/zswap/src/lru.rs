@@ -9,6 +9,9 @@ struct List {
     oldest: u32,
     youngest: u32,
     leaves: u32,
+    /// The youngest leaf that had its turn to be promoted; so had all older ones, and no younger one.
+    tried: u32,
+    tried_leaves: u32,
 }
 
 /// A group's lists.
@@ -29,9 +32,44 @@ impl Lru {
         (name != 0).then_some(name)
     }
 
+    /// Leaves of the node's list that had their turn to be promoted.
+    pub(crate) fn tried_leaves(&self, node: usize) -> u32 {
+        self.lists[node].tried_leaves
+    }
+
+    /// Gives the oldest leaf of the node that had no turn yet its turn.
+    pub(crate) fn try_next(&mut self, tree: &mut Tree, slabs: &Slabs, node: usize) -> Option<u32> {
+        let list = &mut self.lists[node];
+        let name = match list.tried {
+            0 => list.oldest,
+            tried => tree.leaf(slabs, tried).next,
+        };
+        if name == 0 {
+            return None;
+        }
+        tree.leaf(slabs, name).tried = true;
+        list.tried = name;
+        list.tried_leaves += 1;
+        Some(name)
+    }
+
+    /// Has a leaf be as if it had not been tried. To call when it leaves its place, or gets other pages.
+    fn untry(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
+        let leaf = tree.leaf(slabs, name);
+        if !std::mem::take(&mut leaf.tried) {
+            return;
+        }
+        let (prev, list) = (leaf.prev, &mut self.lists[leaf.list as usize - 1]);
+        list.tried_leaves -= 1;
+        if list.tried == name {
+            list.tried = prev;
+        }
+    }
+
     /// Puts a leaf at the young end of the node's list, taking it from where it was.
     pub(crate) fn touch(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32, node: usize) {
         if self.lists[node].youngest == name {
+            self.untry(tree, slabs, name);
             return;
         }
         self.remove(tree, slabs, name);
@@ -50,6 +88,7 @@ impl Lru {
 
     /// Takes a leaf from its list, if it is on one.
     pub(crate) fn remove(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
+        self.untry(tree, slabs, name);
         let leaf = tree.leaf(slabs, name);
         let (prev, next, list) = (leaf.prev, leaf.next, leaf.list);
         if list == 0 {
@@ -94,22 +133,31 @@ mod tests {
         let slabs = Slabs { leaves: Slab::new(160, 7, 1 << 12), nodes: Slab::new(NODE_BYTES, 4, 1 << 8) };
         let (mut tree, mut lru) = (Tree::default(), Lru::default());
         let names: Vec<u32> = (0..40).map(|key| tree.make(&slabs, key).unwrap()).collect();
+        // Names, and whether each had its turn.
         let mut models = [VecDeque::new(), VecDeque::new()];
         let mut seed = 3u64;
         for _ in 0..5000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let name = names[(seed >> 40) as usize % 40];
             let node = (seed >> 33) as usize % 2;
-            models.iter_mut().for_each(|model| model.retain(|&other| other != name));
-            if seed >> 60 == 0 {
-                lru.remove(&mut tree, &slabs, name);
+            if seed >> 62 == 3 {
+                let next = models[node].iter_mut().find(|(_, tried)| !tried);
+                assert_eq!(lru.try_next(&mut tree, &slabs, node), next.as_ref().map(|(name, _)| *name));
+                next.into_iter().for_each(|(_, tried)| *tried = true);
             } else {
-                lru.touch(&mut tree, &slabs, name, node);
-                models[node].push_back(name);
+                models.iter_mut().for_each(|model| model.retain(|&(other, _)| other != name));
+                if seed >> 60 == 0 {
+                    lru.remove(&mut tree, &slabs, name);
+                } else {
+                    lru.touch(&mut tree, &slabs, name, node);
+                    models[node].push_back((name, false));
+                }
             }
             for (node, model) in models.iter().enumerate() {
-                assert_eq!(lru.oldest(node), model.front().copied());
+                assert_eq!(lru.oldest(node), model.front().map(|(name, _)| *name));
                 assert_eq!(lru.leaves(node) as usize, model.len());
+                let tried = model.iter().filter(|(_, tried)| *tried).count();
+                assert_eq!(lru.tried_leaves(node) as usize, tried);
             }
         }
     }

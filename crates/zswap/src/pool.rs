@@ -129,6 +129,11 @@ impl Pools {
         }
     }
 
+    /// `count` more references to the pool of objects that cannot go meanwhile, for objects.
+    pub(crate) fn retain(&self, id: usize, count: usize) {
+        self.try_get(id, count).expect("its objects keep it").hand_over(count);
+    }
+
     /// The current pool, with `count` references.
     pub(crate) fn current(&self, count: usize) -> PoolRefs<'_> {
         loop {

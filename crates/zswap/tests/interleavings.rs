@@ -144,6 +144,42 @@ fn the_compressor_changes_and_objects_move_meanwhile() {
 }
 
 #[test]
+fn a_page_is_promoted_stored_loaded_and_written_back_at_once() {
+    for contexts in [1, 3] {
+        shuttle::check_random(
+            move || {
+                let (zswap, writeback) = world(4096, contexts);
+                zswap.set_compressor(Trim::tiered("tiers", 2)).unwrap();
+                let (older, newer) = (pages(1), pages(2));
+                zswap.store(A, 0, &refs(&older)).unwrap();
+                let storing = {
+                    let (zswap, newer) = (zswap.clone(), newer.clone());
+                    thread::spawn(move || zswap.store(A, 0, &refs(&newer)).unwrap())
+                };
+                let loading = {
+                    let zswap = zswap.clone();
+                    thread::spawn(move || take_present(&zswap, Keep::Exclusive))
+                };
+                let promoting = {
+                    let zswap = zswap.clone();
+                    thread::spawn(move || {
+                        zswap.promote(A, 100, 1);
+                        zswap.compact();
+                        zswap.promote(A, 100, 1)
+                    })
+                };
+                zswap.shrink(0);
+                storing.join().unwrap();
+                let taken = loading.join().unwrap();
+                promoting.join().unwrap();
+                check(&zswap, &writeback, &taken, &newer, &older);
+            },
+            ROUNDS,
+        );
+    }
+}
+
+#[test]
 fn readers_of_the_same_pages_and_an_invalidation() {
     shuttle::check_random(
         || {

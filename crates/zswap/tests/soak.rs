@@ -1,4 +1,4 @@
-//! Two threads store, load, invalidate, switch compressors, compact, shrink and run out of memory, against a model.
+//! Two threads store, load, invalidate, switch compressors, promote, compact, shrink and run out of memory, against a model.
 //!
 //! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says; `UZSWAP_SOAK_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
@@ -75,6 +75,7 @@ struct World {
     versions: AtomicU64,
     stored: AtomicU64,
     loaded: AtomicU64,
+    promoted: AtomicU64,
 }
 
 impl World {
@@ -89,13 +90,14 @@ impl World {
             ..Config::default()
         };
         World {
-            zswap: Zswap::new(config, Trim::new("0", 1)).unwrap(),
+            zswap: Zswap::new(config, Trim::tiered("0", 1)).unwrap(),
             home,
             folios: (0..GROUPS as usize * FOLIOS).map(|_| Mutex::new(Folio::default())).collect(),
             done: AtomicBool::new(false),
             versions: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             loaded: AtomicU64::new(0),
+            promoted: AtomicU64::new(0),
         }
     }
 
@@ -205,10 +207,17 @@ impl World {
             }
             92..95 => {
                 // Pools that drain may be as many as there can be.
-                let _ = self.zswap.set_compressor(Trim::new(&below(6).to_string(), 1 + below(8) as usize));
+                let (name, batch) = (below(6), 1 + below(8) as usize);
+                let make = if name < 3 { Trim::tiered } else { Trim::new };
+                let _ = self.zswap.set_compressor(make(&name.to_string(), batch));
             }
-            95..97 => {
+            95 => {
                 self.zswap.compact();
+            }
+            96 => {
+                let report = self.zswap.promote(group, below(120) as u32, below(100));
+                assert_eq!(report.bytes, report.pages * support::PADDING as u64);
+                self.promoted.fetch_add(report.pages, Ordering::Relaxed);
             }
             97..99 => {
                 let target = self.zswap.pool_bytes() * (50 + below(50)) / 100;
@@ -275,12 +284,14 @@ fn two_threads_agree_with_the_model() {
         let counters = world.zswap.counters();
         world.drain();
         println!(
-            "units of {unit_size}: {} pages stored, {} loaded, {} written back, {} failed writebacks",
+            "units of {unit_size}: {} pages stored, {} loaded, {} promoted, {} written back, {} failed writebacks",
             world.stored.load(Ordering::Relaxed),
             world.loaded.load(Ordering::Relaxed),
+            world.promoted.load(Ordering::Relaxed),
             counters.zswpwb,
             counters.reject_reclaim_fail,
         );
         assert!(counters.zswpwb > 0 && counters.zswpout > 1000);
+        assert!(world.promoted.load(Ordering::Relaxed) > 0);
     }
 }

@@ -60,11 +60,13 @@ impl Algorithm for Auto {
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(Box::new(AutoContext {
-            codec: PageCodec::new(self.isa),
-            bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
-        }))
+        Ok(context(self.isa))
     }
+}
+
+/// A context that works with `isa`.
+pub(crate) fn context(isa: Isa) -> Box<dyn Context> {
+    Box::new(AutoContext { codec: PageCodec::new(isa), bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice() })
 }
 
 struct AutoContext {

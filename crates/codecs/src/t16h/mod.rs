@@ -29,7 +29,7 @@ pub const KIND_T16H: u8 = 16;
 /// First byte of a page that is page LZ with coded streams.
 pub const KIND_PAGE: u8 = 17;
 /// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
-const FORMS: [&str; 2 + auto::FORMS.len()] = {
+pub(crate) const FORMS: [&str; 2 + auto::FORMS.len()] = {
     let mut names = ["t16h"; 2 + auto::FORMS.len()];
     names[1] = "lzh";
     let mut number = 0;
@@ -87,6 +87,25 @@ pub fn release(object: Object<'_>, pages: usize) {
     }
 }
 
+/// Adds an object's pages to `counts`, by [`FORMS`].
+pub(crate) fn count_forms(object: Object<'_>, pages: usize, counts: &mut [u32]) {
+    for byte in auto::page::unit::kinds(object, pages) {
+        let form = match byte {
+            Some(KIND_T16H) => 0,
+            Some(KIND_PAGE) => 1,
+            Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
+            None => 2 + Kind::ALL.len(),
+        };
+        counts[form] += 1;
+    }
+}
+
+/// A step of training, if there is something to train.
+pub(crate) fn advance() {
+    sets(Family::T16).advance();
+    sets(Family::Page).advance();
+}
+
 /// Which sets an object that begins with `kind` refers to, if any.
 fn family_of(kind: u8) -> Option<Family> {
     match kind {
@@ -134,15 +153,7 @@ impl Algorithm for T16h {
     }
 
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
-        for byte in auto::page::unit::kinds(object, pages) {
-            let form = match byte {
-                Some(KIND_T16H) => 0,
-                Some(KIND_PAGE) => 1,
-                Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
-                None => 2 + Kind::ALL.len(),
-            };
-            counts[form] += 1;
-        }
+        count_forms(object, pages, counts);
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
@@ -176,7 +187,7 @@ impl Dense {
         Ok(Dense::new(Isa::best()))
     }
 
-    fn new(isa: Isa) -> Dense {
+    pub(crate) fn new(isa: Isa) -> Dense {
         sets(Family::T16);
         sets(Family::Page);
         Dense {
@@ -189,12 +200,16 @@ impl Dense {
         }
     }
 
-    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely, without looking at the page.
+    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely. What T16 made is coded without looking
+    /// at the page; page LZ is unpacked first.
     ///
     /// # Errors
-    /// [`UnitError::NoSpace`] when it holds no T16 object or does not become shorter: leave it as it is.
+    /// [`UnitError::NoSpace`] when it holds neither or does not become shorter: leave it as it is.
     pub fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
         let room = output.len().min(object.len());
+        if object.first() == Some(&(Kind::Lz as u8)) {
+            return self.promote_lz(object, &mut output[..room]);
+        }
         let sets = sets(Family::T16);
         let held = sets.current();
         let t16 = self.codec.t16_of_object(object).ok_or(UnitError::NoSpace)?;
@@ -203,6 +218,17 @@ impl Dense {
         *kind = KIND_T16H;
         sets.retain(&held);
         sets.observe(&self.coder, t16.len(), len);
+        Ok(1 + len)
+    }
+
+    fn promote_lz(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
+        let (kind, out) = output.split_first_mut().ok_or(UnitError::NoSpace)?;
+        self.codec.decompress(object, &mut self.rival)?;
+        let held = sets(Family::Page).current();
+        let len = self.coder.encode_page(held.set(), &self.rival, out).ok_or(UnitError::NoSpace)?;
+        *kind = KIND_PAGE;
+        sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
+        sets(Family::Page).retain(&held);
         Ok(1 + len)
     }
 
@@ -326,8 +352,7 @@ impl Context for Dense {
             };
         }
         drop(held);
-        sets(Family::T16).advance();
-        sets(Family::Page).advance();
+        advance();
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Software, UnitCodec,
-    UnitError, UnitResult,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, PromoteRequest,
+    Software, UnitCodec, UnitError, UnitResult,
 };
 
-/// Leaves out the zeroes that end a page, and keeps a sum to find damage.
+/// Leaves out the zeroes that end a page, and keeps a sum to find damage. With two tiers its objects end with
+/// [`PADDING`] bytes of nothing, until they are promoted.
 pub struct Trim {
     name: String,
     batch: usize,
+    tiers: bool,
     /// Units that still compress before one fails; negative for no failure.
     pub fail_after: Arc<AtomicI64>,
     /// Objects that still decompress before one does not; negative for no failure.
@@ -27,15 +29,38 @@ pub struct Trim {
 
 impl Trim {
     pub fn new(name: &str, batch: usize) -> Arc<Self> {
-        Arc::new(Trim {
+        Arc::new(Self::with_tiers(name, batch, false))
+    }
+
+    pub fn tiered(name: &str, batch: usize) -> Arc<Self> {
+        Arc::new(Self::with_tiers(name, batch, true))
+    }
+
+    fn with_tiers(name: &str, batch: usize, tiers: bool) -> Self {
+        Trim {
             name: name.to_owned(),
             batch,
+            tiers,
             fail_after: Arc::new(AtomicI64::new(-1)),
             damage_after: Arc::new(AtomicI64::new(-1)),
             units: Arc::default(),
             requests: Arc::default(),
             alive: Arc::default(),
-        })
+        }
+    }
+}
+
+/// Bytes that promotion takes off.
+pub const PADDING: usize = 64;
+/// In the header of an object's first page: it ends with padding.
+const PADDED: u16 = 1 << 15;
+
+/// An object without its padding, if it has any; `None` when it is damaged.
+fn unpadded(object: &[u8]) -> Option<(&[u8], bool)> {
+    let header = u16::from_le_bytes([*object.get(4)?, *object.get(5)?]);
+    match header & PADDED {
+        0 => Some((object, false)),
+        _ => Some((object.get(..object.len().checked_sub(PADDING)?)?, true)),
     }
 }
 
@@ -58,25 +83,32 @@ impl Algorithm for Trim {
         assert_eq!(bytes[..4], sum(&bytes[4..]).to_le_bytes());
         let mut at = 4;
         for _ in 0..pages {
-            at += 2 + (u16::from_le_bytes([bytes[at], bytes[at + 1]]) >> 1) as usize;
+            at += 2 + ((u16::from_le_bytes([bytes[at], bytes[at + 1]]) & !PADDED) >> 1) as usize;
         }
-        assert_eq!(at, bytes.len());
+        assert_eq!(at, unpadded(&bytes).unwrap().0.len());
         assert!(self.alive.fetch_sub(1, Ordering::Relaxed) > 0);
+    }
+
+    fn promotes(&self) -> bool {
+        self.tiers
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
         let codec = TrimCodec {
+            tiers: self.tiers,
             alive: self.alive.clone(),
             fail_after: self.fail_after.clone(),
             damage_after: self.damage_after.clone(),
             units: self.units.clone(),
         };
-        Ok(Box::new(Counting { inner: Software::new(codec), requests: self.requests.clone() }))
+        let (requests, alive) = (self.requests.clone(), self.alive.clone());
+        Ok(Box::new(Counting { inner: Software::new(codec), requests, alive }))
     }
 }
 
 struct Counting {
     inner: Software<TrimCodec>,
+    alive: Arc<AtomicI64>,
     requests: Arc<[AtomicU64; 9]>,
 }
 
@@ -89,9 +121,32 @@ impl Context for Counting {
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
         self.inner.decompress(request);
     }
+
+    fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
+        request.assert_valid();
+        for ((object, output), result) in
+            request.objects.iter().zip(request.outputs.iter_mut()).zip(request.results.iter_mut())
+        {
+            let bytes = [object.head, object.tail].concat();
+            assert_eq!(bytes[..4], sum(&bytes[4..]).to_le_bytes());
+            *result = match unpadded(&bytes) {
+                Some((dense, true)) if dense.len() <= output.len() => {
+                    let output = &mut output[..dense.len()];
+                    output.copy_from_slice(dense);
+                    output[5] &= 0x7f;
+                    let sum = sum(&output[4..]);
+                    output[..4].copy_from_slice(&sum.to_le_bytes());
+                    self.alive.fetch_add(1, Ordering::Relaxed);
+                    Ok(dense.len())
+                }
+                _ => Err(UnitError::NoSpace),
+            };
+        }
+    }
 }
 
 struct TrimCodec {
+    tiers: bool,
     fail_after: Arc<AtomicI64>,
     damage_after: Arc<AtomicI64>,
     units: Arc<AtomicU64>,
@@ -123,6 +178,11 @@ impl UnitCodec for TrimCodec {
             output[at + 2..at + 2 + len].copy_from_slice(&page[..len]);
             at += 2 + len;
         }
+        if self.tiers && at + PADDING < output.len() {
+            output[5] |= (PADDED >> 8) as u8;
+            output[at..at + PADDING].fill(0xA5);
+            at += PADDING;
+        }
         let sum = sum(&output[4..at]);
         output[..4].copy_from_slice(&sum.to_le_bytes());
         self.alive.fetch_add(1, Ordering::Relaxed);
@@ -139,9 +199,10 @@ impl UnitCodec for TrimCodec {
         if stored != sum(bytes).to_le_bytes() {
             return Err(UnitError::Failed);
         }
+        bytes = &unpadded(object).ok_or(UnitError::Failed)?.0[4..];
         for page in output.chunks_mut(4096) {
             let (header, rest) = bytes.split_at_checked(2).ok_or(UnitError::Failed)?;
-            let header = u16::from_le_bytes([header[0], header[1]]);
+            let header = u16::from_le_bytes([header[0], header[1]]) & !PADDED;
             let (content, rest) = rest.split_at_checked(header as usize >> 1).ok_or(UnitError::Failed)?;
             bytes = rest;
             page.fill(if header & 1 == 1 { content[0] } else { 0 });
