@@ -51,10 +51,11 @@ pub enum Counter {
     OverBudget,
     BroughtIn,
     Forks,
+    Promoted,
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 17] = [
+pub const COUNTERS: [&str; 18] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -72,6 +73,7 @@ pub const COUNTERS: [&str; 17] = [
     "over_budget",
     "brought_in",
     "forks",
+    "promoted",
 ];
 
 /// What the supervisor decides for the whole tree.

@@ -29,6 +29,8 @@ pub enum Count {
     BroughtIn,
     /// Forks prepared for.
     Forks,
+    /// Stored pages whose objects were made denser.
+    Promoted,
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain

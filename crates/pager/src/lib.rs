@@ -11,6 +11,7 @@ mod long_runs;
 mod mappings;
 mod pager;
 mod pins;
+mod promotion;
 mod racks;
 mod reclaim;
 mod refs;

@@ -8,6 +8,7 @@ use zswap::StoreError;
 
 use crate::accounts::Count;
 use crate::pager::{drop_slot_if_unused, now_ms, Pager, GROUP};
+use crate::promotion::PROMOTE_MS;
 use crate::racks::RACK_PAGES;
 use crate::remap::Way;
 use crate::table::{runs, span, Block, PageState, BLOCK_PAGES, COMPRESSING, NO_SLOT, STUBBORN};
@@ -58,9 +59,12 @@ impl Pager {
             // However that ended: a handler that wants more says so again, and wakes somebody.
             self.streaming.store(false, Ordering::Relaxed);
             self.working.fetch_sub(1, Ordering::AcqRel);
+            // Not counted as working: whoever has something urgent meanwhile wakes another.
+            let more = !worked && self.promote_cold();
             self.halt.worker_leaves();
             if !worked {
-                futex::wait(&self.pressure, seen, Some(50_000_000));
+                let ns = if more { PROMOTE_MS * 1_000_000 } else { 50_000_000 };
+                futex::wait(&self.pressure, seen, Some(u64::from(ns)));
             }
         }
     }

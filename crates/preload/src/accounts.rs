@@ -165,6 +165,7 @@ impl Accounts for Ledgered {
             Count::OverBudget => Counter::OverBudget,
             Count::BroughtIn => Counter::BroughtIn,
             Count::Forks => Counter::Forks,
+            Count::Promoted => Counter::Promoted,
         };
         if let Some(slot) = self.slot() {
             slot.add(counter, by);

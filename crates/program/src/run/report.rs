@@ -63,6 +63,8 @@ pub struct Report {
     over_budget: u64,
     brought_in: u64,
     forks: u64,
+    /// Pages made denser when they had become cold.
+    promoted: u64,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
@@ -136,6 +138,7 @@ impl Report {
             over_budget: sum(Counter::OverBudget),
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),
+            promoted: sum(Counter::Promoted),
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
         }
@@ -189,6 +192,9 @@ impl Report {
         }
         if let Some(line) = forms_line(&self.forms) {
             eprintln!("uzswap: stored as {line}");
+        }
+        if self.promoted > 0 {
+            eprintln!("uzswap: {} of them became denser when they were cold", self.promoted);
         }
         let allowed = self.ram_limit_bytes / 32 + (8 << 20);
         if self.over_limit_peak_bytes > allowed {
