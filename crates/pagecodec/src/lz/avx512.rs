@@ -3,6 +3,7 @@
 //! What bounds it is the stores, of which one a cycle is done: one for each position, and as few beside them as can be.
 
 use std::arch::x86_64::*;
+use std::mem::offset_of;
 
 use super::index::{Index, MULTIPLIER, TABLE_BITS};
 
@@ -10,6 +11,9 @@ use super::index::{Index, MULTIPLIER, TABLE_BITS};
 const PART: usize = 16;
 /// Parts of a group.
 const PARTS: usize = 4;
+
+// What is written to these arrays never lies across two cache lines, which would be two stores.
+const _: () = assert!(offset_of!(Index, candidates) % 64 == 0 && align_of::<Index>() == 64);
 
 /// Selectors of bytes k .. k + 3 in lane k; of bytes 2 k .. 2 k + 3.
 static OVERLAPPING: [[u8; 64]; 2] = {

@@ -359,4 +359,45 @@ mod tests {
             }
         }
     }
+    /// What an input becomes does not depend on how long the last one's matches were.
+    #[test]
+    fn long_matches_leave_no_trace() {
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (state >> 58) as u8
+        };
+        // Periods with a byte changed now and then, so that some matches end at every length up to and above 128.
+        let mut page = |period: usize, every: usize| {
+            let mut page: Vec<u8> = (0..period).map(|_| random()).collect();
+            page = page.into_iter().cycle().take(INPUT_MAX).collect();
+            for at in (period..INPUT_MAX).step_by(every) {
+                page[at] = 200;
+            }
+            page
+        };
+        let (long, short) = (page(300, 70), page(300, 9));
+        for isa in Isa::available() {
+            for plan in [Encoder::plan, Encoder::plan_even] {
+                let object_after = |before: &[&[u8]], input: &[u8]| {
+                    let mut encoder = Encoder::with_isa(isa);
+                    for before in before {
+                        plan(&mut encoder, before);
+                    }
+                    let many_long = encoder.work.many_long;
+                    let len = plan(&mut encoder, input);
+                    let mut object = vec![0; len];
+                    assert_eq!(encoder.write(&mut object), Some(len));
+                    (object, many_long)
+                };
+                for input in [&long, &short] {
+                    let (expected, many_long) = object_after(&[&short], input);
+                    assert!(!many_long, "{isa}");
+                    let (object, many_long) = object_after(&[&short, &long], input);
+                    assert!(object == expected, "{isa}");
+                    assert_eq!(many_long, isa == Isa::Avx512, "{isa}");
+                }
+            }
+        }
+    }
 }
