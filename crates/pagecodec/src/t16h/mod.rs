@@ -142,22 +142,23 @@ impl Coder {
         let parts = PageParts { sequences: number(5), literals: number(7), extensions: number(9) };
         self.symbols.set_page_lens(parts)?;
         let lens = [11, 13, 15].map(|at| usize::from(number(at)));
-        self.read_symbols(set, chosen, rest, lens)?;
+        self.read_symbols(set, chosen, rest, lens, |symbols, context| symbols.of_page_mut(parts, context))?;
         self.symbols.restore_page(parts, page)
     }
 
-    /// Reads the symbols of all contexts, whose numbers are known.
+    /// Reads the symbols of all contexts, whose numbers are known, to the places that `place` answers.
     fn read_symbols(
         &mut self,
         set: &Set,
         chosen: [u8; CONTEXTS],
         streams: &[u8],
         lens: [usize; bits::STRETCHES - 1],
+        place: impl Fn(&mut Symbols, usize) -> &mut [u8],
     ) -> Result<(), Damaged> {
         let isa = self.symbols.isa();
         let mut reader = self.streams.read(streams, lens).ok_or(Damaged)?;
         for (context, &book) in chosen.iter().enumerate() {
-            reader.take(isa, self.symbols.of_mut(context), set.table(context, book));
+            reader.take(isa, place(&mut self.symbols, context), set.table(context, book));
         }
         Ok(())
     }
@@ -198,7 +199,7 @@ impl Coder {
         self.object[layout.refs_at..layout.lines_at].copy_from_slice(tail);
 
         self.symbols.set_lens(&layout, packed)?;
-        self.read_symbols(set, chosen, rest, [u16_at(7), u16_at(9), u16_at(11)])?;
+        self.read_symbols(set, chosen, rest, [u16_at(7), u16_at(9), u16_at(11)], Symbols::of_mut)?;
         self.symbols.restore(&mut self.object[..whole], &layout)?;
         Ok(&self.object[..whole])
     }

@@ -18,6 +18,12 @@ const CHOOSE_BLOCK: usize = 96;
 /// every fourth.
 const SAMPLED_FROM: usize = 240;
 
+/// Bytes before the literals of a page LZ object.
+const LZ_HEADER: usize = 4;
+
+// Parts that are accepted fit the room for a page LZ object.
+const _: () = assert!(SYMBOLS_MAX <= OBJECT_MAX);
+
 /// The raw words as page LZ: what its header held, and the bytes of the other streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed {
@@ -130,32 +136,42 @@ impl Symbols {
     /// Sets how many symbols each context has for a page LZ object of these parts.
     pub(crate) fn set_page_lens(&mut self, parts: PageParts) -> Result<(), Damaged> {
         let [literals, sequences, runs, extensions] = parts.lens();
-        if 4 + literals + 2 * sequences + runs + extensions > SYMBOLS_MAX {
+        if LZ_HEADER + literals + 2 * sequences + runs + extensions > SYMBOLS_MAX {
             return Err(Damaged);
         }
         self.lens = [literals, sequences, sequences, runs, extensions, 0];
         Ok(())
     }
 
-    /// The reverse of [`Symbols::collect_page`].
+    /// Where the symbols of a context go when a page of these parts is read: those that stand in its page LZ object as they
+    /// are go into it.
+    pub(crate) fn of_page_mut(&mut self, parts: PageParts, context: usize) -> &mut [u8] {
+        let [literals, sequences, runs, extensions] = parts.lens();
+        let behind = LZ_HEADER + literals + 2 * sequences;
+        match context {
+            0 => &mut self.lz_object[LZ_HEADER..][..literals],
+            3 => &mut self.lz_object[behind..][..runs],
+            4 => &mut self.lz_object[behind + runs..][..extensions],
+            _ => self.of_mut(context),
+        }
+    }
+
+    /// The reverse of [`Symbols::collect_page`], once [`Symbols::of_page_mut`] of all contexts is filled.
     pub(crate) fn restore_page(
         &mut self,
         parts: PageParts,
         page: &mut [u8; PAGE_SIZE],
     ) -> Result<(), Damaged> {
         let [literals, sequences, runs, extensions] = parts.lens();
-        let len = 4 + literals + 2 * sequences + runs + extensions;
-        let (header, rest) = self.lz_object[..len].split_first_chunk_mut::<4>().expect("a header");
+        let len = LZ_HEADER + literals + 2 * sequences + runs + extensions;
+        let (header, rest) = self.lz_object[..len].split_first_chunk_mut::<LZ_HEADER>().expect("a header");
         [header[0], header[1]] = parts.sequences.to_le_bytes();
         [header[2], header[3]] = parts.literals.to_le_bytes();
-        rest[..literals].copy_from_slice(&self.symbols[0][..literals]);
-        let (pairs, rest) = rest[literals..].split_at_mut(2 * sequences);
+        let pairs = &mut rest[literals..][..2 * sequences];
         let [_, low, high, ..] = &self.symbols;
         for ((pair, low), high) in pairs.as_chunks_mut::<2>().0.iter_mut().zip(low).zip(high) {
             *pair = [*low, *high];
         }
-        rest[..runs].copy_from_slice(&self.symbols[3][..runs]);
-        rest[runs..].copy_from_slice(&self.symbols[4][..extensions]);
         lz::decode_with(self.isa(), &self.lz_object[..len], page).map_err(|_| Damaged)
     }
 
