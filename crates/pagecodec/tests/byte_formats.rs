@@ -146,6 +146,8 @@ fn numeric_round_trips_in_every_shape_with_identical_bytes() {
                 numeric::decode(isa, &reference, &mut back).expect("its own object");
                 assert!(back == page, "{name}, {shape:?}, {isa}");
                 assert_eq!(numeric::estimate(isa, &page), numeric::estimate(Isa::Portable, &page));
+                let below = numeric::estimate_below(isa, &page, 2048);
+                assert_eq!(below, numeric::estimate_below(Isa::Portable, &page, 2048));
             }
         }
     }
@@ -168,6 +170,44 @@ fn numeric_packs_what_it_is_made_for() {
         let len = numeric::encode(Isa::best(), &page, shape, &mut [0; numeric::OBJECT_MAX]).expect("room");
         assert!(len <= limit && len.abs_diff(estimate) < 200, "{name}: {len} bytes, {estimate} estimated");
     }
+}
+
+/// An array of numbers of any size, in a range of any width around any base, in any multiples, as values or as differences
+/// between rows; at times with some bytes changed.
+fn numbers(random: &mut Random) -> Page {
+    let size = 1 << random.below(4);
+    let width = random.below(8 * size as u64 + 1);
+    let shift = if random.below(2) == 0 { random.below(8 * size as u64) } else { 0 };
+    let (base, sums) = (random.next(), random.below(2) == 0);
+    let mut page = [0; 4096];
+    let mut row = [0u64; 64];
+    for at in 0..4096 / size {
+        let small = if width == 0 { 0 } else { random.next() >> (64 - width) };
+        let column = at % (64 / size);
+        row[column] = if sums { row[column] } else { base }.wrapping_add(small << shift);
+        page[at * size..][..size].copy_from_slice(&row[column].to_le_bytes()[..size]);
+    }
+    for _ in 0..random.below(12).saturating_sub(8) {
+        page[random.below(4096) as usize] = random.next() as u8;
+    }
+    page
+}
+
+#[test]
+fn estimates_below_a_limit_are_the_estimates() {
+    let mut random = Random(8);
+    let (mut spared, mut below) = (0, 0);
+    let generated = (0..20_000).map(|_| numbers(&mut random));
+    for page in pages().map(|(_, page)| page).chain(generated) {
+        let whole = numeric::estimate(Isa::best(), &page);
+        for limit in [500, 1000, 2000, 3000, 4000, whole.1.saturating_add(1)] {
+            let (shape, len) = numeric::estimate_below(Isa::best(), &page, limit);
+            assert!((shape, len) == whole || (len == usize::MAX && whole.1 >= limit), "{whole:?}, {limit}");
+            spared += u32::from(len > whole.1);
+            below += u32::from(whole.1 < limit);
+        }
+    }
+    assert!(spared > 10_000 && below > 10_000, "{spared}, {below}");
 }
 
 #[test]

@@ -219,8 +219,9 @@ impl PageCodec {
             }
         }
         if plan.len >= NUMERIC_ALWAYS || (plan.len >= NUMERIC_FROM && plan.raw_len < RAW_FEW) {
-            let (shape, estimate) = numeric::estimate(self.isa, page);
-            if estimate < plan.len - plan.len / 8 {
+            let limit = plan.len - plan.len / 8;
+            let (shape, estimate) = numeric::estimate_below(self.isa, page, limit);
+            if estimate < limit {
                 let best = plan.len.min(out.len());
                 if let Some(len) = numeric::encode(self.isa, page, shape, &mut out[..best]) {
                     return Some((Kind::Numeric, len));

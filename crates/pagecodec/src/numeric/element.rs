@@ -26,8 +26,6 @@ pub(crate) trait Element: Copy + Default + 'static {
     fn left(row: &Self::Row, by: u32) -> Self::Row;
     /// `by` below [`Element::BITS`].
     fn right(row: &Self::Row, by: u32) -> Self::Row;
-    /// Lane by lane: a negative number `x` becomes `-1 - x`.
-    fn fold(row: &Self::Row) -> Self::Row;
     /// The least lane, as signed numbers.
     fn least(row: &Self::Row) -> Self;
     /// The greatest lane, as signed numbers.
@@ -102,12 +100,6 @@ macro_rules! element {
             #[inline(always)]
             fn right(row: &Self::Row, by: u32) -> Self::Row {
                 std::array::from_fn(|at| row[at] >> by)
-            }
-            #[inline(always)]
-            fn fold(row: &Self::Row) -> Self::Row {
-                std::array::from_fn(|at| {
-                    row[at] ^ ((row[at] as $signed) >> ($unsigned::BITS - 1)) as $unsigned
-                })
             }
             #[inline(always)]
             fn least(row: &Self::Row) -> Self {

@@ -20,9 +20,11 @@
 
 mod element;
 mod pack;
+mod spread;
 
 use crate::{Isa, PAGE_SIZE};
 use element::Element;
+use spread::Spread;
 
 /// Rows of a page.
 pub(crate) const ROWS: usize = 64;
@@ -107,11 +109,23 @@ macro_rules! with_element {
 /// The shape that promises the shortest object, and about how long that will be: judged by an eighth of the page.
 /// `usize::MAX` when every shape is sure to save next to nothing.
 pub fn estimate(isa: Isa, page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
+    estimate_below(isa, page, usize::MAX)
+}
+
+/// [`estimate`] for those who want to know of objects below `limit` only: the answer may be `usize::MAX` where it would be
+/// `limit` or more, which takes a quarter of the time.
+pub fn estimate_below(isa: Isa, page: &[u8; PAGE_SIZE], limit: usize) -> (Shape, usize) {
+    assert!(isa.is_available(), "this machine lacks {isa}");
+    let spread = Spread::of(isa, page);
+    if limit < usize::MAX && spread.floor() >= limit {
+        return (Shape::ALL[0], usize::MAX);
+    }
+    let hopeless = spread.is_hopeless();
     with_isa!(
         isa,
-        fn run(page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
+        fn run(page: &[u8; PAGE_SIZE], hopeless: bool) -> (Shape, usize) {
             let mut best = (Shape::ALL[0], usize::MAX);
-            let sizes: &[u8] = match (pack::hopeless(page), pack::hopeless_bytes(page)) {
+            let sizes: &[u8] = match (hopeless, pack::hopeless_bytes(page)) {
                 (false, _) => &[3, 2, 1, 0],
                 (true, false) => &[0],
                 (true, true) => &[],

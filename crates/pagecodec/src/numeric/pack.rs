@@ -4,7 +4,7 @@ use super::{Damaged, Element, Shape, GROUP, GROUPS, ROW, ROWS};
 use crate::PAGE_SIZE;
 
 #[inline(always)]
-fn rows(page: &[u8; PAGE_SIZE]) -> &[[u8; ROW]; ROWS] {
+pub(super) fn rows(page: &[u8; PAGE_SIZE]) -> &[[u8; ROW]; ROWS] {
     page.as_chunks::<ROW>().0.try_into().expect("64 rows of 64 bytes are a page")
 }
 
@@ -36,48 +36,6 @@ pub(crate) fn sample<E: Element>(page: &[u8; PAGE_SIZE]) -> [u32; 2] {
         width.saturating_sub(any.trailing().min(E::BITS - 1))
     };
     [bits(&least, &greatest, &any, &first), bits(&least_step, &greatest_step, &any_step, &first_step)]
-}
-
-/// Whether no element of two, four or eight bytes can be expected to save a sixteenth of its bits, told from 16-bit
-/// pieces: what fills the upper piece of an element fills the element. Costs less than one [`sample`].
-#[inline(always)]
-pub(crate) fn hopeless(page: &[u8; PAGE_SIZE]) -> bool {
-    type Row = <u16 as Element>::Row;
-    let rows = rows(page);
-    let first = u16::load(&rows[0]);
-    let first_step = u16::sub(&u16::load(&rows[1]), &first);
-    let (mut any, mut any_step) = (u16::zero_row(), u16::zero_row());
-    let (mut folded, mut folded_step) = (u16::zero_row(), u16::zero_row());
-    for at in (0..ROWS - 1).step_by(18) {
-        let (a, b) = (u16::load(&rows[at]), u16::load(&rows[at + 1]));
-        let step = u16::sub(&u16::sub(&b, &a), &first_step);
-        let (a, b) = (u16::sub(&a, &first), u16::sub(&b, &first));
-        any = u16::or(&any, &u16::or(&a, &b));
-        folded = u16::or(&folded, &u16::or(&u16::fold(&a), &u16::fold(&b)));
-        any_step = u16::or(&any_step, &step);
-        folded_step = u16::or(&folded_step, &u16::fold(&step));
-    }
-    // By place in a word of 64 bits.
-    let places = |row: &Row| -> [u16; 4] {
-        let mut words = row
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|word| word.iter().rev().fold(0, |word, &piece| word << 16 | u64::from(piece)));
-        let word = words.next().unwrap_or(0);
-        let word = words.fold(word, |all, word| all | word);
-        std::array::from_fn(|place| (word >> (16 * place)) as u16)
-    };
-    let full = |any: &Row, folded: &Row| {
-        // The sign is folded away: 2^14 and more is a distance of 15 bits of 16, 2^12 in the upper piece one of 61 of 64.
-        let far = places(folded);
-        let shorts = far.iter().any(|&far| far >= 1 << 14);
-        let ints = (far[1] | far[3]) >= 1 << 13;
-        let longs = far[3] >= 1 << 12;
-        // A piece that never changes costs nothing when it is the lowest.
-        shorts && ints && longs && !places(any).contains(&0)
-    };
-    full(&any, &folded) && full(&any_step, &folded_step)
 }
 
 /// Whether no page of bytes can be expected to save a bit of each: both as values and as differences, some have 01 as
