@@ -36,13 +36,14 @@ impl Spread {
         }
     }
 
+    #[allow(clippy::needless_range_loop, reason = "four arrays and the page have the same index")]
     fn of_any(page: &[u8; PAGE_SIZE]) -> Spread {
         let rows = rows(page);
         let piece = |row: usize, at: usize| u16::from_le_bytes([rows[row][2 * at], rows[row][2 * at + 1]]);
         let fold = |distance: u16| distance ^ (distance as i16 >> 15) as u16;
         let mut joined = [[0u16; PIECES]; 4];
         for row in (0..ROWS - 1).step_by(PAIR_STEP) {
-            // Plain loops over the pieces: what the compiler makes of rows as values takes several times as long.
+            // A plain loop over the pieces: what the compiler makes of rows as values takes several times as long.
             for at in 0..PIECES {
                 let (first, a, b) = (piece(0, at), piece(row, at), piece(row + 1, at));
                 let step = b.wrapping_sub(a).wrapping_sub(piece(1, at).wrapping_sub(first));

@@ -29,6 +29,11 @@ pub(crate) struct Work {
     pub(crate) raw_places: [u16; WORDS + 64],
     /// Places in the raw stream of the words repeated.
     pub(crate) refs: [u8; WORDS + 64],
+    /// The winner of each raw word's bucket.
+    pub(crate) winners: [u8; WORDS],
+    /// Bit `number % 64` of word `number / 64`: the word is raw. Only where vectors need it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) raw_masks: [u64; WORDS / 64],
     /// Winner of each bucket of raw words.
     pub(crate) raw_winners: [u8; raws::BUCKETS],
     /// The tag line of each line.
@@ -63,6 +68,9 @@ impl Work {
             ref_places: [0; WORDS],
             raw_places: [0; WORDS + 64],
             refs: [0; WORDS + 64],
+            winners: [0; WORDS],
+            #[cfg(target_arch = "x86_64")]
+            raw_masks: [0; WORDS / 64],
             raw_winners: [0; raws::BUCKETS],
             all_lines: [0; LINES],
             lines: [0; LINES + 16],

@@ -11,6 +11,9 @@ use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::Work;
 use crate::t16::{portable, prefetch, raws};
 
+/// Raw words from which on they are fetched line by line.
+const RAWS_MANY: usize = 32;
+
 /// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
 /// would hold up everything else.
 #[target_feature(
@@ -174,6 +177,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
             _mm512_storeu_si512(at.add(32).cast(), _mm512_add_epi16(high, base));
         }
         raw_len += raw_mask.count_ones() as usize;
+        work.raw_masks[block] = raw_mask;
     }
     (work.a_len, work.b_len, work.all_raws_len) = (a_len, b_len, raw_len);
     raw_len
@@ -184,8 +188,59 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-    raws::refer(work, page_words(page));
+    if work.all_raws_len >= RAWS_MANY {
+        fetch(work, page);
+    } else {
+        raws::fetch(work, page_words(page));
+    }
+    raws::enter(work);
+    raws::settle(work, |winners, chunk| {
+        // SAFETY: 64 bytes each.
+        let (winners, counting) = unsafe {
+            (_mm512_loadu_si512(winners.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
+        };
+        let known = _mm512_cmpneq_epi8_mask(winners, _mm512_set1_epi8(raws::NO_WINNER as i8));
+        // Numbers from 256 on are no byte, and nobody's winner.
+        if chunk < 4 {
+            let own = _mm512_add_epi8(counting, _mm512_set1_epi8((64 * chunk) as i8));
+            _mm512_mask_cmpneq_epi8_mask(known, winners, own)
+        } else {
+            known
+        }
+    });
     share_lines(work);
+}
+
+/// [`raws::fetch`], line by line.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+fn fetch(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+    let mut len = 0;
+    for (block, raws) in work.raw_masks.iter().enumerate() {
+        for line in 0..8 {
+            let mask = (raws >> (8 * line)) as u8;
+            // SAFETY: a line of the page; at most 512 raw words come, and the buffer has room for eight more.
+            unsafe {
+                let words = _mm512_loadu_si512(page.as_ptr().add(512 * block + 64 * line).cast());
+                let kept = _mm512_maskz_compress_epi64(mask, words);
+                _mm512_storeu_si512(work.all_raws.as_mut_ptr().add(len).cast(), kept);
+            }
+            len += mask.count_ones() as usize;
+        }
+    }
+    debug_assert_eq!(len, work.all_raws_len);
+    let multiplier = _mm512_set1_epi64(HASH_MULTIPLIER as i64);
+    for first in (0..len).step_by(8) {
+        // SAFETY: both buffers have room for eight more than 512.
+        unsafe {
+            let words = _mm512_loadu_si512(work.all_raws.as_ptr().add(first).cast());
+            let product = _mm512_madd52lo_epu64(_mm512_setzero_si512(), words, multiplier);
+            // Bits 43 to 51: the product has no others above.
+            let buckets = _mm512_cvtepi64_epi16(_mm512_srli_epi64::<43>(product));
+            _mm_storeu_si128(work.raw_buckets.as_mut_ptr().add(first).cast(), buckets);
+        }
+    }
 }
 
 /// Keeps each distinct tag line once.
