@@ -80,6 +80,10 @@ impl Context for AutoContext {
         request.assert_valid();
         let pages_per_unit = request.unit_size / PAGE_SIZE;
         let mut counts = Counts::default();
+        // Each page is fetched while the one before is compressed.
+        if let Some(page) = request.pages.first() {
+            t16::prefetch(*page);
+        }
         let outputs = request.outputs.iter_mut().zip(request.results.iter_mut());
         for (number, (output, result)) in outputs.enumerate() {
             let first = number * pages_per_unit;
