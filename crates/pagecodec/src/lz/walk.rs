@@ -27,11 +27,12 @@ impl Lane {
     /// up to the part's end.
     ///
     /// # Safety
-    /// The machine must have the instructions of `C`. `bytes` must have PADDING readable bytes after its 4096th; `end <= reach <= 4096`; no more than
-    /// `INPUT_MAX / PARTS` bytes and less than PARTS more may be between the first place and `end`.
+    /// The machine must have the instructions of `C`. `bytes` must have PADDING readable bytes after its 4096th;
+    /// `end <= reach <= 4096`; no more than `INPUT_MAX / PARTS` bytes and less than PARTS more may be between the first place
+    /// and `end`.
     #[inline(always)]
     unsafe fn step<C: Compare, const STEP: usize>(&mut self, bytes: *const u8, index: &Index) -> bool {
-        // SAFETY: `at <= 4096 + 32`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
+        // SAFETY: `at <= 4096 + 64`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
         let window =
             unsafe { index.mask.as_ptr().cast::<u8>().add(self.at / 8).cast::<u64>().read_unaligned() };
         let window = u64::from_le(window) >> (self.at % 8);
