@@ -164,7 +164,8 @@ fn live() {
 }
 
 /// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
-/// meanwhile. From then on each first touch is a fault that a handler serves, which is three times what the kernel takes.
+/// meanwhile. From then on each first touch that is not one of a run is a fault that a handler serves, which is three times
+/// what the kernel takes.
 fn tight_at(budget: u64) -> u64 {
     (budget / 6 * 5).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
 }
