@@ -17,6 +17,7 @@
 pub mod auto;
 pub mod deflate;
 pub mod dictionary;
+mod forced;
 mod heap;
 pub mod lz4;
 pub mod none;

@@ -3,8 +3,6 @@
 //! A unit of one page is one T16 object. A unit of several pages is their objects one after the other, led by a table
 //! of 16-bit lengths; a page that does not shrink stands there whole, with length 4096.
 
-use std::sync::Arc;
-
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Registry, UnitError,
     UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
@@ -12,19 +10,11 @@ use acomp::{
 use pagecodec::t16::{self, EncodeError, Encoder};
 use pagecodec::Isa;
 
+use crate::forced;
+
 /// Adds the family `t16` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    registry.register("t16", "t16[:portable|:avx2|:avx512]", |parameter| {
-        let isa = match parameter {
-            None => Isa::best(),
-            Some(name) => Isa::by_name(name).ok_or_else(|| format!("no instruction set {name:?}"))?,
-        };
-        if !isa.is_available() {
-            return Err(format!("this machine lacks {isa}"));
-        }
-        let name = parameter.map_or_else(|| "t16".to_owned(), |name| format!("t16:{name}"));
-        Ok(Arc::new(T16 { name, isa }))
-    });
+    forced::register(registry, "t16", "t16[:portable|:avx2|:avx512]", |name, isa| T16 { name, isa });
 }
 
 struct T16 {
@@ -146,6 +136,8 @@ impl Context for T16Context {
 #[cfg(test)]
 mod tests {
     use acomp::Object;
+
+    use std::sync::Arc;
 
     use super::*;
 

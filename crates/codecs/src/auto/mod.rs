@@ -7,31 +7,20 @@ pub(crate) mod page;
 mod parity;
 mod scout;
 
-use std::sync::Arc;
-
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Registry, UnitError,
     MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 use pagecodec::{t16, Isa};
 
+use crate::forced;
 pub(crate) use kind::FORMS;
 pub use kind::{counts, Counts, Kind};
 use page::{unit, PageCodec};
 
 /// Adds the family `auto` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    registry.register("auto", "auto[:portable|:avx2|:avx512]", |parameter| {
-        let isa = match parameter {
-            None => Isa::best(),
-            Some(name) => Isa::by_name(name).ok_or_else(|| format!("no instruction set {name:?}"))?,
-        };
-        if !isa.is_available() {
-            return Err(format!("this machine lacks {isa}"));
-        }
-        let name = parameter.map_or_else(|| "auto".to_owned(), |name| format!("auto:{name}"));
-        Ok(Arc::new(Auto { name, isa }))
-    });
+    forced::register(registry, "auto", "auto[:portable|:avx2|:avx512]", |name, isa| Auto { name, isa });
 }
 
 struct Auto {

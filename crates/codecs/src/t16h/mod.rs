@@ -10,8 +10,6 @@
 
 mod sets;
 
-use std::sync::Arc;
-
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, UnitError,
     UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
@@ -19,6 +17,7 @@ use acomp::{
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
 use crate::auto::{self, habit::Habit, page::PageCodec, Kind};
+use crate::forced;
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
 
@@ -29,7 +28,7 @@ pub const KIND_T16H: u8 = 16;
 /// First byte of a page that is page LZ with coded streams.
 pub const KIND_PAGE: u8 = 17;
 /// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
-pub(crate) const FORMS: [&str; 2 + auto::FORMS.len()] = {
+const FORMS: [&str; 2 + auto::FORMS.len()] = {
     let mut names = ["t16h"; 2 + auto::FORMS.len()];
     names[1] = "lzh";
     let mut number = 0;
@@ -46,16 +45,10 @@ const REPEATS_MIN: u32 = 4;
 
 /// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    registry.register("t16h", "t16h[:portable|:avx2|:avx512]", |parameter| {
-        let isa = match parameter {
-            None => Isa::best(),
-            Some(name) => Isa::by_name(name).ok_or_else(|| format!("no instruction set {name:?}"))?,
-        };
-        if !isa.is_available() {
-            return Err(format!("this machine lacks {isa}"));
-        }
-        let name = parameter.map_or_else(|| "t16h".to_owned(), |name| format!("t16h:{name}"));
-        Ok(Arc::new(T16h { name, isa }))
+    forced::register(registry, "t16h", "t16h[:portable|:avx2|:avx512]", |name, isa| T16h {
+        name,
+        isa,
+        first_tier: None,
     });
 }
 
@@ -87,19 +80,6 @@ pub fn release(object: Object<'_>, pages: usize) {
     }
 }
 
-/// Adds an object's pages to `counts`, by [`FORMS`].
-pub(crate) fn count_forms(object: Object<'_>, pages: usize, counts: &mut [u32]) {
-    for byte in auto::page::unit::kinds(object, pages) {
-        let form = match byte {
-            Some(KIND_T16H) => 0,
-            Some(KIND_PAGE) => 1,
-            Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
-            None => 2 + Kind::ALL.len(),
-        };
-        counts[form] += 1;
-    }
-}
-
 /// A step of training, if there is something to train.
 pub(crate) fn advance() {
     sets(Family::T16).advance();
@@ -125,9 +105,12 @@ pub fn trained_page_sets() -> Vec<(u16, u64)> {
     sets(Family::Page).alive()
 }
 
-struct T16h {
-    name: String,
-    isa: Isa,
+/// `t16h` itself, and with a first tier `auto-t16h` ([`crate::tiers`]).
+pub(crate) struct T16h {
+    pub(crate) name: String,
+    pub(crate) isa: Isa,
+    /// Makes the contexts of a compressor that stores pages otherwise and reads and promotes these objects.
+    pub(crate) first_tier: Option<fn(Isa) -> Box<dyn Context>>,
 }
 
 impl Algorithm for T16h {
@@ -153,11 +136,26 @@ impl Algorithm for T16h {
     }
 
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
-        count_forms(object, pages, counts);
+        for byte in auto::page::unit::kinds(object, pages) {
+            let form = match byte {
+                Some(KIND_T16H) => 0,
+                Some(KIND_PAGE) => 1,
+                Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
+                None => 2 + Kind::ALL.len(),
+            };
+            counts[form] += 1;
+        }
+    }
+
+    fn promotes(&self) -> bool {
+        self.first_tier.is_some()
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(Box::new(Dense::new(self.isa)))
+        Ok(match self.first_tier {
+            Some(context) => context(self.isa),
+            None => Box::new(Dense::new(self.isa)),
+        })
     }
 }
 
