@@ -19,7 +19,7 @@ const DECAY: u32 = 5;
 ///
 /// How much a page takes in either form differs from page to page by more than what the forms differ by, so that one
 /// comparison or two tell nothing. The samples are taken at distances that do not depend on what they show, so that
-/// the sums stand for all pages. A context gets to know its pages by some 90 samples among the first 3000.
+/// the sums stand for all pages. A context gets to know its pages by some 120 samples among the first 3000.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(super) struct Account {

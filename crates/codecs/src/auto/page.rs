@@ -32,7 +32,7 @@ const RAW_FEW: usize = 8;
 const NUMERIC_ALWAYS: usize = 1800;
 /// Repeats among [`lz::SAMPLES`] places from which on page LZ is tried.
 const REPEATS_MIN: u32 = 4;
-/// Bytes of a page LZ object by the page's breaks: of each, and beside them.
+/// Bytes of an object of matches by the page's breaks: of each, and beside them.
 const BREAK_COST: usize = 170;
 const BREAKS_BASE: usize = 30;
 /// Objects of this length and more come from pages that hardly ever consist of long repeats.
@@ -46,9 +46,9 @@ const SPLICE: usize = 4;
 const LZ_SHORT: usize = 640;
 
 /// Comparing a page with LZ4 takes 4 us, so that one in 512 costs what pages take in the mean by less than a hundredth.
-static LZ4: Terms = Terms { gap_first: 1, doubled_after: 12, gap_max: 512, margin: 7 };
+static LZ4: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 512, margin: 7 };
 /// The same where page LZ is short.
-static LZ4_SHORT: Terms = Terms { gap_first: 1, doubled_after: 12, gap_max: 5, margin: 7 };
+static LZ4_SHORT: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 5, margin: 7 };
 /// What looks like noise is tried as page LZ.
 static NOISE: Terms = Terms { gap_first: 48, doubled_after: 1, gap_max: 512, margin: 4 };
 
@@ -150,17 +150,22 @@ impl PageCodec {
         let mut found = found;
         let number = usize::from(kind == Kind::Numeric);
         let due = self.scouts[number].is_due();
-        if due || self.repeats_at_length(page, len) {
+        if due {
             let lz_len = self.lz.plan(page);
-            if due {
-                self.scouts[number].compared(len, lz_len);
-            }
+            self.scouts[number].compared(len, lz_len);
             if lz_len < len {
                 let lz_len = self.lz.write(out)?;
-                if !due || lz_len < LZ_SHORT {
+                if lz_len < LZ_SHORT {
                     return Some(self.lz_or_lz4(page, lz_len, out));
                 }
                 found = (Kind::Lz, lz_len);
+            }
+        } else if self.repeats_at_length(page, len) {
+            // LZ4 takes a third of page LZ's time here, and about as many bytes.
+            let rival = &mut self.rival[..];
+            if let Some(len) = self.lz4.compress(page, &mut rival[..len], lz4::ACCELERATION) {
+                out[..len].copy_from_slice(&rival[..len]);
+                return Some((Kind::Lz4, len));
             }
         }
         Some(self.or_lz4(page, found, number, out))
@@ -200,7 +205,7 @@ impl PageCodec {
         len
     }
 
-    /// Whether page LZ can be expected to make a third of `len` bytes of the page.
+    /// Whether long repeats can be expected to make a third of `len` bytes of the page.
     fn repeats_at_length(&self, page: &Page, len: usize) -> bool {
         if len >= BREAKS_BELOW {
             return false;
