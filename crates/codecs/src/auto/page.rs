@@ -161,7 +161,7 @@ impl PageCodec {
                 found = (Kind::Lz, lz_len);
             }
         } else if self.repeats_at_length(page, len) {
-            // LZ4 takes a third of page LZ's time here, and about as many bytes.
+            // LZ4 takes 0.5 to 2 us here, page LZ 3, and either about as many bytes.
             let rival = &mut self.rival[..];
             if let Some(len) = self.lz4.compress(page, &mut rival[..len], lz4::ACCELERATION) {
                 out[..len].copy_from_slice(&rival[..len]);
