@@ -28,6 +28,32 @@ pub(crate) struct Index {
     pub(super) salt: u32,
 }
 
+/// Positions of a group.
+const GROUP: usize = 64;
+
+/// Slots and new entries of a group: of position `4 n + k` at `[k][n]`.
+#[derive(Clone, Copy)]
+struct Hashed {
+    slots: [[u32; GROUP / 4]; 4],
+    entries: [[u32; GROUP / 4]; 4],
+}
+
+impl Hashed {
+    /// Hashes the group at `base`, and the bytes behind it.
+    #[inline(always)]
+    fn hash<const STEP: usize>(&mut self, bytes: &[u8; GROUP + 8], base: u32, salt: u32) {
+        for k in (0..4).step_by(STEP) {
+            let fours = bytes[k..][..GROUP].as_chunks::<4>().0;
+            let places = self.slots[k].iter_mut().zip(&mut self.entries[k]);
+            for (number, (four, (slot, entry))) in fours.iter().zip(places).enumerate() {
+                let product = u32::from_le_bytes(*four).wrapping_mul(MULTIPLIER);
+                *slot = product >> (32 - TABLE_BITS);
+                *entry = (product << TABLE_BITS | (base + (4 * number + k) as u32)) ^ salt;
+            }
+        }
+    }
+}
+
 impl Index {
     pub(crate) const NEW: Index =
         Index { table: [0; 1 << TABLE_BITS], candidates: [0; 4096 + 128], mask: [0; 66], salt: 0 };
@@ -54,31 +80,63 @@ impl Index {
     /// Indexes every `STEP`th (1 or 2) position of `source[..len]`: the others have no candidates, and are none.
     #[inline(always)]
     pub(crate) fn fill_generic<const STEP: usize>(&mut self, source: &[u8], len: usize) {
-        assert!(len <= 4096 && source.len() >= len.next_multiple_of(64) + 8);
+        assert!(len <= 4096 && source.len() >= len.next_multiple_of(GROUP) + 8);
         self.change_salt();
-        let salt = self.salt;
-        for group in 0..len.div_ceil(64) {
-            let mut bits = 0u64;
-            for four in (0..64).step_by(4) {
-                let at = 64 * group + four;
-                // SAFETY: `at + 8` is at most the rounded length and 8 more, which `source` has.
-                let bytes = u64::from_le(unsafe { source.as_ptr().add(at).cast::<u64>().read_unaligned() });
-                for k in (0..4).step_by(STEP) {
-                    let at = at + k;
-                    let product = ((bytes >> (8 * k)) as u32).wrapping_mul(MULTIPLIER);
-                    let key = (product << TABLE_BITS | at as u32) ^ salt;
-                    let slot = (product >> (32 - TABLE_BITS)) as usize;
-                    let entry = std::mem::replace(&mut self.table[slot], key);
-                    let found = entry ^ key;
-                    let candidate = found & 0xfff ^ at as u32;
-                    self.candidates[at] = candidate as u16;
-                    let earlier = candidate.wrapping_sub(1) < (at as u32).saturating_sub(1);
-                    bits |= u64::from((found < 1 << 12) & earlier) << (four + k);
-                }
+        // Three steps, of which compilers make vectors of the first and the last, a group each: what one has stored in
+        // pieces of one size and the next one loads in those of another has left the processor's store buffer by then.
+        let mut hashed = [Hashed { slots: [[0; GROUP / 4]; 4], entries: [[0; GROUP / 4]; 4] }; 2];
+        let mut found = [[0; GROUP]; 2];
+        let groups = len.div_ceil(GROUP);
+        for turn in 0..groups + 2 {
+            if turn < groups {
+                let bytes = source[GROUP * turn..].first_chunk().expect("whole groups and 8 bytes");
+                hashed[turn % 2].hash::<STEP>(bytes, (GROUP * turn) as u32, self.salt);
             }
-            self.mask[group] = bits;
+            if (1..=groups).contains(&turn) {
+                self.exchange_group::<STEP>(&hashed[(turn - 1) % 2], &mut found[(turn - 1) % 2]);
+            }
+            if turn >= 2 {
+                self.compare::<STEP>(turn - 2, &found[turn % 2]);
+            }
         }
         self.close(len);
+    }
+
+    /// Puts the entries of a group into their slots, one after the other. Answers how those differ that were there.
+    #[inline(always)]
+    fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, found: &mut [u32; GROUP]) {
+        for four in 0..GROUP / 4 {
+            for k in (0..4).step_by(STEP) {
+                let slot = hashed.slots[k][four] as usize % (1 << TABLE_BITS);
+                let entry = hashed.entries[k][four];
+                found[(4 * four + k) / STEP] = std::mem::replace(&mut self.table[slot], entry) ^ entry;
+            }
+        }
+    }
+
+    /// Makes candidates of what the exchange of a group has found.
+    #[inline(always)]
+    fn compare<const STEP: usize>(&mut self, group: usize, found: &[u32; GROUP]) {
+        let base = (GROUP * group) as u32;
+        let candidates: &mut [u16; GROUP] =
+            self.candidates[GROUP * group..].first_chunk_mut().expect("a place for every position");
+        let mut is_found = [0u8; GROUP];
+        let pairs = candidates.as_chunks_mut::<STEP>().0.iter_mut().zip(is_found.as_chunks_mut::<STEP>().0);
+        for (number, ((candidate, is_found), found)) in pairs.zip(found).enumerate() {
+            let at = base + (STEP * number) as u32;
+            let place = found & 0xfff ^ at;
+            candidate[0] = place as u16;
+            // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see below.
+            let earlier = place.wrapping_sub(1) < at.wrapping_sub(1);
+            is_found[0] = u8::from((*found < 1 << 12) & earlier);
+        }
+        let mut bits = 0;
+        for (number, eight) in is_found.as_chunks::<8>().0.iter().enumerate() {
+            // Byte `k` comes to stand at bit 56 + k.
+            let byte = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            bits |= byte << (8 * number);
+        }
+        self.mask[group] = if group == 0 { bits & !1 } else { bits };
     }
 
     /// [`Index::fill_generic`] with the instructions of Haswell.
