@@ -33,10 +33,16 @@ const GROUP: usize = 64;
 
 /// Slots and new entries of a group: of position `4 n + k` at `[k][n]`.
 #[derive(Clone, Copy)]
+#[repr(C, align(64))]
 struct Hashed {
     slots: [[u32; GROUP / 4]; 4],
     entries: [[u32; GROUP / 4]; 4],
 }
+
+/// By how much more than its own each position of a group has found.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Found([u32; GROUP]);
 
 impl Hashed {
     /// Hashes the group at `base`, and the bytes behind it.
@@ -85,7 +91,7 @@ impl Index {
         // Three steps, of which compilers make vectors of the first and the last, a group each: what one has stored in
         // pieces of one size and the next one loads in those of another has left the processor's store buffer by then.
         let mut hashed = [Hashed { slots: [[0; GROUP / 4]; 4], entries: [[0; GROUP / 4]; 4] }; 2];
-        let mut found = [[0; GROUP]; 2];
+        let mut found = [Found([0; GROUP]); 2];
         let groups = len.div_ceil(GROUP);
         for turn in 0..groups + 2 {
             if turn < groups {
@@ -102,21 +108,22 @@ impl Index {
         self.close(len);
     }
 
-    /// Puts the entries of a group into their slots, one after the other. Answers how those differ that were there.
+    /// Puts the entries of a group into their slots, one after the other. Answers by how much those were more that were there.
     #[inline(always)]
-    fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, found: &mut [u32; GROUP]) {
+    fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, Found(found): &mut Found) {
         for four in 0..GROUP / 4 {
             for k in (0..4).step_by(STEP) {
                 let slot = hashed.slots[k][four] as usize % (1 << TABLE_BITS);
                 let entry = hashed.entries[k][four];
-                found[(4 * four + k) / STEP] = std::mem::replace(&mut self.table[slot], entry) ^ entry;
+                found[(4 * four + k) / STEP] =
+                    std::mem::replace(&mut self.table[slot], entry).wrapping_sub(entry);
             }
         }
     }
 
     /// Makes candidates of what the exchange of a group has found.
     #[inline(always)]
-    fn compare<const STEP: usize>(&mut self, group: usize, found: &[u32; GROUP]) {
+    fn compare<const STEP: usize>(&mut self, group: usize, Found(found): &Found) {
         let base = (GROUP * group) as u32;
         let candidates: &mut [u16; GROUP] =
             self.candidates[GROUP * group..].first_chunk_mut().expect("a place for every position");
@@ -124,11 +131,11 @@ impl Index {
         let pairs = candidates.as_chunks_mut::<STEP>().0.iter_mut().zip(is_found.as_chunks_mut::<STEP>().0);
         for (number, ((candidate, is_found), found)) in pairs.zip(found).enumerate() {
             let at = base + (STEP * number) as u32;
-            let place = found & 0xfff ^ at;
-            candidate[0] = place as u16;
+            // The place of an entry with the same key. Other keys are 4096 and more away.
+            let place = found.wrapping_add(at);
+            candidate[0] = (place & 0xfff) as u16;
             // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see below.
-            let earlier = place.wrapping_sub(1) < at.wrapping_sub(1);
-            is_found[0] = u8::from((*found < 1 << 12) & earlier);
+            is_found[0] = u8::from(place.wrapping_sub(1) < at.wrapping_sub(1));
         }
         let mut bits = 0;
         for (number, eight) in is_found.as_chunks::<8>().0.iter().enumerate() {
