@@ -25,82 +25,98 @@ fn bucket(word: u64) -> usize {
 /// The first raw word of each bucket is the only one that others can refer to.
 #[inline(always)]
 pub(crate) fn refer(work: &mut Work, page: &PageWords) {
-    fetch(work, page);
-    enter(work);
-    settle(work, suspects);
-}
-
-/// Fetches the raw words and finds their buckets.
-#[inline(always)]
-pub(crate) fn fetch(work: &mut Work, page: &PageWords) {
-    for number in 0..work.all_raws_len {
-        // Volatile, or the compiler makes gathers of it, which cost more than the loads.
-        // SAFETY: one of the places.
-        let place = unsafe { std::ptr::read_volatile(&work.raw_places[number]) };
-        let word = word(page, usize::from(place) % WORDS);
-        work.all_raws[number] = word;
-        work.raw_buckets[number] = bucket(word) as u16;
-    }
-}
-
-/// Finds the first raw word of each bucket, and for each raw word that of its bucket.
-#[inline(always)]
-pub(crate) fn enter(work: &mut Work) {
     let len = work.all_raws_len;
     assert!(len <= WORDS);
     // In descending order, so that the first of a bucket is stored last. The table need not be cleared: only buckets
     // stored to are read.
+    let mut store = |number: usize, winner: u8| {
+        // Volatile for the same reason as below.
+        // SAFETY: one of the places.
+        let place = unsafe { std::ptr::read_volatile(&work.raw_places[number]) };
+        let word = word(page, usize::from(place) % WORDS);
+        let bucket = bucket(word);
+        work.all_raws[number] = word;
+        work.raw_buckets[number] = bucket as u16;
+        work.raw_winners[bucket] = winner;
+    };
     for number in (REFERABLE..len).rev() {
-        work.raw_winners[usize::from(work.raw_buckets[number]) % BUCKETS] = NO_WINNER;
+        store(number, NO_WINNER);
     }
     for number in (0..len.min(REFERABLE)).rev() {
-        work.raw_winners[usize::from(work.raw_buckets[number]) % BUCKETS] = number as u8;
+        store(number, number as u8);
     }
-    for (winner, &bucket) in work.winners.iter_mut().zip(&work.raw_buckets).take(len) {
-        // Volatile as above.
-        // SAFETY: a byte of the table.
-        *winner = unsafe { std::ptr::read_volatile(&work.raw_winners[usize::from(bucket) % BUCKETS]) };
+
+    let words = &work.all_raws;
+    for (chunk, repeats) in work.repeats.iter_mut().enumerate().take(len.div_ceil(64)) {
+        let mut set = 0u64;
+        for number in 64 * chunk..len.min(64 * chunk + 64) {
+            let winner = winner_of(&work.raw_winners, work.raw_buckets[number]);
+            // No branches: whether a word repeats cannot be foreseen.
+            let same = words[usize::from(winner)] == words[number];
+            let earlier = usize::from(winner) < number;
+            set |= u64::from(same & earlier & (winner != NO_WINNER)) << (number % 64);
+        }
+        *repeats = set;
     }
+    write_references(work);
 }
 
-/// Which of the raw words `64 * chunk ..` are not the first of their bucket, whose winners these are. Those from
-/// [`REFERABLE`] on never are.
 #[inline(always)]
-fn suspects(winners: &[u8; 64], chunk: usize) -> u64 {
-    let mut set = 0;
-    for (at, &winner) in winners.iter().enumerate() {
-        set |= u64::from(winner != NO_WINNER && usize::from(winner) != 64 * chunk + at) << at;
-    }
-    set
+fn winner_of(winners: &[u8; BUCKETS], bucket: u16) -> u8 {
+    // Volatile, or the compiler makes gathers of it, which cost more than the loads.
+    // SAFETY: a byte of the table.
+    unsafe { std::ptr::read_volatile(&winners[usize::from(bucket) % BUCKETS]) }
 }
 
-/// Compares the raw words that are not the first of their bucket with it. `suspects` is the function of that name.
+/// [`refer`] for many raw words that have been fetched and whose buckets are known. `suspects` answers which of the raw words
+/// `64 * chunk ..` have not themselves as the winner of their bucket, nor [`NO_WINNER`], of the winners that it gets.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(crate) fn settle(work: &mut Work, suspects: impl Fn(&[u8; 64], usize) -> u64) {
+pub(crate) fn refer_many(work: &mut Work, suspects: impl Fn(&[u8; 64], usize) -> u64) {
     let len = work.all_raws_len;
-    let mut refs = 0;
-    let mut before = [0usize; REFERABLE / 64 + 1];
+    assert!(len <= WORDS);
+    for (number, &bucket) in work.raw_buckets[..len].iter().enumerate().rev() {
+        let winner = if number < REFERABLE { number as u8 } else { NO_WINNER };
+        work.raw_winners[usize::from(bucket) % BUCKETS] = winner;
+    }
+    for (winner, &bucket) in work.winners.iter_mut().zip(&work.raw_buckets[..len]) {
+        *winner = winner_of(&work.raw_winners, bucket);
+    }
     let words = &work.all_raws;
     let chunks = work.repeats.iter_mut().zip(work.winners.as_chunks::<64>().0);
     for (chunk, (repeats, winners)) in chunks.enumerate().take(len.div_ceil(64)) {
-        let first = 64 * chunk;
-        if let Some(before) = before.get_mut(chunk) {
-            *before = refs;
-        }
-        let mut left = suspects(winners, chunk) & u64::MAX >> (64 - 64.min(len - first));
-        let mut set = 0;
+        let mut left = suspects(winners, chunk) & u64::MAX >> (64 - 64.min(len - 64 * chunk));
+        let mut set = left;
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
-            let winner = winners[at];
-            // No branches: whether a word repeats cannot be foreseen.
-            let same = words[usize::from(winner)] == words[first + at];
-            set |= u64::from(same) << at;
-            (work.sources[refs % WORDS], work.ref_places[refs % WORDS]) =
-                (winner, work.raw_places[first + at]);
-            refs += usize::from(same);
+            let differs = words[usize::from(winners[at])] != words[64 * chunk + at];
+            set ^= u64::from(differs) << at;
         }
         *repeats = set;
+    }
+    write_references(work);
+}
+
+/// The references of the words that repeat another.
+#[inline(always)]
+fn write_references(work: &mut Work) {
+    let len = work.all_raws_len;
+    let mut refs = 0;
+    let mut before = [0usize; REFERABLE / 64 + 1];
+    for (chunk, &repeats) in work.repeats.iter().enumerate().take(len.div_ceil(64)) {
+        if let Some(before) = before.get_mut(chunk) {
+            *before = refs;
+        }
+        let mut set = repeats;
+        while set != 0 {
+            let number = 64 * chunk + set.trailing_zeros() as usize;
+            set &= set - 1;
+            let winner = usize::from(work.raw_winners[usize::from(work.raw_buckets[number]) % BUCKETS]);
+            (work.sources[refs % WORDS], work.ref_places[refs % WORDS]) =
+                (winner as u8, work.raw_places[number]);
+            refs += 1;
+        }
     }
     for (reference, (&source, &place)) in
         work.refs.iter_mut().zip(work.sources.iter().zip(&work.ref_places)).take(refs)

@@ -29,7 +29,8 @@ pub(crate) struct Work {
     pub(crate) raw_places: [u16; WORDS + 64],
     /// Places in the raw stream of the words repeated.
     pub(crate) refs: [u8; WORDS + 64],
-    /// The winner of each raw word's bucket.
+    /// The winner of each raw word's bucket. Only where vectors need it.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) winners: [u8; WORDS],
     /// Bit `number % 64` of word `number / 64`: the word is raw. Only where vectors need it.
     #[cfg(target_arch = "x86_64")]
@@ -68,6 +69,7 @@ impl Work {
             ref_places: [0; WORDS],
             raw_places: [0; WORDS + 64],
             refs: [0; WORDS + 64],
+            #[cfg(target_arch = "x86_64")]
             winners: [0; WORDS],
             #[cfg(target_arch = "x86_64")]
             raw_masks: [0; WORDS / 64],

@@ -11,8 +11,8 @@ use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::Work;
 use crate::t16::{portable, prefetch, raws};
 
-/// Raw words from which on they are fetched line by line.
-const RAWS_MANY: usize = 32;
+/// Raw words from which on they are fetched line by line. Fewer are found faster one by one.
+const RAWS_MANY: usize = 80;
 
 /// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
 /// would hold up everything else.
@@ -188,13 +188,21 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-    if work.all_raws_len >= RAWS_MANY {
-        fetch(work, page);
+    if work.all_raws_len < RAWS_MANY {
+        raws::refer(work, page_words(page));
     } else {
-        raws::fetch(work, page_words(page));
+        refer_many(work, page);
     }
-    raws::enter(work);
-    raws::settle(work, |winners, chunk| {
+    share_lines(work);
+}
+
+/// [`raws::refer`] for many raw words: fetches them line by line, and looks at the winners 64 at a time.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
+)]
+fn refer_many(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+    fetch(work, page);
+    raws::refer_many(work, |winners, chunk| {
         // SAFETY: 64 bytes each.
         let (winners, counting) = unsafe {
             (_mm512_loadu_si512(winners.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
@@ -208,10 +216,9 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
             known
         }
     });
-    share_lines(work);
 }
 
-/// [`raws::fetch`], line by line.
+/// Fetches the raw words and finds their buckets.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
