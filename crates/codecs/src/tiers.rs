@@ -1,4 +1,4 @@
-//! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`](crate::t16h) when their store finds
+//! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their store finds
 //! them cold and asks for it.
 //!
 //! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A page LZ object is

@@ -1,7 +1,7 @@
 //! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at twice its time.
 //!
 //! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose streams went through the
-//! same code, and the rest as `auto` would. The first byte tells: [`auto::Kind`](crate::auto::Kind)'s numbers, or the two of
+//! same code, and the rest as `auto` would. The first byte tells: [`auto::Kind`]'s numbers, or the two of
 //! this module. `docs/t16h.md` has formats and figures.
 //!
 //! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
