@@ -204,3 +204,25 @@ fn damage_is_an_error_or_some_page() {
     }
     assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
 }
+
+/// Objects that no encoder made: every kind, any bytes behind it.
+#[test]
+fn any_bytes_are_an_error_or_some_page() {
+    let mut random = Random(10);
+    let mut contexts: Vec<_> = names().iter().map(|name| context(name)).collect();
+    let mut pages = 0;
+    for round in 0..4000 {
+        let len = 1 + random.below(if round % 2 == 0 { 40 } else { 1000 }) as usize;
+        // Few values, so that lengths and offsets of LZ4 blocks are often possible ones.
+        let mask = [0xff, 0x1f, 0x11][round % 3];
+        let mut object: Vec<u8> = (0..len).map(|_| random.next() as u8 & mask).collect();
+        object[0] = (round % (Kind::ALL.len() + 1)) as u8;
+        let backs: Vec<_> = contexts
+            .iter_mut()
+            .map(|context| decompress(context.as_mut(), Object::whole(&object), PAGE_SIZE))
+            .collect();
+        assert!(backs.windows(2).all(|pair| pair[0] == pair[1]), "instruction sets disagree");
+        pages += u32::from(backs[0].is_ok());
+    }
+    assert!(pages > 0);
+}
