@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-fn words(mut word: impl FnMut(usize) -> u64) -> Vec<u8> {
+pub fn words(mut word: impl FnMut(usize) -> u64) -> Vec<u8> {
     (0..PAGE_SIZE / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
