@@ -12,8 +12,11 @@ use acomp::{Algorithm, CompressRequest, DecompressRequest, Object, Page, Registr
 use pagecodec::Isa;
 use pages::{make, words, Random, CLASSES};
 
-/// Compressor, form, and what is in the page.
-const OBJECTS: [(&str, &str, fn() -> Vec<Page>); 11] = [
+/// Makes the pages of an object.
+type Make = fn() -> Vec<Page>;
+
+/// Compressor, form, and what is in the object.
+const OBJECTS: [(&str, &str, Make); 11] = [
     ("auto", "same", || class("one word")),
     ("auto", "t16", || class("objects")),
     ("auto", "t16+lz", repeating),
