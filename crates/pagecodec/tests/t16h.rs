@@ -89,6 +89,33 @@ fn pages_as_page_lz_return() {
     assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
 }
 
+/// Behind the streams a reader finds zeros, whatever longer object it read before.
+#[test]
+fn a_shortened_object_yields_what_it_yields_to_a_new_coder() {
+    let mut random = Random(47);
+    let mut used = Coder::new();
+    let mut noise = [0; 4096];
+    random.fill(&mut noise);
+    let longest = dense_page(&mut used, &noise);
+    let mut pages_read = 0;
+    for (name, page) in pages() {
+        let coded = dense_page(&mut used, &page);
+        for cut in [1, 2, 9, 40] {
+            let object = &coded[..coded.len().saturating_sub(cut)];
+            let decoded = [&mut Coder::new(), &mut used].map(|coder| {
+                let mut back = [1; 4096];
+                coder.decode_page(builtin_page(), object, &mut back).ok().map(|()| back)
+            });
+            assert!(decoded[0] == decoded[1], "{name}, {cut} bytes less");
+            pages_read += u32::from(decoded[0].is_some());
+            let mut back = [1; 4096];
+            used.decode_page(builtin_page(), &longest, &mut back).expect("its own object");
+            assert!(back == noise, "{name}");
+        }
+    }
+    assert!(pages_read > 20, "{pages_read} shortened objects were read");
+}
+
 /// Objects written once and checked in; `PAGECODEC_BLESS=1` writes them anew. They are those of the T16 golden files.
 #[test]
 fn objects_are_as_they_were() {

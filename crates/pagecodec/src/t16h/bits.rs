@@ -6,7 +6,7 @@
 
 use crate::Isa;
 
-use super::books::TABLE;
+use super::books::{CONTEXTS, TABLE};
 use super::huffman::LEN_MAX;
 use super::symbols::SYMBOLS_MAX;
 
@@ -17,9 +17,11 @@ pub(super) const STRETCHES: usize = STREAMS / 2;
 const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
 /// Longest streams that are read, all together.
 const INPUT_MAX: usize = 8192;
-/// Bytes that may be read before the streams, and behind them.
-const BEFORE: usize = 8;
-const BEHIND: usize = 16;
+/// Most symbols of one stream.
+const ROUNDS_MAX: usize = CONTEXTS * SYMBOLS_MAX.div_ceil(STREAMS);
+/// Bytes that may be read before the streams, and behind them: of damaged objects, all that the longest stream takes.
+const BEFORE: usize = 8 + ROUNDS_MAX * LEN_MAX as usize / 8 + 8;
+const BEHIND: usize = BEFORE;
 /// The streams to read, with what may be read around them.
 type Input = [u8; BEFORE + INPUT_MAX + BEHIND];
 
@@ -30,7 +32,10 @@ pub(crate) struct Streams {
     /// Bits not yet in `bytes` for good, left-aligned; fewer than 8 between calls.
     pub(super) pending: [u64; STREAMS],
     pub(super) pending_len: [u32; STREAMS],
+    /// Zeros but for what is read.
     input: Input,
+    /// Where that ends.
+    input_end: usize,
 }
 
 /// Where in an array for a stream the eight bytes begin that follow the first `end`.
@@ -61,6 +66,7 @@ impl Streams {
             pending: [0; STREAMS],
             pending_len: [0; STREAMS],
             input: [0; BEFORE + INPUT_MAX + BEHIND],
+            input_end: BEFORE,
         })
     }
 
@@ -158,32 +164,37 @@ impl Streams {
         }
         let behind = BEFORE + bytes.len();
         self.input[BEFORE..behind].copy_from_slice(bytes);
-        self.input[behind..behind + BEHIND].fill(0);
-        let mut at = [0; STREAMS];
+        // Zeros stand before and behind; what was longer before leaves traces.
+        if self.input_end > behind {
+            self.input[behind..self.input_end].fill(0);
+        }
+        self.input_end = behind;
+        let mut places = [0; STREAMS];
         let mut start = BEFORE;
-        for (stretch, pair) in at.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        for (stretch, pair) in places.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let end = lens.get(stretch).map_or(behind, |len| start + len);
-            *pair = [start, end - 8];
+            *pair = [8 * start, 8 * (end - 8) + 7];
             start = end;
         }
-        Some(Reader { input: &self.input, last: behind + BEHIND - 8, at, used: [0; STREAMS] })
+        Some(Reader { input: &self.input, left: ROUNDS_MAX, places })
     }
 }
 
 /// Reads symbols from the streams. What is beyond the end of a stream has no meaning; reading it yields something.
 pub(crate) struct Reader<'a> {
     input: &'a Input,
-    /// The last place from which eight bytes may be read; the first one is 0.
-    last: usize,
-    /// The eight bytes that begin with each stream's next bit (of the odd ones: end), and how many bits of that byte are
-    /// used up.
-    at: [usize; STREAMS],
-    used: [u32; STREAMS],
+    /// How many more symbols may be taken from each stream.
+    left: usize,
+    /// In bits: eight times where the eight bytes are that begin (of the odd streams: end) with the byte of the next bit,
+    /// and how many bits before that one (of the odd streams: behind it) the byte has.
+    places: [usize; STREAMS],
 }
 
 impl Reader<'_> {
     /// Fills `symbols` with the next context's.
     pub(crate) fn take(&mut self, isa: Isa, symbols: &mut [u8], table: &[u16; TABLE]) {
+        let rounds = symbols.len().div_ceil(STREAMS);
+        self.left = self.left.checked_sub(rounds).expect("no more contexts than there are");
         let reader = self;
         with_isa!(
             isa,
@@ -197,16 +208,28 @@ impl Reader<'_> {
     fn take_generic(&mut self, symbols: &mut [u8], table: &[u16; TABLE]) {
         // Eight variables, not an array: they then stay in registers.
         let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h];
+        let input = self.input;
+        let mut places = self.places;
         macro_rules! refill {
             () => {
-                (a, b, c, d) = (self.next(0), self.next(1), self.next(2), self.next(3));
-                (e, f, g, h) = (self.next(4), self.next(5), self.next(6), self.next(7));
+                (a, b, c, d) = (
+                    next(input, 0, places[0]),
+                    next(input, 1, places[1]),
+                    next(input, 2, places[2]),
+                    next(input, 3, places[3]),
+                );
+                (e, f, g, h) = (
+                    next(input, 4, places[4]),
+                    next(input, 5, places[5]),
+                    next(input, 6, places[6]),
+                    next(input, 7, places[7]),
+                );
             };
         }
         macro_rules! advance {
             () => {
                 for (stream, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
-                    self.advance(stream, bits);
+                    advance(stream, &mut places[stream], bits);
                 }
             };
         }
@@ -235,45 +258,43 @@ impl Reader<'_> {
             row!(&mut rows[4]);
             advance!();
         }
-        if rest.is_empty() {
-            return;
+        if !rest.is_empty() {
+            refill!();
+            let (rows, rest) = rest.as_chunks_mut::<STREAMS>();
+            for row in rows {
+                row!(row);
+            }
+            // The last row may be shorter: streams beyond it stay where they are.
+            let mut row = [0; STREAMS];
+            let before = [a, b, c, d, e, f, g, h];
+            row!(&mut row);
+            for (stream, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
+                advance(stream, &mut places[stream], if stream < rest.len() { bits } else { before[stream] });
+            }
+            rest.copy_from_slice(&row[..rest.len()]);
         }
-        refill!();
-        let (rows, rest) = rest.as_chunks_mut::<STREAMS>();
-        for row in rows {
-            row!(row);
-        }
-        // The last row may be shorter: streams beyond it stay where they are.
-        let mut row = [0; STREAMS];
-        let before = [a, b, c, d, e, f, g, h];
-        row!(&mut row);
-        for (stream, bits) in [a, b, c, d, e, f, g, h].into_iter().enumerate() {
-            self.advance(stream, if stream < rest.len() { bits } else { before[stream] });
-        }
-        rest.copy_from_slice(&row[..rest.len()]);
+        self.places = places;
     }
+}
 
-    /// The next bits of a stream, left-aligned, and a one that tells how far they have been shifted.
-    #[inline(always)]
-    fn next(&self, stream: usize) -> u64 {
-        // SAFETY: `at` is at most `last`, which is eight bytes before the end of the input or earlier.
-        let next = unsafe { self.input.as_ptr().add(self.at[stream]).cast::<u64>().read_unaligned() };
-        // Its own reverse.
-        (in_order(stream, next) | 1) << (self.used[stream] % 64)
-    }
+/// The next bits of a stream, left-aligned, and a one that tells how far they have been shifted.
+#[inline(always)]
+fn next(input: &Input, stream: usize, place: usize) -> u64 {
+    // SAFETY: a stream begins (of the odd ones: ends) within the bytes that were given or eight before them, and
+    // [`Reader::take`] sees to it that no more than [`ROUNDS_MAX`] symbols of 10 bits are read from there on, for which
+    // there is room on both sides.
+    let next = unsafe { input.as_ptr().add(place / 8).cast::<u64>().read_unaligned() };
+    let used = if stream.is_multiple_of(2) { place } else { !place } % 8;
+    // Its own reverse.
+    (in_order(stream, next) | 1) << used
+}
 
-    /// Takes account of how far the bits have been shifted.
-    #[inline(always)]
-    fn advance(&mut self, stream: usize, bits: u64) {
-        let shifted = bits.trailing_zeros();
-        let bytes = (shifted / 8) as usize;
-        self.at[stream] = if stream.is_multiple_of(2) {
-            (self.at[stream] + bytes).min(self.last)
-        } else {
-            self.at[stream].saturating_sub(bytes)
-        };
-        self.used[stream] = shifted % 8;
-    }
+/// Takes account of how far the bits have been shifted.
+#[inline(always)]
+fn advance(stream: usize, place: &mut usize, bits: u64) {
+    // From the byte's first bit on.
+    let shifted = bits.trailing_zeros() as usize;
+    *place = if stream.is_multiple_of(2) { (*place & !7) + shifted } else { (*place | 7) - shifted };
 }
 
 /// Takes a symbol from the front of `bits`.

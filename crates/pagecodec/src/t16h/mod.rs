@@ -44,7 +44,7 @@ pub fn set_number(object: &[u8]) -> Option<u16> {
     object.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
 }
 
-/// Working memory of both directions (about 30 KiB), so that neither allocates.
+/// Working memory of both directions, so that neither allocates.
 pub struct Coder {
     symbols: Box<Symbols>,
     streams: Box<bits::Streams>,
