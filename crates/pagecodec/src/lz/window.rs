@@ -17,29 +17,35 @@ use super::{Damaged, INPUT_MAX, MATCH_MIN};
 const WINDOW: usize = 128;
 /// Bytes that a step appends at most: half of it.
 const STEP: usize = 64;
+/// Most literals for which half a load is enough. A whole one lies in two cache lines nearly always, and loads are what a
+/// step waits for.
+const RUN: usize = 32;
 /// Sequences whose lengths are taken apart at a step.
 const GROUP: usize = 32;
 /// Sequences of an object that is not damaged, at most.
 const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
 
-/// By offset (0 for those beyond the window), 128 selectors of bytes. The 64 from `len` on, with `run` added to each, tell
-/// where the newer half of the window comes from that has had `run` literals and `len` bytes of a match appended: below
-/// 128 from the old window, below 192 from the literals, from there on from the bytes `offset` before the window's end.
-static SELECTORS: [[u8; 2 * STEP]; WINDOW + 1] = {
-    let mut rows = [[0; 2 * STEP]; WINDOW + 1];
+/// By offset (0 for those beyond the window), 64 selectors of bytes: those of a match. `run` added to each, they tell where
+/// the bytes of the window come from that has had `run` literals and the match appended: below 128 from the old window,
+/// below 192 from the literals, from there on from the bytes `offset` before the window's end.
+static SELECTORS: Rows = {
+    let mut rows = [[0; STEP]; WINDOW + 1];
     let mut offset = 0;
     while offset <= WINDOW {
         let mut at = 0;
         while at < STEP {
-            rows[offset][at] = (WINDOW - STEP + at) as u8;
-            rows[offset][STEP + at] =
+            rows[offset][at] =
                 if offset == 0 { (WINDOW + STEP + at) as u8 } else { (WINDOW - offset + at % offset) as u8 };
             at += 1;
         }
         offset += 1;
     }
-    rows
+    Rows(rows)
 };
+
+/// Rows in a cache line each.
+#[repr(C, align(64))]
+struct Rows([[u8; STEP]; WINDOW + 1]);
 
 /// 0, 1, and so on.
 const PLACES: [u8; STEP] = {
@@ -144,20 +150,19 @@ impl Lengths {
             let mut low = _mm512_add_epi16(low, least(valid as u16));
             let mut high = _mm512_add_epi16(high, least((valid >> 16) as u16));
             let mut long = _mm512_cmpeq_epi8_mask(coded, _mm512_set1_epi8(15));
-            if long != 0 {
-                let wanted = long.count_ones();
-                let there = _bzhi_u64(!0, rest.len().min(64) as u32);
-                // SAFETY: only bytes of the extensions are read.
-                let bytes = unsafe { _mm512_maskz_loadu_epi8(there, rest.as_ptr().cast()) };
-                let more = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(-1));
-                if _bzhi_u64(more, wanted) == 0 {
-                    rest = rest.get(wanted as usize..).ok_or(Damaged)?;
-                    let added = _mm512_maskz_expand_epi8(long, bytes);
-                    low = _mm512_add_epi16(low, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(added)));
-                    let added = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(added));
-                    high = _mm512_add_epi16(high, added);
-                    long = 0;
-                }
+            // Without a branch on whether there are any: that is as good as chance in many pages.
+            let wanted = long.count_ones();
+            let there = _bzhi_u64(!0, rest.len().min(64) as u32);
+            // SAFETY: only bytes of the extensions are read.
+            let bytes = unsafe { _mm512_maskz_loadu_epi8(there, rest.as_ptr().cast()) };
+            let more = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(-1));
+            if _bzhi_u64(more, wanted) == 0 {
+                rest = rest.get(wanted as usize..).ok_or(Damaged)?;
+                let added = _mm512_maskz_expand_epi8(long, bytes);
+                low = _mm512_add_epi16(low, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(added)));
+                let added = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64::<1>(added));
+                high = _mm512_add_epi16(high, added);
+                long = 0;
             }
             sums = _mm512_add_epi16(sums, _mm512_add_epi16(low, high));
             // SAFETY: there is room for a whole group behind the last sequence.
@@ -220,6 +225,8 @@ impl Lengths {
                     let literals = if ENDS {
                         let left = end.offset_from_unsigned(from) as u32;
                         _mm512_maskz_loadu_epi8(_bzhi_u64(!0, left.min(64)), from.cast())
+                    } else if run <= RUN {
+                        _mm512_zextsi256_si512(_mm256_loadu_si256(from.cast()))
                     } else {
                         // The object has 64 bytes behind its literals.
                         _mm512_loadu_si512(from.cast())
@@ -289,18 +296,22 @@ impl Window {
     )]
     unsafe fn append(&mut self, literals: __m512i, to: *const u8, run: usize, len: usize, offset: usize) {
         let far = offset > WINDOW;
-        let rows = SELECTORS.as_ptr().cast::<u8>();
-        let row = if far { 0 } else { offset * (2 * STEP) };
+        let rows = SELECTORS.0.as_ptr().cast::<u8>();
+        let row = if far { 0 } else { offset * STEP };
         // A near match has no use for these bytes; they come from where no store is under way.
         let before = if far { to.wrapping_sub(offset) } else { rows };
-        // SAFETY: a row has 128 selectors and `len` is at most 64; the caller vouches for what is far.
+        // SAFETY: a row has 64 selectors; the caller vouches for what is far.
         let (selectors, before, places) = unsafe {
             (
-                _mm512_loadu_si512(rows.add(row + len).cast()),
+                _mm512_load_si512(rows.add(row).cast()),
                 _mm512_loadu_si512(before.cast()),
                 _mm512_loadu_si512(PLACES.as_ptr().cast()),
             )
         };
+        // Before the match, what was the window's end.
+        let kept = _mm512_add_epi8(places, _mm512_set1_epi8(STEP as i8));
+        let selectors =
+            _mm512_permutex2var_epi8(kept, _mm512_add_epi8(places, _mm512_set1_epi8(len as i8)), selectors);
         // Literals move everything on by `run`: what was within the window then is there still, or among the literals.
         let selectors = _mm512_add_epi8(selectors, _mm512_set1_epi8(run as i8));
         let new = _mm512_permutex2var_epi8(literals, selectors, before);
