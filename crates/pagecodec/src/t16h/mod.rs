@@ -33,6 +33,8 @@ const PACKED_FLAG: usize = 1 << 15;
 pub const OBJECT_MAX: usize = HEADER + PACKED + t16::OBJECT_MAX * 2;
 /// Most raw words in a T16 object.
 const RAW_MAX: usize = 512 + 13;
+/// Symbols for which a table is not fetched in advance: it has 32 cache lines.
+const FEW: usize = 16;
 
 /// An object (or what was passed as one) that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -141,6 +143,12 @@ impl Coder {
         let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         let parts = PageParts { sequences: number(5), literals: number(7), extensions: number(9) };
         self.symbols.set_page_lens(parts)?;
+        for (context, &book) in chosen.iter().enumerate() {
+            // Tables of which a few entries are needed are fetched when they are.
+            if self.symbols.of(context).len() > FEW {
+                set.prefetch(context, book);
+            }
+        }
         let lens = [11, 13, 15].map(|at| usize::from(number(at)));
         self.read_symbols(set, chosen, rest, lens, |symbols, context| symbols.of_page_mut(parts, context))?;
         self.symbols.restore_page(parts, page)
@@ -171,6 +179,9 @@ impl Coder {
     pub fn decode(&mut self, set: &Set, object: &[u8]) -> Result<&[u8], Damaged> {
         let (header, rest) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
         let chosen = chosen_books(set, object)?;
+        for (context, &book) in chosen.iter().enumerate() {
+            set.prefetch(context, book);
+        }
         let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]) as usize;
         let raw_len = u16_at(5) & !PACKED_FLAG;
         let (packed, rest) = if u16_at(5) & PACKED_FLAG != 0 {
@@ -225,15 +236,12 @@ fn put_numbers<const LEN: usize>(
     }
 }
 
-/// The codebooks that `object` names, whose tables are fetched; an error when they are not of `set`.
+/// The codebooks that `object` names; an error when they are not of `set`.
 fn chosen_books(set: &Set, object: &[u8]) -> Result<[u8; CONTEXTS], Damaged> {
     if set_number(object) != Some(set.number()) {
         return Err(Damaged);
     }
     let books = object.get(2..2 + CONTEXTS / 2).ok_or(Damaged)?;
     let chosen = std::array::from_fn(|context| books[context / 2] >> (4 * (context % 2)) & 15);
-    for (context, &book) in chosen.iter().enumerate() {
-        set.prefetch(context, book);
-    }
     Ok(chosen)
 }
