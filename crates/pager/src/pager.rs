@@ -17,6 +17,7 @@ use crate::halt::Halt;
 use crate::listeners::Listeners;
 use crate::mappings::Mappings;
 use crate::pins::Pins;
+use crate::promotion::Promotion;
 use crate::racks::{RACK_PAGES, RACK_SLOTS};
 use crate::remap::{self, Way};
 use crate::staging::Staging;
@@ -112,13 +113,7 @@ pub struct Pager {
     pub(crate) working: AtomicU32,
     /// When nothing was found anywhere that could be moved out, in milliseconds.
     pub(crate) vain_ms: AtomicU32,
-    /// Whether the compressor has a second tier.
-    pub(crate) has_tiers: bool,
-    /// Whether some worker promotes cold pages, and when one did last, in milliseconds.
-    pub(crate) promoting: AtomicBool,
-    pub(crate) promoted_ms: AtomicU32,
-    /// Bytes that promotion has saved since the pool was compacted.
-    pub(crate) promoted_bytes: AtomicU64,
+    pub(crate) promotion: Promotion,
     /// Runs of pages come in, and a worker is to compress what goes out for them.
     pub(crate) streaming: AtomicBool,
     pub(crate) halt: Halt,
@@ -167,10 +162,10 @@ impl Pager {
             }
         };
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
-        let has_tiers = store.promotes();
         Ok(Pager {
             table: AddressTable::new().map_err(system("page table memory"))?,
             staging,
+            promotion: Promotion::new(store.promotes()),
             store,
             gate_page: house::take(PAGE_SIZE, PAGE_SIZE).map_err(system("the warden's page"))?.as_ptr()
                 as usize,
@@ -202,10 +197,6 @@ impl Pager {
             purse_slots: [const { AtomicU32::new(NO_SLOT) }; HANDLERS_MAX + 1],
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
-            has_tiers,
-            promoting: AtomicBool::new(false),
-            promoted_ms: AtomicU32::new(now_ms().wrapping_sub(1 << 16)),
-            promoted_bytes: AtomicU64::new(0),
             vain_ms: AtomicU32::new(now_ms().wrapping_sub(1 << 16)),
             streaming: AtomicBool::new(false),
             halt: Halt::default(),

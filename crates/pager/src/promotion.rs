@@ -1,6 +1,6 @@
 //! Promotion: a worker that has nothing else to do has the store make the objects of cold pages denser, a little at a time.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::accounts::Count;
 use crate::pager::{now_ms, Pager, GROUP};
@@ -13,28 +13,48 @@ pub(crate) const PROMOTE_MS: u32 = 10;
 /// it are at rest, and those longest that were stored first.
 const COLD_PERCENT: u32 = 50;
 
+/// What the workers know of promotion.
+pub(crate) struct Promotion {
+    /// Whether the compressor has a second tier.
+    has_tiers: bool,
+    /// Whether some worker is at it.
+    busy: AtomicBool,
+    /// When one was last, in milliseconds.
+    last_ms: AtomicU32,
+    /// Bytes saved since the pool was compacted.
+    saved: AtomicU64,
+}
+
+impl Promotion {
+    pub(crate) fn new(has_tiers: bool) -> Self {
+        let long_ago = now_ms().wrapping_sub(1 << 16);
+        let (busy, last_ms, saved) = (AtomicBool::new(false), AtomicU32::new(long_ago), AtomicU64::new(0));
+        Promotion { has_tiers, busy, last_ms, saved }
+    }
+}
+
 impl Pager {
     /// Promotes some cold pages, unless somebody does or did a moment ago; whether there is more to do. What that saves is
     /// had from the system at the end, by compacting the pool.
     pub(crate) fn promote_cold(&self) -> bool {
-        if !self.has_tiers || self.promoting.swap(true, Ordering::Acquire) {
+        let Promotion { has_tiers, busy, last_ms, saved } = &self.promotion;
+        if !has_tiers || busy.swap(true, Ordering::Acquire) {
             return false;
         }
         let mut more = true;
-        let now = now_ms();
-        if now.wrapping_sub(self.promoted_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
+        if now_ms().wrapping_sub(last_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
             let report = self.store.promote(GROUP, COLD_PERCENT, LEAVES);
             self.accounts.add(Count::Promoted, report.pages);
-            let saved = self.promoted_bytes.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
+            let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
             // Compacting looks at every object.
-            if !more && saved > self.store.pool_bytes() / 16 {
-                self.promoted_bytes.store(0, Ordering::Relaxed);
+            if !more && bytes > self.store.pool_bytes() / 16 {
+                saved.store(0, Ordering::Relaxed);
                 self.store.compact();
             }
-            self.promoted_ms.store(now_ms(), Ordering::Relaxed);
+            last_ms.store(now_ms(), Ordering::Relaxed);
         }
-        self.promoting.store(false, Ordering::Release);
+        busy.store(false, Ordering::Release);
         more
     }
 }

@@ -16,7 +16,7 @@
 //! The state is plain memory from [`sys::house`] and the global allocator: no thread-local storage, no threads, no
 //! file descriptors. It survives `fork` when no call is in progress.
 //!
-//! Lock order: pages pinned by a load, in ascending order; a worker's context; the group; slabs and the allocator.
+//! Lock order: pages pinned by a load, in ascending order, or by a promotion, of one leaf; a worker's context; the group; slabs and the allocator.
 
 mod checksum;
 mod config;

@@ -69,10 +69,17 @@ fn check(
     assert_eq!(zswap.pools().len(), 1);
 }
 
-fn store_load_writeback(unit_size: usize, contexts: usize) {
+/// Stores newer pages, loads and whatever `others` do, all at once.
+fn store_load_and(
+    unit_size: usize,
+    contexts: usize,
+    compressor: fn(&str, usize) -> Arc<Trim>,
+    others: &'static [fn(&Zswap)],
+) {
     shuttle::check_random(
         move || {
             let (zswap, writeback) = world(unit_size, contexts);
+            zswap.set_compressor(compressor("own", 1)).unwrap();
             let (older, newer) = (pages(1), pages(2));
             zswap.store(A, 0, &refs(&older)).unwrap();
             let storing = {
@@ -83,28 +90,41 @@ fn store_load_writeback(unit_size: usize, contexts: usize) {
                 let zswap = zswap.clone();
                 thread::spawn(move || take_present(&zswap, Keep::Exclusive))
             };
-            let shrinking = {
-                let zswap = zswap.clone();
-                thread::spawn(move || zswap.shrink(0))
-            };
+            let others: Vec<_> = others
+                .iter()
+                .map(|other| {
+                    let zswap = zswap.clone();
+                    thread::spawn(move || other(&zswap))
+                })
+                .collect();
             storing.join().unwrap();
             let taken = loading.join().unwrap();
-            shrinking.join().unwrap();
+            others.into_iter().for_each(|other| other.join().unwrap());
             check(&zswap, &writeback, &taken, &newer, &older);
         },
         ROUNDS,
     );
 }
 
+fn write_back(zswap: &Zswap) {
+    zswap.shrink(0);
+}
+
+fn promote(zswap: &Zswap) {
+    zswap.promote(A, 100, 1);
+    zswap.compact();
+    zswap.promote(A, 100, 1);
+}
+
 #[test]
 fn a_page_is_stored_loaded_and_written_back_at_once() {
-    store_load_writeback(4096, 1);
-    store_load_writeback(4096, 3);
+    store_load_and(4096, 1, Trim::new, &[write_back]);
+    store_load_and(4096, 3, Trim::new, &[write_back]);
 }
 
 #[test]
 fn a_unit_is_stored_loaded_and_written_back_at_once() {
-    store_load_writeback(16384, 2);
+    store_load_and(16384, 2, Trim::new, &[write_back]);
 }
 
 #[test]
@@ -145,38 +165,8 @@ fn the_compressor_changes_and_objects_move_meanwhile() {
 
 #[test]
 fn a_page_is_promoted_stored_loaded_and_written_back_at_once() {
-    for contexts in [1, 3] {
-        shuttle::check_random(
-            move || {
-                let (zswap, writeback) = world(4096, contexts);
-                zswap.set_compressor(Trim::tiered("tiers", 2)).unwrap();
-                let (older, newer) = (pages(1), pages(2));
-                zswap.store(A, 0, &refs(&older)).unwrap();
-                let storing = {
-                    let (zswap, newer) = (zswap.clone(), newer.clone());
-                    thread::spawn(move || zswap.store(A, 0, &refs(&newer)).unwrap())
-                };
-                let loading = {
-                    let zswap = zswap.clone();
-                    thread::spawn(move || take_present(&zswap, Keep::Exclusive))
-                };
-                let promoting = {
-                    let zswap = zswap.clone();
-                    thread::spawn(move || {
-                        zswap.promote(A, 100, 1);
-                        zswap.compact();
-                        zswap.promote(A, 100, 1)
-                    })
-                };
-                zswap.shrink(0);
-                storing.join().unwrap();
-                let taken = loading.join().unwrap();
-                promoting.join().unwrap();
-                check(&zswap, &writeback, &taken, &newer, &older);
-            },
-            ROUNDS,
-        );
-    }
+    store_load_and(4096, 1, Trim::tiered, &[promote, write_back]);
+    store_load_and(4096, 3, Trim::tiered, &[promote, write_back]);
 }
 
 #[test]

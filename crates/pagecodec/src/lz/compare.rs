@@ -92,6 +92,7 @@ impl Compare for Avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_arch = "x86_64")]
     use crate::Isa;
 
     fn check<C: Compare>() {
@@ -120,6 +121,5 @@ mod tests {
                 check::<Avx512>();
             }
         }
-        assert!(Isa::Portable.is_available());
     }
 }

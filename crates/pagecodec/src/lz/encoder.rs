@@ -359,6 +359,7 @@ mod tests {
             }
         }
     }
+
     /// What an input becomes does not depend on how long the last one's matches were.
     #[test]
     fn long_matches_leave_no_trace() {
