@@ -1,33 +1,43 @@
-//! Address space, folios, staging, reclaim and the fault service.
+//! Paging a whole process: address space, staging, reclaim and the fault service.
+//!
+//! ```text
+//!  Pager          the parts, and what the threads run
+//!    pages        where every page is; the only code that moves one (proofs and guards)
+//!    registrations  which mappings are registered
+//!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
+//!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
+//!    halt, fork_session           standing still: for good, for a while, around a fork
+//!    grace, watch, pins           threads outside of calls, what is stuck, pages that devices write
+//! ```
 
 pub mod accounts;
 mod clock;
-mod events;
-mod eviction;
+mod config;
+mod fault;
+mod fork_session;
+mod grace;
 mod halt;
-mod heritage;
-mod listeners;
-mod long_runs;
-mod mappings;
+mod handlers;
 mod pager;
+mod pages;
 mod pins;
 mod promotion;
-mod racks;
+mod readahead;
 mod reclaim;
-mod refs;
-mod remap;
-mod service;
-mod staging;
-mod streams;
-mod table;
+mod registrations;
 #[cfg(test)]
 mod trial;
-mod usher;
 mod watch;
 
 pub use accounts::{Accounts, Count};
-pub use heritage::{Outcome, Window, COPIED_MAX};
-pub use pager::{end_process, Config, FixedText, Pager, StartError, HANDLERS_MAX};
-pub use staging::Staging;
-pub use table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
+pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
+pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
+pub use pager::Pager;
+pub use pages::staging::Staging;
+pub use pages::table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
 pub use watch::Watch;
+
+/// Ends the process by SIGABRT, whatever the program's handler, or SIGKILL.
+pub fn end_process() -> ! {
+    sys::thread::end_process()
+}

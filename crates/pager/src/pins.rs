@@ -27,7 +27,7 @@ impl Pager {
         let is_due = now.wrapping_sub(looked) > LOOK_NS;
         let (order, ours) = (Ordering::AcqRel, Ordering::Relaxed);
         if is_due && self.pins.looked_ns.compare_exchange(looked, now, order, ours).is_ok() {
-            let found = sys::pins::look(&self.maps);
+            let found = sys::pins::look(&self.files.maps);
             self.pins.found.store(found.is_some(), Ordering::Release);
             if let Some(evidence) = found.filter(|_| !self.pins.said.swap(true, Ordering::Relaxed)) {
                 self.say(format_args!(

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::accounts::Count;
-use crate::pager::{now_ms, Pager, GROUP};
+use crate::pager::Pager;
+use crate::pages::{now_ms, GROUP};
 
 /// Leaves of up to sixteen pages promoted at a time: some 0.3 ms, for which a fork or a fault on these pages may wait.
 const LEAVES: u64 = 8;
@@ -43,14 +44,14 @@ impl Pager {
         }
         let mut more = true;
         if now_ms().wrapping_sub(last_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
-            let report = self.store.promote(GROUP, COLD_PERCENT, LEAVES);
+            let report = self.pages.store().promote(GROUP, COLD_PERCENT, LEAVES);
             self.accounts.add(Count::Promoted, report.pages);
             let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
             // Compacting looks at every object.
-            if !more && bytes > self.store.pool_bytes() / 16 {
+            if !more && bytes > self.pages.store().pool_bytes() / 16 {
                 saved.store(0, Ordering::Relaxed);
-                self.store.compact();
+                self.pages.store().compact();
             }
             last_ms.store(now_ms(), Ordering::Relaxed);
         }

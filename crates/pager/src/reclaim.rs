@@ -1,17 +1,15 @@
-//! Reclaim: who makes room, when and how much of it, and the way from staging into the pool. Which pages go is for
-//! [`crate::clock`] to say, and how they leave the program for [`crate::eviction`].
+//! Reclaim: who makes room, when and how much of it. Which pages go is for [`crate::clock`] to say; how they leave the
+//! program, and the way into the pool, is `pages`' business.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sys::{futex, PAGE_SIZE};
-use zswap::StoreError;
 
 use crate::accounts::Count;
-use crate::pager::{drop_slot_if_unused, now_ms, Pager, GROUP};
+use crate::pager::Pager;
+use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::PROMOTE_MS;
-use crate::racks::RACK_PAGES;
-use crate::remap::Way;
-use crate::table::{runs, span, Block, PageState, BLOCK_PAGES, COMPRESSING, NO_SLOT, STUBBORN};
+use crate::pages::table::ALL_PAGES;
 
 /// Ready pages kept in stock for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
@@ -22,14 +20,109 @@ const RESTOCK_PAGES: usize = 16;
 const STREAM_PAGES: usize = 512;
 /// Ready pages below which a handler does not rely on a worker: two blocks.
 const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
-/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, racks are given
+/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, extents are given
 /// back that a handler has the kernel make again a moment later.
-const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * RACK_PAGES;
-/// How long handlers do not look for something to move out after there was nothing anywhere, in milliseconds: to look
-/// means two rounds through the whole address space, and to keep the program waiting for each page meanwhile.
-const VAIN_MS: u32 = 2;
-/// How long workers are not called for what is beyond the budget, likewise: each process of a large tree has some.
-const VAIN_WORKERS_MS: u32 = 10;
+const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
+/// How long nobody looks for something to move out after there was nothing anywhere, in milliseconds: to look means two
+/// rounds through the whole address space. Doubled each time, up to the most; over when as many pages came in as below.
+const BACKOFF_MS: u32 = 2;
+const BACKOFF_MS_MAX: u32 = 256;
+const BACKOFF_PAGES: u64 = 512;
+/// Slots that a handler compresses at most before it does without an extent.
+const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
+
+/// What those who reclaim share.
+pub(crate) struct Reclaim {
+    /// Raised when there may be something to reclaim; workers sleep on it.
+    pressure: AtomicU32,
+    /// Reclaim workers that run.
+    workers: AtomicU32,
+    /// Workers that are awake.
+    working: AtomicU32,
+    /// Handlers that are reclaiming.
+    helping: AtomicU32,
+    /// Runs of pages come in, and a worker is to compress what goes out for them.
+    streaming: AtomicBool,
+    /// When nothing was found anywhere that could be moved out, in milliseconds, and for how long nobody looks.
+    backoff_since_ms: AtomicU32,
+    backoff_ms: AtomicU32,
+    /// Pages that came in since.
+    arrived: AtomicU64,
+}
+
+impl Reclaim {
+    pub fn new() -> Self {
+        Reclaim {
+            pressure: AtomicU32::new(0),
+            workers: AtomicU32::new(0),
+            working: AtomicU32::new(0),
+            helping: AtomicU32::new(0),
+            streaming: AtomicBool::new(false),
+            backoff_since_ms: AtomicU32::new(0),
+            backoff_ms: AtomicU32::new(0),
+            arrived: AtomicU64::new(0),
+        }
+    }
+
+    /// In a forked child, which has none of the threads.
+    pub fn reset(&self) {
+        for count in [&self.workers, &self.working, &self.helping, &self.backoff_ms] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.streaming.store(false, Ordering::Relaxed);
+    }
+
+    /// Workers there are.
+    pub fn workers(&self) -> u32 {
+        self.workers.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no handler reclaims. The halt forbids that others begin.
+    pub fn wait_for_helpers(&self) {
+        while self.helping.load(Ordering::SeqCst) > 0 {
+            sys::thread::sleep_ns(20_000);
+        }
+    }
+
+    /// Has all workers look whether they are to stand still.
+    pub fn wake_all(&self) {
+        self.pressure.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.pressure, i32::MAX);
+    }
+
+    /// Notes pages that came in, any of which may go out again.
+    pub fn note_arrivals(&self, pages: usize) {
+        self.arrived.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    /// There are new mappings: looking for something to move out may be worth its while.
+    pub fn look_again(&self) {
+        self.backoff_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing was found anywhere.
+    fn back_off(&self) {
+        let ms = (self.backoff_ms.load(Ordering::Relaxed) * 2).clamp(BACKOFF_MS, BACKOFF_MS_MAX);
+        self.backoff_ms.store(ms, Ordering::Relaxed);
+        self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
+        self.arrived.store(0, Ordering::Relaxed);
+    }
+
+    /// Something was found.
+    fn found(&self) {
+        if self.backoff_ms.load(Ordering::Relaxed) != 0 {
+            self.backoff_ms.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is too early to look again after nothing was found.
+    fn backs_off(&self) -> bool {
+        let ms = self.backoff_ms.load(Ordering::Relaxed);
+        ms != 0
+            && now_ms().wrapping_sub(self.backoff_since_ms.load(Ordering::Relaxed)) < ms
+            && self.arrived.load(Ordering::Relaxed) < BACKOFF_PAGES
+    }
+}
 
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,21 +143,21 @@ pub(crate) enum Step {
 impl Pager {
     /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
     pub fn reclaim(&self) {
-        self.workers.fetch_add(1, Ordering::AcqRel);
+        self.reclaim.workers.fetch_add(1, Ordering::AcqRel);
         loop {
-            let seen = self.pressure.load(Ordering::Acquire);
+            let seen = self.reclaim.pressure.load(Ordering::Acquire);
             self.halt.worker_enters();
-            self.working.fetch_add(1, Ordering::AcqRel);
+            self.reclaim.working.fetch_add(1, Ordering::AcqRel);
             let worked = self.reclaim_until_low();
             // However that ended: a handler that wants more says so again, and wakes somebody.
-            self.streaming.store(false, Ordering::Relaxed);
-            self.working.fetch_sub(1, Ordering::AcqRel);
+            self.reclaim.streaming.store(false, Ordering::Relaxed);
+            self.reclaim.working.fetch_sub(1, Ordering::AcqRel);
             // Not counted as working: whoever has something urgent meanwhile wakes another.
             let more = !worked && self.promote_cold();
             self.halt.worker_leaves();
             if !worked {
                 let ns = if more { PROMOTE_MS * 1_000_000 } else { 50_000_000 };
-                futex::wait(&self.pressure, seen, Some(u64::from(ns)));
+                futex::wait(&self.reclaim.pressure, seen, Some(u64::from(ns)));
             }
         }
     }
@@ -79,26 +172,26 @@ impl Pager {
             if turn.is_multiple_of(8) {
                 total = self.measure();
                 if total > self.accounts.budget()
-                    && self.working.load(Ordering::Relaxed) < self.workers.load(Ordering::Relaxed)
+                    && self.reclaim.working.load(Ordering::Relaxed) < self.reclaim.workers.load(Ordering::Relaxed)
                 {
-                    futex::wake(&self.pressure, 1);
+                    futex::wake(&self.reclaim.pressure, 1);
                 }
             }
             let low = self.low_water();
             let reserve = self.ready_reserve();
-            let streaming = self.streaming.load(Ordering::Relaxed);
+            let streaming = self.reclaim.streaming.load(Ordering::Relaxed);
             let ready = self.stock();
             // While a stream wants as many pages as there are, the pool grows all the same: what is used beyond the low
             // mark is given back before more is made ready.
             let enough = if streaming { STREAM_PAGES_LEFT } else { reserve };
             if total > low && ready > enough {
                 total = total.saturating_sub((self.give_back_ready() * PAGE_SIZE) as u64);
-            } else if streaming && ready < self.stream_reserve() && self.staging.queued_slots() > 0 {
+            } else if streaming && ready < self.stream_reserve() && self.pages.staging().queued_slots() > 0 {
                 self.compress_oldest();
             } else if streaming && ready < self.stream_reserve() && total + self.headroom() < low {
                 // Memory grows by runs of first touches: the pages are made here while the program uses the last ones.
-                match self.make_fresh_rack() {
-                    true => total += (RACK_PAGES * PAGE_SIZE) as u64,
+                match self.pages.make_fresh_extent() {
+                    true => total += (EXTENT_PAGES * PAGE_SIZE) as u64,
                     false => return worked,
                 }
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
@@ -116,15 +209,15 @@ impl Pager {
 
     /// Bytes under the low water mark within which ready pages are kept in stock.
     fn headroom(&self) -> u64 {
-        (self.staging.pages_max() * PAGE_SIZE) as u64
+        (self.pages.staging().pages_max() * PAGE_SIZE) as u64
     }
 
     fn ready_reserve(&self) -> usize {
-        (self.config.handlers * READY_PER_HANDLER).min(self.staging.pages_max() / 4)
+        (self.config.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
     }
 
     fn stream_reserve(&self) -> usize {
-        STREAM_PAGES.min(self.staging.pages_max() / 4)
+        STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
     }
 
     /// Called by handlers before a fault is served, for the `pages` that the last one brought in: makes as many ready.
@@ -138,7 +231,7 @@ impl Pager {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
         if total + self.headroom() < low {
-            if pages >= RACK_PAGES / 2 && self.may_share() {
+            if pages >= EXTENT_PAGES / 2 && self.may_share() {
                 self.ask_for_stock();
             }
             return;
@@ -188,38 +281,34 @@ impl Pager {
         }
         self.evict_run(pages);
         self.ask_for_stock();
-        self.help_to_a_rack() || self.stock() >= STREAM_PAGES_MIN
+        self.help_to_an_extent() || self.stock() >= STREAM_PAGES_MIN
     }
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
     fn may_share(&self) -> bool {
-        self.way == Way::Move && self.config.handlers > 1 && self.workers.load(Ordering::Relaxed) > 0
+        self.pages.way() == Way::Move && self.config.handlers > 1 && self.reclaim.workers.load(Ordering::Relaxed) > 0
     }
 
     /// Has a worker see to it that there are pages for runs.
     fn ask_for_stock(&self) {
         let is_low = self.stock() < self.stream_reserve() / 2;
-        if is_low && !self.streaming.swap(true, Ordering::Relaxed) {
+        if is_low && !self.reclaim.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
     }
 
     /// Wakes a worker, unless there was nothing for anybody to move out a moment ago.
     pub(crate) fn press(&self) {
-        if !self.was_vain(VAIN_WORKERS_MS) {
+        if !self.reclaim.backs_off() {
             self.wake_workers();
         }
     }
 
-    fn was_vain(&self, ms: u32) -> bool {
-        now_ms().wrapping_sub(self.vain_ms.load(Ordering::Relaxed)) < ms
-    }
-
     /// Wakes one worker if all sleep.
     pub fn wake_workers(&self) {
-        self.pressure.fetch_add(1, Ordering::Release);
-        if self.working.load(Ordering::Acquire) == 0 {
-            futex::wake(&self.pressure, 1);
+        self.reclaim.pressure.fetch_add(1, Ordering::Release);
+        if self.reclaim.working.load(Ordering::Acquire) == 0 {
+            futex::wake(&self.reclaim.pressure, 1);
         }
     }
 
@@ -231,21 +320,21 @@ impl Pager {
     /// Has a handler reclaim unless a halt forbids it; false then.
     pub(crate) fn if_help_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
         // Announced before the halt is looked at, as the halt is raised before this is looked at.
-        self.helping.fetch_add(1, Ordering::SeqCst);
+        self.reclaim.helping.fetch_add(1, Ordering::SeqCst);
         let progress = self.halt.allows_help() && help();
-        self.helping.fetch_sub(1, Ordering::SeqCst);
+        self.reclaim.helping.fetch_sub(1, Ordering::SeqCst);
         progress
     }
 
-    /// Gives ready pages back to the system, with one call if there is a rack of them; answers how many.
+    /// Gives ready pages back to the system, with one call if there is an extent of them; answers how many.
     fn give_back_ready(&self) -> usize {
-        if let Some(first) = self.staging.take_ready_rack() {
-            self.staging.discard_rack(first);
-            return RACK_PAGES;
+        if let Some(first) = self.pages.staging().take_ready_extent() {
+            self.pages.staging().discard_extent(first);
+            return EXTENT_PAGES;
         }
-        let Some(slot) = self.staging.take_ready(1) else { return 0 };
-        let pages = self.staging.discard(slot);
-        self.staging.give(slot);
+        let Some(slot) = self.pages.staging().take_ready(1) else { return 0 };
+        let pages = self.pages.staging().discard(slot);
+        self.pages.staging().give(slot);
         pages
     }
 
@@ -261,20 +350,20 @@ impl Pager {
 
     /// A slot to move a block into, if that many pages may be staged yet.
     pub(crate) fn room(&self) -> Option<u32> {
-        let room = self.staging.pages_max().saturating_sub(self.staging.pages());
+        let room = self.pages.staging().pages_max().saturating_sub(self.pages.staging().pages());
         if room >= BLOCK_PAGES {
-            self.staging.take_empty()
+            self.pages.staging().take_empty()
         } else {
             None
         }
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers while a stream comes in, move
-    /// a rack at a time, or wait for room for as many: a block at a time costs eight times the calls and interrupts.
+    /// an extent at a time, or wait for room for as many: a block at a time costs eight times the calls and interrupts.
     fn step(&self, role: Role) -> Step {
-        let wide = role == Role::Worker || self.streaming.load(Ordering::Relaxed);
-        if wide && self.way == Way::Move {
-            let progress = if self.room_for_rack() {
+        let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
+        if wide && self.pages.way() == Way::Move {
+            let progress = if self.pages.has_room_for_extent() {
                 self.evict_neighbours(role)
             } else {
                 self.compress_oldest() == Step::Progress
@@ -294,20 +383,21 @@ impl Pager {
     fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut evicted = false;
-        if role == Role::Worker || !self.was_vain(VAIN_MS) {
+        if !self.reclaim.backs_off() {
             for _ in 0..64 {
                 let Some((base, mask)) = self.next_candidate() else {
-                    self.vain_ms.store(now_ms(), Ordering::Relaxed);
+                    self.reclaim.back_off();
                     break;
                 };
                 evicted = self.evict(&mut spare, base, mask, role);
                 if evicted {
+                    self.reclaim.found();
                     break;
                 }
             }
         }
         if let Some(slot) = spare {
-            self.staging.give(slot);
+            self.pages.staging().give(slot);
         }
         evicted
     }
@@ -319,173 +409,112 @@ impl Pager {
     }
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
-    pub(crate) fn compress_oldest(&self) -> Step {
-        let Some(slot) = self.staging.oldest() else { return Step::Nothing };
-        let base = self.staging.owner(slot);
-        let block = self.table.find(base).expect("a queued slot's block exists");
-        block.lock();
-        let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };
-        if staged == 0 {
-            if block.slot() == slot {
-                block.set_slot(NO_SLOT);
-            }
-            block.unlock();
-            self.release_slot(slot);
-            return Step::Progress;
-        }
-        block.set(COMPRESSING);
-        block.unlock();
-
-        // No lock while compressing: a fault may move pages out of the slot meanwhile. What is then read from the slot
-        // is meaningless, and its object is dropped below.
-        let mut stored = 0;
-        for (first, count) in runs(staged) {
-            self.store_run(base, slot, first, count, &mut stored);
-        }
-
-        block.lock();
-        let kept = block.mask(PageState::Staged) & staged;
-        for (first, count) in runs(stored & !kept) {
-            self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
-        }
-        block.change(stored & kept, PageState::Staged, PageState::Stored);
-        self.accounts.add(Count::PagesOut, (stored & kept).count_ones().into());
-        let refused = kept & !stored;
-        let back = if refused != 0 { self.put_back(block, base, slot, refused) } else { true };
-        drop_slot_if_unused(block);
-        block.clear(COMPRESSING);
-        block.unlock();
-        if back {
-            self.release_slot(slot);
-        } else {
-            self.staging.queue(slot, base);
-        }
-        if stored & kept != 0 || refused == 0 {
-            Step::Progress
-        } else {
-            Step::Nothing
+    fn compress_oldest(&self) -> Step {
+        match self.pages.compress_oldest() {
+            // What was refused went back and is left alone: that makes room for others, too.
+            Compressed::Stored | Compressed::Refused => Step::Progress,
+            Compressed::Blocked | Compressed::Nothing => Step::Nothing,
         }
     }
 
-    /// Stores adjacent staged pages, folio by folio; around pages that refuse.
-    fn store_run(&self, base: usize, slot: u32, first: usize, count: usize, stored: &mut u32) {
-        let folio = self.config.folio_pages.min(BLOCK_PAGES);
-        let (mut at, end) = (first, first + count);
-        while at < end {
-            let next = end.min((at / folio + 1) * folio);
-            // SAFETY: these are readable pages of the slot, which is this worker's; a refault may take one away, which
-            // makes it read as zeroes.
-            let pages: [&[u8; PAGE_SIZE]; BLOCK_PAGES] = std::array::from_fn(|index| unsafe {
-                &*(self.staging.address(slot, (at + index).min(next - 1)) as *const [u8; PAGE_SIZE])
-            });
-            let key = (base / PAGE_SIZE + at) as u64;
-            self.accounts.add(Count::Batches, 1);
-            self.accounts.add(Count::BatchPages, (next - at) as u64);
-            match self.store.store(GROUP, key, &pages[..next - at]) {
-                Ok(()) => {
-                    *stored |= span(at, next - at);
-                    at = next;
-                }
-                Err(StoreError::Poor { index }) => {
-                    self.accounts.add(Count::Poor, 1);
-                    if index > 0 {
-                        self.store_run(base, slot, at, index, stored);
-                    }
-                    at += index + 1;
-                }
-                Err(_) => {
-                    self.accounts.add(Count::Refused, (next - at) as u64);
-                    at = next;
-                }
+    /// Moves out about as many pages as came in, an extent at a time where the clock offers neighbours.
+    fn evict_run(&self, pages: usize) {
+        let mut left = pages;
+        while left >= EXTENT_PAGES && self.pages.has_room_for_extent() {
+            if !self.if_help_is_allowed(|| self.evict_neighbours(Role::Handler)) {
+                return;
+            }
+            left -= EXTENT_PAGES;
+        }
+        // A run's rest. Whole extents that found no room wait until there is some: one block at a time they would cost
+        // eight times the calls and interrupts.
+        let rest = if left < EXTENT_PAGES { left } else { 0 };
+        for _ in 0..rest.div_ceil(BLOCK_PAGES) {
+            if !self.evict_step() {
+                return;
             }
         }
     }
 
-    /// Returns pages that the pool refused to the program, and leaves their block alone for a while. False when an
-    /// event is in the way and they stay staged.
-    fn put_back(&self, block: &Block, base: usize, slot: u32, mask: u32) -> bool {
-        block.set(STUBBORN);
-        let Some(epoch) = self.events.epoch() else { return false };
-        let Some(_moving) = self.events.moving(epoch) else { return false };
-        for (first, count) in runs(mask) {
-            for index in first..first + count {
-                let (target, source) = (base + index * PAGE_SIZE, self.staging.address(slot, index));
-                if self.way == Way::Remap {
-                    let progress = self.copy_in(target, source, 1);
-                    let done = span(index, progress.done / PAGE_SIZE);
-                    self.staging.discard_pages(slot, done);
-                    block.change(done, PageState::Staged, PageState::Kernel);
-                    if progress.stop.is_some() {
-                        return false;
-                    }
-                    continue;
-                }
-                // A copied page's frame, shared with a forked relative, is left in the slot as a ready page.
-                let Some(moved) = self.place_single(target, source) else { return false };
-                if moved {
-                    self.staging.left(slot, span(index, 1));
-                }
-                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
+    /// Compresses until as many pages can be brought in with one call as an extent has, when workers alone do not keep up;
+    /// false when it does not come to that.
+    fn help_to_an_extent(&self) -> bool {
+        let has_extent =
+            || self.pages.staging().has_ready_extent() || self.pages.has_room_for_extent();
+        for _ in 0..HELP_SLOTS {
+            if has_extent() {
+                return true;
+            }
+            if !self.if_help_is_allowed(|| self.compress_oldest() == Step::Progress) {
+                return false;
             }
         }
-        true
+        has_extent()
+    }
+
+    /// Moves the next candidates out, an extent's worth, with one call if they lie side by side. False when none could be
+    /// moved.
+    fn evict_neighbours(&self, role: Role) -> bool {
+        if self.reclaim.backs_off() {
+            return false;
+        }
+        let mut candidates = [(0, 0); EXTENT_SLOTS];
+        let mut count = 0;
+        while count < EXTENT_SLOTS {
+            let Some(candidate) = self.next_candidate() else { break };
+            candidates[count] = candidate;
+            count += 1;
+        }
+        if count == 0 {
+            self.reclaim.back_off();
+            return false;
+        }
+        let base = candidates[0].0;
+        let are_neighbours = count == EXTENT_SLOTS
+            && (0..)
+                .zip(&candidates)
+                .all(|(index, candidate)| *candidate == (base + index * BLOCK_BYTES, ALL_PAGES));
+        let mut evicted = are_neighbours && self.pages.evict_extent(base);
+        if !evicted {
+            for &(base, mask) in &candidates[..count] {
+                let mut spare = self.room();
+                if spare.is_none() {
+                    break;
+                }
+                evicted |= self.evict(&mut spare, base, mask, role);
+                if let Some(slot) = spare {
+                    self.pages.staging().give(slot);
+                }
+            }
+        }
+        if evicted {
+            self.reclaim.found();
+        }
+        evicted
+    }
+
+    /// Moves the pages of one block out, if nothing forbids that now.
+    fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
+        // Without moves a mapping that replaces one of ours is known by having no event: nothing is registered meanwhile, and
+        // nothing tells pages that devices write to.
+        let _registrations = match self.pages.way() {
+            Way::Move => None,
+            Way::Remap if self.may_have_pins() => return false,
+            Way::Remap => match self.registrations.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(_) => return false,
+            },
+        };
+        self.pages.evict(spare, base, mask, role == Role::Worker)
+    }
+
+    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
+    /// makes frames for them, room under the low water mark.
+    fn stock(&self) -> usize {
+        match self.pages.recycles() {
+            true => self.pages.staging().ready_pages(),
+            false => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::table::BLOCK_BYTES;
-    use crate::trial::{blocks, pager};
-
-    #[test]
-    fn ready_pages_are_given_back_by_the_rack() {
-        let Some(pager) = pager(false) else { return };
-        let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pager.give_back_ready(), 0);
-        assert!(pager.evict_neighbours(Role::Worker));
-        assert_eq!(pager.staging.queued_slots(), 8, "eight blocks went");
-        assert!(!pager.evict_neighbours(Role::Worker), "nothing is left");
-        let room = pager.staging.pages_max() - pager.staging.pages();
-        for _ in 0..8 {
-            assert_eq!(pager.compress_oldest(), Step::Progress);
-        }
-        assert!(pager.staging.has_ready_rack());
-        assert_eq!((pager.give_back_ready(), pager.staging.pages()), (RACK_PAGES, 0));
-        assert_eq!(pager.staging.pages_max() - pager.staging.pages(), room + RACK_PAGES);
-    }
-
-    #[test]
-    fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
-        let Some(pager) = pager(false) else { return };
-        pager.balance(1);
-        pager.balance(RACK_PAGES);
-        assert!(!pager.streaming.load(Ordering::Relaxed), "there is no worker");
-        pager.workers.store(1, Ordering::Relaxed);
-        pager.balance(1);
-        assert!(!pager.streaming.load(Ordering::Relaxed), "single pages are had from the kernel");
-        pager.balance(RACK_PAGES);
-        assert!(pager.streaming.load(Ordering::Relaxed));
-        assert!(pager.reclaim_until_low());
-        let ready = pager.staging.ready_pages();
-        assert!(ready >= pager.stream_reserve() && ready.is_multiple_of(RACK_PAGES), "{ready}");
-        assert!(pager.staging.has_ready_rack());
-        assert!(!pager.reclaim_until_low(), "that is enough");
-    }
-
-    #[test]
-    fn a_handler_compresses_until_there_is_a_rack() {
-        let Some(pager) = pager(false) else { return };
-        let base = blocks(32);
-        pager.register(base..base + 32 * BLOCK_BYTES);
-        while pager.room_for_rack() {
-            assert!(pager.evict_neighbours(Role::Handler));
-        }
-        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (32, false));
-        assert!(pager.help_to_a_rack());
-        assert_eq!((pager.staging.queued_slots(), pager.staging.has_ready_rack()), (24, true));
-        assert!(pager.help_to_a_rack(), "there is one");
-        assert_eq!(pager.staging.queued_slots(), 24);
-    }
-}

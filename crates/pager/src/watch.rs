@@ -1,4 +1,4 @@
-//! The warden's watch: measuring, finding new mappings, noticing what is stuck.
+//! The control thread's watch: measuring, finding new mappings, noticing what is stuck.
 
 use std::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ impl Pager {
         let total = self.measure();
         let grown = self.resident.load(Ordering::Relaxed) != before;
         let mut buffer = [0; 128];
-        let sizes = procfs::sizes(self.statm.read_at(&mut buffer, 0)).unwrap_or_default();
+        let sizes = procfs::sizes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
         // A new or grown mapping shows in the sizes; one that replaced another of equal size is found a little later.
         if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
@@ -46,6 +46,7 @@ impl Pager {
         if total > low + (budget - low) / 2 {
             self.press();
         }
+        self.step_grace(now);
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
         (
@@ -61,9 +62,8 @@ impl Pager {
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
-        for (index, since) in self.busy_since.iter().enumerate() {
-            let since = since.load(Ordering::Relaxed);
-            if since != 0 && now.saturating_sub(since) > FAULT_NS_MAX {
+        match self.faults.longest() {
+            Some((index, since)) if now.saturating_sub(since) > FAULT_NS_MAX => {
                 if !watch.reported {
                     self.say(format_args!(
                         "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
@@ -71,10 +71,9 @@ impl Pager {
                     ));
                     watch.reported = true;
                 }
-                return;
             }
+            _ => watch.reported = false,
         }
-        watch.reported = false;
     }
 
     /// To be called when relatives that may share memory with this process came or went.
@@ -94,7 +93,7 @@ impl Pager {
             return;
         }
         let mut text = [0; 2048];
-        let text = self.rollup.read_at(&mut text, 0);
+        let text = self.files.rollup.read_at(&mut text, 0);
         if let (Some(fair), Some(full)) =
             (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
         {

@@ -8,7 +8,7 @@ use ledger::{Counter, Ledger, Slot};
 use pager::{Accounts, Count};
 
 use crate::broken::{self, Point};
-use crate::warden;
+use crate::control;
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's number is valid in
 /// the file table of the pager's threads only.
@@ -114,7 +114,7 @@ impl Ledgered {
 
 /// Tells the supervisor something over a connection made for it, from any thread of the process.
 pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
-    let socket = wire::connect(warden::socket())?;
+    let socket = wire::connect(control::socket())?;
     let sent = wire::send(socket, &Packet::with_text(kind, text), None);
     // SAFETY: opened above, used by nobody else.
     unsafe { libc::close(socket) };

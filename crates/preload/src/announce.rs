@@ -1,7 +1,7 @@
-//! Large new mappings, announced to the warden by the thread that made them.
+//! Large new mappings, announced to the control thread by the thread that made them.
 //!
 //! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages, and while every CPU is
-//! busy the warden may not get round to looking for a while. So while memory is tight the thread that made a large
+//! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
 //! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
 
 use std::ops::Range;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sys::{futex, house, PAGE_SIZE};
 
 use crate::broken::{self, Point};
-use crate::warden;
+use crate::control;
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
-/// An answer takes microseconds; a warden that cannot answer (it stands still for a fork) is not waited for.
+/// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork) is not waited for.
 const WAIT_NS: u64 = 3_000_000;
 
 const IDLE: u32 = 0;
@@ -24,7 +24,7 @@ static ONE: AtomicU32 = AtomicU32::new(0);
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 static RANGE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// What the warden has to do.
+/// What the control thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Register the range: it is a new private anonymous mapping.
@@ -39,26 +39,26 @@ pub fn announce(start: usize, len: usize, kind: Kind) {
         return;
     }
     broken::here(Point::Mapping);
-    if warden::pager().is_none() || !warden::is_tight_with(len) {
-        warden::note_mapping(len);
+    if control::pager().is_none() || !control::is_tight_with(len) {
+        control::note_mapping(len);
         return;
     }
     if !futex::try_lock_bits(&ONE) {
-        // Others are being answered; the warden finds this one when it looks at all mappings.
-        warden::nudge();
+        // Others are being answered; the control thread finds this one when it looks at all mappings.
+        control::nudge();
         return;
     }
     RANGE[0].store(start, Ordering::Relaxed);
     let len = if kind == Kind::Ordinary { len.next_multiple_of(PAGE_SIZE) } else { 0 };
     RANGE[1].store(start + len, Ordering::Relaxed);
     STATE.store(ASKED, Ordering::Release);
-    warden::nudge();
+    control::nudge();
     futex::wait(&STATE, ASKED, Some(WAIT_NS));
     STATE.store(IDLE, Ordering::Release);
     futex::unlock_bits(&ONE);
 }
 
-/// The range that somebody waits for, empty when all mappings are to be looked at. Called by the warden, which answers
+/// The range that somebody waits for, empty when all mappings are to be looked at. Called by the control thread, which answers
 /// with [`done`].
 pub fn asked() -> Option<Range<usize>> {
     (STATE.load(Ordering::Acquire) == ASKED)

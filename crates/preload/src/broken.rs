@@ -3,7 +3,7 @@
 //! A pager that has lost a thread, or an invariant, would leave the program waiting for a page for ever, or give it a
 //! wrong byte. So a panic in any thread that runs this object's code is the end of the process, and so is memory for the
 //! pager's own tables that cannot be had. The message goes to the supervisor over a connection made for it: the one that
-//! the warden has is known to the pager's threads only, and a panic may be in a thread of the program. Where there is
+//! the control thread has is known to the pager's threads only, and a panic may be in a thread of the program. Where there is
 //! no supervisor it goes to the program's stderr.
 //!
 //! Three things stand in the way of an ordinary panic in a thread that the C library does not know:
@@ -95,7 +95,7 @@ std::arch::global_asm!(".globl abort", ".hidden abort", "abort:", "bl {to}", to 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Point {
-    /// The warden publishes its figures.
+    /// The control thread publishes its figures.
     Publish = 1,
     /// A handler has served a fault.
     Fault,

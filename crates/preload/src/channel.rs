@@ -1,6 +1,6 @@
 //! The connection between a forking process and its child: how the child gets its userfaultfds.
 //!
-//! The warden listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
+//! The control thread listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
 //! has the connection, and both close their end of it in the program's file table afterwards. Descriptors on their way
 //! are held by the connection; when the last end of it is closed, so are they, and whoever waits is told.
 //!
@@ -8,8 +8,8 @@
 //! |---|---|---|---|
 //! | back | parent | fork() has returned | - |
 //! | take | child | it has a thread that can take over | - |
-//! | inherits | parent's warden | go on with the copies; addresses of pages that are in place follow | its two |
-//! | complete | parent's warden | everything is in place, start anew | - |
+//! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
+//! | complete | parent's control thread | everything is in place, start anew | - |
 
 use std::mem::size_of;
 
@@ -72,7 +72,7 @@ pub fn listen() -> Option<(i32, u64)> {
     }
 }
 
-/// Connects to a warden of this process; -1 when that is not possible.
+/// Connects to a control thread of this process; -1 when that is not possible.
 pub fn connect(name: u64) -> i32 {
     let Ok(connection) = packets::socket() else { return -1 };
     // SAFETY: all zeroes is a valid address, whose length is given.

@@ -1,7 +1,7 @@
 //! fork(): the pager stands still around it, and parent and child both have one afterwards.
 //!
 //! ```text
-//!             forking thread            warden                       child's forking thread     child's warden
+//!             forking thread            control thread                       child's forking thread     child's control thread
 //! prepare()   connect, ASKED ---------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
 //! parent()    back, goes on             :                            child(): starts ---------> take
@@ -39,12 +39,12 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Userfaultfd};
 use sys::{futex, thread};
 
-use crate::{announce, channel, start, warden};
+use crate::{announce, channel, start, control};
 
 const RUNNING: u32 = 0;
 const ASKED: u32 = 1;
 const HALTED: u32 = 2;
-/// In a child whose warden is taking over.
+/// In a child whose control thread is taking over.
 const TAKING: u32 = 3;
 
 /// How long the parent waits for its child to take over.
@@ -62,13 +62,13 @@ static FILTERED: AtomicBool = AtomicBool::new(false);
 /// Forked children may not have all of the memory.
 static WIPED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Where the warden listens for forking threads: the socket's name, 0 for nowhere, and its number for the warden.
+/// Where the control thread listens for forking threads: the socket's name, 0 for nowhere, and its number for the control thread.
 static LISTENER: AtomicU64 = AtomicU64::new(0);
 static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
-/// The forking thread, and its connection to the warden, -1 when everything is to come in.
+/// The forking thread, and its connection to the control thread, -1 when everything is to come in.
 static FORKER: AtomicU32 = AtomicU32::new(0);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
-/// Whether the warden stands by this fork with everything left out.
+/// Whether the control thread stands by this fork with everything left out.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 
 type Handler = Option<unsafe extern "C" fn()>;
@@ -122,8 +122,8 @@ pub fn has_forked() -> bool {
 
 /// Ends paging in this process: everything is brought in, and its pager stands still from now on.
 pub fn stop_for_good(why: &'static str) {
-    if warden::is_alive() && !STOPPED.swap(true, Ordering::AcqRel) {
-        warden::remember_end(why);
+    if control::is_alive() && !STOPPED.swap(true, Ordering::AcqRel) {
+        control::remember_end(why);
         futex::lock_bits(&ONE);
         CONNECTION.store(-1, Ordering::Release);
         halt_and_wait();
@@ -152,7 +152,7 @@ pub fn expect_wiped() {
     WIPED.store(true, Ordering::Release);
 }
 
-/// Lets forks of this process leave everything where it is. Called by its warden when the pager is set up.
+/// Lets forks of this process leave everything where it is. Called by its control thread when the pager is set up.
 pub fn keep() {
     if let Some((number, name)) = channel::listen() {
         LISTENER_NUMBER.store(number, Ordering::Relaxed);
@@ -160,12 +160,12 @@ pub fn keep() {
     }
 }
 
-/// Called by the warden between its looks: answers a halt that was asked for, and returns when it is over.
+/// Called by the control thread between its looks: answers a halt that was asked for, and returns when it is over.
 pub fn answer_halt() {
     if STATE.load(Ordering::Acquire) != ASKED {
         return;
     }
-    let pager = warden::pager();
+    let pager = control::pager();
     if let (Some(pager), 0..) = (pager, CONNECTION.load(Ordering::Acquire)) {
         if attend(pager) {
             return;
@@ -192,7 +192,7 @@ pub fn answer_halt() {
 /// Stands by a fork until the child has taken over; false when it cannot be done this way.
 fn attend(pager: &Pager) -> bool {
     let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
-    let Some(mut window) = pager.begin_window(FORKER.load(Ordering::Relaxed)) else {
+    let Some(mut session) = pager.begin_fork(FORKER.load(Ordering::Relaxed)) else {
         channel::close(connection);
         return false;
     };
@@ -201,14 +201,14 @@ fn attend(pager: &Pager) -> bool {
     futex::wake(&STATE, i32::MAX);
     let mut birth_ns = u64::MAX;
     loop {
-        let [main, gate, child] = pager.window_descriptors(&window);
-        let pause_ms = if pager.has_held(&window) { 1 } else { 100 };
+        let [main, gate, child] = pager.fork_descriptors(&session);
+        let pause_ms = if pager.has_held(&session) { 1 } else { 100 };
         let ready = channel::wait([connection, main, gate, child], pause_ms);
-        pager.attend(&mut window);
+        pager.attend(&mut session);
         let is_ready = match ready[0].then(|| channel::receive(connection)) {
             // What the kernel reported before the word was sent has been read only now.
             Some(Some(message)) if message.word() == channel::TAKE => {
-                pager.attend(&mut window);
+                pager.attend(&mut session);
                 true
             }
             Some(Some(_)) => {
@@ -220,7 +220,7 @@ fn attend(pager: &Pager) -> bool {
             None if sys::now_ns() > birth_ns => false,
             None => continue,
         };
-        match pager.settle(&mut window, is_ready) {
+        match pager.settle(&mut session, is_ready) {
             Outcome::Inherits { main, gate, copied } => {
                 channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
                 channel::close(main);
@@ -234,18 +234,18 @@ fn attend(pager: &Pager) -> bool {
         break;
     }
     channel::close(connection);
-    pager.end_window(window);
+    pager.end_fork(session);
     true
 }
 
-/// Has the warden halt the pager and waits until it has. The caller has [`ONE`].
+/// Has the control thread halt the pager and waits until it has. The caller has [`ONE`].
 fn halt_and_wait() {
     KEEPS.store(false, Ordering::Release);
     STATE.store(ASKED, Ordering::Release);
-    // A warden that stands still for good, for a fork that was under way, waits for this.
+    // A control thread that stands still for good, for a fork that was under way, waits for this.
     futex::wake(&STATE, i32::MAX);
-    while warden::is_alive() {
-        warden::nudge();
+    while control::is_alive() {
+        control::nudge();
         if STATE.load(Ordering::Acquire) == ASKED {
             futex::wait(&STATE, ASKED, Some(10_000_000));
         }
@@ -256,7 +256,7 @@ fn halt_and_wait() {
     }
 }
 
-/// Connects to the warden, if a child of this thread will be able to have a pager.
+/// Connects to the control thread, if a child of this thread will be able to have a pager.
 fn connect() -> i32 {
     let name = LISTENER.load(Ordering::Acquire);
     if name == 0 || FILTERED.load(Ordering::Acquire) || WIPED.load(Ordering::Acquire) {
@@ -300,7 +300,7 @@ unsafe extern "C" fn parent() {
         channel::close(connection);
     }
     if !STOPPED.load(Ordering::Acquire) || KEEPS.load(Ordering::Acquire) {
-        // A warden that attends to the child goes on by itself.
+        // A control thread that attends to the child goes on by itself.
         STATE.store(RUNNING, Ordering::Release);
         futex::wake(&STATE, i32::MAX);
     }
@@ -325,12 +325,12 @@ unsafe extern "C" fn child() {
     ONE.store(0, Ordering::Release);
 }
 
-/// Has a new warden take over what the parent left, and waits until it has.
+/// Has a new control thread take over what the parent left, and waits until it has.
 fn take_over(connection: i32) {
     STATE.store(TAKING, Ordering::Release);
     // Whoever ended paging in the parent this moment did not get to do so.
     STOPPED.store(false, Ordering::Release);
-    if start::start_heir(connection) {
+    if start::start_inheriting(connection) {
         channel::close(connection);
         while STATE.load(Ordering::Acquire) == TAKING {
             futex::wait(&STATE, TAKING, Some(100_000_000));
@@ -341,24 +341,24 @@ fn take_over(connection: i32) {
     match channel::receive(connection) {
         Some(message) if message.word() == channel::COMPLETE => {
             channel::close(connection);
-            warden::forget();
+            control::forget();
             STATE.store(RUNNING, Ordering::Release);
         }
         _ => crate::accounts::kill_process(),
     }
 }
 
-/// The child's warden has taken over: the program may run.
+/// The child's control thread has taken over: the program may run.
 pub fn taken() {
     STATE.store(RUNNING, Ordering::Release);
     futex::wake(&STATE, i32::MAX);
 }
 
 fn start_anew() {
-    // The warden and its kind exist in the parent only. Their tables are dead weight here and hold no page.
-    warden::forget();
+    // The control thread and its kind exist in the parent only. Their tables are dead weight here and hold no page.
+    control::forget();
     STATE.store(RUNNING, Ordering::Release);
     if !STOPPED.load(Ordering::Acquire) && !FILTERED.load(Ordering::Acquire) {
-        start::start_warden();
+        start::start_control();
     }
 }

@@ -9,7 +9,7 @@ use pager::FixedText;
 use sys::thread::{self, Files, THREAD_BYTES};
 use sys::{house, PAGE_SIZE};
 
-use crate::{accounts, broken, environment, exec, fork, tls, warden};
+use crate::{accounts, broken, environment, exec, fork, tls, control};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
@@ -33,12 +33,12 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { libc::dl_iterate_phdr(Some(note_object), std::ptr::null_mut()) };
     TLS.store(thread::own_thread_pointer(), Ordering::Relaxed);
     // SAFETY: getenv answers a terminated string.
-    warden::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
+    control::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
     // SAFETY: as for the socket; iaa's variable is named here because constructors read the environment with getenv.
     let emulate = unsafe { libc::getenv(c"UZSWAP_IAA_EMULATE".as_ptr()) };
     if !emulate.is_null() {
         // SAFETY: getenv answers a terminated string.
-        warden::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
+        control::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
     }
     tls::prepare();
     broken::install();
@@ -47,32 +47,32 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { environment::remember() };
     exec::prepare();
     fork::install();
-    start_warden();
+    start_control();
 }
 
 #[used]
 #[link_section = ".init_array"]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
 
-/// Starts the warden thread on memory of the house.
-pub fn start_warden() {
-    warden::set_alive(true);
-    // SAFETY: the memory is the thread's for ever; the warden keeps to the rules for such threads.
+/// Starts the control thread thread on memory of the house.
+pub fn start_control() {
+    control::set_alive(true);
+    // SAFETY: the memory is the thread's for ever; the control thread keeps to the rules for such threads.
     let started = house::take(THREAD_BYTES, PAGE_SIZE)
-        .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, warden::run, 0) });
+        .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, control::run, 0) });
     if let Err(error) = started {
-        warden::set_alive(false);
+        control::set_alive(false);
         let text = FixedText::new(format_args!("no thread: {error}"));
         let _ = accounts::tell(Kind::Unmanaged, text.as_str());
     }
 }
 
-/// Starts the warden of a forked child, which takes over what the parent left. `connection` is copied into its file
+/// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
 /// table. False when there is no memory for it, or no more threads.
-pub fn start_heir(connection: i32) -> bool {
+pub fn start_inheriting(connection: i32) -> bool {
     let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return false };
     // SAFETY: as above.
-    unsafe { thread::spawn(memory, Files::Own, warden::inherit, connection as usize) }.is_ok()
+    unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
 }
 
 /// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.

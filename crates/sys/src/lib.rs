@@ -15,6 +15,7 @@ pub mod pins;
 pub mod procfs;
 pub mod remap;
 pub mod thread;
+pub mod threads;
 pub mod userfaultfd;
 
 /// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` and `uzswap run` say so on others, which aarch64

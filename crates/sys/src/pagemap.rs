@@ -5,6 +5,7 @@ use std::io;
 use crate::{errno, PAGE_SIZE};
 
 const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
 
 /// Present pages after which a look ends: the program's mmap() waits meanwhile, and a look at all of 750 MiB took 8 ms,
@@ -64,7 +65,7 @@ impl Pagemap {
         }
         let mut map = Pagemap { descriptor, has_scan: true };
         let mut run = [Run::default()];
-        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run).is_ok();
+        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run, PRESENT).is_ok();
         Ok(map)
     }
 
@@ -93,13 +94,22 @@ impl Pagemap {
     /// memory; up to [`LOOK_PAGES`] of them. Answers the number of runs filled in and the address up to which the range
     /// was looked at.
     pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        self.look(start, end, runs, PRESENT)
+    }
+
+    /// The same, pages in the kernel's swap or on their way between nodes included.
+    pub fn mapped_runs(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        self.look(start, end, runs, PRESENT | SWAPPED)
+    }
+
+    fn look(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
         if self.has_scan {
-            match self.scan_ioctl(start, end, runs) {
+            match self.scan_ioctl(start, end, runs, kinds) {
                 Ok(found) => return found,
                 Err(_) => return (0, end),
             }
         }
-        self.scan_file(start, end, runs)
+        self.scan_file(start, end, runs, kinds)
     }
 
     /// Which of the first `count` pages from `start` are mapped, the shared zero page included; at most 64.
@@ -113,7 +123,13 @@ impl Pagemap {
         entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(entry >> 62 != 0) << index)
     }
 
-    fn scan_ioctl(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), i32> {
+    fn scan_ioctl(
+        &self,
+        start: usize,
+        end: usize,
+        runs: &mut [Run],
+        kinds: u64,
+    ) -> Result<(usize, usize), i32> {
         let mut argument = ScanArgument {
             size: std::mem::size_of::<ScanArgument>() as u64,
             flags: 0,
@@ -125,8 +141,8 @@ impl Pagemap {
             max_pages: LOOK_PAGES as u64,
             // Not asked whether pages are a file's: that would fetch each page's descriptor, which is in no cache.
             category_inverted: PFN_ZERO,
-            category_mask: PRESENT | PFN_ZERO,
-            category_anyof_mask: 0,
+            category_mask: PFN_ZERO,
+            category_anyof_mask: kinds,
             return_mask: PRESENT,
         };
         // SAFETY: the vector is as long as said.
@@ -137,7 +153,7 @@ impl Pagemap {
         Ok((found as usize, argument.walk_end as usize))
     }
 
-    fn scan_file(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+    fn scan_file(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
         let mut entries = [0u64; 512];
         let (mut at, mut count) = (start, 0);
         let mut left = LOOK_PAGES;
@@ -151,7 +167,10 @@ impl Pagemap {
                 return (count, end);
             }
             for (index, entry) in entries[..got].iter().enumerate() {
-                let (page, present) = (at + index * PAGE_SIZE, entry >> 63 != 0 && entry >> 61 & 1 == 0);
+                let page = at + index * PAGE_SIZE;
+                // Bit 63 is present, bit 62 swapped, bit 61 a file's.
+                let found = entry >> 63 != 0 || kinds & SWAPPED != 0 && entry >> 62 & 1 != 0;
+                let present = found && entry >> 61 & 1 == 0;
                 if !present {
                     continue;
                 }

@@ -80,7 +80,25 @@ impl Zswap {
             return Err(StoreError::OutOfRange);
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let stored = self.store_folio(group, cell, key, pages);
+        let raw_allowed = self.can_write_back(group, cell);
+        let stored = self.admit(group, cell).and_then(|()| self.store_folio(cell, key, pages, raw_allowed));
+        if stored.is_err() {
+            self.erase(cell, key, pages.len() as u64);
+        }
+        stored
+    }
+
+    /// The same for pages that have no other place: those that do not compress are kept as they are, and no limit refuses
+    /// them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; nothing is stored under any of the keys then.
+    pub fn store_any(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
+        if !in_range(key, pages.len() as u64) {
+            return Err(StoreError::OutOfRange);
+        }
+        let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
+        let stored = self.store_folio(cell, key, pages, true);
         if stored.is_err() {
             self.erase(cell, key, pages.len() as u64);
         }
@@ -89,15 +107,13 @@ impl Zswap {
 
     fn store_folio(
         &self,
-        group: Group,
         cell: &GroupCell,
         key: u64,
         pages: &[&Page],
+        raw_allowed: bool,
     ) -> Result<(), StoreError> {
-        self.admit(group, cell)?;
         let cpu = sys::cpu::current();
-        let folio =
-            Folio { cell, cpu, node: self.node_of(cpu), raw_allowed: self.can_write_back(group, cell) };
+        let folio = Folio { cell, cpu, node: self.node_of(cpu), raw_allowed };
         let mut forms = Forms::default();
         let mut done = 0;
         while done < pages.len() {

@@ -5,14 +5,14 @@
 //! word and the system call, the C library takes its locks, touches memory that may be out, and waits for threads that
 //! wait for faults. So:
 //!
-//! * Workers and handlers stand still from before the call until after it. One thread attends, the warden: it serves
+//! * Workers and handlers stand still from before the call until after it. One thread attends, the control thread: it serves
 //!   what must be served, and leaves the house in order after each step.
 //! * The userfaultfd reports forks: the kernel gives the child one of its own, with every registration, before the child
 //!   runs. **At no time does the child have a missing page that nobody guards.** What the child touches before it has
 //!   threads of its own is copied into it by the parent, which changes nothing until the child has taken over. The
 //!   pages copied so are named to the child: its table says that they are out.
 //! * The lowest page of the house is guarded by a userfaultfd of its own, the *gate*, which refuses every operation from
-//!   when fork() has come to that page until the event about it was read. After each step the warden asks it. Not
+//!   when fork() has come to that page until the event about it was read. After each step the control thread asks it. Not
 //!   refused: what the step changed was in order before the first page of the house was copied. Refused: the copy may
 //!   be torn, and the child is not to use it. It gets copies of all that is out instead, and starts anew.
 //! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of others wait a little.
@@ -26,12 +26,12 @@ use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Message, Stop, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::{house, thread, PAGE_SIZE};
-use zswap::Keep;
 
 use crate::accounts::Count;
-use crate::pager::{drop_slot_if_unused, Pager, StartError, GROUP, HANDLERS_MAX};
-use crate::service::{Attempt, Fault, Handler};
-use crate::table::{span, PageState, BLOCK_BYTES, NO_SLOT};
+use crate::config::{StartError, HANDLERS_MAX};
+use crate::fault::{Fault, Handler};
+use crate::pager::Pager;
+use crate::pages::{Brought, ChildMemory};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
 const PATIENCE_NS: u64 = 10_000_000;
@@ -45,7 +45,7 @@ const CHILDREN_MAX: usize = 4;
 const NUMBERS: i32 = 64;
 
 /// One fork, from the moment when everything stands still.
-pub struct Window {
+pub struct ForkSession {
     forker: u32,
     since_ns: u64,
     handler: Handler,
@@ -83,35 +83,36 @@ pub enum Outcome<'a> {
 
 impl Pager {
     /// Whether forks can leave everything out at all.
-    pub fn can_bequeath(&self) -> bool {
+    pub fn can_fork(&self) -> bool {
         let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
-        let files = [self.pagemap.descriptor(), self.statm.descriptor(), self.maps.descriptor()];
-        let others = [self.uffd.descriptor(), self.staging_uffd.descriptor(), self.rollup.descriptor(), gate];
-        files.iter().chain(&others).all(|number| *number < NUMBERS)
+        let Pager { pages, files, .. } = self;
+        let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
+        let others = [pages.uffd().descriptor(), pages.staging_uffd().descriptor(), files.rollup.descriptor(), gate];
+        numbers.iter().chain(&others).all(|number| *number < NUMBERS)
     }
 
     /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when that cannot be watched.
-    /// Call from a pager thread that is no worker and no handler; end with [`Pager::end_window`].
-    pub fn begin_window(&self, forker: u32) -> Option<Window> {
+    /// Call from a pager thread that is no worker and no handler; end with [`Pager::end_fork`].
+    pub fn begin_fork(&self, forker: u32) -> Option<ForkSession> {
         let (gate, porch) = (self.gate?, house::porch()?);
         self.halt.still();
-        self.apply_events();
+        self.pages.apply_events();
         for page in porch {
             // Present from now on: nobody ever waits for these pages.
             // SAFETY: a page of the house that nobody takes.
             unsafe { (page as *mut u64).write_volatile(1) };
         }
         let guarded = gate.register(porch[0], PAGE_SIZE, MISSING).is_ok()
-            && self.uffd.register(porch[1], PAGE_SIZE, MISSING).is_ok();
+            && self.pages.uffd().register(porch[1], PAGE_SIZE, MISSING).is_ok();
         if !guarded {
             self.end_gate();
             self.halt.over();
             return None;
         }
-        Some(Window {
+        Some(ForkSession {
             forker,
             since_ns: sys::now_ns(),
-            handler: Handler::new(HANDLERS_MAX, self.gate_page),
+            handler: Handler::new(HANDLERS_MAX, self.own_page),
             held: [None; HELD_MAX],
             held_count: 0,
             children: [-1; CHILDREN_MAX],
@@ -126,118 +127,118 @@ impl Pager {
     }
 
     /// The descriptors to wait for, besides the caller's own; -1 for none.
-    pub fn window_descriptors(&self, window: &Window) -> [i32; 3] {
-        let main = if window.held_count < HELD_MAX { self.uffd.descriptor() } else { -1 };
-        [main, self.gate.map_or(-1, |gate| gate.descriptor()), window.children[0]]
+    pub fn fork_descriptors(&self, session: &ForkSession) -> [i32; 3] {
+        let main = if session.held_count < HELD_MAX { self.pages.uffd().descriptor() } else { -1 };
+        [main, self.gate.map_or(-1, |gate| gate.descriptor()), session.children[0]]
     }
 
     /// Whether faults wait for time to pass.
-    pub fn has_held(&self, window: &Window) -> bool {
-        window.held_count > 0 && window.child_count == 0
+    pub fn has_held(&self, session: &ForkSession) -> bool {
+        session.held_count > 0 && session.child_count == 0
     }
 
     /// Serves what there is to serve now.
-    pub fn attend(&self, window: &mut Window) {
+    pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // The gate's guards are not needed for reading: nobody else reads or moves.
-        while window.held_count < HELD_MAX && self.uffd.read(&mut messages, 1) == 1 {
+        while session.held_count < HELD_MAX && self.pages.uffd().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
-                    window.held[window.held_count] = Some(fault);
-                    window.held_count += 1;
+                    session.held[session.held_count] = Some(fault);
+                    session.held_count += 1;
                 }
                 Message::Fork { descriptor } => {
-                    if window.child_count == CHILDREN_MAX {
+                    if session.child_count == CHILDREN_MAX {
                         self.fatal(format_args!("more forks at a time than can be attended to"));
                     }
-                    window.children[window.child_count] = descriptor;
-                    window.child_count += 1;
+                    session.children[session.child_count] = descriptor;
+                    session.child_count += 1;
                 }
                 event => {
-                    self.events.push(event);
-                    self.apply_events();
-                    self.ask_gate(window);
+                    self.pages.apply_now(event);
+                    self.ask_gate(session);
                 }
             }
         }
         if let Some(gate) = self.gate {
             while gate.read(&mut messages, 1) == 1 {
                 if let Message::Fork { descriptor } = messages[0] {
-                    if window.gate_count == CHILDREN_MAX {
+                    if session.gate_count == CHILDREN_MAX {
                         self.fatal(format_args!("more forks at a time than can be attended to"));
                     }
-                    window.gates[window.gate_count] = descriptor;
-                    window.gate_count += 1;
+                    session.gates[session.gate_count] = descriptor;
+                    session.gate_count += 1;
                 }
             }
         }
-        self.serve_held(window);
-        if window.child_count > 0 {
-            self.serve_child(window, &mut messages);
+        self.serve_held(session);
+        if session.child_count > 0 {
+            self.serve_child(session, &mut messages);
         }
     }
 
     /// Serves the faults of this process that may be served now.
-    fn serve_held(&self, window: &mut Window) {
+    fn serve_held(&self, session: &mut ForkSession) {
         let mut kept = 0;
-        for index in 0..window.held_count {
-            let Some(fault) = window.held[index] else { continue };
-            let is_due = fault.thread == window.forker || sys::now_ns() > window.since_ns + PATIENCE_NS;
+        for index in 0..session.held_count {
+            let Some(fault) = session.held[index] else { continue };
+            let is_due = fault.thread == session.forker || sys::now_ns() > session.since_ns + PATIENCE_NS;
             // Once there is a child, what it misses is served from the state at the time of the fork.
-            let is_done = window.child_count == 0 && is_due && {
-                let attempt = self.try_page(&mut window.handler, fault, 1);
-                if matches!(attempt, Attempt::NoPages) {
+            let is_done = session.child_count == 0 && is_due && {
+                let at = fault.address & !(PAGE_SIZE - 1);
+                let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
+                if brought == Brought::NoMemory {
                     self.reclaim_step();
                 }
-                window.handler.purse.empty_out(&self.staging);
-                self.ask_gate(window);
-                if matches!(attempt, Attempt::Done(_)) {
+                session.handler.inbound.frames.empty_out(self.pages.staging());
+                self.ask_gate(session);
+                if matches!(brought, Brought::Done(_)) {
                     self.accounts.fault(sys::now_ns() - fault.read_ns);
                     self.accounts.add(Count::Faults, 1);
                 }
-                matches!(attempt, Attempt::Done(_))
+                matches!(brought, Brought::Done(_))
             };
             if !is_done {
-                window.held[kept] = Some(fault);
+                session.held[kept] = Some(fault);
                 kept += 1;
             }
         }
-        window.held_count = kept;
+        session.held_count = kept;
     }
 
     /// Notes whether the kernel may have begun to copy the house before it was in order.
-    fn ask_gate(&self, window: &mut Window) {
+    fn ask_gate(&self, session: &mut ForkSession) {
         let (Some(gate), Some(porch)) = (self.gate, house::porch()) else { return };
         // The page is there: all but a fork answer EEXIST.
         if gate.zero(porch[0], PAGE_SIZE).stop != Some(Stop::Exists) {
-            window.torn = true;
+            session.torn = true;
         }
     }
 
     /// Copies into the child what it waits for.
-    fn serve_child(&self, window: &mut Window, messages: &mut [Message; MESSAGES_MAX]) {
-        let child = Userfaultfd::from_descriptor(window.children[0]);
+    fn serve_child(&self, session: &mut ForkSession, messages: &mut [Message; MESSAGES_MAX]) {
+        let child = Userfaultfd::from_descriptor(session.children[0]);
         while child.read(messages, 1) == 1 {
             let Message::Fault { address, .. } = messages[0] else {
-                window.lost = true;
+                session.lost = true;
                 continue;
             };
             let at = address & !(PAGE_SIZE - 1);
             let mut page = [0u8; PAGE_SIZE];
-            if !self.read_out(at, &mut page) {
+            if !self.pages.read_out(at, &mut page) {
                 while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
                     thread::sleep_ns(20_000);
                 }
                 child.wake(at, PAGE_SIZE);
                 continue;
             }
-            match window.copied.get_mut(window.copied_count) {
+            match session.copied.get_mut(session.copied_count) {
                 Some(entry) => {
                     *entry = at as u64;
-                    window.copied_count += 1;
+                    session.copied_count += 1;
                 }
-                None => window.torn = true,
+                None => session.torn = true,
             }
             loop {
                 // SAFETY: fills a missing page of the child with its own content.
@@ -251,42 +252,19 @@ impl Pager {
         }
     }
 
-    /// Reads a page that is out; false when it is not.
-    fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
-        let Some(block) = self.table.find(at) else { return false };
-        let index = at % BLOCK_BYTES / PAGE_SIZE;
-        block.lock();
-        let state = block.state(index);
-        match state {
-            PageState::Kernel => {}
-            PageState::Staged => {
-                let source = self.staging.address(block.slot(), index);
-                // SAFETY: staged pages stay until the block's lock is released.
-                *page = unsafe { *(source as *const [u8; PAGE_SIZE]) };
-            }
-            PageState::Stored => {
-                let key = (at / PAGE_SIZE) as u64;
-                if let Err(error) = self.store.load(GROUP, key, &mut [page], Keep::Shared) {
-                    self.fatal(format_args!("page {at:#x} is lost: {error}"));
-                }
-            }
-        }
-        block.unlock();
-        state != PageState::Kernel
-    }
-
     /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
-    pub fn settle<'a>(&self, window: &'a mut Window, is_ready: bool) -> Outcome<'a> {
-        if window.lost || window.child_count == 0 {
+    pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
+        if session.lost || session.child_count == 0 {
             return Outcome::Lost;
         }
-        if is_ready && window.child_count == 1 && window.gate_count == 1 && !window.torn {
-            let (main, gate) = (window.children[0], window.gates[0]);
-            (window.child_count, window.gate_count) = (0, 0);
-            return Outcome::Inherits { main, gate, copied: &window.copied[..window.copied_count] };
+        if is_ready && session.child_count == 1 && session.gate_count == 1 && !session.torn {
+            let (main, gate) = (session.children[0], session.gates[0]);
+            (session.child_count, session.gate_count) = (0, 0);
+            return Outcome::Inherits { main, gate, copied: &session.copied[..session.copied_count] };
         }
-        for child in &window.children[..window.child_count] {
-            self.give_all(&Userfaultfd::from_descriptor(*child));
+        for child in &session.children[..session.child_count] {
+            // Closed at the end of the session, like what was not handed over.
+            self.pages.hand_over_all(&mut ChildMemory::new(*child));
         }
         Outcome::Complete
     }
@@ -295,26 +273,26 @@ impl Pager {
         if let (Some(gate), Some(porch)) = (self.gate, house::porch()) {
             // Unregistered already, where registering failed.
             let _ = gate.unregister(porch[0], PAGE_SIZE);
-            let _ = self.uffd.unregister(porch[1], PAGE_SIZE);
+            let _ = self.pages.uffd().unregister(porch[1], PAGE_SIZE);
         }
     }
 
     /// Everything goes on. What was not handed over is closed.
-    pub fn end_window(&self, mut window: Window) {
-        let children = &window.children[..window.child_count];
-        for descriptor in children.iter().chain(&window.gates[..window.gate_count]) {
+    pub fn end_fork(&self, mut session: ForkSession) {
+        let children = &session.children[..session.child_count];
+        for descriptor in children.iter().chain(&session.gates[..session.gate_count]) {
             Userfaultfd::from_descriptor(*descriptor).close();
         }
         self.end_gate();
         self.halt.over();
         self.accounts.add(Count::Forks, 1);
         self.note_relatives();
-        for index in 0..window.held_count {
-            if let Some(fault) = window.held[index] {
-                self.serve(&mut window.handler, fault);
+        for index in 0..session.held_count {
+            if let Some(fault) = session.held[index] {
+                self.serve(&mut session.handler, fault);
             }
         }
-        window.handler.purse.empty_out(&self.staging);
+        session.handler.inbound.frames.empty_out(self.pages.staging());
     }
 
     /// In the child: goes on with copies of the parent's table, staging and pool. `main`, `gate` and `copied` are from
@@ -333,74 +311,48 @@ impl Pager {
             thread::renumber(above, number).map_err(system(what))
         };
         // Under the numbers that the parent's had.
-        keep(main, self.uffd.descriptor(), "userfaultfd")?;
+        keep(main, self.pages.uffd().descriptor(), "userfaultfd")?;
         keep(gate, own_gate.descriptor(), "userfaultfd")?;
         let staging = Userfaultfd::open(feature::MOVE)?;
-        keep(staging.descriptor(), self.staging_uffd.descriptor(), "userfaultfd")?;
+        keep(staging.descriptor(), self.pages.staging_uffd().descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
-        keep(pagemap.descriptor(), self.pagemap.descriptor(), "/proc/self/pagemap")?;
+        keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/self/pagemap")?;
         let files = [
-            (c"/proc/self/statm", &self.statm, "/proc/self/statm"),
-            (c"/proc/self/maps", &self.maps, "/proc/self/maps"),
-            (c"/proc/self/smaps_rollup", &self.rollup, "/proc/self/smaps_rollup"),
+            (c"/proc/self/statm", &self.files.statm, "/proc/self/statm"),
+            (c"/proc/self/maps", &self.files.maps, "/proc/self/maps"),
+            (c"/proc/self/smaps_rollup", &self.files.rollup, "/proc/self/smaps_rollup"),
         ];
         for (path, file, what) in files {
             let opened = ProcFile::open(path).map_err(system(what))?;
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
-        let range = self.staging.range();
-        self.staging_uffd
+        let range = self.pages.staging().range();
+        self.pages
+            .staging_uffd()
             .register(range.start, range.len(), WRITE_PROTECT)
             .map_err(|_| StartError::System { what: "staging", source: std::io::Error::last_os_error() })?;
         self.end_gate();
 
-        // The parent's threads are not here, and held nothing but purses.
-        self.listeners.reset();
-        for count in [&self.workers, &self.working, &self.helping] {
-            count.store(0, Ordering::Relaxed);
-        }
-        self.streaming.store(false, Ordering::Relaxed);
-        self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
-        for purse in &self.purse_slots {
-            match purse.swap(NO_SLOT, Ordering::Relaxed) {
-                NO_SLOT => {}
-                slot => self.staging.give(slot),
-            }
-        }
+        // The parent's threads are not here, and held nothing but what was in their frame caches.
+        self.handlers.reset();
+        self.reclaim.reset();
+        self.faults.reset(|slot| self.pages.staging().give(slot));
+        self.reset_grace();
         for at in copied {
-            self.forget_copied(*at as usize);
+            self.pages.forget_copied(*at as usize);
         }
-        let mut mappings = self.mappings.lock().expect("no panic while held");
+        let mut registrations = self.registrations.lock().expect("no panic while held");
         // What is out and not mapped here is of no use, and must not be found in a mapping made there later.
-        mappings.for_each_gap(&self.maps, |start, end| self.forget_range(start, end));
-        mappings.refresh(&self.maps, &self.uffd, &self.config.own);
-        drop(mappings);
+        registrations.for_each_gap(&self.files.maps, |start, end| self.pages.discard(start, end));
+        registrations.note_changes(&self.pages);
+        registrations.refresh(&self.files.maps, &self.pages, &self.config);
+        drop(registrations);
         let mut buffer = [0; 128];
-        let shared = procfs::anonymous_bytes(self.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let shared = procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         // The parent accounts for all of it until both have measured their shares.
         self.shared_discount.store(shared, Ordering::Relaxed);
         self.note_relatives();
         self.halt.reset();
         Ok(())
-    }
-
-    /// Notes that a page is in place although the table says that it is out.
-    fn forget_copied(&self, at: usize) {
-        let Some(block) = self.table.find(at) else { return };
-        let index = at % BLOCK_BYTES / PAGE_SIZE;
-        block.lock();
-        match block.state(index) {
-            PageState::Kernel => {}
-            // The slot's page is left over, and found when the slot's turn comes.
-            PageState::Staged => {
-                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
-                drop_slot_if_unused(block);
-            }
-            PageState::Stored => {
-                block.change(span(index, 1), PageState::Stored, PageState::Kernel);
-                self.store.invalidate(GROUP, (at / PAGE_SIZE) as u64, 1);
-            }
-        }
-        block.unlock();
     }
 }

@@ -1,19 +1,19 @@
-//! The usher: reads messages on behalf of a thread that waits in the kernel for its own event to be read.
+//! The drainer: reads messages on behalf of a thread that waits in the kernel for its own event to be read.
 //!
-//! [`crate::remap`] takes pages away by mremap(), which answers once its event has been read. Nobody else can be relied
+//! [`super::by_remap`] takes pages away by mremap(), which answers once its event has been read. Nobody else can be relied
 //! on for that: every handler may be waiting for the very block that is being evicted, or be evicting itself. So one
 //! thread does nothing but this, holds no lock while it reads, and waits for nobody.
 //!
 //! ```text
 //!  evicting thread   begin ----- mremap() ........ waits ........ answers --- end
-//!  usher             sleeps      reads: others' events are queued, faults put aside; its own: done, sleeps
+//!  drainer             sleeps      reads: others' events are queued, faults put aside; its own: done, sleeps
 //! ```
 //!
-//! There is an usher on every CPU, and the one beside the evicting thread works for it: it runs at once when that one
+//! There is an drainer on every CPU, and the one beside the evicting thread works for it: it runs at once when that one
 //! sleeps, and waking another CPU is the most expensive step of all.
 //!
-//! Only one thread evicts at a time: it holds the right to read messages ([`crate::events::Events::reading`]) from begin
-//! to end, and the usher reads in its name. Faults that the usher reads are sent again: their threads are woken once the
+//! Only one thread evicts at a time: it holds the right to read messages ([`super::events::EventQueue::quiet_alone`]) from begin
+//! to end, and the drainer reads in its name. Faults that the drainer reads are sent again: their threads are woken once the
 //! event has been read, and run into the same fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sys::userfaultfd::{Message, Userfaultfd, MESSAGES_MAX};
 use sys::{futex, PAGE_SIZE};
 
-use crate::events::Events;
-use crate::pager::HANDLERS_MAX;
+use super::events::EventQueue;
+use crate::HANDLERS_MAX;
 
 /// Nothing to read for anybody.
 const IDLE: u32 = 0;
@@ -32,44 +32,44 @@ const READING: u32 = 1;
 const OVER: u32 = 2;
 /// Faults put aside; further ones are sent again at once.
 const ASIDE_MAX: usize = 64;
-/// How long the usher waits for messages before it looks whether the call has answered.
+/// How long the drainer waits for messages before it looks whether the call has answered.
 const LOOK_MS: i32 = 1;
 
-/// All ushers.
+/// All drainers.
 #[derive(Debug)]
-pub(crate) struct Ushers {
-    each: [Usher; HANDLERS_MAX],
+pub(crate) struct Drainers {
+    each: [Drainer; HANDLERS_MAX],
 }
 
-impl Ushers {
+impl Drainers {
     /// None yet.
     pub(crate) fn new() -> Self {
-        Ushers { each: std::array::from_fn(|_| Usher::default()) }
+        Drainers { each: std::array::from_fn(|_| Drainer::default()) }
     }
 
     /// The one of processor `cpu`.
-    pub(crate) fn of(&self, cpu: usize) -> &Usher {
+    pub(crate) fn of(&self, cpu: usize) -> &Drainer {
         &self.each[cpu % HANDLERS_MAX]
     }
 
     /// The one beside the calling thread, or any that works.
-    pub(crate) fn near(&self) -> &Usher {
+    pub(crate) fn near(&self) -> &Drainer {
         let near = self.of(sys::cpu::current());
         if near.works.load(Ordering::Acquire) {
             return near;
         }
-        self.each.iter().find(|usher| usher.works.load(Ordering::Acquire)).expect("an usher was started")
+        self.each.iter().find(|drainer| drainer.works.load(Ordering::Acquire)).expect("an drainer was started")
     }
 
     /// Whether evictions can begin.
     pub(crate) fn any(&self) -> bool {
-        self.each.iter().any(|usher| usher.works.load(Ordering::Acquire))
+        self.each.iter().any(|drainer| drainer.works.load(Ordering::Acquire))
     }
 }
 
 /// What the two threads share.
 #[derive(Debug, Default)]
-pub(crate) struct Usher {
+pub(crate) struct Drainer {
     /// A thread serves.
     works: AtomicBool,
     state: AtomicU32,
@@ -78,7 +78,7 @@ pub(crate) struct Usher {
     seen: AtomicBool,
 }
 
-impl Usher {
+impl Drainer {
     /// Has messages read from now on, until the event of an mremap() to `target` has been.
     pub(crate) fn begin(&self, target: usize) {
         self.target.store(target, Ordering::Relaxed);
@@ -98,9 +98,9 @@ impl Usher {
     }
 
     /// Works for others as long as the process lives.
-    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &Events) {
+    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &EventQueue) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        // Where there are more processors than ushers, some share one.
+        // Where there are more processors than drainers, some share one.
         if self.works.swap(true, Ordering::AcqRel) {
             return;
         }

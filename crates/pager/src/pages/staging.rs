@@ -19,8 +19,8 @@ use std::sync::Mutex;
 
 use sys::{house, memory, PAGE_SIZE};
 
-use crate::racks::{Racks, RACK_PAGES, RACK_SLOTS};
-use crate::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
+use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
+use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
 
 struct Slot {
     /// Address of the block whose pages are staged here.
@@ -37,9 +37,9 @@ pub(crate) struct Lists {
     /// Ready slots with at least [`FULL`] pages.
     full: Vec<u32>,
     /// Ready slots with fewer.
-    crumbs: Vec<u32>,
+    partial: Vec<u32>,
     queue: VecDeque<u32>,
-    pub(crate) racks: Racks,
+    pub(crate) extents: Extents,
 }
 
 /// All slots of a pager. A slot outside the lists belongs to whoever took it; a queued slot's pages belong to its
@@ -48,8 +48,8 @@ pub struct Staging {
     base: usize,
     slots: Box<[Slot]>,
     pub(crate) lists: Mutex<Lists>,
-    /// Slots from here on are those of racks.
-    pub(crate) first_rack_slot: u32,
+    /// Slots from here on are those of extents.
+    pub(crate) first_extent_slot: u32,
     pages_max: usize,
     hole: usize,
     /// Pages in all slots.
@@ -68,17 +68,17 @@ impl Staging {
     /// # Errors
     /// When the house is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
-        // Twice the racks that can be full: those whose pages come back one by one stay occupied for a while.
-        Self::with_slots(pages_max, pages_max, 2 * pages_max / RACK_PAGES)
+        // Twice the extents that can be full: those whose pages come back one by one stay occupied for a while.
+        Self::with_slots(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES)
     }
 
-    /// The same with `singles` slots outside of racks: when they run out, blocks with few pages staged cost the limit
+    /// The same with `singles` slots outside of extents: when they run out, blocks with few pages staged cost the limit
     /// more than they hold.
     ///
     /// # Errors
     /// When the house is full.
-    pub fn with_slots(pages_max: usize, singles: usize, racks: usize) -> io::Result<Self> {
-        let count = singles + racks * RACK_SLOTS;
+    pub fn with_slots(pages_max: usize, singles: usize, extents: usize) -> io::Result<Self> {
+        let count = singles + extents * EXTENT_SLOTS;
         let base = house::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let hole = base + count * BLOCK_BYTES;
         let slot = |_| Slot {
@@ -91,14 +91,14 @@ impl Staging {
         let mut lists = Lists {
             empty: Vec::with_capacity(count),
             full: Vec::with_capacity(count),
-            crumbs: Vec::with_capacity(count),
+            partial: Vec::with_capacity(count),
             queue: VecDeque::with_capacity(count + 1),
-            racks: Racks::new(racks),
+            extents: Extents::new(extents),
         };
         lists.empty.extend((0..singles as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
-        let (lists, first_rack_slot) = (Mutex::new(lists), singles as u32);
-        Ok(Staging { base, slots, lists, first_rack_slot, pages_max, hole, pages, ready, queued })
+        let (lists, first_extent_slot) = (Mutex::new(lists), singles as u32);
+        Ok(Staging { base, slots, lists, first_extent_slot, pages_max, hole, pages, ready, queued })
     }
 
     /// The range of all slots.
@@ -165,20 +165,20 @@ impl Staging {
         self.lists.lock().expect("no panic while held").empty.pop()
     }
 
-    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with crumbs, if possible.
+    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with partial, if possible.
     pub fn take_ready(&self, wanted: usize) -> Option<u32> {
         if self.ready_pages() == 0 {
             return None;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
-        if lists.full.is_empty() && lists.crumbs.is_empty() {
-            let Lists { full, racks, .. } = &mut *lists;
-            self.split_ready_rack(racks, full);
+        if lists.full.is_empty() && lists.partial.is_empty() {
+            let Lists { full, extents, .. } = &mut *lists;
+            self.split_ready_extent(extents, full);
         }
         let slot = if wanted > 2 {
-            lists.full.pop().or_else(|| lists.crumbs.pop())
+            lists.full.pop().or_else(|| lists.partial.pop())
         } else {
-            lists.crumbs.pop().or_else(|| lists.full.pop())
+            lists.partial.pop().or_else(|| lists.full.pop())
         }?;
         self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
         Some(slot)
@@ -190,9 +190,9 @@ impl Staging {
             return;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
-        if slot >= self.first_rack_slot {
-            let Lists { full, crumbs, racks, .. } = &mut *lists;
-            let ready = self.give_to_rack(slot, racks, full, crumbs);
+        if slot >= self.first_extent_slot {
+            let Lists { full, partial, extents, .. } = &mut *lists;
+            let ready = self.give_to_extent(slot, extents, full, partial);
             self.ready.fetch_add(ready, Ordering::Relaxed);
             return;
         }
@@ -202,7 +202,7 @@ impl Staging {
                 if count >= FULL {
                     lists.full.push(slot);
                 } else {
-                    lists.crumbs.push(slot);
+                    lists.partial.push(slot);
                 }
                 self.ready.fetch_add(count as usize, Ordering::Relaxed);
             }
@@ -267,11 +267,11 @@ impl Staging {
 
 /// Pages in the hands of one worker, to fill and move into the program: from ready slots, else from empty ones, whose
 /// pages the kernel makes on first touch.
-pub struct Purse {
+pub struct FrameCache {
     slot: Option<u32>,
 }
 
-/// Some pages of a purse.
+/// Some pages of a frame cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Pages {
     /// Their slot.
@@ -282,13 +282,13 @@ pub struct Pages {
     pub count: usize,
 }
 
-impl Purse {
-    /// An empty purse.
+impl FrameCache {
+    /// An empty frame cache.
     pub const fn new() -> Self {
-        Purse { slot: None }
+        FrameCache { slot: None }
     }
 
-    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the purse until [`Purse::spend`].
+    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the frame cache until [`FrameCache::spend`].
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
         if let Some(slot) = self.slot {
             let present = staging.present(slot);
@@ -304,7 +304,7 @@ impl Purse {
         }
         let slot = staging.take_empty()?;
         self.slot = Some(slot);
-        // Only the pages asked for come into being, so that the purse holds no surplus.
+        // Only the pages asked for come into being, so that the frame cache holds no surplus.
         let count = wanted.min(ALL_PAGES.count_ones() as usize);
         staging.arrived(slot, span(0, count));
         Some(Pages { slot, first: 0, count })
@@ -343,31 +343,31 @@ mod tests {
         assert_eq!(staging.owner(a), 0x10000);
         staging.give(a);
         assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
-        let mut purse = Purse::new();
-        let pages = purse.pages(&staging, 3).unwrap();
+        let mut cache = FrameCache::new();
+        let pages = cache.pages(&staging, 3).unwrap();
         assert_eq!((pages.slot, pages.first, pages.count), (a, 4, 3));
-        purse.spend(&staging, pages, 3);
-        let pages = purse.pages(&staging, 3).unwrap();
+        cache.spend(&staging, pages, 3);
+        let pages = cache.pages(&staging, 3).unwrap();
         assert_eq!((pages.first, pages.count), (7, 1));
-        purse.spend(&staging, pages, 1);
+        cache.spend(&staging, pages, 1);
         assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
-        let pages = purse.pages(&staging, 16).unwrap();
+        let pages = cache.pages(&staging, 16).unwrap();
         assert_eq!(pages.count, 16);
-        purse.empty_out(&staging);
+        cache.empty_out(&staging);
         let (b, c) = (staging.take_ready(1), staging.take_empty());
         assert!(b.is_some() && c.is_some() && b != c && staging.take_empty().is_none());
     }
 
     #[test]
-    fn runs_come_from_full_slots_and_single_pages_from_crumbs() {
+    fn runs_come_from_full_slots_and_single_pages_from_partial() {
         let staging = Staging::new(4).unwrap();
-        let (full, crumbs) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
+        let (full, partial) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
         staging.arrived(full, 0xffff);
-        staging.arrived(crumbs, 0x0101);
+        staging.arrived(partial, 0x0101);
         staging.give(full);
-        staging.give(crumbs);
-        assert_eq!(staging.take_ready(1), Some(crumbs));
-        staging.give(crumbs);
+        staging.give(partial);
+        assert_eq!(staging.take_ready(1), Some(partial));
+        staging.give(partial);
         assert_eq!(staging.take_ready(16), Some(full));
         assert_eq!(staging.ready_pages(), 2);
     }

@@ -17,14 +17,14 @@
 //! # One eviction, step by step
 //!
 //! The block's lock, the right to read messages and the list of mappings are held throughout, so no fault in the block
-//! is served, no page of any block moves in, no event is read but by the usher in our name, and nothing is registered.
+//! is served, no page of any block moves in, no event is read but by the drainer in our name, and nothing is registered.
 //!
 //! | step | what it makes sure of |
 //! |---|---|
 //! | every event read has been applied, the block is in no quarantine | no discard of the program's own is on its way |
 //! | the kernel is asked to fill a page that is present | the range is registered, no event is unread |
-//! | the pages' state says staged | an event that the usher reads from now on finds them, and waits for the lock |
-//! | mremap(); the usher reads its event | the pages are in the slot; the range is empty and registered |
+//! | the pages' state says staged | an event that the drainer reads from now on finds them, and waits for the lock |
+//! | mremap(); the drainer reads its event | the pages are in the slot; the range is empty and registered |
 //! | the slot is unregistered | reading it raises no faults |
 //! | pagemap tells what is in the slot | the rest never was there, and is the kernel's again |
 //!
@@ -32,7 +32,7 @@
 //!
 //! * *A write*: before mremap() it is in the page that moves, after it a fault that waits for the block's lock. The
 //!   kernel's own accesses (read(2) into the page) are no different.
-//! * *MADV_DONTNEED*: its event makes the kernel refuse the question, or is read by the usher and queued. Applying it
+//! * *MADV_DONTNEED*: its event makes the kernel refuse the question, or is read by the drainer and queued. Applying it
 //!   waits for the lock, finds the pages staged and forgets them; its thread's own discarding finds nothing, or takes
 //!   the pages before mremap() does. Faults wait for it to be applied, so that zeroes is what is read.
 //! * *munmap(), mmap() over it*: mremap() answers EFAULT, or takes pages without an event: they are another mapping's
@@ -56,24 +56,15 @@
 //! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots: [`SLOTS_MAX`].
 
 use sys::remap::{self, Refusal};
-use sys::userfaultfd::{Progress, Stop, MISSING};
+use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 
-use crate::pager::{drop_slot_if_unused, Pager};
-use crate::staging::{Pages, Purse};
-use crate::table::{runs, span, Block, PageState, BLOCK_PAGES, COMPRESSING, NO_SLOT, STUBBORN};
+use super::events::QuietAlone;
+use super::table::{runs, span, BlockGuard, PageState, NO_SLOT};
+use super::{now_ms, Pages};
 
 /// Most slots: each can become a mapping, of which a process may have 65530 by default.
 pub(crate) const SLOTS_MAX: usize = 4096;
-
-/// How pages leave the program and come back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// `UFFDIO_MOVE` both ways.
-    Move,
-    /// mremap() out, `UFFDIO_COPY` in.
-    Remap,
-}
 
 /// How one mremap() ended.
 enum Taken {
@@ -85,48 +76,20 @@ enum Taken {
     Refused(Refusal),
 }
 
-impl Pager {
-    /// Whether this kernel, or a test, has the pager do without `UFFDIO_MOVE`.
-    pub fn needs_usher(&self) -> bool {
-        self.way == Way::Remap
-    }
-
-    /// Reads messages for evictions, for ever. Where [`Pager::needs_usher`] says so a thread must, best one
-    /// on every processor, pinned to it.
-    pub fn usher(&self, cpu: usize) {
-        self.ushers.of(cpu).serve(&self.uffd, &self.events);
-    }
-
-    /// Takes the pages of `mask` out of a block into `spare`, which is taken then; false when none could be.
-    pub(crate) fn evict_by_remap(&self, spare: &mut Option<u32>, base: usize, mask: u32) -> bool {
-        let Some(slot) = spare.filter(|_| !self.may_have_pins()) else { return false };
-        let Ok(block) = self.table.block(base) else { return false };
-        if !block.try_lock() {
-            return false;
-        }
-        let Some(epoch) = self.events.epoch() else {
-            block.unlock();
-            self.apply_events();
-            return false;
-        };
+impl Pages {
+    /// Takes the pages of `mask` out of a block into `spare`, which is taken then; false when none could be. The caller
+    /// keeps the list of mappings as it is: nothing is registered meanwhile.
+    pub(super) fn evict_by_remap(&self, spare: &mut Option<u32>, base: usize, mask: u32) -> bool {
+        let (Some(slot), true) = (*spare, self.drainers.any()) else { return false };
+        let Some(block) = self.table.try_lock(base) else { return false };
         let kernel = block.mask(PageState::Kernel);
         let wanted = mask & kernel;
-        if wanted == 0 || !self.ushers.any() || block.slot() != NO_SLOT || block.has(COMPRESSING) {
-            block.unlock();
+        if wanted == 0 || block.slot() != NO_SLOT || block.is_compressing() {
             return false;
         }
-        let Some(reading) = self.events.reading_since(epoch) else {
-            block.unlock();
-            return false;
-        };
-        // Asked when no event can come any more: an earlier answer may be from before one.
-        if self.is_quarantined(block, base) {
-            block.unlock();
-            return false;
-        }
-        // Nothing is registered meanwhile: a mapping that replaces this one is known by having no event.
-        let Ok(mappings) = self.mappings.try_lock() else {
-            block.unlock();
+        let Some(quiet) = self.events.quiet_alone(&block) else {
+            drop(block);
+            self.apply_events();
             return false;
         };
         block.set_slot(slot);
@@ -138,17 +101,16 @@ impl Pager {
             let run = span(first, count);
             if wanted & run != 0 {
                 let probe = (wanted & run).trailing_zeros() as usize;
-                moved |= self.take_run(block, slot, base, (first, count), probe);
+                moved |= self.take_run(&quiet, &block, slot, (first, count), probe);
             }
         }
         if moved != 0 {
             self.staging.arrived(slot, moved);
             self.staging.set_owner(slot, base);
         }
-        drop_slot_if_unused(block);
-        drop(mappings);
-        drop(reading);
-        block.unlock();
+        block.drop_slot_if_unused();
+        drop(quiet);
+        drop(block);
         if moved != 0 {
             self.staging.queue(slot, base);
             *spare = None;
@@ -159,29 +121,30 @@ impl Pager {
     /// Takes adjacent pages, of which `probe` was seen to be present; answers which came.
     fn take_run(
         &self,
-        block: &Block,
+        quiet: &QuietAlone<'_>,
+        block: &BlockGuard<'_>,
         slot: u32,
-        base: usize,
         (first, count): (usize, usize),
         probe: usize,
     ) -> u32 {
+        let base = block.base();
         let (at, target, len) =
             (base + first * PAGE_SIZE, self.staging.address(slot, first), count * PAGE_SIZE);
-        if remap::is_locked(at, len) {
-            block.set(STUBBORN);
-            return 0;
-        }
-        if !self.is_registered(base + probe * PAGE_SIZE) {
-            return 0;
-        }
         let run = span(first, count);
+        if remap::is_locked(at, len) {
+            block.refuse(run, now_ms());
+            return 0;
+        }
+        if !self.is_registered(quiet, base + probe * PAGE_SIZE) {
+            return 0;
+        }
         block.change(run, PageState::Kernel, PageState::Staged);
-        let came = match self.take(slot, at, target, len) {
-            Taken::Ours => (self.pagemap.mapped(target, count) as u32) << first,
+        let came = match self.take(quiet, slot, at, target, len) {
+            Taken::Ours => (self.mover.mapped(target, count) as u32) << first,
             Taken::Foreign => 0,
             Taken::Refused(Refusal::NotOneMapping | Refusal::NoMemory) => 0,
             Taken::Refused(Refusal::Invalid) => {
-                block.set(STUBBORN);
+                block.refuse(run, now_ms());
                 0
             }
         };
@@ -189,16 +152,16 @@ impl Pager {
         came
     }
 
-    fn take(&self, slot: u32, at: usize, target: usize, len: usize) -> Taken {
-        let usher = self.ushers.near();
-        usher.begin(target);
+    fn take(&self, quiet: &QuietAlone<'_>, slot: u32, at: usize, target: usize, len: usize) -> Taken {
+        let drainer = self.drainers.near();
+        drainer.begin(target);
         // SAFETY: the slot is empty and ours. The pages are not lost: their state says where they are before anybody
         // can look, by the block's lock.
         let answer = unsafe { remap::move_out(at, target, len) };
-        let is_ours = usher.end();
+        let is_ours = drainer.end();
         match answer {
             Ok(()) if is_ours => {
-                if let Err(stop) = self.uffd.unregister(target, len) {
+                if let Err(stop) = self.mover.uffd.unregister(target, len) {
                     self.fatal(format_args!("staging memory stays registered: {stop:?}"));
                 }
                 // SAFETY: the slot is ours.
@@ -206,7 +169,7 @@ impl Pager {
                 Taken::Ours
             }
             Ok(()) => {
-                self.give_back(at, target, len);
+                self.give_back(quiet, at, target, len);
                 // What came along is of a kind that nobody knows.
                 // SAFETY: the range is ours, and nobody needs what is in it any more.
                 if !unsafe { remap::renew(target, len) } {
@@ -229,78 +192,30 @@ impl Pager {
 
     /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move. Only
     /// missing pages are filled, so nothing is lost that was written there since.
-    fn give_back(&self, at: usize, target: usize, len: usize) {
-        let came = self.pagemap.mapped(target, len / PAGE_SIZE) as u32;
+    fn give_back(&self, quiet: &QuietAlone<'_>, at: usize, target: usize, len: usize) {
+        let came = self.mover.mapped(target, len / PAGE_SIZE) as u32;
         if came == 0 {
             return;
         }
-        if let Err(stop) = self.staging_uffd.register(at, len, MISSING) {
-            self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back: {stop:?}"));
+        if !self.mover.guard_foreign(at, len, true) {
+            self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back"));
         }
         for (first, count) in runs(came) {
             let (at, source) = (at + first * PAGE_SIZE, target + first * PAGE_SIZE);
-            // SAFETY: the bytes return to where they were a moment ago; present pages refuse.
-            let progress = unsafe { self.staging_uffd.copy(at, source, count * PAGE_SIZE) };
+            let progress = self.mover.copy_to_foreign(quiet, at, source, count);
             if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
                 self.fatal(format_args!(
                     "{at:#x} was mapped anew and touched while its pages were being evicted: {progress:?}"
                 ));
             }
         }
-        let _ = self.staging_uffd.unregister(at, len);
+        self.mover.guard_foreign(at, len, false);
     }
 
     /// Whether the mapping around a page that was seen present is registered and no event is unread. Asked with a
     /// filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
-    fn is_registered(&self, at: usize) -> bool {
-        matches!(self.uffd.zero(at, PAGE_SIZE), Progress { stop: None | Some(Stop::Exists), .. })
-    }
-
-    /// Copies pages into the program, as many as one mapping takes.
-    pub(crate) fn copy_in(&self, at: usize, source: usize, count: usize) -> Progress {
-        // SAFETY: the source holds exactly the bytes that belong at `at`; present pages refuse.
-        let mut progress = unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) };
-        if progress.stop == Some(Stop::Hole) && progress.done == 0 && count > 1 {
-            // The run may only have crossed a border between mappings: not a page is copied then.
-            // SAFETY: as above.
-            progress = unsafe { self.uffd.copy(at, source, PAGE_SIZE) };
-        }
-        self.note_arrival(at, progress.done / PAGE_SIZE);
-        progress
-    }
-
-    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
-    /// makes frames for copies, room under the low water mark.
-    pub(crate) fn stock(&self) -> usize {
-        match self.way {
-            Way::Move => self.staging.ready_pages(),
-            Way::Remap => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
-        }
-    }
-
-    /// Gives a slot back whose pages are stored or were brought in.
-    pub(crate) fn release_slot(&self, slot: u32) {
-        if self.way == Way::Remap {
-            self.staging.discard(slot);
-        }
-        self.staging.give(slot);
-    }
-
-    /// Pages to fill with what is brought in. Those that are moved away are replaced; where pages are copied, a purse
-    /// keeps a whole slot for as long as it lives.
-    pub(crate) fn filling(&self, purse: &mut Purse, wanted: usize) -> Option<Pages> {
-        match self.way {
-            Way::Move => purse.pages(&self.staging, wanted),
-            Way::Remap => {
-                let pages = purse.pages(&self.staging, BLOCK_PAGES)?;
-                Some(Pages { count: pages.count.min(wanted), ..pages })
-            }
-        }
-    }
-
-    /// Memory of zeroes, as long as a block.
-    pub(crate) fn zeroes(&self) -> usize {
-        self.staging.hole()
+    fn is_registered(&self, quiet: &QuietAlone<'_>, at: usize) -> bool {
+        matches!(self.mover.zero(quiet, at), Progress { stop: None | Some(Stop::Exists), .. })
     }
 }
 
@@ -394,7 +309,7 @@ mod tests {
         assert_eq!(pager.pagemap.mapped(base, 16), 0xffff);
     }
 
-    /// Other threads fault, discard, map and unmap all the time, so that the usher reads far more than the events that
+    /// Other threads fault, discard, map and unmap all the time, so that the drainer reads far more than the events that
     /// it reads for.
     #[test]
     fn evictions_among_events_and_faults() {

@@ -4,20 +4,20 @@ use std::mem::MaybeUninit;
 
 use sys::PAGE_SIZE;
 
-use crate::racks::RACK_PAGES;
+use super::extents::EXTENT_PAGES;
 
 type Page = [u8; PAGE_SIZE];
 
-/// Up to a rack's worth of writable pages.
+/// Up to an extent's worth of writable pages.
 pub(crate) struct PageRefs<'a> {
-    refs: [MaybeUninit<&'a mut Page>; RACK_PAGES],
+    refs: [MaybeUninit<&'a mut Page>; EXTENT_PAGES],
     len: usize,
 }
 
 impl<'a> PageRefs<'a> {
     /// None yet.
     pub(crate) fn new() -> Self {
-        PageRefs { refs: [const { MaybeUninit::uninit() }; RACK_PAGES], len: 0 }
+        PageRefs { refs: [const { MaybeUninit::uninit() }; EXTENT_PAGES], len: 0 }
     }
 
     /// Adds one.

@@ -1,4 +1,4 @@
-//! The warden: the first thread of uzswap in a program. It joins the ledger, watches the budget, sets up the pager at
+//! The control thread: the first thread of uzswap in a program. It joins the ledger, watches the budget, sets up the pager at
 //! half of it, and has the program's memory registered when it gets tight.
 
 use std::ffi::CStr;
@@ -58,32 +58,32 @@ pub fn pager() -> Option<&'static Pager> {
 static END: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static END_LEN: AtomicUsize = AtomicUsize::new(0);
 static ALIVE: AtomicBool = AtomicBool::new(false);
-/// The warden sleeps on this, so that a fork need not wait for its next look.
+/// The control thread sleeps on this, so that a fork need not wait for its next look.
 static NUDGE: AtomicU32 = AtomicU32::new(0);
 
-/// Whether there is a warden to answer requests.
+/// Whether there is a control thread to answer requests.
 pub fn is_alive() -> bool {
     ALIVE.load(Ordering::Acquire)
 }
 
-/// Notes that a warden is being started, or could not be.
+/// Notes that a control thread is being started, or could not be.
 pub fn set_alive(alive: bool) {
     ALIVE.store(alive, Ordering::Release);
 }
 
-/// Says why paging ends in this process, once the warden gets to it.
+/// Says why paging ends in this process, once the control thread gets to it.
 pub fn remember_end(why: &'static str) {
     END.store(why.as_ptr().cast_mut(), Ordering::Relaxed);
     END_LEN.store(why.len(), Ordering::Release);
 }
 
-/// Wakes the warden.
+/// Wakes the control thread.
 pub fn nudge() {
     NUDGE.fetch_add(1, Ordering::Release);
     futex::wake(&NUDGE, 1);
 }
 
-/// In a forked child: there is no warden and no pager any more.
+/// In a forked child: there is no control thread and no pager any more.
 pub fn forget() {
     set_alive(false);
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
@@ -183,7 +183,7 @@ pub fn is_tight_with(bytes: usize) -> bool {
     accounts.is_some_and(|accounts| accounts.total() + bytes as u64 >= tight_at(accounts.budget()))
 }
 
-/// Has the warden look at once if a mapping is so large that it could fill before the next look.
+/// Has the control thread look at once if a mapping is so large that it could fill before the next look.
 pub fn note_mapping(bytes: usize) {
     if bytes >= BURST_BYTES {
         nudge();
@@ -226,6 +226,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         staging_pages: staging_bytes / PAGE_SIZE,
         handlers: cpu_count,
         own: start::own_ranges(),
+        only: None,
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,
     };
@@ -249,14 +250,14 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     // A child has none of its parent's portals to devices.
-    BEQUEATHS.store(pager.can_bequeath() && !settings.compressor.contains("iaa"), Ordering::Relaxed);
-    if pager.needs_usher() {
+    CHILDREN_INHERIT.store(pager.can_fork() && !settings.compressor.contains("iaa"), Ordering::Relaxed);
+    if pager.needs_drainer() {
         for cpu in &cpus[..cpu_count] {
-            spawn(usher, *cpu)?;
+            spawn(drainer, *cpu)?;
         }
     }
     start_threads(pager)?;
-    if BEQUEATHS.load(Ordering::Relaxed) {
+    if CHILDREN_INHERIT.load(Ordering::Relaxed) {
         fork::keep();
     }
     Ok(pager)
@@ -276,9 +277,9 @@ fn tally(forms: &Forms) {
 const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 
 /// Whether forked children go on with this process's pager.
-static BEQUEATHS: AtomicBool = AtomicBool::new(false);
+static CHILDREN_INHERIT: AtomicBool = AtomicBool::new(false);
 
-/// The warden of a forked child whose parent left everything where it was; `channel` is the connection to the parent's.
+/// The control thread of a forked child whose parent left everything where it was; `channel` is the connection to the parent's.
 pub extern "C" fn inherit(channel: usize) {
     let channel = channel as i32;
     thread::close_all_files_but(channel);
@@ -299,7 +300,7 @@ pub extern "C" fn inherit(channel: usize) {
             return;
         }
         // With the parent went what this process's pages are in.
-        _ => end_heir(format_args!("its parent was killed before it had handed its memory over")),
+        _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
     };
     channel::close(channel);
     // SAFETY: set together with the pager, which is there; a leaked box.
@@ -309,10 +310,10 @@ pub extern "C" fn inherit(channel: usize) {
     let pager = pager().expect("the parent had one");
     let [main, gate] = kept.descriptors;
     if let Err(error) = pager.inherit(main, gate, kept.rest()) {
-        end_heir(format_args!("it cannot go on with its parent's memory: {error}"));
+        end_child(format_args!("it cannot go on with its parent's memory: {error}"));
     }
     if let Err(error) = start_threads(pager) {
-        end_heir(format_args!("no thread: {error}"));
+        end_child(format_args!("no thread: {error}"));
     }
     fork::keep();
     set_alive(true);
@@ -333,7 +334,7 @@ pub extern "C" fn inherit(channel: usize) {
 }
 
 /// Ends a forked child whose pages cannot be brought in.
-fn end_heir(why: std::fmt::Arguments<'_>) -> ! {
+fn end_child(why: std::fmt::Arguments<'_>) -> ! {
     broken::tell(pager::FixedText::new(format_args!("a forked child is ended: {why}")).as_str());
     accounts::kill_process()
 }
@@ -369,11 +370,11 @@ extern "C" fn handler(cpu: usize) {
     }
 }
 
-extern "C" fn usher(cpu: usize) {
-    thread::name(c"uzswap-usher");
+extern "C" fn drainer(cpu: usize) {
+    thread::name(c"uzswap-events");
     thread::hurry();
     thread::pin(cpu);
-    pager().expect("set before threads start").usher(cpu);
+    pager().expect("set before threads start").drain_events(cpu);
 }
 
 extern "C" fn worker(_index: usize) {

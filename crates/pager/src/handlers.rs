@@ -31,7 +31,7 @@ const WAITED_NS: u64 = 4_000;
 
 /// Handlers that listen, and those that rest.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners {
+pub(crate) struct Handlers {
     listening: AtomicU32,
     resting: AtomicU32,
     calls: AtomicU32,
@@ -41,9 +41,9 @@ pub(crate) struct Listeners {
     served: AtomicU32,
 }
 
-/// What one handler knows of its own use.
+/// What one handler knows of how useful it was.
 #[derive(Debug)]
-pub(crate) struct Luck {
+pub(crate) struct Record {
     won: u32,
     /// The thread served last, and when that was done.
     thread: u32,
@@ -54,9 +54,9 @@ pub(crate) struct Luck {
     rest_ns: u64,
 }
 
-impl Luck {
+impl Record {
     pub(crate) fn new() -> Self {
-        Luck { won: 0, thread: 0, served_ns: 0, in_a_row: 0, lost: 0, elsewhere: 0, rest_ns: REST_NS.start }
+        Record { won: 0, thread: 0, served_ns: 0, in_a_row: 0, lost: 0, elsewhere: 0, rest_ns: REST_NS.start }
     }
 
     /// To be called when a fault was served.
@@ -70,7 +70,7 @@ impl Luck {
     }
 }
 
-impl Listeners {
+impl Handlers {
     /// In a forked child, which has none of the handlers.
     pub(crate) fn reset(&self) {
         for count in [&self.listening, &self.resting, &self.calls, &self.called, &self.served] {
@@ -83,41 +83,41 @@ impl Listeners {
     }
 
     /// To be called with each fault before it is served.
-    pub(crate) fn won(&self, luck: &mut Luck, thread: u32, read_ns: u64) {
+    pub(crate) fn won(&self, record: &mut Record, thread: u32, read_ns: u64) {
         self.served.fetch_add(1, Ordering::Relaxed);
-        luck.lost = 0;
-        luck.won = luck.won.wrapping_add(1);
-        let waited = thread != luck.thread && read_ns < luck.served_ns + WAITED_NS;
-        luck.in_a_row = if waited { luck.in_a_row + 1 } else { 0 };
-        luck.thread = thread;
-        if luck.in_a_row == BACKLOG {
+        record.lost = 0;
+        record.won = record.won.wrapping_add(1);
+        let waited = thread != record.thread && read_ns < record.served_ns + WAITED_NS;
+        record.in_a_row = if waited { record.in_a_row + 1 } else { 0 };
+        record.thread = thread;
+        if record.in_a_row == BACKLOG {
             self.call_any();
-            luck.in_a_row = 0;
+            record.in_a_row = 0;
         }
         let alone = self.resting.load(Ordering::Acquire) + self.listening.load(Ordering::Acquire) == 1;
-        if alone || !luck.won.is_multiple_of(LOOK_EVERY) {
+        if alone || !record.won.is_multiple_of(LOOK_EVERY) {
             return;
         }
         match sys::procfs::processor_of(thread) {
             Some(processor) if processor != sys::cpu::current() => {
-                luck.elsewhere += 1;
+                record.elsewhere += 1;
                 self.call(processor as u32);
             }
-            _ => (luck.elsewhere, luck.rest_ns) = (0, REST_NS.start),
+            _ => (record.elsewhere, record.rest_ns) = (0, REST_NS.start),
         }
     }
 
     /// Waits for a message with `wait`, which takes milliseconds or -1 and answers whether there may be one; or rests.
-    pub(crate) fn wait(&self, luck: &mut Luck, wait: impl FnOnce(i32) -> bool) -> bool {
+    pub(crate) fn wait(&self, record: &mut Record, wait: impl FnOnce(i32) -> bool) -> bool {
         let others = self.listening.load(Ordering::Acquire) > 1;
-        if others && (luck.lost >= LOST_MAX || luck.elsewhere >= ELSEWHERE_MAX) && self.rest(luck.rest_ns) {
-            (luck.lost, luck.elsewhere) = (0, 0);
-            luck.rest_ns = (luck.rest_ns * 2).min(REST_NS.end);
+        if others && (record.lost >= LOST_MAX || record.elsewhere >= ELSEWHERE_MAX) && self.rest(record.rest_ns) {
+            (record.lost, record.elsewhere) = (0, 0);
+            record.rest_ns = (record.rest_ns * 2).min(REST_NS.end);
             return false;
         }
         let came = wait(if others { TRIAL_MS } else { -1 });
         if !came {
-            luck.lost = LOST_MAX;
+            record.lost = LOST_MAX;
         }
         came
     }

@@ -1,0 +1,72 @@
+//! How a pager works, why there is none, and texts that need no heap.
+
+use std::ops::Range;
+
+use sys::userfaultfd::OpenError;
+
+/// Most handler threads.
+pub const HANDLERS_MAX: usize = 64;
+
+/// How a pager works.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Pages evicted and stored together: 4 to 512, a power of two.
+    pub folio_pages: usize,
+    /// Pages that may be staged at once.
+    pub staging_pages: usize,
+    /// Handler threads that will run; at most [`HANDLERS_MAX`].
+    pub handlers: usize,
+    /// Ranges never to be touched: the arena, the pager's own code and data.
+    pub own: Vec<Range<usize>>,
+    /// The only range to be paged; `None` for the whole address space.
+    pub only: Option<Range<usize>>,
+    /// Do without `UFFDIO_MOVE` although the kernel has it, for tests.
+    pub without_move: bool,
+    /// Do without `PAGEMAP_SCAN` although the kernel has it, for tests.
+    pub without_scan: bool,
+}
+
+/// A pager could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No userfaultfd.
+    #[error(transparent)]
+    Userfaultfd(#[from] OpenError),
+    /// No memory, or /proc is not there.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+/// Text of limited length that needs no heap.
+pub struct FixedText {
+    bytes: [u8; 400],
+    len: usize,
+}
+
+impl FixedText {
+    /// Formats `what`, cut at the end if too long.
+    pub fn new(what: std::fmt::Arguments<'_>) -> Self {
+        let mut text = FixedText { bytes: [0; 400], len: 0 };
+        let _ = std::fmt::Write::write_fmt(&mut text, what);
+        text
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or("(message cut inside a character)")
+    }
+}
+
+impl std::fmt::Write for FixedText {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = (self.bytes.len() - self.len).min(text.len());
+        self.bytes[self.len..self.len + room].copy_from_slice(&text.as_bytes()[..room]);
+        self.len += room;
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! Serving faults, from the message to the page in place.
+//!
+//! ```text
+//!  wait for a message            handlers.rs decides who
+//!  read one message              an event is applied, a fault served
+//!  make room for what came in    reclaim.rs; nothing is held meanwhile
+//!  how far to look ahead         readahead.rs
+//!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
+//!  count
+//! ```
+//!
+//! The kernel hands out faults before events, and no page moves while an event is unread. So a handler that needs the
+//! event reads on, however many faults come first; these are parked for whoever is free. A fault that finds no place there
+//! is sent back: its thread is woken and runs into it again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use sys::PAGE_SIZE;
+
+use crate::accounts::Count;
+use crate::handlers::Record;
+use crate::pager::Pager;
+use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
+use crate::readahead::Stream;
+use crate::HANDLERS_MAX;
+
+/// Faults read and not yet served, at most: each is a thread that waits.
+const PARKED_MAX: usize = 4096;
+/// Attempts that give up the CPU at once; further ones sleep, the longer the more.
+const QUICK_TRIES: u32 = 3;
+/// The longest of these sleeps.
+const TRY_NS_MAX: u64 = 500_000;
+
+/// A thread that waits for a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub address: usize,
+    pub write: bool,
+    pub thread: u32,
+    pub read_ns: u64,
+}
+
+/// What handlers share.
+pub(crate) struct Faults {
+    parked: Mutex<VecDeque<Fault>>,
+    /// Faults that are parked.
+    count: AtomicU32,
+    /// When each handler began its present fault, 0 when idle. The last is the control thread's, which serves around forks.
+    busy_since: [AtomicU64; HANDLERS_MAX + 1],
+    /// The slot in each handler's frame cache while the handler stands still.
+    cached_slots: [AtomicU32; HANDLERS_MAX + 1],
+}
+
+impl Faults {
+    pub fn new() -> io::Result<Self> {
+        Ok(Faults {
+            parked: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
+            count: AtomicU32::new(0),
+            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1],
+            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) }; HANDLERS_MAX + 1],
+        })
+    }
+
+    /// Keeps a fault for whoever is free; false when there are too many.
+    pub fn park(&self, fault: Fault) -> bool {
+        let mut parked = self.parked.lock().expect("no panic while held");
+        let has_room = parked.len() < PARKED_MAX;
+        if has_room {
+            parked.push_back(fault);
+            self.count.store(parked.len() as u32, Ordering::Release);
+        }
+        has_room
+    }
+
+    /// The fault that has been parked longest.
+    pub fn unpark(&self) -> Option<Fault> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut parked = self.parked.lock().expect("no panic while held");
+        let fault = parked.pop_front();
+        self.count.store(parked.len() as u32, Ordering::Release);
+        fault
+    }
+
+    /// Whether faults are parked.
+    pub fn has_parked(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether any handler serves a fault.
+    pub fn any_busy(&self) -> bool {
+        self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0)
+    }
+
+    /// The handler that has served one fault longest, and since when.
+    pub fn longest(&self) -> Option<(usize, u64)> {
+        let busy = self.busy_since.iter().map(|since| since.load(Ordering::Relaxed)).enumerate();
+        busy.filter(|(_, since)| *since != 0).min_by_key(|(_, since)| *since)
+    }
+
+    /// In a forked child: gives the slots that the parent's handlers had in their caches to `give`.
+    pub fn reset(&self, mut give: impl FnMut(u32)) {
+        self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
+        while self.unpark().is_some() {}
+        for slot in &self.cached_slots {
+            match slot.swap(crate::pages::table::NO_SLOT, Ordering::Relaxed) {
+                crate::pages::table::NO_SLOT => {}
+                slot => give(slot),
+            }
+        }
+    }
+}
+
+/// What one handler thread carries along.
+pub(crate) struct Handler {
+    index: usize,
+    pub inbound: Inbound,
+    /// Pages brought in by the last fault, for which room has not been made yet.
+    owed: usize,
+}
+
+impl Handler {
+    pub fn new(index: usize, page: usize) -> Self {
+        Handler { index, inbound: Inbound::new(page), owed: 0 }
+    }
+}
+
+impl Pager {
+    /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
+    pub fn handle_faults(&self, index: usize) -> ! {
+        let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
+            self.fatal(format_args!("no memory for a handler: the arena is full"));
+        };
+        let mut handler = Handler::new(index, page.as_ptr() as usize);
+        let mut record = Record::new();
+        self.handlers.join();
+        loop {
+            // Not read before the wait says so: of one thread's faults there is never a second one already.
+            let came = self.faults.has_parked()
+                || self.handlers.wait(&mut record, |ms| match ms {
+                    -1 => self.halt.while_waiting(|| self.pages.uffd().wait(ms)),
+                    _ => self.pages.uffd().wait(ms),
+                });
+            if !came {
+                self.halt.stand_if_parked();
+                continue;
+            }
+            self.halt.handler_enters();
+            match self.pages.read_message() {
+                Read::Fault { address, write, thread } => {
+                    let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                    self.handlers.won(&mut record, thread, fault.read_ns);
+                    self.serve(&mut handler, fault);
+                    record.served();
+                }
+                Read::Event => {}
+                Read::Nothing => record.lost(),
+            }
+            if let Some(fault) = self.faults.unpark() {
+                self.serve(&mut handler, fault);
+            }
+            let slot = handler.inbound.frames.slot().unwrap_or(crate::pages::table::NO_SLOT);
+            self.faults.cached_slots[index].store(slot, Ordering::Relaxed);
+            self.halt.handler_leaves();
+        }
+    }
+
+    /// Serves one fault. The caller holds nothing.
+    pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
+        self.faults.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
+        // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
+        // one to be moved to an idle CPU, where its next faults would be served from afar.
+        self.balance(handler.owed);
+        let page = fault.address / PAGE_SIZE;
+        let stream = self.streams.find(fault.thread, page as u64);
+        let done = self.bring_page(&mut handler.inbound, fault, stream);
+        let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
+        self.streams.ended(stream, (page + done + ahead) as u64);
+        self.reclaim.note_arrivals(done + ahead);
+        let ns = sys::now_ns() - fault.read_ns;
+        self.accounts.fault(ns);
+        self.accounts.add(Count::Faults, 1);
+        self.accounts.add(Count::FaultNs, ns);
+        self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
+        handler.owed = done + ahead;
+    }
+
+    /// Brings in the page of a fault, and those that the stream's window holds, whatever is in the way. It ends when the
+    /// page is in place or its mapping is gone: every event that is in the way is read here, and every thread behind
+    /// one only has to run.
+    fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> usize {
+        let at = fault.address & !(PAGE_SIZE - 1);
+        let mut tries = 0u32;
+        loop {
+            match self.pages.bring(inbound, at, fault.write, stream.window()) {
+                Brought::Done(pages) => return pages,
+                Brought::Again => self.read_on(),
+                Brought::NoMemory => {
+                    self.read_on();
+                    self.reclaim_step();
+                }
+            }
+            tries += 1;
+            match tries {
+                0..=QUICK_TRIES => sys::thread::yield_now(),
+                _ => sys::thread::sleep_ns((u64::from(tries) * 10_000).min(TRY_NS_MAX)),
+            }
+        }
+    }
+
+    /// Reads messages until there is none or one was an event; faults are parked, or sent back.
+    fn read_on(&self) {
+        for _ in 0..PARKED_MAX {
+            match self.pages.read_message() {
+                Read::Nothing | Read::Event => return,
+                Read::Fault { address, write, thread } => {
+                    self.handlers.call_any();
+                    let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                    if !self.faults.park(fault) {
+                        let _ = self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings in what is left of a stream's window behind the block of the fault; answers how many pages. Only what was
+    /// stored is worth bringing in early; first touches beyond the block may never come.
+    fn bring_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
+        let mut at = start;
+        let mut left = stream.window().saturating_sub(done);
+        // A whole run was brought already, or the window ended with its block.
+        if done > BLOCK_PAGES {
+            return 0;
+        }
+        while left > 0 && at.is_multiple_of(BLOCK_PAGES) && at * PAGE_SIZE < sys::memory::USER_END {
+            let brought = self.pages.bring_ahead(inbound, at * PAGE_SIZE, left);
+            at += brought;
+            left -= brought.min(left);
+            if brought < BLOCK_PAGES {
+                break;
+            }
+        }
+        at - start
+    }
+}

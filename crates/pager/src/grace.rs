@@ -1,0 +1,90 @@
+//! Grace periods: when every thread of the program has been seen outside of the calls that discard memory.
+//!
+//! The event of madvise(MADV_DONTNEED) is read before the kernel discards anything (`pages/discard.rs`), and nothing tells
+//! when its thread is done. As with RCU, it is enough to see every thread once in a state in which it cannot be in such a
+//! call any more. A thread has left a call of before when
+//!
+//! * it is blocked in another one, or in a page fault outside of any,
+//! * its time in user mode has grown since the period began,
+//! * or it is no more.
+//!
+//! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute) keeps the period open
+//! for as long, and the pages concerned stay where they are.
+
+use sys::threads::{self, Sight};
+
+use crate::pager::Pager;
+
+/// Threads that can be followed at a time; a process with more waits for some to end.
+const THREADS_MAX: usize = 4096;
+/// Between two looks: one costs some microseconds a thread.
+const LOOK_NS: u64 = 20_000_000;
+
+/// A thread that may still be in a call.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    thread: i32,
+    user_ticks: u64,
+}
+
+/// The grace period under way, if any.
+#[derive(Default)]
+pub(crate) struct GracePeriod {
+    suspects: Vec<Suspect>,
+    is_open: bool,
+    /// There were more threads than can be followed.
+    is_incomplete: bool,
+    looked_ns: u64,
+}
+
+impl Pager {
+    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends it when there is none.
+    pub(crate) fn step_grace(&self, now_ns: u64) {
+        let mut grace = self.grace.lock().expect("no panic while held");
+        if now_ns.wrapping_sub(grace.looked_ns) < LOOK_NS || !(grace.is_open || self.pages.has_discarding()) {
+            return;
+        }
+        grace.looked_ns = now_ns;
+        if !grace.is_open {
+            // From here on events mark pages for the next period; calls whose events came before are those to wait for.
+            self.pages.begin_grace();
+            grace.suspects.clear();
+            grace.is_incomplete = false;
+            let own = sys::thread::id();
+            threads::for_each(|thread| match threads::look(thread) {
+                _ if thread == own => {}
+                Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
+                    if grace.suspects.len() < THREADS_MAX {
+                        grace.suspects.push(Suspect { thread, user_ticks });
+                    } else {
+                        grace.is_incomplete = true;
+                    }
+                }
+                Some(Sight::Elsewhere) | None => {}
+            });
+            grace.is_open = true;
+        } else {
+            grace.suspects.retain(|suspect| match threads::look(suspect.thread) {
+                Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
+                    user_ticks <= suspect.user_ticks
+                }
+                Some(Sight::Elsewhere) => false,
+                None => false,
+            });
+        }
+        if grace.suspects.is_empty() {
+            grace.is_open = false;
+            // Begun anew when not every thread was followed: some may be in calls from before still.
+            if !grace.is_incomplete {
+                self.pages.end_grace();
+            }
+        }
+    }
+
+    /// In a forked child, which has one thread, and that in fork().
+    pub(crate) fn reset_grace(&self) {
+        let mut grace = self.grace.lock().expect("no panic while held");
+        *grace = GracePeriod::default();
+        self.pages.forget_discarding();
+    }
+}

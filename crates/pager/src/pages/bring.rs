@@ -1,0 +1,518 @@
+//! Bringing in: zeroes for what was never touched, pages back from staging, pages out of the pool.
+
+
+use sys::userfaultfd::{Progress, Stop};
+use sys::PAGE_SIZE;
+use zswap::Keep;
+
+use super::events::Quiet;
+use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
+use super::mover::Way;
+use super::refs::PageRefs;
+use super::staging::FrameCache;
+use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use super::{Pages, GROUP};
+use crate::accounts::Count;
+
+/// Shorter runs are brought in block by block.
+const LONG_MIN: usize = 2 * BLOCK_PAGES;
+/// Windows from which a whole run is brought in with one call.
+const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
+
+/// What a thread that brings pages in has for it.
+pub(crate) struct Inbound {
+    pub frames: FrameCache,
+    /// A page of its own to decompress into.
+    page: usize,
+    /// Pages copied from there since frames were given back for them.
+    copied: usize,
+}
+
+impl Inbound {
+    /// With a page of the arena that nobody else uses.
+    pub fn new(page: usize) -> Self {
+        Inbound { frames: FrameCache::new(), page, copied: 0 }
+    }
+}
+
+/// How an attempt to bring a page in ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Brought {
+    /// That many pages from the one asked for on are in place, or gone with their mapping.
+    Done(usize),
+    /// An event is unread or not applied: read messages and try again.
+    Again,
+    /// The kernel has no memory.
+    NoMemory,
+}
+
+/// How pages got to their place.
+enum Placed {
+    /// Their frames were moved there.
+    Moved(usize),
+    /// Copies were made.
+    Copied(usize),
+    /// There is no place any more, or something newer is there.
+    Gone,
+    Again,
+    NoMemory,
+}
+
+impl Pages {
+    /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
+    pub fn bring(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> Brought {
+        if window >= LONG_WINDOW_MIN && self.mover.way == Way::Move {
+            if let Some(pages) = self.bring_long(at, write, window) {
+                return Brought::Done(pages);
+            }
+        }
+        let block = self.lock(at);
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let brought = self.bring_within(&block, inbound, index, write, window.min(BLOCK_PAGES - index));
+        if matches!(brought, Brought::Done(_)) {
+            block.set_recent();
+        }
+        brought
+    }
+
+    /// The same inside one block. The caller has its lock.
+    pub fn bring_within(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+        write: bool,
+        window: usize,
+    ) -> Brought {
+        let alike = |mask: u32| (mask >> index).trailing_ones().min(window as u32) as usize;
+        match block.state(index) {
+            PageState::Staged => self.unstage(block, index, alike(block.mask(PageState::Staged))),
+            PageState::Stored => self.load(block, inbound, index, alike(block.mask(PageState::Stored))),
+            _ => self.fill(block, inbound, index, alike(block.mask_of(PageState::is_kernels)), write),
+        }
+    }
+
+    /// Brings in stored pages from the start of the block at `base` on, as far as they lie side by side; answers how many.
+    /// For readahead: what is in the way ends it.
+    pub fn bring_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
+        let Some(block) = self.table.find(base).and_then(|_| self.table.try_lock(base)) else { return 0 };
+        let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
+        match wanted.trailing_ones() as usize {
+            0 => 0,
+            run => match self.load(&block, inbound, 0, run) {
+                Brought::Done(pages) => {
+                    block.set_recent();
+                    pages
+                }
+                _ => 0,
+            },
+        }
+    }
+
+    /// Brings in everything that is out of a block; answers how many pages, and whether some are left because an event is in
+    /// the way.
+    pub fn bring_all(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
+        let block = self.lock_settled(base);
+        let mut brought = 0;
+        for index in 0..BLOCK_PAGES {
+            if block.state(index).is_kernels() {
+                continue;
+            }
+            match self.bring_within(&block, inbound, index, false, BLOCK_PAGES - index) {
+                Brought::Done(pages) => brought += pages,
+                Brought::Again | Brought::NoMemory => return (brought, true),
+            }
+        }
+        (brought, false)
+    }
+
+    /// Gives zeroes: real pages for a write, the shared zero page for a read.
+    fn fill(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize, write: bool) -> Brought {
+        let at = block.base() + index * PAGE_SIZE;
+        let Some(quiet) = self.events.quiet(block) else { return Brought::Again };
+        let (filled, stop) = match self.mover.way {
+            _ if !write => self.fill_shared(&quiet, at),
+            Way::Remap => {
+                let progress = self.copy_in(&quiet, at, self.zeroes(), count);
+                (progress.done / PAGE_SIZE, progress.stop)
+            }
+            Way::Move => match self.move_zeroes(&quiet, inbound, at, count) {
+                // No frame in stock, or a mapping that nothing can be moved into: not writable any more, or locked.
+                (0, None | Some(Stop::Invalid)) => self.fill_shared(&quiet, at),
+                other => other,
+            },
+        };
+        if filled > 0 {
+            // What was filled was missing: the discarding that it was marked for is over, or takes what is new along.
+            block.change_kernels(span(index, filled), PageState::Kernel);
+            if write {
+                self.accounts.add(Count::ZeroFilled, filled as u64);
+            }
+            return Brought::Done(filled);
+        }
+        match stop {
+            Some(Stop::Again) | None => Brought::Again,
+            Some(Stop::NoMemory) => Brought::NoMemory,
+            // Present already, or gone: either way the thread looks again by itself.
+            Some(_) => {
+                self.mover.wake(at, 1);
+                Brought::Done(1)
+            }
+        }
+    }
+
+    fn fill_shared(&self, quiet: &Quiet<'_>, at: usize) -> (usize, Option<Stop>) {
+        let progress = self.mover.zero(quiet, at);
+        (progress.done / PAGE_SIZE, progress.stop)
+    }
+
+    /// Moves up to `count` pages of zeroes in; answers how many, and what the kernel said when it was not all. Nothing
+    /// said means that there were no frames left.
+    fn move_zeroes(
+        &self,
+        quiet: &Quiet<'_>,
+        inbound: &mut Inbound,
+        at: usize,
+        count: usize,
+    ) -> (usize, Option<Stop>) {
+        let mut done = 0;
+        while done < count {
+            let Some(pages) = inbound.frames.pages(&self.staging, count - done) else { break };
+            let source = self.staging.address(pages.slot, pages.first);
+            // SAFETY: the cached frames belong to this thread.
+            unsafe { std::ptr::write_bytes(source as *mut u8, 0, pages.count * PAGE_SIZE) };
+            let progress = self.mover.move_in(quiet, at + done * PAGE_SIZE, source, pages.count);
+            let moved = progress.done / PAGE_SIZE;
+            inbound.frames.spend(&self.staging, pages, moved);
+            done += moved;
+            if progress.stop.is_some() {
+                return (done, progress.stop);
+            }
+        }
+        (done, None)
+    }
+
+    /// The second chance: staged pages go straight back.
+    fn unstage(&self, block: &BlockGuard<'_>, index: usize, count: usize) -> Brought {
+        let Some(quiet) = self.events.quiet(block) else { return Brought::Again };
+        let (at, slot) = (block.base() + index * PAGE_SIZE, block.slot());
+        let source = self.staging.address(slot, index);
+        // What a compressor reads must not change: the page comes back as a copy then, and its frame stays.
+        let placed = match block.is_compressing() {
+            true => self.place_copies(&quiet, at, source, count),
+            false => self.place(&quiet, at, source, count),
+        };
+        let back = match placed {
+            Placed::Moved(moved) => {
+                self.staging.left(slot, span(index, moved));
+                moved
+            }
+            Placed::Copied(copied) => {
+                if self.mover.way == Way::Remap && !block.is_compressing() {
+                    self.staging.discard_pages(slot, span(index, copied));
+                }
+                copied
+            }
+            Placed::Gone => 1,
+            Placed::Again => return Brought::Again,
+            Placed::NoMemory => return Brought::NoMemory,
+        };
+        block.change(span(index, back), PageState::Staged, PageState::Kernel);
+        if !block.is_compressing() {
+            block.drop_slot_if_unused();
+        }
+        self.accounts.add(Count::Refaults, back as u64);
+        Brought::Done(back)
+    }
+
+    /// Decompresses adjacent stored pages and puts them in place.
+    fn load(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize) -> Brought {
+        let mut done = 0;
+        while done < count {
+            let first = index + done;
+            let placed = match self.frames(inbound, count - done) {
+                Some(pages) if count > 1 => {
+                    let source = self.staging.address(pages.slot, pages.first);
+                    let at = block.base() + first * PAGE_SIZE;
+                    self.decompress((at / PAGE_SIZE) as u64, source, pages.count);
+                    let Some(quiet) = self.events.quiet(block) else { return partly(done, Brought::Again) };
+                    let placed = self.place(&quiet, at, source, pages.count);
+                    if let Placed::Moved(moved) = placed {
+                        inbound.frames.spend(&self.staging, pages, moved);
+                    }
+                    drop(quiet);
+                    self.settle_loaded(block, first, placed, pages.count)
+                }
+                _ => self.load_single(block, inbound, first),
+            };
+            match placed {
+                Ok((pages, more)) => {
+                    done += pages;
+                    if !more {
+                        break;
+                    }
+                }
+                Err(other) => return partly(done, other),
+            }
+        }
+        Brought::Done(done)
+    }
+
+    /// Brings in one page by a copy. For one page that is quicker than a move, which takes locks on both sides and
+    /// interrupts other CPUs for the source's sake; the page it is decompressed into is warm, and it takes no frame
+    /// that others would have to make first.
+    fn load_single(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+    ) -> Result<(usize, bool), Brought> {
+        let at = block.base() + index * PAGE_SIZE;
+        self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1);
+        let Some(quiet) = self.events.quiet(block) else { return Err(Brought::Again) };
+        let placed = self.place_copies(&quiet, at, inbound.page, 1);
+        drop(quiet);
+        let answer = self.settle_loaded(block, index, placed, 1)?;
+        // The frame that was ready for it is not needed; frames are given back sixteen at a time.
+        if self.mover.way == Way::Move {
+            inbound.copied += 1;
+        }
+        if inbound.copied >= BLOCK_PAGES {
+            if let Some(slot) = self.staging.take_ready(BLOCK_PAGES) {
+                inbound.copied -= self.staging.discard(slot).min(inbound.copied);
+                self.staging.give(slot);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Notes what became of `wanted` pages out of the pool; answers how many, and whether that was all of them.
+    fn settle_loaded(
+        &self,
+        block: &BlockGuard<'_>,
+        index: usize,
+        placed: Placed,
+        wanted: usize,
+    ) -> Result<(usize, bool), Brought> {
+        let pages = match placed {
+            Placed::Moved(pages) | Placed::Copied(pages) => pages,
+            Placed::Gone => 1,
+            Placed::Again => return Err(Brought::Again),
+            Placed::NoMemory => return Err(Brought::NoMemory),
+        };
+        block.change(span(index, pages), PageState::Stored, PageState::Kernel);
+        let key = (block.base() / PAGE_SIZE + index) as u64;
+        self.store.invalidate(GROUP, key, pages as u64);
+        self.accounts.add(Count::PagesIn, pages as u64);
+        Ok((pages, pages == wanted))
+    }
+
+    fn decompress(&self, key: u64, target: usize, count: usize) {
+        // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it took: they lie side by side and
+        // are given out here once.
+        let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
+        let mut refs = PageRefs::new();
+        whole.iter_mut().for_each(|page| refs.push(page));
+        if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared) {
+            self.fatal(format_args!("page {:#x} is lost: {error}", key * PAGE_SIZE as u64));
+        }
+    }
+
+    /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
+    fn place(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
+        if self.mover.way == Way::Remap {
+            return self.place_copies(quiet, at, source, count);
+        }
+        let progress = self.mover.move_in(quiet, at, source, count);
+        if progress.done > 0 || progress.stop.is_none() {
+            return Placed::Moved(progress.done / PAGE_SIZE);
+        }
+        match progress.stop.expect("nothing was done") {
+            Stop::Again => Placed::Again,
+            Stop::NoMemory => Placed::NoMemory,
+            Stop::Gone => sys::thread::end_process(),
+            Stop::Invalid | Stop::Busy => self.place_one(quiet, at, source, count),
+            Stop::Exists => {
+                let arrived = self.mover.arrived(at, source, count).trailing_ones() as usize;
+                self.mover.wake(at, arrived.max(1));
+                self.mover.note_arrival(at, arrived);
+                match arrived {
+                    0 => Placed::Gone,
+                    arrived => Placed::Moved(arrived),
+                }
+            }
+            Stop::Hole => {
+                self.mover.wake(at, 1);
+                Placed::Gone
+            }
+        }
+    }
+
+    fn place_one(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
+        // The run may only have crossed a border between mappings.
+        if count > 1 && self.mover.move_in(quiet, at, source, 1).done == PAGE_SIZE {
+            return Placed::Moved(1);
+        }
+        // Copying works whatever the protection.
+        self.place_copies(quiet, at, source, 1)
+    }
+
+    fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
+        let progress = self.copy_in(quiet, at, source, count);
+        match progress.stop {
+            _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
+            None | Some(Stop::Again) => Placed::Again,
+            Some(Stop::NoMemory) => Placed::NoMemory,
+            Some(Stop::Gone) => sys::thread::end_process(),
+            Some(_) => {
+                self.mover.wake(at, 1);
+                Placed::Gone
+            }
+        }
+    }
+
+    /// Puts one page back at `at`, for whoever cannot do anything about it; whether its frame went along. `None`: not now.
+    pub(super) fn place_back(&self, quiet: &Quiet<'_>, at: usize, source: usize) -> Option<bool> {
+        match self.place(quiet, at, source, 1) {
+            Placed::Moved(_) => Some(true),
+            Placed::Copied(_) | Placed::Gone => Some(false),
+            Placed::Again | Placed::NoMemory => None,
+        }
+    }
+
+    /// Copies pages into the program, as many as one mapping takes.
+    fn copy_in(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
+        let progress = self.mover.copy_in(quiet, at, source, count);
+        if progress.stop == Some(Stop::Hole) && progress.done == 0 && count > 1 {
+            // The run may only have crossed a border between mappings: not a page is copied then.
+            return self.mover.copy_in(quiet, at, source, 1);
+        }
+        progress
+    }
+
+    /// Brings in up to `window` pages from `at` on with one call, all stored or all never touched. Answers how many, or
+    /// `None` when the first is not among them.
+    ///
+    /// What cannot be done that way (a border between mappings, an event, a neighbour whose lock is held) is left to the
+    /// way for one block, which knows how to deal with each case.
+    fn bring_long(&self, at: usize, write: bool, window: usize) -> Option<usize> {
+        let first = self.lock(at);
+        let skipped = at % BLOCK_BYTES / PAGE_SIZE;
+        let state = first.state(skipped);
+        let is_stored = state == PageState::Stored;
+        if state == PageState::Staged || !is_stored && !write {
+            return None;
+        }
+        let mut run = RunGuard::of(first);
+        run.extend(&self.table, (skipped + window).div_ceil(BLOCK_PAGES));
+        let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
+        let count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+        if count < LONG_MIN {
+            return None;
+        }
+        let extent = self.filling_extent()?;
+        let source = self.staging.address(extent, 0);
+        match is_stored {
+            true => self.decompress((at / PAGE_SIZE) as u64, source, count),
+            // SAFETY: the extent was taken for this.
+            false => unsafe { std::ptr::write_bytes(source as *mut u8, 0, count * PAGE_SIZE) },
+        }
+        let Some(quiet) = self.events.quiet(run.first()) else {
+            self.staging.give_extent(extent);
+            return None;
+        };
+        let progress = self.mover.move_in(&quiet, at, source, count);
+        let arrived = match progress.stop {
+            None => u128::MAX >> (EXTENT_PAGES - count),
+            Some(_) => self.mover.arrived(at, source, count),
+        };
+        if is_stored {
+            self.mover.note_arrival(at, count);
+        }
+        for index in 0..EXTENT_SLOTS {
+            self.staging.left(extent + index as u32, part(arrived, index));
+        }
+        for (index, block) in run.iter().enumerate() {
+            let mask = part(arrived << skipped, index);
+            if mask == 0 {
+                continue;
+            }
+            block.set_recent();
+            if !is_stored {
+                block.change_kernels(mask, PageState::Kernel);
+                continue;
+            }
+            block.change(mask, PageState::Stored, PageState::Kernel);
+            for (page, count) in runs(mask) {
+                self.store.invalidate(GROUP, (block.base() / PAGE_SIZE + page) as u64, count as u64);
+            }
+        }
+        drop(quiet);
+        drop(run);
+        self.staging.give_extent(extent);
+        let count_as = if is_stored { Count::PagesIn } else { Count::ZeroFilled };
+        self.accounts.add(count_as, arrived.count_ones().into());
+        if progress.stop.is_some() && arrived != 0 {
+            self.mover.wake(at, count);
+        }
+        match arrived.trailing_ones() as usize {
+            0 => None,
+            done => Some(done),
+        }
+    }
+
+    /// Frames to fill with what is brought in. Those that are moved away are replaced; where pages are copied, a cache
+    /// keeps a whole slot for as long as it lives.
+    fn frames(&self, inbound: &mut Inbound, wanted: usize) -> Option<super::staging::Pages> {
+        match self.mover.way {
+            Way::Move => inbound.frames.pages(&self.staging, wanted),
+            Way::Remap => {
+                let pages = inbound.frames.pages(&self.staging, BLOCK_PAGES)?;
+                Some(super::staging::Pages { count: pages.count.min(wanted), ..pages })
+            }
+        }
+    }
+
+    /// An extent of frames to fill: ready ones, or ones that the kernel makes now.
+    fn filling_extent(&self) -> Option<u32> {
+        self.staging.take_ready_extent().or_else(|| self.fresh_extent())
+    }
+
+    fn fresh_extent(&self) -> Option<u32> {
+        let extent = if self.has_room_for_extent() { self.staging.take_empty_extent()? } else { return None };
+        // With one call instead of a fault a page.
+        sys::memory::populate(self.staging.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
+        (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
+        Some(extent)
+    }
+
+    /// Adds an extent of fresh frames to those that are ready; false when there is no room.
+    pub fn make_fresh_extent(&self) -> bool {
+        let extent = self.fresh_extent();
+        extent.inspect(|first| self.staging.give_extent(*first)).is_some()
+    }
+
+    /// Whether as many pages may be staged yet as an extent has.
+    pub fn has_room_for_extent(&self) -> bool {
+        self.staging.pages_max().saturating_sub(self.staging.pages()) >= EXTENT_PAGES
+    }
+
+    /// Memory of zeroes, as long as a block.
+    fn zeroes(&self) -> usize {
+        self.staging.hole()
+    }
+
+    /// Pages that may be discarded soon, for tests.
+    #[cfg(test)]
+    pub(crate) fn discarding_pages(&self) -> u64 {
+        self.discarding.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// What an attempt comes to that brought in `done` pages before it ended.
+fn partly(done: usize, otherwise: Brought) -> Brought {
+    match done {
+        0 => otherwise,
+        done => Brought::Done(done),
+    }
+}

@@ -1,0 +1,151 @@
+//! What a forked child gets of the pages that are out here.
+
+use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
+use sys::{thread, PAGE_SIZE};
+
+use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
+use super::Pages;
+use crate::accounts::Count;
+
+/// A change of the child's address space since the fork.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Gone { start: usize, end: usize },
+    Moved { from: usize, to: usize, len: usize },
+}
+
+/// One process that pages are handed to.
+struct Heir {
+    uffd: Userfaultfd,
+    changes: Vec<Change>,
+}
+
+/// The memory of a forked child that pages are handed to, which may change, and be forked itself, while they are.
+pub(crate) struct ChildMemory {
+    /// The child, and its children.
+    heirs: Vec<Heir>,
+}
+
+impl Heir {
+    /// Notes what the process did: until an event is read, nothing can be copied into it, and its thread waits. Answers a
+    /// child of its own, which lacks what it lacks.
+    fn read_changes(&mut self) -> Option<Heir> {
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while self.uffd.read(&mut messages, 1) == 1 {
+            match messages[0] {
+                // Served by the page that comes; those that never come are woken at the end.
+                Message::Fault { .. } => {}
+                Message::Remove { start, end } | Message::Unmap { start, end } => {
+                    self.changes.push(Change::Gone { start, end });
+                }
+                Message::Remap { from, to, len } => self.changes.push(Change::Moved { from, to, len }),
+                Message::Fork { descriptor } => {
+                    let uffd = Userfaultfd::from_descriptor(descriptor);
+                    return Some(Heir { uffd, changes: self.changes.clone() });
+                }
+            }
+        }
+        None
+    }
+
+    /// Where a page of the parent is by now; `None` when it is gone.
+    fn place_of(&self, at: usize) -> Option<usize> {
+        self.changes.iter().try_fold(at, |at, change| match *change {
+            Change::Gone { start, end } if (start..end).contains(&at) => None,
+            Change::Moved { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
+            // What was at the target of a move before is gone.
+            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => None,
+            _ => Some(at),
+        })
+    }
+}
+
+impl ChildMemory {
+    /// Of the child whose userfaultfd this is.
+    pub fn new(descriptor: i32) -> Self {
+        let uffd = Userfaultfd::from_descriptor(descriptor);
+        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }] }
+    }
+
+    /// Fills a page that the parent has at `at`, in the child and all that it forked before.
+    fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
+        let mut index = 0;
+        while index < self.heirs.len() {
+            let heir = &mut self.heirs[index];
+            if let Some(child) = heir.read_changes() {
+                self.heirs.push(child);
+                continue;
+            }
+            match heir.place_of(at).and_then(|place| with(&heir.uffd, place)) {
+                // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
+                // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
+                Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                _ => index += 1,
+            }
+        }
+    }
+
+    /// Copies a page that the parent has at `at`.
+    pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
+        // SAFETY: fills a missing page of the child with its own content.
+        self.fill(at, |uffd, place| unsafe { uffd.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
+    }
+
+    /// Poisons a page that may be missing, if it is.
+    fn poison(&mut self, at: usize) {
+        self.fill(at, |uffd, place| uffd.poison(place, PAGE_SIZE).stop);
+    }
+
+    /// Ends it: what is not there is zeroes from now on.
+    pub fn close(self) {
+        self.heirs.iter().for_each(|heir| heir.uffd.close());
+    }
+}
+
+impl Pages {
+    /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
+    /// that, and what came in since the fork and might be missing there is poisoned: a child of this kind gets its bytes or
+    /// SIGBUS, never zeroes.
+    pub(super) fn foster(&self, descriptor: i32) {
+        let mut child = ChildMemory::new(descriptor);
+        self.hand_over_all(&mut child);
+        // One by one: a page that is there ends a call.
+        self.mover.for_each_arrival(|at, pages| {
+            (0..pages).for_each(|page| child.poison(at + page * PAGE_SIZE));
+        });
+        self.accounts.add(Count::Forks, 1);
+        child.close();
+    }
+
+    /// Copies everything that is out into a child.
+    pub fn hand_over_all(&self, child: &mut ChildMemory) {
+        let mut page = [0u8; PAGE_SIZE];
+        for base in self.table.busy(0, sys::memory::USER_END) {
+            for index in 0..BLOCK_PAGES {
+                let at = base + index * PAGE_SIZE;
+                if self.read_out(at, &mut page) {
+                    child.give(at, &page);
+                }
+            }
+        }
+    }
+
+    /// Reads a page that is out; false when it is not.
+    pub fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
+        let Some(block) = self.table.lock_existing(at) else { return false };
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        match block.state(index) {
+            PageState::Staged => {
+                let source = self.staging.address(block.slot(), index);
+                // SAFETY: staged pages stay until the block's lock is released.
+                *page = unsafe { *(source as *const [u8; PAGE_SIZE]) };
+                true
+            }
+            PageState::Stored => {
+                self.load_copy(at, page);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! From staging into the pool: the slot that has waited longest is compressed, and its frames are ready for use.
+//!
+//! The block's lock is not held while its slot is compressed. Nothing in the slot changes meanwhile: the block is marked, so
+//! that a page that is wanted back comes back as a copy, and no page joins the others. A page that left the state
+//! *staged* by then has its object dropped.
+
+use sys::PAGE_SIZE;
+use zswap::StoreError;
+
+use super::mover::Way;
+use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
+use super::{now_ms, Pages, GROUP};
+use crate::accounts::Count;
+
+/// What compressing a slot came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compressed {
+    /// Its pages are stored, or were not needed any more.
+    Stored,
+    /// None was stored: the pool refused all, and they are back in place.
+    Refused,
+    /// Some were refused, and an event keeps them from their place: they wait as before.
+    Blocked,
+    /// No slot waits.
+    Nothing,
+}
+
+impl Pages {
+    /// Compresses the slot that has waited longest.
+    pub fn compress_oldest(&self) -> Compressed {
+        let Some(slot) = self.staging.oldest() else { return Compressed::Nothing };
+        let base = self.staging.owner(slot);
+        let block = self.lock(base);
+        let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };
+        if staged == 0 {
+            if block.slot() == slot {
+                block.set_slot(NO_SLOT);
+            }
+            drop(block);
+            self.release_slot(slot);
+            return Compressed::Stored;
+        }
+        block.set_compressing(true);
+        drop(block);
+
+        let mut stored = 0;
+        for (first, count) in runs(staged) {
+            self.store_run(base, slot, first, count, &mut stored);
+        }
+
+        let block = self.lock(base);
+        let kept = block.mask(PageState::Staged) & staged;
+        for (first, count) in runs(stored & !kept) {
+            self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+        }
+        block.change(stored & kept, PageState::Staged, PageState::Stored);
+        self.accounts.add(Count::PagesOut, (stored & kept).count_ones().into());
+        block.set_compressing(false);
+        let refused = kept & !stored;
+        let is_empty = refused == 0 || self.put_back(&block, slot, refused);
+        block.drop_slot_if_unused();
+        drop(block);
+        match is_empty {
+            true => self.release_slot(slot),
+            false => self.staging.queue(slot, base),
+        }
+        match (is_empty, stored & kept) {
+            (false, 0) => Compressed::Blocked,
+            (true, 0) if refused != 0 => Compressed::Refused,
+            _ => Compressed::Stored,
+        }
+    }
+
+    /// Stores adjacent staged pages, folio by folio; around pages that refuse.
+    fn store_run(&self, base: usize, slot: u32, first: usize, count: usize, stored: &mut u32) {
+        let folio = self.folio_pages.min(BLOCK_PAGES);
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let next = end.min((at / folio + 1) * folio);
+            // SAFETY: these are pages of the slot, which stay as they are while the block is marked as being compressed.
+            let pages: [&[u8; PAGE_SIZE]; BLOCK_PAGES] = std::array::from_fn(|index| unsafe {
+                &*(self.staging.address(slot, (at + index).min(next - 1)) as *const [u8; PAGE_SIZE])
+            });
+            let key = (base / PAGE_SIZE + at) as u64;
+            self.accounts.add(Count::Batches, 1);
+            self.accounts.add(Count::BatchPages, (next - at) as u64);
+            match self.store.store(GROUP, key, &pages[..next - at]) {
+                Ok(()) => {
+                    *stored |= span(at, next - at);
+                    at = next;
+                }
+                Err(StoreError::Poor { index }) => {
+                    self.accounts.add(Count::Poor, 1);
+                    if index > 0 {
+                        self.store_run(base, slot, at, index, stored);
+                    }
+                    at += index + 1;
+                }
+                Err(_) => {
+                    self.accounts.add(Count::Refused, (next - at) as u64);
+                    at = next;
+                }
+            }
+        }
+    }
+
+    /// Returns pages that the pool refused to the program, and leaves them alone for a while. False when an event is in
+    /// the way and they stay staged.
+    fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
+        block.refuse(mask, now_ms());
+        let Some(quiet) = self.events.quiet(block) else { return false };
+        for (first, count) in runs(mask) {
+            for index in first..first + count {
+                let (at, source) = (block.base() + index * PAGE_SIZE, self.staging.address(slot, index));
+                // The frame of a copied page, shared with a forked relative, is left in the slot as a ready page.
+                let Some(moved) = self.place_back(&quiet, at, source) else { return false };
+                match (moved, self.mover.way) {
+                    (true, _) => self.staging.left(slot, span(index, 1)),
+                    (false, Way::Remap) => self.staging.discard_pages(slot, span(index, 1)),
+                    (false, Way::Move) => {}
+                }
+                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
+            }
+        }
+        true
+    }
+
+    /// Gives a slot back whose pages are stored or were brought in.
+    pub fn release_slot(&self, slot: u32) {
+        if !self.recycles() {
+            self.staging.discard(slot);
+        }
+        self.staging.give(slot);
+    }
+}

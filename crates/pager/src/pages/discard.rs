@@ -1,0 +1,130 @@
+//! What the program discards: madvise(MADV_DONTNEED, MADV_FREE), munmap(), and what was mapped over.
+//!
+//! The event of madvise() comes *before* the kernel discards anything, and its thread goes on as soon as the event has
+//! been read; nothing tells when it is done. A page still mapped then must not be saved as data: it would come back later
+//! with the old bytes. So when the event is applied, which is before anything is filled in the range again, the kernel
+//! is asked which of its pages are mapped, and these are marked as being discarded. The mark ends when the page is
+//! missing and filled anew, which proves that the old one is gone, or when a grace period has passed: every thread was
+//! seen outside the call since ([`crate::grace`]). No clock is involved: a thread that is stopped for a minute between
+//! the event and its discarding keeps the marks for that minute.
+//!
+//! (After MADV_FREE pages may stay mapped, and be used again. For those the grace period alone ends the mark.)
+
+use std::sync::atomic::Ordering;
+
+use sys::pagemap::Run;
+use sys::PAGE_SIZE;
+
+use super::table::{runs, span, within, PageState, ALL_PAGES, BLOCK_BYTES};
+use super::{Pages, GROUP};
+
+/// Runs of mapped pages that one look may find.
+const RUNS: usize = 64;
+
+impl Pages {
+    /// The program discarded `[start, end)`: it reads as zeroes from now on.
+    pub(crate) fn discard(&self, start: usize, end: usize) {
+        for base in self.table.known(start, end) {
+            let mask = within(base, start, end);
+            let Some(block) = self.table.lock_existing(base).filter(|_| mask != 0) else { continue };
+            let (staged, stored) =
+                (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
+            block.change(staged, PageState::Staged, PageState::Kernel);
+            block.change(stored, PageState::Stored, PageState::Kernel);
+            block.change_kernels(mask, PageState::Kernel);
+            block.forget_refused(mask);
+            for (first, count) in runs(stored) {
+                self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+            }
+            // The pages of a slot that is being compressed stay as they are until that is done.
+            if !block.is_compressing() {
+                block.drop_slot_if_unused();
+            }
+        }
+    }
+
+    /// Marks what is still mapped of a range that the kernel is about to discard.
+    pub(super) fn mark_discarding(&self, start: usize, end: usize) {
+        let mut found = [Run::default(); RUNS];
+        let mut at = start;
+        while at < end {
+            let (count, walked) = self.mover.pagemap.mapped_runs(at, end, &mut found);
+            for run in &found[..count] {
+                self.mark_run(run.start as usize, run.end as usize);
+            }
+            at = walked.max(at + PAGE_SIZE);
+        }
+    }
+
+    fn mark_run(&self, start: usize, end: usize) {
+        let state =
+            if self.odd.load(Ordering::Acquire) { PageState::DiscardOdd } else { PageState::DiscardEven };
+        let mut base = start & !(BLOCK_BYTES - 1);
+        while base < end {
+            let block = self.lock(base);
+            let mask = within(base, start, end) & block.mask_of(PageState::is_kernels);
+            block.change_kernels(mask, state);
+            self.discarding.fetch_add(mask.count_ones().into(), Ordering::Relaxed);
+            base += BLOCK_BYTES;
+        }
+    }
+
+    /// Whether pages are marked, so that a grace period is worth its while.
+    pub(crate) fn has_discarding(&self) -> bool {
+        self.discarding.load(Ordering::Relaxed) > 0
+    }
+
+    /// Begins a grace period: marks from now on belong to the next one.
+    pub(crate) fn begin_grace(&self) {
+        self.odd.fetch_xor(true, Ordering::AcqRel);
+    }
+
+    /// A grace period has passed: every thread has left the calls whose events were applied before
+    /// [`Pages::begin_grace`]. What is mapped and was marked then stays.
+    pub(crate) fn end_grace(&self) {
+        let state =
+            if self.odd.load(Ordering::Acquire) { PageState::DiscardEven } else { PageState::DiscardOdd };
+        let before = self.discarding.load(Ordering::Relaxed);
+        let mut left = 0;
+        for base in self.table.busy(0, sys::memory::USER_END) {
+            let Some(block) = self.table.lock_existing(base) else { continue };
+            block.change(block.mask(state), state, PageState::Kernel);
+            left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
+        }
+        // What was marked meanwhile comes on top of what was seen.
+        let _ = self.discarding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+            Some(now.saturating_sub(before) + u64::from(left))
+        });
+    }
+
+    /// In a forked child, whose threads are gone: nobody is about to discard anything.
+    pub(crate) fn forget_discarding(&self) {
+        self.begin_grace();
+        self.end_grace();
+    }
+
+    /// Notes that a page is in place although the table says that it is out: it was copied into a forked child.
+    pub(crate) fn forget_copied(&self, at: usize) {
+        let Some(block) = self.table.lock_existing(at) else { return };
+        let mask = span(at % BLOCK_BYTES / PAGE_SIZE, 1);
+        if block.mask(PageState::Staged) & mask != 0 {
+            // The slot's page is left over, and found when the slot's turn comes.
+            block.change(mask, PageState::Staged, PageState::Kernel);
+            block.drop_slot_if_unused();
+        } else if block.mask(PageState::Stored) & mask != 0 {
+            block.change(mask, PageState::Stored, PageState::Kernel);
+            self.store.invalidate(GROUP, (at / PAGE_SIZE) as u64, 1);
+        }
+    }
+
+    /// Counts the pages that are out, for tests and reports.
+    pub(crate) fn pages_out(&self) -> usize {
+        self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
+            0,
+            |sum, block| {
+                let out = !block.mask_of(PageState::is_kernels) & ALL_PAGES;
+                sum + out.count_ones() as usize
+            },
+        )
+    }
+}

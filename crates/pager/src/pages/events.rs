@@ -1,0 +1,177 @@
+//! Address-space events of the program: order, and exclusion against pages in motion.
+//!
+//! The kernel lets the thread behind an event go on as soon as the event has been *read*. From then on the range may
+//! be discarded or reused at any moment, so a page that is moved in on the strength of older state would bring stale
+//! bytes back. Hence [`Quiet`]: the proof that every event read so far has been applied to the table, and that none is
+//! read while the proof lives. Whoever holds a block's lock and gets it may believe what the block says; whoever does not
+//! get it lets go of the block and starts again.
+//!
+//! A move that happens before the event is read is covered by the kernel: it answers EAGAIN while an event is unread,
+//! and what was moved in earlier still is discarded by the thread that goes on.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use sys::userfaultfd::Message;
+
+use super::table::BlockGuard;
+
+/// Most events read and not yet applied. Readers stop reading at the limit, which makes the program wait.
+const EVENTS_MAX: usize = 256;
+
+/// Events between the kernel and the table.
+pub struct EventQueue {
+    gate: RwLock<()>,
+    queue: Mutex<VecDeque<Message>>,
+    apply: Mutex<()>,
+    read: AtomicU64,
+    applied: AtomicU64,
+}
+
+/// Every event read has been applied, and none is read meanwhile. Made while a block's lock is held, and let go of before.
+pub struct Quiet<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+    _block: PhantomData<&'a ()>,
+}
+
+/// The same, and nobody else has it: for calls that raise an event themselves.
+pub struct QuietAlone<'a> {
+    _gate: RwLockWriteGuard<'a, ()>,
+    _block: PhantomData<&'a ()>,
+}
+
+/// The right to read messages: no page moves meanwhile.
+pub struct Reading<'a> {
+    queue: &'a EventQueue,
+    _gate: RwLockWriteGuard<'a, ()>,
+}
+
+impl Reading<'_> {
+    /// Notes an event that was just read.
+    pub fn push(&self, event: Message) {
+        self.queue.push(event);
+    }
+}
+
+impl EventQueue {
+    /// None yet.
+    pub fn new() -> Self {
+        EventQueue {
+            gate: RwLock::new(()),
+            queue: Mutex::new(VecDeque::with_capacity(EVENTS_MAX)),
+            apply: Mutex::new(()),
+            read: AtomicU64::new(0),
+            applied: AtomicU64::new(0),
+        }
+    }
+
+    /// The right to read messages; `None` while too many events wait to be applied.
+    pub fn reading(&self) -> Option<Reading<'_>> {
+        let gate = self.gate.write().expect("no panic while held");
+        let has_room = self.queue.lock().expect("no panic while held").len() < EVENTS_MAX;
+        has_room.then_some(Reading { queue: self, _gate: gate })
+    }
+
+    /// Notes an event that was read by somebody who may: under [`Reading`], in the name of one who is [`QuietAlone`],
+    /// or while all others stand still.
+    pub fn push(&self, event: Message) {
+        self.queue.lock().expect("no panic while held").push_back(event);
+        self.read.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether there are events to apply.
+    pub fn pending(&self) -> bool {
+        self.applied.load(Ordering::Acquire) != self.read.load(Ordering::Acquire)
+    }
+
+    /// The proof, for whoever holds `block`; `None` when events wait to be applied.
+    ///
+    /// The block's lock makes it good for what was seen of the block since it was taken: an event about the block that was
+    /// read in between cannot have been applied, and so the proof is refused. An event that was applied without the
+    /// lock changed nothing here.
+    pub fn quiet<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<Quiet<'a>> {
+        let gate = self.gate.read().expect("no panic while held");
+        (!self.pending()).then_some(Quiet { _gate: gate, _block: PhantomData })
+    }
+
+    /// The same, alone.
+    pub fn quiet_alone<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<QuietAlone<'a>> {
+        let gate = self.gate.write().expect("no panic while held");
+        (!self.pending()).then_some(QuietAlone { _gate: gate, _block: PhantomData })
+    }
+
+    /// Applies queued events in order, one applier at a time. Hold no block's lock here.
+    pub fn apply(&self, mut each: impl FnMut(Message)) {
+        while self.pending() {
+            let _order = self.apply.lock().expect("no panic while held");
+            let event = self.queue.lock().expect("no panic while held").pop_front();
+            if let Some(event) = event {
+                each(event);
+                self.applied.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::table::AddressTable;
+
+    const EVENT: Message = Message::Remove { start: 0, end: 4096 };
+
+    #[test]
+    fn an_event_stops_moves_until_it_is_applied() {
+        let (events, table) = (EventQueue::new(), AddressTable::new().unwrap());
+        let block = table.lock(0).unwrap();
+        assert!(events.quiet(&block).is_some());
+        events.reading().unwrap().push(EVENT);
+        assert!(events.quiet(&block).is_none() && events.quiet_alone(&block).is_none());
+        let mut seen = Vec::new();
+        events.apply(|event| seen.push(event));
+        assert_eq!(seen, [EVENT]);
+        assert!(events.quiet(&block).is_some() && events.quiet_alone(&block).is_some());
+    }
+
+    #[test]
+    fn readers_stop_when_too_much_waits() {
+        let events = EventQueue::new();
+        for _ in 0..EVENTS_MAX {
+            events.reading().unwrap().push(EVENT);
+        }
+        assert!(events.reading().is_none());
+        events.apply(|_| {});
+        assert!(events.reading().is_some());
+    }
+
+    #[test]
+    fn events_are_applied_in_order_by_several_threads() {
+        let events = EventQueue::new();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while order.lock().unwrap().len() < 1000 {
+                        events.apply(|event| order.lock().unwrap().push(event));
+                    }
+                });
+            }
+            for start in 0..1000 {
+                let reading = loop {
+                    match events.reading() {
+                        Some(reading) => break reading,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                reading.push(Message::Unmap { start, end: start + 1 });
+            }
+        });
+        let order = order.into_inner().unwrap();
+        assert!(order
+            .iter()
+            .enumerate()
+            .all(|(index, event)| matches!(event, Message::Unmap { start, .. } if *start == index)));
+    }
+}

@@ -1,0 +1,219 @@
+//! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
+//!
+//! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may have been replaced a moment ago by one that
+//! is not ours. So the kernel is asked, with a move that cannot succeed, before and after: had the mapping changed hands,
+//! its event would be unread still, because nobody reads events while the proof of quiet lives.
+
+use sys::userfaultfd::Stop;
+use sys::PAGE_SIZE;
+
+use super::events::Quiet;
+use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
+use super::mover::Way;
+use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, NO_SLOT};
+use super::{now_ms, Pages};
+
+impl Pages {
+    /// Whether a page is in a mapping registered with us and no change of mappings is under way.
+    fn is_guarded(&self, quiet: &Quiet<'_>, at: usize) -> bool {
+        let progress = self.mover.move_in(quiet, at, self.staging.hole(), 1);
+        match progress.stop {
+            Some(Stop::Hole | Stop::Exists) => true,
+            Some(_) => false,
+            None => panic!("a page moved out of nowhere"),
+        }
+    }
+
+    /// Moves the present pages of a block out: into the slot where others of its pages wait already, else into `spare`,
+    /// which is taken then. False when nothing could be moved. Where a page is shared with a forked relative a copy is asked for
+    /// if `may_wait`, since that may wait for a fault to be served.
+    pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
+        if self.mover.way == Way::Remap {
+            return self.evict_by_remap(spare, base, mask);
+        }
+        let mut unshared = false;
+        loop {
+            let Some(block) = self.table.try_lock(base) else { return false };
+            let wanted = mask & block.mask(PageState::Kernel);
+            let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
+            let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.is_compressing()) else {
+                return false;
+            };
+            let Some(quiet) = self.events.quiet(&block) else {
+                drop(block);
+                self.apply_events();
+                return false;
+            };
+            // What a page left behind that came back as a copy.
+            self.staging.discard_pages(slot, self.staging.present(slot) & wanted);
+            let (mut moved, mut busy) = (0, None);
+            for (first, count) in runs(wanted) {
+                let at = base + first * PAGE_SIZE;
+                if !self.is_guarded(&quiet, at) {
+                    continue;
+                }
+                let (mut left, shared) = self.move_run(&quiet, &block, slot, first, count);
+                if left != 0 && !self.is_guarded(&quiet, at) {
+                    left &= !self.move_back(&quiet, slot, base, left);
+                }
+                moved |= left;
+                busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
+            }
+            if moved != 0 {
+                self.staging.arrived(slot, moved);
+                self.staging.set_owner(slot, base);
+                block.change(moved, PageState::Kernel, PageState::Staged);
+                block.set_slot(slot);
+            }
+            // Only now may events be read: one that discards these pages must find them in the table.
+            drop(quiet);
+            if moved != 0 {
+                drop(block);
+                // The block's own slot is in the queue, or will be by whoever took it from there.
+                if own.is_none() {
+                    self.staging.queue(slot, base);
+                    *spare = None;
+                }
+                return true;
+            }
+            match busy {
+                Some(_) if !may_wait => return false,
+                // Shared with a forked child, or pinned. Ask the kernel for copies of our own, which can be moved.
+                Some((start, len)) if !unshared => {
+                    drop(block);
+                    sys::memory::unshare(start, len);
+                    unshared = true;
+                }
+                Some(_) => {
+                    block.refuse(wanted, now_ms());
+                    return false;
+                }
+                None => return false,
+            }
+        }
+    }
+
+    /// Moves adjacent pages of a block into a slot; answers those that left, and where a shared one is among the others.
+    fn move_run(
+        &self,
+        quiet: &Quiet<'_>,
+        block: &BlockGuard<'_>,
+        slot: u32,
+        first: usize,
+        count: usize,
+    ) -> (u32, Option<usize>) {
+        let (mut at, end) = (first, first + count);
+        let (mut moved, mut busy, mut heals) = (0, None, 0);
+        while at < end {
+            let (source, target) = (block.base() + at * PAGE_SIZE, self.staging.address(slot, at));
+            let progress = self.mover.move_out(quiet, target, source, end - at);
+            let done = progress.done / PAGE_SIZE;
+            moved |= span(at, done);
+            at += done;
+            match progress.stop {
+                None => {}
+                Some(Stop::Again) if done > 0 => {}
+                Some(Stop::Busy) => {
+                    busy.get_or_insert(source);
+                    at += 1;
+                }
+                Some(Stop::Hole | Stop::Again) => at += 1,
+                Some(Stop::Exists) if heals < 2 => {
+                    heals += 1;
+                    // What did not move itself yet has its place where `at` is now.
+                    let (source, target) = (block.base() + at * PAGE_SIZE, self.staging.address(slot, at));
+                    let arrived = self.mover.arrived(target, source, end - at) as u32;
+                    moved |= arrived << at;
+                    // Anything else in the slot is the zero page of somebody's late look at a page that had left.
+                    let stray = self.mover.mapped(target, end - at) as u32 & !arrived;
+                    for (first, count) in runs(stray) {
+                        self.staging.discard_stray(slot, at + first, count);
+                    }
+                    at += arrived.trailing_ones() as usize;
+                }
+                Some(_) => {
+                    // Locked, read-only, executable: not to be moved.
+                    block.refuse(span(at, end - at), now_ms());
+                    at = end;
+                }
+            }
+        }
+        (moved, busy)
+    }
+
+    /// Undoes a move out of a mapping that turned out not to be registered: it replaced the one that was asked for
+    /// between the question and the move. Pages of a mapping that is ours stay staged.
+    fn move_back(&self, quiet: &Quiet<'_>, slot: u32, base: usize, mask: u32) -> u32 {
+        let mut back = 0;
+        for (first, count) in runs(mask) {
+            let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
+            let progress = self.mover.return_to_foreign(quiet, target, source, count);
+            let mut returned = span(0, progress.done / PAGE_SIZE);
+            if progress.stop.is_some() {
+                returned |= self.mover.arrived(target, source, count) as u32;
+            }
+            back |= returned << first;
+        }
+        back
+    }
+
+    /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when nothing was moved.
+    pub fn evict_extent(&self, base: usize) -> bool {
+        let Some(first) = self.table.try_lock(base) else { return false };
+        let mut run = RunGuard::of(first);
+        run.extend(&self.table, EXTENT_SLOTS);
+        let is_whole = |block: &BlockGuard<'_>| {
+            block.mask(PageState::Kernel) == ALL_PAGES && block.slot() == NO_SLOT && !block.is_compressing()
+        };
+        if run.count() < EXTENT_SLOTS || !run.iter().all(is_whole) {
+            return false;
+        }
+        let Some(first) = self.staging.take_empty_extent() else { return false };
+        let Some(quiet) = self.events.quiet(run.first()).filter(|quiet| self.is_guarded(quiet, base)) else {
+            self.staging.give_extent(first);
+            return false;
+        };
+        let target = self.staging.address(first, 0);
+        let progress = self.mover.move_out(&quiet, target, base, EXTENT_PAGES);
+        let mut moved = match progress.stop {
+            None => u128::MAX,
+            Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),
+        };
+        if progress.stop.is_some() {
+            // The zero page of somebody's late look at a page that had left, as in `move_run`.
+            let stray = self.mover.mapped(target, EXTENT_PAGES) & !moved;
+            for index in 0..EXTENT_SLOTS {
+                for (page, count) in runs(part(stray, index)) {
+                    self.staging.discard_stray(first + index as u32, page, count);
+                }
+            }
+        }
+        if moved != 0 && !self.is_guarded(&quiet, base) {
+            for index in 0..EXTENT_SLOTS {
+                let (slot, at) = (first + index as u32, base + index * BLOCK_BYTES);
+                let back = self.move_back(&quiet, slot, at, part(moved, index));
+                moved &= !(u128::from(back) << (index * super::BLOCK_PAGES));
+            }
+        }
+        for (index, block) in run.iter().enumerate() {
+            let (slot, mask) = (first + index as u32, part(moved, index));
+            if mask != 0 {
+                self.staging.arrived(slot, mask);
+                self.staging.set_owner(slot, block.base());
+                block.change(mask, PageState::Kernel, PageState::Staged);
+                block.set_slot(slot);
+            }
+        }
+        // Only now may events be read: one that discards these pages must find them in the table.
+        drop(quiet);
+        drop(run);
+        for index in 0..EXTENT_SLOTS {
+            let slot = first + index as u32;
+            match part(moved, index) {
+                0 => self.staging.give(slot),
+                _ => self.staging.queue(slot, base + index * BLOCK_BYTES),
+            }
+        }
+        moved != 0
+    }
+}

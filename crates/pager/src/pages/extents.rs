@@ -1,0 +1,227 @@
+//! Extents: eight staging slots side by side, for runs of 128 pages.
+//!
+//! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the TLB's sake, which in a
+//! virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU virtual machine, November 2026). So long runs go
+//! out and come in 128 pages a call, and extents are where such a call finds 128 pages side by side.
+//!
+//! ```text
+//! empty --move out--> eight slots, each queued, compressed and given back by itself
+//!   ^                        |
+//!   |                        v all given back
+//!   |        128 pages: ready as a whole --move in--> empty
+//!   |        fewer:    split: its slots are like others until each is empty
+//!   +---------------------------+
+//! ```
+
+use std::sync::atomic::Ordering;
+
+use sys::PAGE_SIZE;
+
+use super::staging::{Staging, FULL};
+use super::table::{ALL_PAGES, BLOCK_PAGES};
+
+/// Slots of an extent.
+pub const EXTENT_SLOTS: usize = 8;
+/// Pages of an extent.
+pub const EXTENT_PAGES: usize = EXTENT_SLOTS * BLOCK_PAGES;
+
+/// What is known of one extent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extent {
+    /// Its slots are given out one by one.
+    split: bool,
+    /// Slots given back since the extent was taken as a whole; of a split one, those that are empty.
+    given: u8,
+}
+
+/// All extents of a staging area.
+#[derive(Default)]
+pub(crate) struct Extents {
+    each: Vec<Extent>,
+    /// Extents with all their pages, and those with none.
+    ready: Vec<u32>,
+    empty: Vec<u32>,
+}
+
+impl Extents {
+    /// `count` empty ones, with room for their numbers in every list.
+    pub(crate) fn new(count: usize) -> Self {
+        let mut empty = Vec::with_capacity(count);
+        empty.extend((0..count as u32).rev());
+        Extents { each: vec![Extent::default(); count], ready: Vec::with_capacity(count), empty }
+    }
+}
+
+impl Staging {
+    fn extent_of(&self, slot: u32) -> usize {
+        (slot - self.first_extent_slot) as usize / EXTENT_SLOTS
+    }
+
+    fn first_slot(&self, extent: u32) -> u32 {
+        self.first_extent_slot + extent * EXTENT_SLOTS as u32
+    }
+
+    /// The first slot of an extent without pages. Each of its slots is to be given back.
+    pub fn take_empty_extent(&self) -> Option<u32> {
+        let extent = self.lists.lock().expect("no panic while held").extents.empty.pop()?;
+        Some(self.first_slot(extent))
+    }
+
+    /// The first slot of an extent of ready pages only. Each of its slots is to be given back.
+    pub fn take_ready_extent(&self) -> Option<u32> {
+        if self.ready_pages() < EXTENT_PAGES {
+            return None;
+        }
+        let extent = self.lists.lock().expect("no panic while held").extents.ready.pop()?;
+        self.ready.fetch_sub(EXTENT_PAGES, Ordering::Relaxed);
+        Some(self.first_slot(extent))
+    }
+
+    /// Whether some extent has ready pages only.
+    pub fn has_ready_extent(&self) -> bool {
+        self.ready_pages() >= EXTENT_PAGES
+            && !self.lists.lock().expect("no panic while held").extents.ready.is_empty()
+    }
+
+    /// Has the slots of a ready extent be like others, in `full`.
+    pub(crate) fn split_ready_extent(&self, extents: &mut Extents, full: &mut Vec<u32>) {
+        if let Some(extent) = extents.ready.pop() {
+            extents.each[extent as usize] = Extent { split: true, given: 0 };
+            let first = self.first_slot(extent);
+            full.extend(first..first + EXTENT_SLOTS as u32);
+        }
+    }
+
+    /// Gives back a slot of an extent; answers how many pages are ready now that were not.
+    pub(crate) fn give_to_extent(
+        &self,
+        slot: u32,
+        extents: &mut Extents,
+        full: &mut Vec<u32>,
+        partial: &mut Vec<u32>,
+    ) -> usize {
+        let number = self.extent_of(slot);
+        let extent = &mut extents.each[number];
+        let mut list = |slot: u32| match self.present(slot).count_ones() {
+            0 => 0,
+            count if count >= FULL => {
+                full.push(slot);
+                count as usize
+            }
+            count => {
+                partial.push(slot);
+                count as usize
+            }
+        };
+        if extent.split {
+            let ready = list(slot);
+            extent.given += u8::from(ready == 0);
+            if usize::from(extent.given) == EXTENT_SLOTS {
+                *extent = Extent::default();
+                extents.empty.push(number as u32);
+            }
+            return ready;
+        }
+        extent.given += 1;
+        if usize::from(extent.given) < EXTENT_SLOTS {
+            return 0;
+        }
+        let first = self.first_extent_slot + (number * EXTENT_SLOTS) as u32;
+        let slots = first..first + EXTENT_SLOTS as u32;
+        let empty = slots.clone().filter(|slot| self.present(*slot) == 0).count();
+        if empty == EXTENT_SLOTS {
+            *extent = Extent::default();
+            extents.empty.push(number as u32);
+            return 0;
+        }
+        if slots.clone().all(|slot| self.present(slot) == ALL_PAGES) {
+            *extent = Extent::default();
+            extents.ready.push(number as u32);
+            return EXTENT_PAGES;
+        }
+        *extent = Extent { split: true, given: empty as u8 };
+        slots.map(list).sum()
+    }
+
+    /// Gives the slots of an extent back.
+    pub fn give_extent(&self, first: u32) {
+        (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.give(slot));
+    }
+
+    /// Gives the pages of a taken ready extent back to the system with one call, and the extent.
+    pub fn discard_extent(&self, first: u32) {
+        let at = std::ptr::NonNull::new(self.address(first, 0) as *mut u8).expect("in the house");
+        // SAFETY: the extent was taken, and ready pages hold nothing that is needed.
+        unsafe { sys::memory::discard(at, EXTENT_PAGES * PAGE_SIZE) };
+        (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
+        self.give_extent(first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_extent_is_ready_when_its_last_slot_is_compressed() {
+        let staging = Staging::new(EXTENT_PAGES).unwrap();
+        let first = staging.take_empty_extent().unwrap();
+        for slot in first..first + 8 {
+            staging.arrived(slot, ALL_PAGES);
+            staging.queue(slot, 0x10000);
+        }
+        for given in 0..8 {
+            assert_eq!((staging.take_ready_extent(), staging.ready_pages()), (None, 0), "{given} given");
+            let slot = staging.oldest().unwrap();
+            staging.give(slot);
+        }
+        assert_eq!(staging.ready_pages(), EXTENT_PAGES);
+        assert_eq!(staging.take_ready_extent(), Some(first));
+        assert_eq!(staging.ready_pages(), 0);
+        staging.discard_extent(first);
+        assert_eq!((staging.pages(), staging.ready_pages()), (0, 0));
+        assert!(staging.take_empty_extent().is_some());
+    }
+
+    #[test]
+    fn what_is_left_of_a_extent_is_used_slot_by_slot() {
+        let staging = Staging::new(EXTENT_PAGES).unwrap();
+        let extents: Vec<u32> = std::iter::from_fn(|| staging.take_empty_extent()).collect();
+        let first = extents[0];
+        for (slot, pages) in (first..).zip([ALL_PAGES, 0x3, 0, ALL_PAGES, 0, 0, 0, 0]) {
+            staging.arrived(slot, pages);
+            staging.give(slot);
+        }
+        assert_eq!((staging.ready_pages(), staging.take_ready_extent()), (34, None));
+        assert_eq!(staging.take_ready(1), Some(first + 1), "partial go first");
+        let mut taken = vec![first + 1];
+        taken.extend(std::iter::from_fn(|| staging.take_ready(16)));
+        taken.sort_unstable();
+        assert_eq!(taken, [first, first + 1, first + 3]);
+        for slot in taken {
+            assert!(staging.take_empty_extent().is_none());
+            staging.left(slot, staging.present(slot));
+            staging.give(slot);
+        }
+        assert_eq!(staging.take_empty_extent(), Some(first));
+        extents.iter().for_each(|first| staging.give_extent(*first));
+    }
+
+    #[test]
+    fn single_pages_are_taken_out_of_a_ready_extent_when_nothing_else_is_there() {
+        let staging = Staging::new(EXTENT_PAGES).unwrap();
+        let first = staging.take_empty_extent().unwrap();
+        (first..first + 8).for_each(|slot| staging.arrived(slot, ALL_PAGES));
+        staging.give_extent(first);
+        let mut seen = Vec::new();
+        while let Some(slot) = staging.take_ready(1) {
+            seen.push(slot);
+            staging.discard(slot);
+            staging.give(slot);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (first..first + 8).collect::<Vec<_>>());
+        assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
+        assert!(std::iter::from_fn(|| staging.take_empty_extent()).any(|extent| extent == first));
+    }
+}

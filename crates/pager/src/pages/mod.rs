@@ -1,0 +1,323 @@
+//! Where every managed page is, and the one way to change that.
+//!
+//! A page is mapped, staged, stored or never touched (`table`). It changes its place in one of the transitions of this
+//! module and nowhere else:
+//!
+//! | transition | from | to | file |
+//! |---|---|---|---|
+//! | evict | kernel | staged | `evict`, `by_remap` |
+//! | compress | staged | stored, or back | `compress` |
+//! | bring in | staged, stored, nothing | kernel | `bring` |
+//! | discard | staged, stored | kernel (nothing) | `discard` |
+//! | relocate | staged, stored | stored elsewhere | `relocate` |
+//! | hand over | - | copied into a child | `children` |
+//!
+//! Each takes the lock of the page's block ([`table::BlockGuard`]) and, to call the kernel for the page, the proof that
+//! no event about the address space is unread or unapplied ([`events::Quiet`]). Neither the state of a page nor the
+//! system calls that move one can be reached without them.
+
+mod bring;
+mod by_remap;
+mod children;
+mod compress;
+mod discard;
+mod drainer;
+mod events;
+mod evict;
+mod extents;
+mod mover;
+mod refs;
+mod relocate;
+pub(crate) mod staging;
+pub(crate) mod table;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use sys::pagemap::Pagemap;
+use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::PAGE_SIZE;
+use zswap::Zswap;
+
+use crate::accounts::Accounts;
+use crate::config::{Config, FixedText, StartError};
+
+pub(crate) use bring::{Brought, Inbound};
+pub(crate) use children::ChildMemory;
+pub(crate) use compress::Compressed;
+use drainer::Drainers;
+use events::EventQueue;
+pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
+use mover::Mover;
+pub(crate) use mover::Way;
+pub(crate) use staging::Staging;
+use table::AddressTable;
+pub(crate) use table::{BLOCK_BYTES, BLOCK_PAGES};
+
+/// The one group of the pool: a pager serves one program.
+pub(crate) const GROUP: zswap::Group = zswap::Group(0);
+
+/// A message for whoever serves faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// Nothing was there, or too many events wait.
+    Nothing,
+    /// A page is missing.
+    Fault { address: usize, write: bool, thread: u32 },
+    /// An event, which has been applied.
+    Event,
+}
+
+/// Ranges of changed mappings that are remembered; with more, all count as changed.
+const CHANGED_MAX: usize = 256;
+
+/// Ranges whose mappings may be others than those that were registered.
+struct Changed {
+    ranges: Vec<(usize, usize)>,
+    all: bool,
+}
+
+/// All managed pages of a process.
+pub(crate) struct Pages {
+    accounts: &'static dyn Accounts,
+    table: AddressTable,
+    staging: Staging,
+    store: Zswap,
+    events: EventQueue,
+    mover: Mover,
+    drainers: Drainers,
+    /// Whether the kernel leaves the target of an mremap() alone that it refuses.
+    keeps_target: bool,
+    folio_pages: usize,
+    /// Frames that pages left in are filled anew; else they go back to the system, because something beside the program
+    /// may still refer to them.
+    recycles: AtomicBool,
+    /// Generation of grace periods: which of the two discard states new ones get.
+    odd: AtomicBool,
+    /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace period clears them.
+    discarding: AtomicU64,
+    changed: Mutex<Changed>,
+    /// Bytes of what follows an mremap(), in transit.
+    transit: Mutex<relocate::Transit>,
+}
+
+impl Pages {
+    pub fn new(config: &Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<(Self, u64), StartError> {
+        let system = |what| move |source| StartError::System { what, source };
+        let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
+        let (uffd, features) = Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;
+        if features & needed != needed {
+            return Err(OpenError::Features { missing: needed & !features }.into());
+        }
+        let can_move = Userfaultfd::features()? & feature::MOVING == feature::MOVING;
+        let way = if can_move && !config.without_move { Way::Move } else { Way::Remap };
+        let (staging, staging_uffd, keeps_target) = match way {
+            Way::Move => {
+                let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
+                let (staging_uffd, range) = (Userfaultfd::open(feature::MOVE)?, staging.range());
+                // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves
+                // first touches of staging pages to the kernel. No page is ever protected.
+                staging_uffd
+                    .register(range.start, range.len(), WRITE_PROTECT)
+                    .map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+                (staging, staging_uffd, true)
+            }
+            Way::Remap => {
+                let slots = config.staging_pages.min(by_remap::SLOTS_MAX);
+                let staging =
+                    Staging::with_slots(config.staging_pages, slots, 0).map_err(system("staging memory"))?;
+                let keeps_target = sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?;
+                (staging, Userfaultfd::open(0)?, keeps_target)
+            }
+        };
+        let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
+        let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
+        let pages = Pages {
+            accounts,
+            table: AddressTable::new().map_err(system("page table memory"))?,
+            staging,
+            store,
+            events: EventQueue::new(),
+            mover: Mover::new(uffd, staging_uffd, pagemap, way),
+            drainers: Drainers::new(),
+            keeps_target,
+            folio_pages: config.folio_pages,
+            recycles: AtomicBool::new(true),
+            odd: AtomicBool::new(false),
+            discarding: AtomicU64::new(0),
+            changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
+            transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
+        };
+        Ok((pages, features))
+    }
+
+    /// How pages leave and come back.
+    pub fn way(&self) -> Way {
+        self.mover.way
+    }
+
+    /// The pool.
+    pub fn store(&self) -> &Zswap {
+        &self.store
+    }
+
+    /// Where pages wait.
+    pub fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    /// The table, for looks without a lock.
+    pub fn table(&self) -> &AddressTable {
+        &self.table
+    }
+
+    /// The pagemap of this process.
+    pub fn pagemap(&self) -> &Pagemap {
+        &self.mover.pagemap
+    }
+
+    /// The userfaultfd that guards the program's memory.
+    pub fn uffd(&self) -> &Userfaultfd {
+        &self.mover.uffd
+    }
+
+    /// The userfaultfd of staging.
+    pub fn staging_uffd(&self) -> &Userfaultfd {
+        &self.mover.staging_uffd
+    }
+
+    /// Has frames that pages left in be given back from now on, never filled anew: the program hands references to its
+    /// pages to others (vmsplice, MSG_ZEROCOPY), which the kernel keeps after a page has been moved away.
+    pub fn stop_recycling(&self) {
+        self.recycles.store(false, Ordering::Release);
+    }
+
+    /// Whether frames are filled anew.
+    pub fn recycles(&self) -> bool {
+        self.mover.way == Way::Move && self.recycles.load(Ordering::Acquire)
+    }
+
+    /// Registers a range with this process's userfaultfd.
+    pub fn register(&self, range: Range<usize>) -> bool {
+        self.mover.uffd.register(range.start, range.len(), MISSING).is_ok()
+    }
+
+    /// Reads a message, and applies it if it is an event. Hold no block's lock.
+    pub fn read_message(&self) -> Read {
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        let mut read = Read::Nothing;
+        // One at a time: a second fault is better served by another handler than by queueing here.
+        if let Some(reading) = self.events.reading() {
+            if self.mover.uffd.read(&mut messages, 1) == 1 {
+                read = match messages[0] {
+                    Message::Fault { address, write, thread, .. } => Read::Fault { address, write, thread },
+                    event => {
+                        reading.push(event);
+                        Read::Event
+                    }
+                };
+            }
+        }
+        self.apply_events();
+        read
+    }
+
+    /// Applies the events read so far. Hold no block's lock.
+    pub fn apply_events(&self) {
+        self.events.apply(|event| match event {
+            Message::Remove { start, end } => {
+                self.discard(start, end);
+                self.mark_discarding(start, end);
+            }
+            Message::Unmap { start, end } => {
+                self.discard(start, end);
+                self.note_changed(start, end);
+            }
+            Message::Remap { from, to, len } => {
+                self.relocate(from, to, len);
+                self.note_changed(from, from + len);
+                self.note_changed(to, to + len);
+            }
+            Message::Fork { descriptor } => self.foster(descriptor),
+            Message::Fault { .. } => unreachable!("faults are not queued"),
+        });
+    }
+
+    fn note_changed(&self, start: usize, end: usize) {
+        let mut changed = self.changed.lock().expect("no panic while held");
+        match changed.ranges.len() < CHANGED_MAX {
+            true => changed.ranges.push((start, end)),
+            false => changed.all = true,
+        }
+    }
+
+    /// Calls `each` with the ranges whose mappings may be others since the last call.
+    pub fn take_changed(&self, mut each: impl FnMut(usize, usize)) {
+        let mut changed = self.changed.lock().expect("no panic while held");
+        if std::mem::take(&mut changed.all) {
+            each(0, usize::MAX);
+        }
+        changed.ranges.drain(..).for_each(|(start, end)| each(start, end));
+    }
+
+    /// Queues an event that was read while everybody else stands still, and applies it.
+    pub fn apply_now(&self, event: Message) {
+        self.events.push(event);
+        self.apply_events();
+    }
+
+    /// Whether events wait to be applied.
+    pub fn has_pending_events(&self) -> bool {
+        self.events.pending()
+    }
+
+    /// Whether this kernel, or a test, needs threads that run [`Pages::drain_events`].
+    pub fn needs_drainer(&self) -> bool {
+        self.mover.way == Way::Remap
+    }
+
+    /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
+    pub fn drain_events(&self, cpu: usize) {
+        self.drainers.of(cpu).serve(&self.mover.uffd, &self.events);
+    }
+
+    /// Ends the process with a message that names what broke: the alternative is a wrong byte.
+    pub fn fatal(&self, what: std::fmt::Arguments<'_>) -> ! {
+        self.accounts.broken(FixedText::new(format_args!("the program is ended: {what}")).as_str());
+        sys::thread::end_process()
+    }
+
+    /// Says something about this process.
+    pub fn say(&self, what: std::fmt::Arguments<'_>) {
+        self.accounts.say(FixedText::new(what).as_str());
+    }
+
+    /// The lock of a block that must have a record.
+    fn lock(&self, address: usize) -> table::BlockGuard<'_> {
+        match self.table.lock(address) {
+            Ok(guard) => guard,
+            Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
+        }
+    }
+
+    fn lock_settled(&self, address: usize) -> table::BlockGuard<'_> {
+        match self.table.lock_settled(address) {
+            Ok(guard) => guard,
+            Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
+        }
+    }
+
+    /// Reads a stored page without taking it out of the pool.
+    fn load_copy(&self, at: usize, page: &mut [u8; PAGE_SIZE]) {
+        let key = (at / PAGE_SIZE) as u64;
+        if let Err(error) = self.store.load(GROUP, key, &mut [page], zswap::Keep::Shared) {
+            self.fatal(format_args!("page {at:#x} is lost: {error}"));
+        }
+    }
+}
+
+/// A coarse clock.
+pub(crate) fn now_ms() -> u32 {
+    (sys::now_ns() / 1_000_000) as u32
+}

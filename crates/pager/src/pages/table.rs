@@ -1,0 +1,576 @@
+//! The page table: for every 64 KiB block of address space that matters, where its 16 pages are.
+//!
+//! One record of 16 bytes a block, in a two-level table over the whole user address space; leaves cover 1 GiB and are
+//! made on first use. Records are found by address alone and never move, so the fault path follows one pointer and
+//! takes one lock.
+//!
+//! ```text
+//! Block   word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState
+//!                  slot number  flags       lock
+//!         refused  31..28  27......16  15.........0
+//!                  level   until       pages that are left alone for a while
+//! ```
+//!
+//! Nothing of a record is read or changed but through a [`BlockGuard`], which holds its lock; changing where a page is
+//! takes the modules beside this one, which alone may call the kernel for a managed page.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use sys::memory::ADDRESS_BITS;
+use sys::{futex, house, PAGE_SIZE};
+
+/// Pages in a block.
+pub const BLOCK_PAGES: usize = 16;
+/// Bytes in a block.
+pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
+/// All pages of a block, as a mask.
+pub const ALL_PAGES: u32 = 0xffff;
+/// Blocks that one transition may concern.
+pub const RUN_BLOCKS: usize = 8;
+
+const LEAF_BITS: usize = 30;
+const LEAF_BLOCKS: usize = (1 << LEAF_BITS) / BLOCK_BYTES;
+const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
+
+/// Where a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageState {
+    /// Mapped, or never touched: the kernel knows. Telling these two apart here would need an update for every first
+    /// touch.
+    Kernel = 0,
+    /// In the block's staging slot.
+    Staged = 1,
+    /// In the pool, under its page number.
+    Stored = 2,
+    /// The kernel's, and seen mapped after an event said that the kernel is about to discard it: its bytes must not be
+    /// saved. Ends when the page is filled anew or when a grace period has passed (see [`crate::grace`]).
+    DiscardEven = 4,
+    /// The same, of the other generation of grace periods.
+    DiscardOdd = 5,
+}
+
+impl PageState {
+    /// Whether the page tables of the kernel say where the page is.
+    pub fn is_kernels(self) -> bool {
+        !matches!(self, PageState::Staged | PageState::Stored)
+    }
+
+    fn of(bits: u64) -> PageState {
+        match bits & 0xf {
+            0 => PageState::Kernel,
+            1 => PageState::Staged,
+            2 => PageState::Stored,
+            4 => PageState::DiscardEven,
+            5 => PageState::DiscardOdd,
+            other => panic!("page state {other} does not exist"),
+        }
+    }
+}
+
+/// Flag: faulted in since the reclaimer last looked; spared once.
+const RECENT: u32 = 1 << 2;
+/// Flag: the slot is being read without the lock: nothing in it may change, and no second compression may begin.
+const COMPRESSING: u32 = 1 << 3;
+const SLOT_SHIFT: u32 = 8;
+/// No staging slot.
+pub const NO_SLOT: u32 = 0xff_ffff;
+
+/// The unit of [`Block::refused`]'s clock.
+const REFUSED_TICK_MS: u32 = 256;
+const REFUSED_UNTIL_MASK: u32 = 0xfff;
+/// Ticks that refused pages are left alone for at first: four seconds; doubled each time, up to two minutes.
+const REFUSED_TICKS: u32 = 16;
+const REFUSED_LEVEL_MAX: u32 = 5;
+
+/// State of 16 pages.
+#[derive(Default)]
+pub struct Block {
+    word: AtomicU32,
+    refused: AtomicU32,
+    pages: AtomicU64,
+}
+const _: () = assert!(std::mem::size_of::<Block>() == 16);
+
+impl Block {
+    fn lock(&self) {
+        futex::lock_bits(&self.word);
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.word.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Clears the mark of recent use; answers whether it was set. A hint, so it takes no lock.
+    pub fn clear_recent(&self) -> bool {
+        self.has(RECENT) && self.word.fetch_and(!RECENT, Ordering::Relaxed) & RECENT != 0
+    }
+
+    /// Whether the slot is being compressed. A hint without the lock.
+    pub fn is_compressing(&self) -> bool {
+        self.has(COMPRESSING)
+    }
+
+    /// Pages that are left alone at `now_ms`. A hint: no lock is taken.
+    pub fn refused_at(&self, now_ms: u32) -> u32 {
+        let word = self.refused.load(Ordering::Relaxed);
+        let now = now_ms / REFUSED_TICK_MS;
+        let left = (word >> 16 & REFUSED_UNTIL_MASK).wrapping_sub(now) & REFUSED_UNTIL_MASK;
+        if left > 0 && left <= REFUSED_TICKS << REFUSED_LEVEL_MAX {
+            word & ALL_PAGES
+        } else {
+            0
+        }
+    }
+
+    /// Whether nothing is known of any page but that it is the kernel's.
+    fn is_blank(&self) -> bool {
+        self.pages.load(Ordering::Relaxed) == 0 && self.refused.load(Ordering::Relaxed) == 0
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pages.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// A block whose lock is held until this is dropped.
+pub struct BlockGuard<'a> {
+    block: &'a Block,
+    base: usize,
+}
+
+impl Drop for BlockGuard<'_> {
+    fn drop(&mut self) {
+        futex::unlock_bits(&self.block.word);
+    }
+}
+
+impl BlockGuard<'_> {
+    /// Address of the block.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Where page `index` is.
+    pub fn state(&self, index: usize) -> PageState {
+        PageState::of(self.block.pages.load(Ordering::Relaxed) >> (4 * index))
+    }
+
+    /// Mask of the pages in `state`.
+    pub fn mask(&self, state: PageState) -> u32 {
+        self.mask_of(|other| other == state)
+    }
+
+    /// Mask of the pages whose state passes `test`.
+    pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u32 {
+        let pages = self.block.pages.load(Ordering::Relaxed);
+        if pages == 0 {
+            return if test(PageState::Kernel) { ALL_PAGES } else { 0 };
+        }
+        (0..BLOCK_PAGES)
+            .filter(|index| test(PageState::of(pages >> (4 * index))))
+            .fold(0, |mask, index| mask | 1 << index)
+    }
+
+    /// The staging slot of the block's staged pages. Stored inverted, so that a zeroed record has none.
+    pub fn slot(&self) -> u32 {
+        (!self.block.word.load(Ordering::Relaxed) >> SLOT_SHIFT) & NO_SLOT
+    }
+
+    /// Whether the slot is being compressed.
+    pub fn is_compressing(&self) -> bool {
+        self.block.is_compressing()
+    }
+
+    /// Marks the block as used just now.
+    pub fn set_recent(&self) {
+        self.block.word.fetch_or(RECENT, Ordering::Relaxed);
+    }
+
+    /// Leaves the pages of `mask` alone for a while: they did not compress, or cannot be moved. Longer each time.
+    pub fn refuse(&self, mask: u32, now_ms: u32) {
+        let word = self.block.refused.load(Ordering::Relaxed);
+        let level = if word == 0 { 0 } else { (word >> 28) + 1 }.min(REFUSED_LEVEL_MAX);
+        let until = (now_ms / REFUSED_TICK_MS + (REFUSED_TICKS << level)) & REFUSED_UNTIL_MASK;
+        // What is still left alone from earlier stays so; what was tried again counts anew.
+        let kept = self.block.refused_at(now_ms) | mask;
+        self.block.refused.store(level << 28 | until << 16 | kept, Ordering::Relaxed);
+    }
+
+    /// Forgets that pages of `mask` were refused: they are others now.
+    pub fn forget_refused(&self, mask: u32) {
+        let word = self.block.refused.load(Ordering::Relaxed);
+        if word & mask != 0 {
+            let left = word & !mask;
+            self.block.refused.store(if left & ALL_PAGES == 0 { 0 } else { left }, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets or ends that the slot is being read without the lock.
+    pub(super) fn set_compressing(&self, on: bool) {
+        if on {
+            self.block.word.fetch_or(COMPRESSING, Ordering::Relaxed);
+        } else {
+            self.block.word.fetch_and(!COMPRESSING, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the staging slot.
+    pub(super) fn set_slot(&self, slot: u32) {
+        assert!(slot <= NO_SLOT);
+        let wanted = !slot << SLOT_SHIFT;
+        let set = |seen: u32| Some(seen & 0xff | wanted);
+        let _ = self.block.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+    }
+
+    /// Frees the slot number of a block without staged pages.
+    pub(super) fn drop_slot_if_unused(&self) {
+        if self.mask(PageState::Staged) == 0 {
+            self.set_slot(NO_SLOT);
+        }
+    }
+
+    /// Moves the pages of `mask` from one state to another.
+    ///
+    /// # Panics
+    /// When one of them is not in `from`: a page was lost track of.
+    pub(super) fn change(&self, mask: u32, from: PageState, to: PageState) {
+        self.change_if(mask, to, |index, state| {
+            assert_eq!(state, from, "state of page {index} of the block at {:#x}", self.base);
+        });
+    }
+
+    /// Moves the pages of `mask`, all of them the kernel's, to another state.
+    ///
+    /// # Panics
+    /// When one of them is not the kernel's.
+    pub(super) fn change_kernels(&self, mask: u32, to: PageState) {
+        self.change_if(mask, to, |index, state| {
+            assert!(state.is_kernels(), "page {index} of the block at {:#x} is {state:?}", self.base);
+        });
+    }
+
+    fn change_if(&self, mask: u32, to: PageState, check: impl Fn(usize, PageState)) {
+        let mut pages = self.block.pages.load(Ordering::Relaxed);
+        for index in 0..BLOCK_PAGES {
+            if mask >> index & 1 != 0 {
+                check(index, PageState::of(pages >> (4 * index)));
+                pages = pages & !(0xf << (4 * index)) | (to as u64) << (4 * index);
+            }
+        }
+        self.block.pages.store(pages, Ordering::Relaxed);
+    }
+}
+
+/// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for, since a thread that
+/// waits for a block may hold another.
+pub struct RunGuard<'a> {
+    blocks: [Option<BlockGuard<'a>>; RUN_BLOCKS],
+    count: usize,
+}
+
+impl<'a> RunGuard<'a> {
+    /// A run of one block.
+    pub fn of(first: BlockGuard<'a>) -> Self {
+        let mut run = RunGuard { blocks: [const { None }; RUN_BLOCKS], count: 1 };
+        run.blocks[0] = Some(first);
+        run
+    }
+
+    /// Takes further blocks in, up to `count` in all, as far as their locks are free and their records can be had.
+    pub fn extend(&mut self, table: &'a AddressTable, count: usize) {
+        while self.count < count.min(RUN_BLOCKS) {
+            let next = self.base() + self.count * BLOCK_BYTES;
+            let Some(guard) = table.try_lock(next) else { return };
+            self.blocks[self.count] = Some(guard);
+            self.count += 1;
+        }
+    }
+
+    /// Address of the first block.
+    pub fn base(&self) -> usize {
+        self.first().base
+    }
+
+    /// Blocks.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The first block.
+    pub fn first(&self) -> &BlockGuard<'a> {
+        self.blocks[0].as_ref().expect("a run has a first block")
+    }
+
+    /// The blocks in order.
+    pub fn iter(&self) -> impl Iterator<Item = &BlockGuard<'a>> {
+        self.blocks[..self.count].iter().flatten()
+    }
+
+    /// Mask of the pages whose state passes `test`; bit 0 is the first block's first page.
+    pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u128 {
+        self.iter().enumerate().fold(0, |mask, (index, block)| {
+            mask | u128::from(block.mask_of(&test)) << (index * BLOCK_PAGES)
+        })
+    }
+}
+
+/// The sixteen bits of `mask` that belong to block `index` of a run.
+pub fn part(mask: u128, index: usize) -> u32 {
+    (mask >> (index * BLOCK_PAGES)) as u32 & ALL_PAGES
+}
+
+/// The table: 128 Ki leaves of 16 Ki blocks.
+pub struct AddressTable {
+    leaves: NonNull<AtomicPtr<Block>>,
+}
+
+// SAFETY: leaves are published with release stores and never freed; blocks have their own locks.
+unsafe impl Send for AddressTable {}
+// SAFETY: as above.
+unsafe impl Sync for AddressTable {}
+
+impl AddressTable {
+    /// An empty table: 1 MiB of address space, nothing resident.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn new() -> io::Result<Self> {
+        Ok(AddressTable { leaves: house::take(LEAVES * 8, PAGE_SIZE)?.cast() })
+    }
+
+    fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
+        assert!(index < LEAVES, "address beyond the user space");
+        // SAFETY: the array has LEAVES zeroed entries and lives for ever.
+        unsafe { &*self.leaves.as_ptr().add(index) }
+    }
+
+    /// The block of `address`, if its leaf exists.
+    pub fn find(&self, address: usize) -> Option<&Block> {
+        let leaf = self.leaf(address >> LEAF_BITS).load(Ordering::Acquire);
+        if leaf.is_null() {
+            return None;
+        }
+        // SAFETY: a leaf has LEAF_BLOCKS zeroed blocks and lives for ever.
+        Some(unsafe { &*leaf.add(address / BLOCK_BYTES % LEAF_BLOCKS) })
+    }
+
+    /// The block of `address`, its leaf made if need be: 256 KiB of address space, resident as used.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn block(&self, address: usize) -> io::Result<&Block> {
+        if let Some(block) = self.find(address) {
+            return Ok(block);
+        }
+        let entry = self.leaf(address >> LEAF_BITS);
+        let fresh: NonNull<Block> =
+            house::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
+        // Two threads may race; the loser's leaf stays unused address space.
+        let null = std::ptr::null_mut();
+        let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+        Ok(self.find(address).expect("the leaf exists now"))
+    }
+
+    /// Waits for the lock of the block of `address`.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
+        let block = self.block(address)?;
+        block.lock();
+        Ok(BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+    }
+
+    /// The same for a block that may have no record yet: `None` then.
+    pub fn lock_existing(&self, address: usize) -> Option<BlockGuard<'_>> {
+        let block = self.find(address)?;
+        block.lock();
+        Some(BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self, address: usize) -> Option<BlockGuard<'_>> {
+        if address >= sys::memory::USER_END {
+            return None;
+        }
+        let block = self.block(address).ok()?;
+        futex::try_lock_bits(&block.word)
+            .then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+    }
+
+    /// Waits for the lock of a block whose slot nobody is compressing. Compressing takes microseconds and waits for
+    /// nothing but locks that are leaves, so whoever waits here may be waited for by anybody but a compressor.
+    ///
+    /// # Errors
+    /// When the house is full.
+    pub fn lock_settled(&self, address: usize) -> io::Result<BlockGuard<'_>> {
+        loop {
+            let guard = self.lock(address)?;
+            if !guard.is_compressing() {
+                return Ok(guard);
+            }
+            drop(guard);
+            sys::thread::sleep_ns(5_000);
+        }
+    }
+
+    /// Addresses of the blocks in `[start, end)` that have a page out or being discarded. The cost follows the leaves
+    /// in use, not the length of the range. What changes meanwhile may be missed.
+    pub fn busy(&self, start: usize, end: usize) -> Blocks<'_> {
+        Blocks { table: self, at: start & !(BLOCK_BYTES - 1), end, test: |block| !block.is_idle() }
+    }
+
+    /// The same, and those with pages that were refused.
+    pub fn known(&self, start: usize, end: usize) -> Blocks<'_> {
+        Blocks { table: self, at: start & !(BLOCK_BYTES - 1), end, test: |block| !block.is_blank() }
+    }
+}
+
+/// See [`AddressTable::busy`].
+pub struct Blocks<'a> {
+    table: &'a AddressTable,
+    at: usize,
+    end: usize,
+    test: fn(&Block) -> bool,
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        while self.at < self.end {
+            let Some(block) = self.table.find(self.at) else {
+                self.at = ((self.at >> LEAF_BITS) + 1) << LEAF_BITS;
+                continue;
+            };
+            let at = self.at;
+            self.at += BLOCK_BYTES;
+            if (self.test)(block) {
+                return Some(at);
+            }
+        }
+        None
+    }
+}
+
+/// Longest runs of set bits of `mask`, as (first, count).
+pub fn runs(mask: u32) -> impl Iterator<Item = (usize, usize)> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let first = rest.trailing_zeros();
+        let count = (rest >> first).trailing_ones();
+        rest &= !(((1u64 << count) - 1) << first) as u32;
+        Some((first as usize, count as usize))
+    })
+}
+
+/// A mask of `count` bits from bit `first`.
+pub fn span(first: usize, count: usize) -> u32 {
+    (((1u64 << count) - 1) << first) as u32
+}
+
+/// The pages of the block at `base` that lie wholly in `[start, end)`.
+pub fn within(base: usize, start: usize, end: usize) -> u32 {
+    let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
+    let last = end.saturating_sub(base).min(BLOCK_BYTES) / PAGE_SIZE;
+    if last > first {
+        span(first, last - first)
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sys::memory::USER_END;
+
+    #[test]
+    fn states_slots_flags_and_lock_share_a_record() {
+        let table = AddressTable::new().unwrap();
+        // The highest address there is, and one below.
+        assert!(table.block(USER_END - 1).is_ok());
+        let guard = table.lock(0x7fff_1234_5000).unwrap();
+        assert_eq!((guard.slot(), guard.base()), (NO_SLOT, 0x7fff_1234_0000));
+        guard.set_slot(77);
+        guard.set_recent();
+        guard.set_compressing(true);
+        guard.change(span(3, 4), PageState::Kernel, PageState::Staged);
+        guard.change(span(4, 2), PageState::Staged, PageState::Stored);
+        guard.change_kernels(1 << 9, PageState::DiscardOdd);
+        assert_eq!(
+            (guard.slot(), guard.mask(PageState::Staged), guard.mask(PageState::Stored)),
+            (77, 0x48, 0x30)
+        );
+        assert_eq!(guard.mask_of(PageState::is_kernels), !0x78 & ALL_PAGES);
+        assert!(table.try_lock(0x7fff_1234_0000).is_none());
+        drop(guard);
+        let block = table.find(0x7fff_1234_0000).unwrap();
+        assert!(block.clear_recent() && !block.clear_recent() && block.is_compressing());
+        assert!(table.find(0x5555_0000_0000).is_none());
+        assert_eq!(table.busy(0, USER_END).collect::<Vec<_>>(), [0x7fff_1234_0000]);
+        assert_eq!(table.busy(0x7fff_1235_0000, USER_END).count(), 0);
+    }
+
+    #[test]
+    fn refused_pages_are_left_alone_for_a_while_longer_each_time() {
+        let table = AddressTable::new().unwrap();
+        let guard = table.lock(0x1000_0000).unwrap();
+        let block = table.find(0x1000_0000).unwrap();
+        assert_eq!(block.refused_at(5), 0);
+        let mut now = 1_000_000u32;
+        for (mask, seconds) in [(0x1, 4), (0x6, 8), (0x6, 16), (0x6, 32), (0x6, 64), (0x6, 128), (0x6, 128)] {
+            guard.refuse(mask, now);
+            assert_eq!(block.refused_at(now) & mask, mask);
+            assert_eq!(block.refused_at(now + seconds * 1024 - 600) & mask, mask, "{seconds}");
+            assert_eq!(block.refused_at(now + seconds * 1024 + 600), 0, "{seconds}");
+            now += seconds * 1024 + 600;
+        }
+        guard.refuse(0x9, now);
+        guard.forget_refused(0x1);
+        assert_eq!(block.refused_at(now), 0x8);
+        assert_eq!(table.known(0, USER_END).collect::<Vec<_>>(), [0x1000_0000]);
+        guard.forget_refused(ALL_PAGES);
+        assert_eq!(table.known(0, USER_END).count(), 0);
+    }
+
+    #[test]
+    fn runs_of_blocks_end_where_a_lock_is_held() {
+        let table = AddressTable::new().unwrap();
+        let held = table.lock(5 * BLOCK_BYTES).unwrap();
+        let mut run = RunGuard::of(table.lock(2 * BLOCK_BYTES + 77).unwrap());
+        run.extend(&table, 8);
+        assert_eq!((run.base(), run.count()), (2 * BLOCK_BYTES, 3));
+        run.first().change(0x3, PageState::Kernel, PageState::Stored);
+        assert_eq!(run.mask_of(|state| state == PageState::Stored), 3);
+        drop(held);
+        run.extend(&table, 8);
+        assert_eq!(run.count(), 8);
+        drop(run);
+        assert!(table.try_lock(9 * BLOCK_BYTES).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "state of page 3")]
+    fn a_page_in_the_wrong_state_is_noticed() {
+        let table = AddressTable::new().unwrap();
+        table.lock(0).unwrap().change(8, PageState::Stored, PageState::Kernel);
+    }
+
+    #[test]
+    fn masks() {
+        assert_eq!(runs(0).count(), 0);
+        assert_eq!(runs(0xffff).collect::<Vec<_>>(), [(0, 16)]);
+        assert_eq!(runs(0b1011_0110).collect::<Vec<_>>(), [(1, 2), (4, 2), (7, 1)]);
+        assert_eq!(runs(0x8000_0001).collect::<Vec<_>>(), [(0, 1), (31, 1)]);
+        assert_eq!(within(BLOCK_BYTES, 0, 3 * BLOCK_BYTES), ALL_PAGES);
+        assert_eq!(within(BLOCK_BYTES, BLOCK_BYTES + 100, BLOCK_BYTES + 3 * PAGE_SIZE), 0b110);
+        assert_eq!(within(BLOCK_BYTES, 0, BLOCK_BYTES), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! Which of the program's mappings are registered, as last seen in /proc/self/maps.
+//!
+//! All private anonymous mappings are, whatever their protection: the kernel merges neighbours only if both are registered
+//! or neither, and mremap() of a range takes one mapping. So reserved address space is registered before it is made
+//! usable, and what becomes usable is of one piece with its neighbour. What can be evicted is a question of its own.
+
+use std::ops::Range;
+
+use sys::maps::{self, Mapping};
+use sys::procfs::ProcFile;
+
+use crate::config::Config;
+use crate::pages::Pages;
+
+/// Most mappings kept; the kernel's default limit is 65530.
+const MAPPINGS_MAX: usize = 65536;
+
+/// A mapping under management.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Managed {
+    /// First byte.
+    pub start: usize,
+    /// Behind the last byte.
+    pub end: usize,
+    registered: bool,
+    /// Readable and writable now.
+    evictable: bool,
+}
+
+/// The list, in address order. Its arrays have their full capacity from the start.
+pub struct Registrations {
+    current: Vec<Managed>,
+    next: Vec<Managed>,
+    buffer: Box<[u8]>,
+    /// Bytes of mappings that could not be registered, at the last look.
+    pub refused_bytes: usize,
+}
+
+impl Registrations {
+    /// An empty list.
+    pub fn new() -> Self {
+        Registrations {
+            current: Vec::with_capacity(MAPPINGS_MAX),
+            next: Vec::with_capacity(MAPPINGS_MAX),
+            buffer: vec![0; 1 << 16].into_boxed_slice(),
+            refused_bytes: 0,
+        }
+    }
+
+    /// Looks at the process's mappings again and registers new ones.
+    pub fn refresh(&mut self, file: &ProcFile, pages: &Pages, config: &Config) {
+        let Registrations { current, next, buffer, refused_bytes } = self;
+        next.clear();
+        *refused_bytes = 0;
+        let mut old = 0;
+        let mut add = |start: usize, end: usize, evictable: bool| {
+            while old < current.len() && current[old].end <= start {
+                old += 1;
+            }
+            let covers = |known: &&Managed| known.registered && known.start <= start && known.end >= end;
+            let is_registered = current.get(old).filter(covers).is_some();
+            if is_registered || pages.register(start..end) {
+                next.push(Managed { start, end, registered: true, evictable });
+            } else if evictable {
+                *refused_bytes += end - start;
+            }
+            next.len() < MAPPINGS_MAX
+        };
+        let (first, last) = config.only.as_ref().map_or((0, usize::MAX), |range| (range.start, range.end));
+        maps::for_each(file, buffer, |mapping| {
+            let (start, end) = (mapping.start.max(first), mapping.end.min(last));
+            if !is_private_memory(&mapping) || start >= end {
+                return;
+            }
+            let mut at = start;
+            // Own ranges are cut out; the kernel may have merged them with a neighbour of the program's.
+            for range in config.own.iter().filter(|range| range.start < end && start < range.end) {
+                if range.start > at && !add(at, range.start, is_evictable(&mapping)) {
+                    return;
+                }
+                at = range.end;
+            }
+            if at < end {
+                add(at, end, is_evictable(&mapping));
+            }
+        });
+        std::mem::swap(current, next);
+    }
+
+    /// Takes note of ranges whose mappings may be others now.
+    pub fn note_changes(&mut self, pages: &Pages) {
+        pages.take_changed(|start, end| self.forget(start, end));
+    }
+
+    /// Calls `each` for every range between mappings of any kind.
+    pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
+        use sys::memory::USER_END;
+        let mut end = 0;
+        maps::for_each(file, &mut self.buffer, |mapping| {
+            // The vsyscall page is beyond.
+            let start = mapping.start.min(USER_END);
+            if start > end {
+                each(end, start);
+            }
+            end = mapping.end.min(USER_END);
+        });
+        if end < USER_END {
+            each(end, USER_END);
+        }
+    }
+
+    /// Registers one new mapping. False when it overlaps others that are known: look at all of them then.
+    pub fn register(&mut self, pages: &Pages, range: std::ops::Range<usize>) -> bool {
+        let index = self.current.partition_point(|mapping| mapping.end <= range.start);
+        let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
+        if !is_free || self.current.len() == MAPPINGS_MAX {
+            return false;
+        }
+        if pages.register(range.clone()) {
+            let Range { start, end } = range;
+            self.current.insert(index, Managed { start, end, registered: true, evictable: true });
+        }
+        true
+    }
+
+    /// Forgets that `[start, end)` is registered: its mapping may be another one now.
+    fn forget(&mut self, start: usize, end: usize) {
+        let first = self.current.partition_point(|mapping| mapping.end <= start);
+        for mapping in self.current[first..].iter_mut().take_while(|mapping| mapping.start < end) {
+            mapping.registered = false;
+        }
+    }
+
+    /// Unregisters everything; faults go to the kernel until the next [`Registrations::refresh`].
+    pub fn unregister_all(&mut self, pages: &Pages) {
+        for mapping in self.current.drain(..) {
+            // A mapping that has gone meanwhile has nothing registered.
+            let _ = pages.uffd().unregister(mapping.start, mapping.end - mapping.start);
+        }
+    }
+
+    /// The first registered mapping that ends behind `address`.
+    pub fn from(&self, address: usize) -> Option<Managed> {
+        let index = self.current.partition_point(|mapping| mapping.end <= address);
+        // What is evicted from a mapping that is not registered would be found as zeroes.
+        self.current[index..].iter().find(|mapping| mapping.registered && mapping.evictable).copied()
+    }
+}
+
+fn is_private_memory(mapping: &Mapping) -> bool {
+    !mapping.shared && !mapping.file && !mapping.special
+}
+
+fn is_evictable(mapping: &Mapping) -> bool {
+    // Execute permission would have to match the staging area's for a page to be movable; code is rarely cold anyway.
+    mapping.read && mapping.write && !mapping.execute
+}

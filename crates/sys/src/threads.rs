@@ -1,0 +1,133 @@
+//! What the threads of the calling process are doing, as /proc tells it.
+
+use std::ffi::CStr;
+use std::io;
+use std::path::Path;
+
+use crate::directory;
+use crate::procfs::ProcFile;
+
+/// What a look at a thread showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// Ready to run or running: in user mode or in any call.
+    Running {
+        /// Its time in user mode so far.
+        user_ticks: u64,
+    },
+    /// Blocked inside madvise(), munmap() or another call that takes memory away.
+    Discarding {
+        /// Its time in user mode so far.
+        user_ticks: u64,
+    },
+    /// Blocked in another call, or in a page fault.
+    Elsewhere,
+}
+
+/// System calls that may be about to discard memory while they are blocked.
+const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
+
+/// Calls `each` with the id of every thread of this process.
+pub fn for_each(mut each: impl FnMut(i32)) {
+    for name in directory::names(Path::new("/proc/self/task")).unwrap_or_default() {
+        if let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) {
+            each(thread);
+        }
+    }
+}
+
+/// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that cannot be looked at counts
+/// as running without end.
+pub fn look(thread: i32) -> Option<Sight> {
+    let mut buffer = [0; 1024];
+    let stat = match read(thread, "stat", &mut buffer) {
+        Ok(stat) => stat,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => return None,
+        Err(_) => return Some(Sight::Running { user_ticks: 0 }),
+    };
+    if stat.is_empty() {
+        return None;
+    }
+    see(thread, stat).unwrap_or(Some(Sight::Running { user_ticks: 0 }))
+}
+
+/// The outer `None` when the text is not as expected.
+fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
+    // Behind the name, which may hold anything: state is the first field, utime the twelfth.
+    let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
+    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let user_ticks = fields.nth(10)?.parse().ok()?;
+    if matches!(state, "Z" | "X") {
+        return Some(None);
+    }
+    let mut buffer = [0; 256];
+    let call = read(thread, "syscall", &mut buffer).unwrap_or(b"running");
+    let number = call.split(|byte| matches!(byte, b' ' | b'\n')).next().and_then(|word| std::str::from_utf8(word).ok());
+    Some(Some(match number.and_then(|word| word.parse::<i64>().ok()) {
+        None => Sight::Running { user_ticks },
+        Some(number) if DISCARDING.contains(&number) => Sight::Discarding { user_ticks },
+        Some(_) => Sight::Elsewhere,
+    }))
+}
+
+fn read<'a>(thread: i32, what: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    use std::io::Write;
+    let mut path = [0u8; 64];
+    write!(&mut path[..63], "/proc/self/task/{thread}/{what}")?;
+    let path = CStr::from_bytes_until_nul(&path).expect("the last byte is zero");
+    let file = ProcFile::open(path)?;
+    let text = file.read_at(buffer, 0);
+    file.close();
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+    #[test]
+    fn threads_are_seen_for_what_they_do() {
+        if crate::is_emulated() {
+            return;
+        }
+        let (ids, over) = ([const { AtomicI32::new(0) }; 2], AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ids[0].store(crate::thread::id(), Ordering::Release);
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                }
+            });
+            scope.spawn(|| {
+                ids[1].store(crate::thread::id(), Ordering::Release);
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let id = |index: usize| loop {
+                match ids[index].load(Ordering::Acquire) {
+                    0 => std::thread::yield_now(),
+                    id => break id,
+                }
+            };
+            let mut all = Vec::new();
+            for_each(|thread| all.push(thread));
+            assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
+            while look(id(0)) != Some(Sight::Elsewhere) {
+                std::thread::yield_now();
+            }
+            let Some(Sight::Running { user_ticks: before }) = look(id(1)) else { panic!("it spins") };
+            loop {
+                match look(id(1)) {
+                    Some(Sight::Running { user_ticks }) if user_ticks > before => break,
+                    Some(Sight::Running { .. }) => std::thread::yield_now(),
+                    other => panic!("{other:?}"),
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(look(i32::MAX), None);
+    }
+}
