@@ -137,6 +137,7 @@ impl Pager {
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         let mut record = Record::new();
+        self.pages.add_own_thread();
         self.handlers.join();
         loop {
             // Not read before the wait says so: of one thread's faults there is never a second one already.

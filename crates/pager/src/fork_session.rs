@@ -61,6 +61,20 @@ pub struct ForkSession {
     torn: bool,
     /// The child changed its mappings before it took over: its memory cannot be made right.
     lost: bool,
+    /// Events of this process that were read since the kernel began to copy: the table stays as it was at the fork until the
+    /// child has what it needs.
+    stash: Vec<Message>,
+}
+
+impl ForkSession {
+    /// The mremap() calls among the stashed events.
+    fn moves(&self) -> Vec<(usize, usize, usize)> {
+        let moves = self.stash.iter().filter_map(|event| match *event {
+            Message::Remap { from, to, len } => Some((from, to, len)),
+            _ => None,
+        });
+        moves.collect()
+    }
 }
 
 /// What a fork came to.
@@ -109,7 +123,7 @@ impl Pager {
             self.halt.over();
             return None;
         }
-        Some(ForkSession {
+        let mut session = ForkSession {
             forker,
             since_ns: sys::now_ns(),
             handler: Handler::new(HANDLERS_MAX, self.own_page),
@@ -123,7 +137,16 @@ impl Pager {
             copied_count: 0,
             torn: false,
             lost: false,
-        })
+            stash: Vec::new(),
+        };
+        // The order of all events up to here must be known, since the child hears of no other.
+        let give_up = session.since_ns + PATIENCE_NS;
+        while self.pages.has_pending_events() && sys::now_ns() < give_up {
+            self.attend(&mut session);
+            thread::sleep_ns(20_000);
+        }
+        session.torn |= self.pages.has_pending_events();
+        Some(session)
     }
 
     /// The descriptors to wait for, besides the caller's own; -1 for none.
@@ -156,8 +179,13 @@ impl Pager {
                     session.child_count += 1;
                 }
                 event => {
-                    self.pages.apply_now(event);
                     self.ask_gate(session);
+                    if session.torn {
+                        session.stash.push(event);
+                    } else {
+                        self.pages.apply_now(event);
+                        self.ask_gate(session);
+                    }
                 }
             }
         }
@@ -188,8 +216,10 @@ impl Pager {
             let is_done = session.child_count == 0 && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
-                if brought == Brought::NoMemory {
-                    self.reclaim_step();
+                match brought {
+                    Brought::NoMemory => _ = self.reclaim_step(),
+                    Brought::Again => self.pages.apply_events(),
+                    Brought::Done(_) => {}
                 }
                 session.handler.inbound.frames.empty_out(self.pages.staging());
                 self.ask_gate(session);
@@ -219,6 +249,7 @@ impl Pager {
     /// Copies into the child what it waits for.
     fn serve_child(&self, session: &mut ForkSession, messages: &mut [Message; MESSAGES_MAX]) {
         let child = Userfaultfd::from_descriptor(session.children[0]);
+        let memory = ChildMemory::new(session.children[0], session.moves());
         while child.read(messages, 1) == 1 {
             let Message::Fault { address, .. } = messages[0] else {
                 session.lost = true;
@@ -226,7 +257,7 @@ impl Pager {
             };
             let at = address & !(PAGE_SIZE - 1);
             let mut page = [0u8; PAGE_SIZE];
-            if !self.pages.read_out(at, &mut page) {
+            if !self.pages.read_out(memory.source_of(at), &mut page) {
                 while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
                     thread::sleep_ns(20_000);
                 }
@@ -264,7 +295,7 @@ impl Pager {
         }
         for child in &session.children[..session.child_count] {
             // Closed at the end of the session, like what was not handed over.
-            self.pages.hand_over_all(&mut ChildMemory::new(*child));
+            self.pages.hand_over_all(&mut ChildMemory::new(*child, session.moves()));
         }
         Outcome::Complete
     }
@@ -284,6 +315,7 @@ impl Pager {
             Userfaultfd::from_descriptor(*descriptor).close();
         }
         self.end_gate();
+        session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
         self.halt.over();
         self.accounts.add(Count::Forks, 1);
         self.note_relatives();
@@ -337,6 +369,8 @@ impl Pager {
         self.handlers.reset();
         self.reclaim.reset();
         self.faults.reset(|slot| self.pages.staging().give(slot));
+        self.pages.reset_own_threads();
+        self.pages.forget_reports();
         self.reset_grace();
         for at in copied {
             self.pages.forget_copied(*at as usize);

@@ -34,6 +34,9 @@ pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use pages::staging::Staging;
+
+/// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
+pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use pages::table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
 pub use watch::Watch;
 

@@ -1,7 +1,7 @@
 //! The pager: all its parts, and what belongs to no single one of them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use sys::procfs::{self, ProcFile};
@@ -69,6 +69,8 @@ impl Pager {
         let open = |path| ProcFile::open(path);
         let promotes = store.promotes();
         let (pages, features) = Pages::new(&config, store, accounts)?;
+        // The caller, which is to be the control thread.
+        pages.add_own_thread();
         let gate = match house::porch() {
             Some(_) if features & feature::EVENT_FORK != 0 && pages.way() == Way::Move => {
                 Some(Userfaultfd::open(feature::EVENT_FORK)?)
@@ -119,6 +121,7 @@ impl Pager {
 
     /// Reads messages for evictions, for ever.
     pub fn drain_events(&self, cpu: usize) {
+        self.pages.add_own_thread();
         self.pages.drain_events(cpu);
     }
 

@@ -144,6 +144,7 @@ impl Pager {
     /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
     pub fn reclaim(&self) {
         self.reclaim.workers.fetch_add(1, Ordering::AcqRel);
+        self.pages.add_own_thread();
         loop {
             let seen = self.reclaim.pressure.load(Ordering::Acquire);
             self.halt.worker_enters();

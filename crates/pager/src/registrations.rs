@@ -59,7 +59,7 @@ impl Registrations {
             }
             let covers = |known: &&Managed| known.registered && known.start <= start && known.end >= end;
             let is_registered = current.get(old).filter(covers).is_some();
-            if is_registered || pages.register(start..end) {
+            if is_registered || pages.register(start..end) == Some(true) {
                 next.push(Managed { start, end, registered: true, evictable });
             } else if evictable {
                 *refused_bytes += end - start;
@@ -116,7 +116,7 @@ impl Registrations {
         if !is_free || self.current.len() == MAPPINGS_MAX {
             return false;
         }
-        if pages.register(range.clone()) {
+        if pages.register(range.clone()) == Some(true) {
             let Range { start, end } = range;
             self.current.insert(index, Managed { start, end, registered: true, evictable: true });
         }

@@ -237,7 +237,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     let algorithm = registry.find(&settings.compressor)?;
     let store = Zswap::new(
         zswap::Config {
-            max_groups: 1,
+            max_groups: pager::POOL_GROUPS,
             verify: settings.verify || cfg!(debug_assertions),
             tally: Some(tally),
             ..Default::default()

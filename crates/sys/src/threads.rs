@@ -36,6 +36,16 @@ pub fn for_each(mut each: impl FnMut(i32)) {
     }
 }
 
+/// Threads of this process.
+pub fn count() -> Option<u32> {
+    let file = ProcFile::open(c"/proc/self/stat").ok()?;
+    let mut buffer = [0; 1024];
+    let text = file.read_at(&mut buffer, 0);
+    file.close();
+    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
+    std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
+}
+
 /// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that cannot be looked at counts
 /// as running without end.
 pub fn look(thread: i32) -> Option<Sight> {
@@ -114,6 +124,7 @@ mod tests {
             };
             let mut all = Vec::new();
             for_each(|thread| all.push(thread));
+            assert!(count().unwrap() as usize >= all.len().min(3));
             assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
             while look(id(0)) != Some(Sight::Elsewhere) {
                 std::thread::yield_now();

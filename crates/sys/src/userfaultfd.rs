@@ -399,6 +399,18 @@ impl Userfaultfd {
         progress(answer, argument.done, len)
     }
 
+    /// Whether the mapping at `at` is registered here: asked with a copy from where nothing is. `None` while an
+    /// address-space event is unread.
+    pub fn is_registered(&self, at: usize) -> Option<bool> {
+        let mut argument = Transfer { dst: at as u64, src: 0, len: 4096, mode: 0, done: 0 };
+        // SAFETY: nothing can be copied from the lowest page, which nobody may map.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_COPY, &mut argument) } {
+            0 => Some(true),
+            _ if errno() == libc::EAGAIN => None,
+            _ => Some(matches!(errno(), libc::EFAULT | libc::EEXIST)),
+        }
+    }
+
     /// Maps the zero page into missing pages and wakes their waiters.
     pub fn zero(&self, start: usize, len: usize) -> Progress {
         let range = Range { start: start as u64, len: len as u64 };

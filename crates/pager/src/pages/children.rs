@@ -24,6 +24,8 @@ struct Heir {
 pub(crate) struct ChildMemory {
     /// The child, and its children.
     heirs: Vec<Heir>,
+    /// mremap() calls of the parent of which it is not known whether they came before the fork: from, to, length.
+    moves: Vec<(usize, usize, usize)>,
 }
 
 impl Heir {
@@ -61,14 +63,41 @@ impl Heir {
 }
 
 impl ChildMemory {
-    /// Of the child whose userfaultfd this is.
-    pub fn new(descriptor: i32) -> Self {
+    /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
+    pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
-        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }] }
+        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves }
+    }
+
+    /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
+    /// child's own mappings tell.
+    fn place_at_fork(&self, at: usize) -> usize {
+        let uffd = self.heirs[0].uffd;
+        let is_there = |place| uffd.is_registered(place) == Some(true);
+        if self.moves.is_empty() || is_there(at) {
+            return at;
+        }
+        let others = self.moves.iter().rev().filter_map(|&(from, to, len)| match at {
+            _ if (to..to + len).contains(&at) => Some(at - to + from),
+            _ if (from..from + len).contains(&at) => Some(at - from + to),
+            _ => None,
+        });
+        others.clone().find(|other| is_there(*other)).unwrap_or(at)
+    }
+
+    /// Which page of the parent the child misses at `at`: the other way round.
+    pub fn source_of(&self, at: usize) -> usize {
+        let uffd = self.heirs[0].uffd;
+        let others = self.moves.iter().rev().filter_map(|&(from, to, len)| {
+            // Moved before the fork, and not known to the parent's table yet.
+            ((to..to + len).contains(&at)).then(|| at - to + from)
+        });
+        others.clone().find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at)
     }
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
     fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
+        let at = self.place_at_fork(at);
         let mut index = 0;
         while index < self.heirs.len() {
             let heir = &mut self.heirs[index];
@@ -107,7 +136,7 @@ impl Pages {
     /// that, and what came in since the fork and might be missing there is poisoned: a child of this kind gets its bytes or
     /// SIGBUS, never zeroes.
     pub(super) fn foster(&self, descriptor: i32) {
-        let mut child = ChildMemory::new(descriptor);
+        let mut child = ChildMemory::new(descriptor, self.recent_moves());
         self.hand_over_all(&mut child);
         // One by one: a page that is there ends a call.
         self.mover.for_each_arrival(|at, pages| {

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use sys::userfaultfd::Message;
@@ -28,6 +28,8 @@ pub struct EventQueue {
     apply: Mutex<()>,
     read: AtomicU64,
     applied: AtomicU64,
+    /// Some events may have been read out of order (see [`super::order`]).
+    unsettled: AtomicBool,
 }
 
 /// Every event read has been applied, and none is read meanwhile. Made while a block's lock is held, and let go of before.
@@ -64,6 +66,7 @@ impl EventQueue {
             apply: Mutex::new(()),
             read: AtomicU64::new(0),
             applied: AtomicU64::new(0),
+            unsettled: AtomicBool::new(false),
         }
     }
 
@@ -86,6 +89,27 @@ impl EventQueue {
         self.applied.load(Ordering::Acquire) != self.read.load(Ordering::Acquire)
     }
 
+    /// Whether the table says what the events so far come to.
+    pub fn is_quiet(&self) -> bool {
+        !self.pending() && !self.is_unsettled()
+    }
+
+    /// Whether the order of events is unknown.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire)
+    }
+
+    /// Notes that the order of events is unknown, or known again.
+    pub fn set_unsettled(&self, unsettled: bool) {
+        self.unsettled.store(unsettled, Ordering::Release);
+    }
+
+    /// Keeps events from being read while `act` runs, if there is none to apply; `None` else. For what is not about a page.
+    pub fn while_quiet<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let _gate = self.gate.read().expect("no panic while held");
+        self.is_quiet().then(act)
+    }
+
     /// The proof, for whoever holds `block`; `None` when events wait to be applied.
     ///
     /// The block's lock makes it good for what was seen of the block since it was taken: an event about the block that was
@@ -93,13 +117,13 @@ impl EventQueue {
     /// lock changed nothing here.
     pub fn quiet<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<Quiet<'a>> {
         let gate = self.gate.read().expect("no panic while held");
-        (!self.pending()).then_some(Quiet { _gate: gate, _block: PhantomData })
+        self.is_quiet().then_some(Quiet { _gate: gate, _block: PhantomData })
     }
 
     /// The same, alone.
     pub fn quiet_alone<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<QuietAlone<'a>> {
         let gate = self.gate.write().expect("no panic while held");
-        (!self.pending()).then_some(QuietAlone { _gate: gate, _block: PhantomData })
+        self.is_quiet().then_some(QuietAlone { _gate: gate, _block: PhantomData })
     }
 
     /// Applies queued events in order, one applier at a time. Hold no block's lock here.

@@ -26,11 +26,13 @@ mod events;
 mod evict;
 mod extents;
 mod mover;
+mod order;
 mod refs;
 mod relocate;
 pub(crate) mod staging;
 pub(crate) mod table;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -57,6 +59,10 @@ pub(crate) use table::{BLOCK_BYTES, BLOCK_PAGES};
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
+/// Pages whose place something newer has taken before it was known where they go.
+const LIMBO: zswap::Group = zswap::Group(1);
+/// Groups that the pool must have.
+pub(crate) const GROUPS: u16 = 2;
 
 /// A message for whoever serves faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +75,13 @@ pub(crate) enum Read {
     Event,
 }
 
+/// Tries to register a range while calls are under way, before it is left for later.
+const REGISTER_TRIES: usize = 20;
 /// Ranges of changed mappings that are remembered; with more, all count as changed.
 const CHANGED_MAX: usize = 256;
+
+/// Calls of mremap() that are remembered.
+const MOVES_MAX: usize = 16;
 
 /// Ranges whose mappings may be others than those that were registered.
 struct Changed {
@@ -98,6 +109,10 @@ pub(crate) struct Pages {
     /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace period clears them.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
+    /// The last calls of mremap() that were applied: from, to, length.
+    moves: Mutex<VecDeque<(usize, usize, usize)>>,
+    contest: Mutex<order::Contest>,
+    own_threads: order::OwnThreads,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -139,7 +154,7 @@ impl Pages {
             staging,
             store,
             events: EventQueue::new(),
-            mover: Mover::new(uffd, staging_uffd, pagemap, way),
+            mover: Mover::new(uffd, staging_uffd, pagemap, way).map_err(system("a page"))?,
             drainers: Drainers::new(),
             keeps_target,
             folio_pages: config.folio_pages,
@@ -147,6 +162,9 @@ impl Pages {
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
+            moves: Mutex::new(VecDeque::with_capacity(MOVES_MAX)),
+            contest: Mutex::default(),
+            own_threads: order::OwnThreads::default(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
@@ -198,9 +216,38 @@ impl Pages {
         self.mover.way == Way::Move && self.recycles.load(Ordering::Acquire)
     }
 
-    /// Registers a range with this process's userfaultfd.
-    pub fn register(&self, range: Range<usize>) -> bool {
-        self.mover.uffd.register(range.start, range.len(), MISSING).is_ok()
+    /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it cannot be now: what the
+    /// table says of the range may be about a mapping of before as long as reports are to come.
+    pub fn register(&self, range: Range<usize>) -> Option<bool> {
+        let try_now = || {
+            (!self.mover.is_changing())
+                .then(|| self.mover.uffd.register(range.start, range.len(), MISSING).is_ok())
+        };
+        for _ in 0..REGISTER_TRIES {
+            if let Some(Some(done)) = self.events.while_quiet(try_now) {
+                return Some(done);
+            }
+            self.apply_events();
+            sys::thread::yield_now();
+        }
+        None
+    }
+
+    /// In a forked child: no call is under way, and no report is to come.
+    pub fn forget_reports(&self) {
+        self.settle();
+        debug_assert!(self.events.is_quiet());
+    }
+
+    /// Counts a thread of the pager's that has started.
+    pub fn add_own_thread(&self) {
+        self.own_threads.add();
+    }
+
+    /// In a forked child, which has none of them but the caller.
+    pub fn reset_own_threads(&self) {
+        self.own_threads.reset();
+        self.own_threads.add();
     }
 
     /// Reads a message, and applies it if it is an event. Hold no block's lock.
@@ -225,23 +272,8 @@ impl Pages {
 
     /// Applies the events read so far. Hold no block's lock.
     pub fn apply_events(&self) {
-        self.events.apply(|event| match event {
-            Message::Remove { start, end } => {
-                self.discard(start, end);
-                self.mark_discarding(start, end);
-            }
-            Message::Unmap { start, end } => {
-                self.discard(start, end);
-                self.note_changed(start, end);
-            }
-            Message::Remap { from, to, len } => {
-                self.relocate(from, to, len);
-                self.note_changed(from, from + len);
-                self.note_changed(to, to + len);
-            }
-            Message::Fork { descriptor } => self.foster(descriptor),
-            Message::Fault { .. } => unreachable!("faults are not queued"),
-        });
+        self.events.apply(|event| self.apply(event));
+        self.settle();
     }
 
     fn note_changed(&self, start: usize, end: usize) {
@@ -250,6 +282,21 @@ impl Pages {
             true => changed.ranges.push((start, end)),
             false => changed.all = true,
         }
+    }
+
+    fn note_move(&self, from: usize, to: usize, len: usize) {
+        self.note_changed(from, from + len);
+        self.note_changed(to, to + len);
+        let mut moves = self.moves.lock().expect("no panic while held");
+        if moves.len() == MOVES_MAX {
+            moves.pop_front();
+        }
+        moves.push_back((from, to, len));
+    }
+
+    /// The last calls of mremap(), oldest first.
+    fn recent_moves(&self) -> Vec<(usize, usize, usize)> {
+        self.moves.lock().expect("no panic while held").iter().copied().collect()
     }
 
     /// Calls `each` with the ranges whose mappings may be others since the last call.
@@ -269,7 +316,7 @@ impl Pages {
 
     /// Whether events wait to be applied.
     pub fn has_pending_events(&self) -> bool {
-        self.events.pending()
+        !self.events.is_quiet()
     }
 
     /// Whether this kernel, or a test, needs threads that run [`Pages::drain_events`].

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::pagemap::Pagemap;
-use sys::userfaultfd::{Progress, Userfaultfd, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{Progress, Stop, Userfaultfd, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
 use super::events::{Quiet, QuietAlone};
@@ -39,15 +39,28 @@ pub(super) struct Mover {
     pub staging_uffd: Userfaultfd,
     pub pagemap: Pagemap,
     pub way: Way,
+    /// A page that is present and registered, to ask the kernel about.
+    probe: usize,
     /// Address of each run brought in lately, and its pages in the low bits.
     arrivals: [AtomicUsize; ARRIVALS],
     arrival_turn: AtomicU32,
 }
 
 impl Mover {
-    pub fn new(uffd: Userfaultfd, staging_uffd: Userfaultfd, pagemap: Pagemap, way: Way) -> Self {
+    pub fn new(
+        uffd: Userfaultfd,
+        staging_uffd: Userfaultfd,
+        pagemap: Pagemap,
+        way: Way,
+    ) -> std::io::Result<Self> {
+        let probe = sys::house::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
+        // SAFETY: the page was taken just now.
+        unsafe { (probe as *mut u64).write_volatile(1) };
+        if uffd.register(probe, PAGE_SIZE, MISSING).is_err() {
+            return Err(std::io::Error::last_os_error());
+        }
         let arrivals = [const { AtomicUsize::new(0) }; ARRIVALS];
-        Mover { uffd, staging_uffd, pagemap, way, arrivals, arrival_turn: AtomicU32::new(0) }
+        Ok(Mover { uffd, staging_uffd, pagemap, way, probe, arrivals, arrival_turn: AtomicU32::new(0) })
     }
 
     /// Moves pages out of the program to staging.
@@ -76,6 +89,16 @@ impl Mover {
     /// Maps the zero page at a missing page.
     pub fn zero(&self, _proof: &impl NothingUnread, at: usize) -> Progress {
         self.uffd.zero(at, PAGE_SIZE)
+    }
+
+    /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
+    pub fn is_changing(&self) -> bool {
+        self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
+    }
+
+    /// Whether the mapping at `at` is registered with us; `None` while a call is under way.
+    pub fn is_registered(&self, at: usize) -> Option<bool> {
+        self.uffd.is_registered(at)
     }
 
     /// Has threads that wait for pages look again.

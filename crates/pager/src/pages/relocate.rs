@@ -13,7 +13,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use sys::{house, PAGE_SIZE};
-use zswap::Keep;
+use zswap::{Group, Keep};
 
 use super::refs::PageRefs;
 use super::table::{runs, span, within, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
@@ -39,14 +39,21 @@ impl Transit {
 }
 
 impl Pages {
-    /// mremap() moved `[from, from + len)` to `to`.
-    pub(super) fn relocate(&self, from: usize, to: usize, len: usize) {
+    /// mremap() moved `[from, from + len)` to `to`: the pages of `group`, the program's or those set aside, follow.
+    pub(super) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
         let mut transit = self.transit.lock().expect("no panic while held");
         // What was left alone at the target was another mapping's.
         self.discard(to, to + len);
         // The ranges do not overlap, says the kernel, but their blocks can.
-        for base in self.table.known(from, from + len) {
-            let taken = self.take_out(base, within(base, from, from + len), transit.pages());
+        // Displaced pages are few, and their blocks may have no record any more.
+        let mut all = (from & !(BLOCK_BYTES - 1)..from + len).step_by(BLOCK_BYTES);
+        let mut known = self.table.known(from, from + len);
+        while let Some(base) = if group == GROUP { known.next() } else { all.next() } {
+            let mask = within(base, from, from + len);
+            let taken = match group == GROUP {
+                true => self.take_out(base, mask, transit.pages()),
+                false => self.take_displaced(base, mask, transit.pages()),
+            };
             for (first, count) in runs(taken) {
                 self.keep_at(base + first * PAGE_SIZE - from + to, &transit.pages()[first..first + count]);
             }
