@@ -94,7 +94,7 @@ struct heirloom {
     struct actor actor;
     pthread_mutex_t mutex;
     uint32_t seed;
-    char bytes[PAGE];
+    char bytes[PAGE] __attribute__((aligned(64)));
 };
 
 static void *die_with_lock(void *argument) {

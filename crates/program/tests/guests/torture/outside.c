@@ -63,19 +63,28 @@ void board_leave_process(int process, char *outside) {
     for (int i = 0; i < OUTSIDE_PAGES; i++) check_bytes(outside + i * PAGE, place->outside_seeds[i], "written from outside");
 }
 
+// Of a process that has failed, and said so, nothing is expected any more.
+static void expect_of(struct place *place, bool holds, const char *call) {
+    if (holds) return;
+    int error = errno;
+    if (error == ESRCH || kill(place->pid, 0) != 0) _exit(7);
+    errno = error;
+    fail("%s: %s", call, strerrorname_np(errno));
+}
+
 static void stop(struct place *place) {
     bool running = one_in(2);
-    expect(kill(place->pid, SIGSTOP) == 0, "SIGSTOP");
+    expect_of(place, kill(place->pid, SIGSTOP) == 0, "SIGSTOP");
     double longest = options.seconds / 4 < 3 ? options.seconds / 4 : 3;
     nap(one_in(10) ? 1e9 * longest * draw(1000) / 1000 : draw(running ? 200000000 : 5000000));
-    expect(kill(place->pid, SIGCONT) == 0, "SIGCONT");
+    expect_of(place, kill(place->pid, SIGCONT) == 0, "SIGCONT");
 }
 
 static void look(struct place *place) {
     char bytes[4 * PAGE];
     uint32_t pages = 1 + draw(4), first = draw(STABLE_PAGES - pages + 1);
     struct iovec here = {bytes, pages * PAGE}, there = {place->stable + first * PAGE, pages * PAGE};
-    expect(process_vm_readv(place->pid, &here, 1, &there, 1, 0) == (ssize_t)here.iov_len, "process_vm_readv from outside");
+    expect_of(place, process_vm_readv(place->pid, &here, 1, &there, 1, 0) == (ssize_t)here.iov_len, "process_vm_readv from outside");
     for (uint32_t i = 0; i < pages; i++) check_bytes(bytes + i * PAGE, place->stable_seeds[first + i], "read from outside");
 }
 
@@ -83,10 +92,10 @@ static void change(struct place *place) {
     char bytes[PAGE];
     uint32_t page = draw(OUTSIDE_PAGES), seed = draw_seed();
     struct iovec here = {bytes, PAGE}, there = {place->outside + page * PAGE, PAGE};
-    expect(process_vm_readv(place->pid, &here, 1, &there, 1, 0) == PAGE, "process_vm_readv of what was written from outside");
+    expect_of(place, process_vm_readv(place->pid, &here, 1, &there, 1, 0) == PAGE, "process_vm_readv of what was written from outside");
     check_bytes(bytes, place->outside_seeds[page], "read back from outside");
     content_fill(bytes, seed);
-    expect(process_vm_writev(place->pid, &here, 1, &there, 1, 0) == PAGE, "process_vm_writev from outside");
+    expect_of(place, process_vm_writev(place->pid, &here, 1, &there, 1, 0) == PAGE, "process_vm_writev from outside");
     place->outside_seeds[page] = seed;
 }
 

@@ -2,10 +2,14 @@
 #define _GNU_SOURCE
 #include "torture.h"
 
+// Most are small; the large ones make up most of the memory.
 static uint32_t draw_size(void) {
-    uint32_t way = draw(20), pages = way < 8 ? 1 + draw(16) : way < 16 ? 16 + draw(240) : 256 + draw(1500);
-    return pages;
+    uint32_t way = draw(20), large = self->pages_max / 8 < 3000 ? self->pages_max / 8 : 3000;
+    return way < 8 ? 1 + draw(16) : way < 14 ? 16 + draw(240) : 256 + draw(large + 1);
 }
+
+// Memory is to be full most of the time.
+static bool may_shrink(void) { return self->pages > self->pages_max / 8 * 7 || one_in(6); }
 
 static bool fits(uint32_t more) { return self->pages + more <= self->pages_max; }
 
@@ -65,7 +69,7 @@ void map_region(struct region *r) {
 }
 
 void do_unmap(struct region *r) {
-    if (!one_in(3) || all_flags(r, 0, r->pages) & SEALED) return;
+    if (!may_shrink() || all_flags(r, 0, r->pages) & SEALED) return;
     check_all(r, "before munmap");
     unmap(r->at, r->pages * PAGE);
     forget(r);
@@ -74,7 +78,7 @@ void do_unmap(struct region *r) {
 void do_unmap_part(struct region *r) {
     uint32_t first, count;
     range_of(r, &first, &count);
-    if (all_flags(r, first, count) & SEALED || r->kind == GROWING) return;
+    if (!may_shrink() || all_flags(r, first, count) & SEALED || r->kind == GROWING) return;
     struct region *rest = NULL;
     if (first > 0 && first + count < r->pages) {
         rest = split(r, first + count);
@@ -131,7 +135,7 @@ static bool is_refusal(const struct region *r) {
 
 void do_resize(struct region *r) {
     uint32_t pages = draw_size();
-    if (r->kind == GROWING) return;
+    if (r->kind == GROWING || (pages < r->pages && !may_shrink())) return;
     if (pages > r->pages && (r->kind != PRIVATE || !fits(pages - r->pages))) return;
     if (one_in(2)) even_out(r);
     uint32_t flags = all_flags(r, 0, r->pages);
