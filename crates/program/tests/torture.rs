@@ -180,7 +180,7 @@ fn parts_of_the_kernel_are_missing() {
 /// Fewer things at a time happen more often.
 const FEATURES: [&str; 7] = [
     "none,resize,move,near,part,leave,join,replace,memfd",
-    "none,fork,rawfork,exec,advice,lodge",
+    "none,fork,rawfork,exec,advice,lodge,last",
     "none,pipe,splice,zerocopy,vm,fork",
     "none,direct,aio,uring,discard,resize",
     "none,signal,stop,outside,lodge,robust,cell,stable,bare",

@@ -79,6 +79,7 @@ void children_end(void) {
 static void have_child(struct region *r, int way) {
     int slot = draw(CHILDREN);
     enum ending ending = one_in(2) ? BY_EXIT : draw(ENDINGS);
+    if (ending == BY_THREAD && !feature("last")) ending = BY_GROUP;
     uint32_t steps = one_in(3) ? 0 : draw(24), seed = random_next(&self->random) >> 32;
     self->current = r;
     if (self->depth >= 2) return;
