@@ -320,7 +320,11 @@ impl Supervisor {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                // The shell must see its job stop, and continues both.
+                // The shell must see its job stop, and continues both. Whoever stops the program alone, by SIGSTOP,
+                // continues it alone, and this process would not hear of it.
+                if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+                    continue;
+                }
                 stop_self();
                 // SAFETY: a signal to our own child.
                 unsafe { libc::kill(self.child, libc::SIGCONT) };

@@ -137,11 +137,32 @@ pub fn guest_in(scratch: &Scratch, name: &str) -> Option<String> {
 /// Compiles a C file with the system's compiler.
 #[allow(dead_code)]
 pub fn compile(source: &Path, target: &Path) -> bool {
+    compile_with(&[], source, target)
+}
+
+/// The same with options for the compiler.
+#[allow(dead_code)]
+pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
+    compile_all(options, &[source.to_owned()], target)
+}
+
+/// Compiles all C files of the directory `tests/guests/NAME` to one program; its path, or `None` without a compiler.
+#[allow(dead_code)]
+pub fn guest_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name);
+    let files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let sources: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "c")).collect();
+    let target = scratch.path(name);
+    compile_all(&[], &sources, &target).then(|| target.to_str().unwrap().to_owned())
+}
+
+fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
     if !has("cc") {
         return false;
     }
-    let status =
-        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(target).arg(source).status().unwrap();
-    assert!(status.success(), "{} compiles", source.display());
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-w", "-pthread"]).args(options).arg("-o").arg(target).args(sources);
+    let status = cc.status().unwrap();
+    assert!(status.success(), "{} compiles", target.display());
     true
 }

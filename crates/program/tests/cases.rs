@@ -1,0 +1,199 @@
+//! Programs that once went wrong under uzswap, each of them the smallest that did.
+
+#[allow(dead_code)]
+mod support;
+#[path = "support/tree.rs"]
+mod tree;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{can_manage, compile_with, guest_in, has, uzswap, Scratch};
+use tree::{watch, Ended};
+
+/// Exit status of a guest that cannot do on this machine what it is for.
+const CANNOT: i32 = 77;
+
+/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; answers the report.
+///
+/// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or as good as.
+fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
+    let scratch = Scratch::new(&format!("cases-{name}-{without}"));
+    let directory = |name: &str| {
+        let directory = scratch.path(name);
+        std::fs::create_dir(&directory).unwrap();
+        directory
+    };
+    let limit = Duration::from_secs(120);
+    let bare = watch(Command::new(command[0]).args(&command[1..]), &directory("bare"), limit);
+    if bare.status.and_then(|status| status.code()) == Some(CANNOT) {
+        println!("skipped: {name} cannot be done on this machine");
+        return None;
+    }
+    assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));
+    let report = scratch.path("report.json");
+    let mut run = uzswap();
+    if !without.is_empty() {
+        run.env("UZSWAP_WITHOUT", without);
+    }
+    run.args(["run", "--ram", ram, "--report"]).arg(&report).arg("--").args(command);
+    let ended = watch(&mut run, &directory("managed"), bare.took * 20 + Duration::from_secs(20));
+    assert!(ended.status.is_some_and(|status| status.success()), "{name}: {}", told(&ended));
+    assert_eq!(ended.output, bare.output, "{name}: {}", ended.errors);
+    let text = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let report: Value = serde_json::from_str(&text).expect("the report is JSON");
+    println!("{name}: {:?}, bare {:?}, peak {}", ended.took, bare.took, report["ram_peak_bytes"]);
+    Some(report)
+}
+
+fn told(ended: &Ended) -> String {
+    let status = ended.status.map_or_else(|| "hangs".into(), |status| status.to_string());
+    format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
+}
+
+/// Runs a mode of the guest, which must have had pages evicted.
+fn survives_without(without: &str, mode: &str, ram: &str) -> Option<Value> {
+    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let guest = GUEST.get_or_init(|| {
+        let scratch = Scratch::new("cases");
+        guest_in(&scratch, "cases").map(|guest| (scratch, guest))
+    });
+    let (_, program) = guest.as_ref()?;
+    let report = as_bare(mode, ram, without, &[program, mode])?;
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
+    Some(report)
+}
+
+fn survives(mode: &str, ram: &str) -> Option<Value> {
+    survives_without("", mode, ram)
+}
+
+/// The budget may be exceeded by 3 % and 8 MiB, for a moment.
+fn keeps_its_budget(mode: &str, ram: &str) {
+    let Some(report) = survives(mode, ram) else { return };
+    let (limit, peak) =
+        (report["ram_limit_bytes"].as_u64().unwrap(), report["ram_peak_bytes"].as_u64().unwrap());
+    let most = limit + limit * 3 / 100 + (8 << 20);
+    assert!(peak <= most, "{mode}: a peak of {} MiB in {} MiB", peak >> 20, limit >> 20);
+}
+
+/// Both queues were full of faults, so that the event behind them was never read, and every call answered EAGAIN.
+#[test]
+fn five_hundred_threads_fault_at_once() {
+    survives("crowd", "121M");
+}
+
+/// Threads of the pager kept the process alive, and nobody could end it.
+#[test]
+fn the_last_thread_ends_by_itself() {
+    survives("last_thread", "90M");
+    survives("only_thread", "60M");
+}
+
+/// Source and target of a move lay in one block, whose lock was taken twice.
+#[test]
+fn evicted_pages_move_within_their_block() {
+    survives("near", "50M");
+    survives_without("move,scan", "near", "50M");
+}
+
+/// Some pieces were registered and others not, so that the kernel did not merge them, and mremap answered EFAULT.
+#[test]
+fn pieces_that_the_kernel_merges_stay_one_mapping() {
+    survives("pieces", "50M");
+}
+
+/// Eight calls of mprotect a second.
+#[test]
+fn a_write_barrier_of_thousands_of_mappings() {
+    survives("barrier", "120M");
+}
+
+/// More than fifty times slower.
+#[test]
+fn a_deep_stack_of_a_thread() {
+    survives("deep", "120M");
+}
+
+/// Stacks of main threads were never evicted.
+#[test]
+fn a_deep_stack_of_the_main_thread_keeps_its_budget() {
+    keeps_its_budget("main_stack", "60M");
+}
+
+/// Parent and children have one budget, and copied pages faster than any were compressed.
+#[test]
+fn children_that_change_everything_keep_their_budget() {
+    keeps_its_budget("forks", "100M");
+}
+
+/// The kernel does not wait for pages on behalf of a thread that ends.
+#[test]
+fn robust_mutexes_of_threads_that_end_are_found() {
+    survives("robust", "50M");
+}
+
+/// A range has one userfaultfd, and the pager had it.
+#[test]
+fn a_userfaultfd_of_the_program_s_own() {
+    survives("own_userfaultfd", "60M");
+}
+
+/// The frame was filled with another page while the pipe still had it.
+#[test]
+fn pipes_keep_the_bytes_that_were_vmspliced() {
+    survives("vmsplice", "50M");
+    survives_without("move,scan", "vmsplice", "50M");
+}
+
+/// MADV_GUARD_INSTALL raises no event, so that evicted pages came back when the guards were gone.
+#[test]
+fn what_was_guarded_is_zeroes() {
+    survives("guards", "50M");
+}
+
+/// uzswap stopped with its program, and did not hear that somebody had continued that.
+#[test]
+fn a_program_that_is_stopped_and_continued_alone() {
+    survives("stopped", "60M");
+}
+
+/// The pager's threads had a copy of the static block of thread-local storage that was too small.
+#[test]
+fn static_thread_local_storage_of_any_size() {
+    if !can_manage() {
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/tls.c");
+    for kib in [64, 1024] {
+        let scratch = Scratch::new(&format!("tls-{kib}"));
+        let program = scratch.path("tls");
+        if !compile_with(&[&format!("-DSTATIC_TLS={}", kib << 10)], &source, &program) {
+            return;
+        }
+        let report = as_bare(&format!("tls {kib} KiB"), "50M", "", &[program.to_str().unwrap()]).unwrap();
+        assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
+    }
+}
+
+/// Evicted pages that did not compress were moved by mremap, and came out different; and the pager tried the rest of them
+/// again and again.
+#[test]
+fn a_bytearray_that_grows_by_random_bytes() {
+    if !can_manage() || !has("python3") {
+        return;
+    }
+    let script = "
+import hashlib, random
+source, data = random.Random(1), bytearray()
+for _ in range(150):
+    data += source.randbytes(1 << 20)
+print(hashlib.sha256(data).hexdigest())
+";
+    for without in ["", "move,scan"] {
+        as_bare("bytearray", "60M", without, &["python3", "-c", script]);
+    }
+}

@@ -1,0 +1,98 @@
+//! A program whose processes are watched: what they wait for is told when they do not end, and then all are killed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::{read_dir, read_link, read_to_string, File};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a program ended, and what it said.
+pub struct Ended {
+    /// `None`: it did not, and was killed.
+    pub status: Option<ExitStatus>,
+    /// Its standard output.
+    pub output: String,
+    /// Its standard error; if it was killed, then also what its threads waited for.
+    pub errors: String,
+    /// How long it took.
+    #[allow(dead_code)]
+    pub took: Duration,
+}
+
+/// Runs a command in a process group of its own, for so long at most. What it writes goes to files in `directory`, so that
+/// nothing waits for a reader.
+pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended {
+    let (output, errors) = (directory.join("output"), directory.join("errors"));
+    let start = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(File::create(&output).unwrap())
+        .stderr(File::create(&errors).unwrap())
+        .process_group(0)
+        .spawn()
+        .expect("the command starts");
+    let mut waited_for = String::new();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if start.elapsed() > limit {
+            waited_for = format!("after {} s:\n{}", limit.as_secs(), threads_of(child.id()));
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let took = start.elapsed();
+    for process in processes_of(child.id()) {
+        // SAFETY: kill() with the number of a process in the group made above, which is ours alone.
+        unsafe { libc::kill(process, libc::SIGKILL) };
+    }
+    if status.is_none() {
+        child.wait().unwrap();
+    }
+    let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+    Ended { status, output: read(output), errors: read(errors) + &waited_for, took }
+}
+
+/// The processes of a group.
+fn processes_of(group: u32) -> Vec<i32> {
+    let all =
+        read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(|process| group_of(*process) == Some(group)).collect()
+}
+
+fn group_of(process: i32) -> Option<u32> {
+    let stat = read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may have any characters: state, parent, group.
+    stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
+}
+
+/// What every thread of a group waits for; those that wait for the same are counted.
+fn threads_of(group: u32) -> String {
+    let mut text = String::new();
+    for process in processes_of(group) {
+        let root = format!("/proc/{process}");
+        let program = read_link(format!("{root}/exe")).unwrap_or_default();
+        writeln!(text, "process {process}, {}", program.display()).unwrap();
+        let mut alike = BTreeMap::<String, usize>::new();
+        for task in read_dir(format!("{root}/task")).into_iter().flatten().flatten() {
+            *alike.entry(thread(&task.path())).or_default() += 1;
+        }
+        for (thread, count) in alike {
+            writeln!(text, "  {count} of {thread}").unwrap();
+        }
+    }
+    text
+}
+
+fn thread(task: &Path) -> String {
+    let read = |name: &str| read_to_string(task.join(name)).unwrap_or_default().trim().to_owned();
+    let status = read("status");
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("gone").trim();
+    // Only the number of the call: its arguments differ from thread to thread.
+    let call = read("syscall").split(' ').next().unwrap_or("").to_owned();
+    let stack = read("stack").replace('\n', "\n      ");
+    format!("{}: {state}, in {}, system call {call}\n      {stack}", read("comm"), read("wchan"))
+}

@@ -1,0 +1,253 @@
+//! Programs that change their address space at random, with every page's content known, must run under uzswap as they
+//! run bare.
+//!
+//! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets, folios and parts of the
+//! kernel at random, and stops at the first failure with the command that replays it:
+//!
+//!     UZSWAP_TORTURE_SECONDS=36000 cargo test --release -p program --test torture -- --nocapture long
+//!
+//! `UZSWAP_TORTURE_SEED=N` sets the first seed of all runs; `UZSWAP_TORTURE_FEATURES=LIST` those of the long run. To replay:
+//!
+//!     cc -O1 -pthread -o torture crates/program/tests/guests/torture/*.c
+//!     target/release/uzswap run --ram 60M -- ./torture --seed 7 --seconds 5 --threads 2 --processes 1 --mib 100 --features all
+//!
+//! `--hold` keeps the process for a debugger when a byte is wrong; `./torture --help` lists the features.
+
+#[allow(dead_code)]
+mod support;
+#[path = "support/tree.rs"]
+mod tree;
+
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use support::{can_manage, can_move, guest_of_directory, uzswap, Scratch};
+use tree::watch;
+
+/// One run of the guest.
+#[derive(Clone)]
+struct Case {
+    seed: u64,
+    seconds: u32,
+    threads: u32,
+    processes: u32,
+    mib: u32,
+    features: String,
+    /// In percent of `mib`.
+    budget: u32,
+    folio: &'static str,
+    /// What the pager does without: "move", "scan".
+    without: &'static str,
+}
+
+impl Case {
+    /// One thread with everything, in 60 % of its memory.
+    fn new(seed: u64) -> Self {
+        let features = "all".into();
+        Case {
+            seed: first_seed() + seed,
+            seconds: 2,
+            threads: 1,
+            processes: 1,
+            mib: 80,
+            features,
+            budget: 60,
+            folio: "64K",
+            without: "",
+        }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let Case { seed, seconds, threads, processes, mib, features, .. } = self;
+        format!("--seed {seed} --seconds {seconds} --threads {threads} --processes {processes} --mib {mib} --features {features}")
+            .split(' ')
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn options(&self) -> Vec<String> {
+        let ram = self.mib * self.budget / 100;
+        ["run", "--ram", &format!("{ram}M"), "--folio", self.folio, "--verify", "--"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// How to run it again.
+    fn replay(&self) -> String {
+        let without =
+            if self.without.is_empty() { String::new() } else { format!("UZSWAP_WITHOUT={} ", self.without) };
+        format!("{without}uzswap {} ./torture {}", self.options().join(" "), self.arguments().join(" "))
+    }
+
+    /// Says what went wrong, if anything did.
+    fn run(&self, torture: &str) -> Result<String, String> {
+        let mut command = uzswap();
+        if !self.without.is_empty() {
+            command.env("UZSWAP_WITHOUT", self.without);
+        }
+        command.args(self.options()).arg(torture).args(self.arguments());
+        self.judge(&mut command)
+    }
+
+    fn judge(&self, command: &mut Command) -> Result<String, String> {
+        let name = format!("torture-{}-{:?}", self.seed, std::thread::current().id());
+        let scratch = Scratch::new(&name.replace(['(', ')'], ""));
+        let directory = scratch.path("run");
+        std::fs::create_dir(&directory).unwrap();
+        command.env("TMPDIR", &directory);
+        let limit = Duration::from_secs(u64::from(60 + 10 * self.seconds));
+        let ended = watch(command, &directory, limit);
+        match ended.status {
+            Some(status) if status.success() && ended.output.contains("ok: ") => Ok(ended.errors),
+            Some(status) => Err(format!("{status}\n{}{}", ended.output, ended.errors)),
+            None => Err(format!("hangs\n{}{}", ended.output, ended.errors)),
+        }
+    }
+}
+
+fn first_seed() -> u64 {
+    std::env::var("UZSWAP_TORTURE_SEED").map_or(1, |seed| seed.parse().expect("a number"))
+}
+
+/// The guest; `None` where there is no compiler.
+fn torture() -> Option<&'static str> {
+    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let guest = GUEST.get_or_init(|| {
+        let scratch = Scratch::new("torture");
+        guest_of_directory(&scratch, "torture").map(|program| (scratch, program))
+    });
+    guest.as_ref().map(|(_, program)| program.as_str())
+}
+
+/// Every case must end well. All are tried, so that one run tells what is wrong.
+fn survives(cases: impl IntoIterator<Item = Case>) {
+    if !can_manage() {
+        return;
+    }
+    let Some(torture) = torture() else { return };
+    let mut failures = Vec::new();
+    for case in cases {
+        println!("{}", case.replay());
+        if let Err(error) = case.run(torture) {
+            println!("{error}");
+            failures.push(case.replay());
+        }
+    }
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn the_guest_is_right_by_itself() {
+    let Some(torture) = torture() else { return };
+    for (seed, threads) in [(1, 1), (2, 2), (3, 4)] {
+        let case = Case { threads, ..Case::new(seed) };
+        let mut command = Command::new(torture);
+        if let Err(error) = case.judge(command.args(case.arguments())) {
+            panic!("./torture {}: {error}", case.arguments().join(" "));
+        }
+    }
+}
+
+#[test]
+fn one_thread_in_several_budgets() {
+    survives([40, 50, 60, 70].into_iter().zip(10..).map(|(budget, seed)| Case { budget, ..Case::new(seed) }));
+}
+
+#[test]
+fn two_and_four_threads() {
+    survives([2, 4, 2, 4].into_iter().zip(20..).map(|(threads, seed)| Case { threads, ..Case::new(seed) }));
+}
+
+#[test]
+fn several_processes() {
+    let case = Case { processes: 2, threads: 2, ..Case::new(30) };
+    survives([case.clone(), Case { processes: 3, threads: 1, seed: case.seed + 1, ..case }]);
+}
+
+#[test]
+fn folios_of_other_sizes() {
+    let folios = ["16K", "32K", "2M"].into_iter().zip(40..);
+    survives(folios.map(|(folio, seed)| Case { folio, threads: 2, ..Case::new(seed) }));
+}
+
+#[test]
+fn parts_of_the_kernel_are_missing() {
+    let ways = if can_move() { &["move", "scan", "move,scan"][..] } else { &["", "scan"] };
+    survives(ways.iter().zip(50..).map(|(without, seed)| Case { without, threads: 2, ..Case::new(seed) }));
+}
+
+/// Fewer things at a time happen more often.
+const FEATURES: [&str; 7] = [
+    "none,resize,move,near,part,leave,join,replace,memfd",
+    "none,fork,rawfork,exec,advice,lodge,last",
+    "none,pipe,splice,zerocopy,vm,fork",
+    "none,direct,aio,uring,discard,resize",
+    "none,signal,stop,outside,lodge,robust,cell,stable,bare",
+    "none,protect,barrier,discard,free,cold,populate,huge,guard,lock,key,seal,replace",
+    "none,growsdown,brk,recurse,lodge,rawfork,huge",
+];
+
+#[test]
+fn few_features_at_a_time() {
+    survives(FEATURES.iter().zip(60..).map(|(features, seed)| Case {
+        features: (*features).into(),
+        threads: 1 + seed as u32 % 2,
+        ..Case::new(seed)
+    }));
+}
+
+/// What a seed says about everything else.
+fn case_of(seed: u64) -> Case {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 20) % below
+    };
+    let features = std::env::var("UZSWAP_TORTURE_FEATURES").unwrap_or_else(|_| {
+        let few = draw(2) == 0;
+        if few {
+            FEATURES[draw(FEATURES.len() as u64) as usize].into()
+        } else {
+            "all".into()
+        }
+    });
+    Case {
+        seed,
+        seconds: 3 + draw(8) as u32,
+        threads: [1, 2, 2, 4, 8][draw(5) as usize],
+        processes: [1, 1, 1, 2, 3][draw(5) as usize],
+        mib: 80 + draw(120) as u32,
+        features,
+        budget: 30 + draw(41) as u32,
+        folio: ["16K", "32K", "64K", "64K", "2M"][draw(5) as usize],
+        without: ["", "", "", "move", "scan", "move,scan"][draw(6) as usize],
+    }
+}
+
+#[test]
+fn long() {
+    let Ok(seconds) = std::env::var("UZSWAP_TORTURE_SECONDS") else {
+        println!("skipped: UZSWAP_TORTURE_SECONDS is not set");
+        return;
+    };
+    if !can_manage() {
+        return;
+    }
+    let Some(torture) = torture() else { return };
+    let limit = Duration::from_secs(seconds.parse().expect("UZSWAP_TORTURE_SECONDS is a number"));
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 1_000_000_000;
+    let seeds = std::env::var("UZSWAP_TORTURE_SEED").map_or(clock * 1000, |_| first_seed());
+    let (start, mut runs) = (Instant::now(), 0);
+    while start.elapsed() < limit {
+        let case = case_of(seeds + runs);
+        println!("{:6} s, run {runs}: {}", start.elapsed().as_secs(), case.replay());
+        if let Err(error) = case.run(torture) {
+            panic!("{error}\nreplay: {}", case.replay());
+        }
+        runs += 1;
+    }
+    println!("{runs} runs in {} s", start.elapsed().as_secs());
+}
