@@ -125,6 +125,11 @@ impl Pager {
         self.pages.drain_events(cpu);
     }
 
+    /// Threads of the pager's that have started.
+    pub fn own_threads(&self) -> u32 {
+        self.pages.own_threads()
+    }
+
     /// Has frames that pages left in never be filled anew from now on: the program hands references to its pages to
     /// others, which the kernel keeps when a page is moved away.
     pub fn stop_recycling(&self) {

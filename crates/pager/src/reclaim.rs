@@ -519,3 +519,103 @@ impl Pager {
     }
 }
 
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{blocks, pager};
+
+    #[test]
+    fn ready_pages_are_given_back_by_the_extent() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        let staging = pager.pages.staging();
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert_eq!(pager.give_back_ready(), 0);
+        assert!(pager.evict_neighbours(Role::Worker));
+        assert_eq!(staging.queued_slots(), 8, "eight blocks went");
+        assert!(!pager.evict_neighbours(Role::Worker), "nothing is left");
+        let room = staging.pages_max() - staging.pages();
+        for _ in 0..8 {
+            assert_eq!(pager.compress_oldest(), Step::Progress);
+        }
+        assert!(staging.has_ready_extent());
+        assert_eq!((pager.give_back_ready(), staging.pages()), (EXTENT_PAGES, 0));
+        assert_eq!(staging.pages_max() - staging.pages(), room + EXTENT_PAGES);
+    }
+
+    #[test]
+    fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
+        let Some(pager) = pager(false) else { return };
+        assert!(!pager.reclaim.backs_off());
+        assert!(!pager.evict_neighbours(Role::Worker));
+        assert!(pager.reclaim.backs_off());
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert!(!pager.reclaim.backs_off(), "there is a new mapping");
+        assert!(pager.evict_neighbours(Role::Worker));
+        assert!(!pager.evict_neighbours(Role::Worker) && pager.reclaim.backs_off());
+        pager.reclaim.note_arrivals(BACKOFF_PAGES as usize);
+        assert!(!pager.reclaim.backs_off(), "pages came in that can go out");
+    }
+
+    #[test]
+    fn pages_that_do_not_compress_come_back_and_are_left_alone() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        let mut word = 88_172_645_463_325_252u64;
+        let values: Vec<u64> = (0..8 * BLOCK_BYTES / 8)
+            .map(|_| {
+                word ^= word << 13;
+                word ^= word >> 7;
+                word ^= word << 17;
+                word
+            })
+            .collect();
+        // SAFETY: eight blocks of this test's.
+        let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, values.len()) };
+        memory.copy_from_slice(&values);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert!(pager.evict_neighbours(Role::Worker));
+        while pager.pages.staging().queued_slots() > 0 {
+            assert_eq!(pager.compress_oldest(), Step::Progress, "all are refused, and back");
+        }
+        assert_eq!(pager.pages.pages_out(), 0);
+        assert!(memory == values);
+        assert!(!pager.evict_neighbours(Role::Worker), "they are not tried again");
+    }
+
+    #[test]
+    fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
+        let Some(pager) = pager(false) else { return };
+        pager.balance(1);
+        pager.balance(EXTENT_PAGES);
+        assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "there is no worker");
+        pager.reclaim.workers.store(1, Ordering::Relaxed);
+        pager.balance(1);
+        assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "single pages are had from the kernel");
+        pager.balance(EXTENT_PAGES);
+        assert!(pager.reclaim.streaming.load(Ordering::Relaxed));
+        assert!(pager.reclaim_until_low());
+        let ready = pager.pages.staging().ready_pages();
+        assert!(ready >= pager.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(pager.pages.staging().has_ready_extent());
+        assert!(!pager.reclaim_until_low(), "that is enough");
+    }
+
+    #[test]
+    fn a_handler_compresses_until_there_is_an_extent() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        let staging = pager.pages.staging();
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        while pager.pages.has_room_for_extent() {
+            assert!(pager.evict_neighbours(Role::Handler));
+        }
+        assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (32, false));
+        assert!(pager.help_to_an_extent());
+        assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (24, true));
+        assert!(pager.help_to_an_extent(), "there is one");
+        assert_eq!(staging.queued_slots(), 24);
+    }
+}

@@ -3,8 +3,9 @@
 use sys::PAGE_SIZE;
 
 use crate::accounts::{Accounts, Count};
-use crate::pager::{Config, Pager};
-use crate::table::{BLOCK_BYTES, BLOCK_PAGES};
+use crate::config::Config;
+use crate::pager::Pager;
+use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
 
 /// No budget to speak of.
 struct Plenty;
@@ -24,7 +25,7 @@ impl Accounts for Plenty {
     }
 }
 
-/// A pager with nothing registered; where it may not move pages, with an usher and a handler, else without threads.
+/// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else without threads.
 /// `None` when this process may not have one.
 pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
     let config = Config {
@@ -32,20 +33,21 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
         staging_pages: 512,
         handlers: 2,
         own: Vec::new(),
+        only: None,
         without_move,
         without_scan: false,
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
     let algorithm = registry.find("lz4").unwrap();
-    let store = zswap::Zswap::new(zswap::Config::default(), algorithm).unwrap();
+    let store = zswap::Zswap::new(zswap::Config { max_groups: crate::POOL_GROUPS, ..Default::default() }, algorithm).unwrap();
     match Pager::new(config, store, &Plenty) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));
-            if pager.needs_usher() {
-                std::thread::spawn(|| pager.usher(0));
+            if pager.needs_drainer() {
+                std::thread::spawn(|| pager.drain_events(0));
                 std::thread::spawn(|| pager.handle_faults(0));
-                while !pager.ushers.any() {
+                while !pager.pages.drainers_run() {
                     std::thread::yield_now();
                 }
             }

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use crate::announce::{self, Kind};
-use crate::{environment, fork};
+use crate::{control, environment, fork};
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -82,17 +82,77 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
 /// As madvise(2).
 #[no_mangle]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    note_advice(address as usize, advice);
+    note_advice(address as usize, len, advice);
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { raw_syscall(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0, 0]) })
         as c_int
 }
 
-fn note_advice(address: usize, advice: c_int) {
+fn note_advice(address: usize, len: usize, advice: c_int) {
+    const MADV_GUARD_INSTALL: c_int = 102;
     let own = sys::house::range().contains(&address);
-    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_DONTFORK) && !own {
-        fork::expect_wiped();
+    match advice {
+        libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
+        // Guarding discards what was there, and raises no event. Discarding it before does.
+        MADV_GUARD_INSTALL if control::pager().is_some() => {
+            // SAFETY: the program is about to discard this itself.
+            unsafe { raw_syscall(libc::SYS_madvise, [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
+        }
+        _ => {}
     }
+}
+
+/// mremap(2): what paging has cut into several mappings moves as one.
+///
+/// # Safety
+/// As mremap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    target: *mut c_void,
+) -> *mut c_void {
+    let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
+    // SAFETY: the caller's arguments, unchanged.
+    let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
+    if answer == -(libc::EFAULT as c_long) && control::pager().is_some() {
+        answer = crate::remap::piecewise(address as usize, len, new_len, flags, target as usize);
+    }
+    set_errno(answer) as *mut c_void
+}
+
+/// vmsplice(2): the pipe refers to pages of the program, and goes on to when they are moved away.
+///
+/// # Safety
+/// As vmsplice(2).
+#[no_mangle]
+pub unsafe extern "C" fn vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+    control::note_references();
+    let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
+}
+
+/// setsockopt(2): a socket that may send pages without copying them refers to them until they are sent.
+///
+/// # Safety
+/// As setsockopt(2).
+#[no_mangle]
+pub unsafe extern "C" fn setsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
+        control::note_references();
+    }
+    let arguments = [socket as usize, level as usize, name as usize, value as usize, len as usize, 0];
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { raw_syscall(libc::SYS_setsockopt, arguments) }) as c_int
 }
 
 /// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.
@@ -146,7 +206,10 @@ pub unsafe extern "C" fn syscall(
         fork::expect_filter();
     }
     if number == libc::SYS_madvise {
-        note_advice(a, c as c_int);
+        note_advice(a, b, c as c_int);
+    }
+    if matches!(number, libc::SYS_vmsplice | libc::SYS_io_uring_setup) {
+        control::note_references();
     }
     if number == libc::SYS_mlockall {
         fork::stop_for_good("mlockall() was called");

@@ -2,13 +2,13 @@
 //! half of it, and has the program's memory registered when it gets tight.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
-use sys::thread::{self, Files, THREAD_BYTES};
+use sys::thread::{self, Files};
 use sys::{futex, house, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
@@ -47,6 +47,19 @@ static EMULATE: OnceLock<String> = OnceLock::new();
 /// Keeps what the environment said at the start about emulated accelerators.
 pub fn remember_emulation(spec: &CStr) {
     let _ = EMULATE.set(spec.to_string_lossy().into_owned());
+}
+
+/// The program hands out references to its pages, or may.
+static REFERENCES: AtomicBool = AtomicBool::new(false);
+
+/// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
+/// another one's bytes from now on. What was moved out before has no such references.
+pub fn note_references() {
+    if !REFERENCES.swap(true, Ordering::AcqRel) {
+        if let Some(pager) = pager() {
+            pager.stop_recycling();
+        }
+    }
 }
 
 /// The pager, once there is one.
@@ -92,11 +105,34 @@ pub fn forget() {
 
 /// Sleeps between looks; answers a halt.
 fn sleep(accounts: &Ledgered, ns: u64) {
+    end_if_program_ended();
     let seen = NUDGE.load(Ordering::Acquire);
     answer_requests(accounts);
     futex::wait(&NUDGE, seen, Some(ns));
     answer_requests(accounts);
     accounts.end_if_alone();
+}
+
+/// Between looks whether the program's first thread has ended.
+const ENDED_LOOK_NS: u64 = 50_000_000;
+
+/// Ends the process when the program has no thread any more: each of its threads may end by itself, and the pager's would keep
+/// the process for ever. The status is that of the first thread, as it would be without them.
+fn end_if_program_ended() {
+    static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+    let now = sys::now_ns();
+    if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < ENDED_LOOK_NS {
+        return;
+    }
+    LOOKED_NS.store(now, Ordering::Relaxed);
+    // SAFETY: takes nothing, cannot fail.
+    let leader = unsafe { libc::getpid() };
+    if sys::threads::look(leader).is_none() {
+        let own = pager().map_or(1, Pager::own_threads);
+        if sys::threads::count().is_some_and(|all| all <= own + 1) {
+            thread::exit_process(sys::threads::exit_status(leader));
+        }
+    }
 }
 
 /// Says why paging ends, if it does. Before the halt: no system call can be relied on behind it.
@@ -256,6 +292,10 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
             spawn(drainer, *cpu)?;
         }
     }
+    // Looked at once the pager can be told, as it is told once it can be looked at.
+    if REFERENCES.load(Ordering::Acquire) {
+        pager.stop_recycling();
+    }
     start_threads(pager)?;
     if CHILDREN_INHERIT.load(Ordering::Relaxed) {
         fork::keep();
@@ -352,7 +392,7 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
 }
 
 fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
-    let memory = house::take(THREAD_BYTES, PAGE_SIZE)?;
+    let memory = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
     unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
 }

@@ -14,6 +14,7 @@ mod environment;
 mod errors;
 mod exec;
 mod fork;
+mod remap;
 mod start;
 mod tls;
 mod control;

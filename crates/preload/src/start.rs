@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ledger::wire::Kind;
 use pager::FixedText;
-use sys::thread::{self, Files, THREAD_BYTES};
+use sys::thread::{self, Files};
 use sys::{house, PAGE_SIZE};
 
 use crate::{accounts, broken, environment, exec, fork, tls, control};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
+
+/// Most bytes of thread-local storage that a program is started with.
+const STATIC_TLS_MAX: usize = 16 << 20;
 
 /// Where the shared objects that were there from the start are mapped, their bss included: this one, the C library and
 /// whatever else pager threads may touch without knowing (the C library's system call wrappers look at a flag in its
@@ -58,7 +61,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 pub fn start_control() {
     control::set_alive(true);
     // SAFETY: the memory is the thread's for ever; the control thread keeps to the rules for such threads.
-    let started = house::take(THREAD_BYTES, PAGE_SIZE)
+    let started = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, control::run, 0) });
     if let Err(error) = started {
         control::set_alive(false);
@@ -70,7 +73,7 @@ pub fn start_control() {
 /// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
 /// table. False when there is no memory for it, or no more threads.
 pub fn start_inheriting(connection: i32) -> bool {
-    let Ok(memory) = house::take(THREAD_BYTES, PAGE_SIZE) else { return false };
+    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else { return false };
     // SAFETY: as above.
     unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
 }
@@ -111,6 +114,15 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
         let start = base + header.p_vaddr as usize;
         span.start.min(start)..span.end.max(start + header.p_memsz as usize)
     });
+    // SAFETY: as above; the field is null where the object has no thread-local storage, or none yet.
+    let storage = unsafe { (*info).dlpi_tls_data as usize };
+    let distance = thread::own_thread_pointer().abs_diff(storage);
+    let len = headers.iter().filter(|header| header.p_type == libc::PT_TLS).map(|header| header.p_memsz as usize);
+    let reach = if cfg!(target_arch = "x86_64") { distance } else { distance + len.max().unwrap_or(0) };
+    // What is further away was not there from the start, but made for this thread alone.
+    if storage != 0 && reach <= STATIC_TLS_MAX {
+        thread::set_static_tls(reach);
+    }
     // SAFETY: the loader's names are terminated; the program's own is empty.
     let is_program = unsafe { (*info).dlpi_name.is_null() || *(*info).dlpi_name == 0 };
     let index = OBJECT_COUNT.load(Ordering::Relaxed);
@@ -131,7 +143,8 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     ranges.push(house::range());
     // The first thread's TLS block: a pager thread that panics looks at it.
     let pointer = TLS.load(Ordering::Relaxed);
-    ranges.push((pointer & !(PAGE_SIZE - 1)) - 2 * PAGE_SIZE..(pointer & !(PAGE_SIZE - 1)) + 2 * PAGE_SIZE);
+    let around = thread::static_tls() + 2 * PAGE_SIZE;
+    ranges.push((pointer & !(PAGE_SIZE - 1)) - around..(pointer & !(PAGE_SIZE - 1)) + around);
     ranges.sort_by_key(|range| range.start);
     ranges
 }

@@ -14,7 +14,7 @@ mod x86 {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use sys::thread::{own_thread_pointer, TLS_COPIED_BYTES};
+    use sys::thread::{own_thread_pointer, static_tls};
 
     /// What the loader filled in for an access.
     #[repr(C)]
@@ -46,7 +46,7 @@ mod x86 {
         let function: extern "C" fn(&Index) -> usize = unsafe { std::mem::transmute(found) };
         let at = function(index);
         let distance = own_thread_pointer().wrapping_sub(at - index.offset);
-        if distance <= TLS_COPIED_BYTES {
+        if distance <= static_tls() {
             DISTANCE.store(distance, Ordering::Relaxed);
         }
         at

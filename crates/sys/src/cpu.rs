@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn threads_that_the_c_library_did_not_start_know_their_processor() {
-        use crate::thread::{allowed_cpus, spawn, Files, THREAD_BYTES};
+        use crate::thread::{allowed_cpus, spawn, thread_bytes, Files};
         if crate::is_emulated() {
             return;
         }
         let mut cpus = [0; 64];
         let allowed = allowed_cpus(&mut cpus);
         for &cpu in cpus[..allowed].iter().filter(|&&cpu| cpu < 64) {
-            let memory = crate::memory::map(THREAD_BYTES).unwrap();
+            let memory = crate::memory::map(thread_bytes()).unwrap();
             // SAFETY: the memory is the thread's for ever.
             unsafe { spawn(memory, Files::Shared, look, cpu) }.unwrap();
             while SEEN[cpu].load(Ordering::Acquire) == usize::MAX {

@@ -17,14 +17,30 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that [`spawn`] needs for one thread: stack, TLS block and guard.
-pub const THREAD_BYTES: usize = 256 * 1024;
+const STACK_BYTES: usize = 192 * 1024;
 const GUARD_BYTES: usize = 4096;
-/// Bytes on each side of the thread pointer. The C library's static TLS block takes a few KiB.
-const TLS_BYTES: usize = 32 * 1024;
+/// Bytes on that side of the thread pointer where there is no thread-local storage.
+const HEADER_BYTES: usize = 8192;
+/// Of the creator's thread-local storage, as much as this is copied: see [`set_static_tls`].
+static TLS_COPIED_BYTES: AtomicUsize = AtomicUsize::new(16 * 1024);
+
+/// Says how far the thread-local storage that was there from the start reaches from the thread pointer: the program's own
+/// lies next to the pointer and can be any size, the C library's behind it.
+pub fn set_static_tls(bytes: usize) {
+    TLS_COPIED_BYTES.fetch_max(bytes.next_multiple_of(4096), Ordering::AcqRel);
+}
+
 /// Of the creator's thread-local storage, as much as this is copied.
-pub const TLS_COPIED_BYTES: usize = TLS_BYTES / 2;
+pub fn static_tls() -> usize {
+    TLS_COPIED_BYTES.load(Ordering::Acquire)
+}
+
+/// Bytes that [`spawn`] needs for one thread: guard, stack and TLS block.
+pub fn thread_bytes() -> usize {
+    STACK_BYTES + static_tls() + 2 * HEADER_BYTES
+}
 
 /// Whose descriptors a thread sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +51,7 @@ pub enum Files {
     Shared,
 }
 
-/// Starts `entry(argument)` on `memory`, [`THREAD_BYTES`] of zeroed house memory. Answers the thread's kernel id.
+/// Starts `entry(argument)` on `memory`, [`thread_bytes`] of zeroed arena memory. Answers the thread's kernel id.
 /// The thread ends when `entry` returns; its memory is never reclaimed by this function.
 ///
 /// # Safety
@@ -52,8 +68,13 @@ pub unsafe fn spawn(
     let base = memory.as_ptr() as usize;
     // SAFETY: the lowest page of the caller's memory becomes the guard.
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
-    let thread_pointer = base + THREAD_BYTES - TLS_BYTES;
-    let stack_top = thread_pointer - TLS_BYTES;
+    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header on the other side.
+    let (below, above) = match cfg!(target_arch = "x86_64") {
+        true => (static_tls() + HEADER_BYTES, HEADER_BYTES),
+        false => (HEADER_BYTES, static_tls() + HEADER_BYTES),
+    };
+    let thread_pointer = base + thread_bytes() - above;
+    let stack_top = thread_pointer - below;
     copy_tls(own_thread_pointer(), thread_pointer);
     let words = thread_pointer as *mut usize;
     // SAFETY: inside the caller's memory.
@@ -97,24 +118,35 @@ pub fn own_thread_pointer() -> usize {
 
 /// Copies what lies around one thread pointer to another, by the kernel, which stops at unmapped pages.
 fn copy_tls(from: usize, to: usize) {
-    const STEP: usize = 256;
-    let copy = |offset: usize, backwards: bool| {
-        let at = |base: usize| if backwards { base - offset - STEP } else { base + offset };
-        let local = libc::iovec { iov_base: at(to) as *mut libc::c_void, iov_len: STEP };
-        let remote = libc::iovec { iov_base: at(from) as *mut libc::c_void, iov_len: STEP };
-        // SAFETY: writes only within TLS_BYTES of `to`, which belongs to the new thread.
-        unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == STEP as isize }
+    const PAGE: usize = crate::PAGE_SIZE;
+    // Up to the next border of a page of the source at a time.
+    let copy = |from: usize, to: usize, len: usize| {
+        let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
+        let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
+        // SAFETY: writes only into the TLS block of the new thread, by the bounds below.
+        unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == len as isize }
     };
-    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header on the other side.
-    let (storage, header) = (TLS_COPIED_BYTES, 2 * STEP);
-    let (below, above) = if cfg!(target_arch = "x86_64") { (storage, header) } else { (8 * header, storage) };
+    let header = HEADER_BYTES / 8;
+    let (below, above) = match cfg!(target_arch = "x86_64") {
+        true => (static_tls(), header),
+        false => (HEADER_BYTES / 2, static_tls()),
+    };
     let mut offset = 0;
-    while offset < below && copy(offset, true) {
-        offset += STEP;
+    while offset < below {
+        let end = from - offset;
+        let len = ((end - 1) % PAGE + 1).min(below - offset);
+        if !copy(end - len, to - offset - len, len) {
+            break;
+        }
+        offset += len;
     }
     offset = 0;
-    while offset < above && copy(offset, false) {
-        offset += STEP;
+    while offset < above {
+        let len = (PAGE - (from + offset) % PAGE).min(above - offset);
+        if !copy(from + offset, to + offset, len) {
+            break;
+        }
+        offset += len;
     }
 }
 
@@ -377,7 +409,7 @@ mod tests {
         // SAFETY: descriptor 2 is open; dup makes another number.
         let descriptor = unsafe { libc::dup(2) };
         DESCRIPTOR.store(descriptor, Ordering::Relaxed);
-        let memory = crate::memory::map(THREAD_BYTES).unwrap();
+        let memory = crate::memory::map(thread_bytes()).unwrap();
         // SAFETY: the memory is never reused; the body keeps to the rules.
         let thread = unsafe { spawn(memory, Files::Own, body, 42) }.unwrap();
         assert!(thread > 0);

@@ -46,6 +46,15 @@ pub fn count() -> Option<u32> {
     std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
 }
 
+/// The status that a thread of this process has ended with, as exit(2) was given it; 0 when that cannot be known.
+pub fn exit_status(thread: i32) -> i32 {
+    let mut buffer = [0; 1024];
+    let stat = read(thread, "stat", &mut buffer).unwrap_or_default();
+    let rest = stat.iter().rposition(|byte| *byte == b')').map_or(&[][..], |at| &stat[at + 1..]);
+    let fields = std::str::from_utf8(rest).unwrap_or_default().split_ascii_whitespace();
+    fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff)
+}
+
 /// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that cannot be looked at counts
 /// as running without end.
 pub fn look(thread: i32) -> Option<Sight> {

@@ -516,3 +516,121 @@ fn partly(done: usize, otherwise: Brought) -> Brought {
         done => Brought::Done(done),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{blocks, pager, read};
+
+    /// The masks of adjacent blocks in a state.
+    fn masks(pages: &Pages, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
+        std::array::from_fn(|index| pages.lock(base + index * BLOCK_BYTES).mask(state))
+    }
+
+    fn all_numbers(base: usize, pages: std::ops::Range<usize>) {
+        for page in pages {
+            assert_eq!(read(base, page), page + 1, "page {page}");
+        }
+    }
+
+    #[test]
+    fn an_extent_of_pages_goes_out_is_stored_and_comes_back_with_one_call_each() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(16);
+        pager.register(base..base + 16 * BLOCK_BYTES);
+        let before = pages.staging.pages();
+        assert!(pages.evict_extent(base));
+        assert_eq!(pages.mover.mapped(base, EXTENT_PAGES), 0);
+        assert_eq!(masks(pages, base, PageState::Staged), [ALL_PAGES; 8]);
+        assert_eq!(pages.staging.pages(), before + 128);
+        assert!(!pages.evict_extent(base), "nothing is there");
+        for _ in 0..8 {
+            assert_eq!(pages.staging.ready_pages(), 0);
+            pages.compress_oldest();
+        }
+        assert_eq!(masks(pages, base, PageState::Stored), [ALL_PAGES; 8]);
+        assert_eq!((pages.staging.ready_pages(), pages.store.stored_pages()), (128, 128));
+        assert!(pages.evict_extent(base + 8 * BLOCK_BYTES));
+        while pages.staging.queued_slots() > 0 {
+            pages.compress_oldest();
+        }
+        // From the middle of a block: what is left of eight blocks, or of the window.
+        assert_eq!(pages.bring_long(base + 5 * PAGE_SIZE, false, 64), Some(64));
+        all_numbers(base, 5..69);
+        assert_eq!(
+            masks(pages, base, PageState::Stored),
+            [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
+        );
+        assert_eq!(pages.store.stored_pages(), 192);
+        assert_eq!(pages.bring_long(base, false, 128), None, "five pages are no long run");
+        assert_eq!(pages.bring_long(base + 69 * PAGE_SIZE, true, 128), Some(123));
+        assert_eq!(
+            pages.bring_long(base + 192 * PAGE_SIZE, true, 128),
+            Some(64),
+            "up to the last stored page"
+        );
+        all_numbers(base, 5..256);
+    }
+
+    #[test]
+    fn first_touches_are_brought_up_to_what_is_there() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(8);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, 50 * PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert_eq!(pages.bring_long(base + PAGE_SIZE, false, 128), None, "reading takes no memory");
+        assert_eq!(pages.bring_long(base, true, 128), None, "the page is there");
+        assert_eq!(pages.bring_long(base + PAGE_SIZE, true, 128), Some(50));
+        assert!((1..51).all(|page| read(base, page) == 0));
+        all_numbers(base, 51..128);
+        assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);
+        assert_eq!(pages.staging.pages(), 78, "the rest of the extent");
+    }
+
+    #[test]
+    fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(16);
+        pager.register(base..base + 16 * BLOCK_BYTES);
+        let third = pages.lock(base + 2 * BLOCK_BYTES);
+        assert!(!pages.evict_extent(base), "somebody holds a block");
+        drop(third);
+        assert!(pages.evict_extent(base));
+        assert!(pages.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");
+        let half = base + 8 * BLOCK_BYTES;
+        pages.mark_discarding(half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
+        assert!(!pages.evict_extent(half), "a discard is on its way");
+        assert_eq!(pages.mover.mapped(half, EXTENT_PAGES), u128::MAX);
+        // Two mappings: the kernel moves nothing across their border.
+        let other = blocks(16);
+        pager.register(other..other + 16 * BLOCK_BYTES);
+        let reading = libc::PROT_READ;
+        // SAFETY: this test's mapping.
+        unsafe { libc::mprotect((other + 2 * BLOCK_BYTES) as *mut _, BLOCK_BYTES, reading) };
+        assert!(!pages.evict_extent(other));
+        assert_eq!(masks(pages, other, PageState::Kernel), [ALL_PAGES; 8]);
+        all_numbers(other, 0..256);
+    }
+
+    #[test]
+    fn holes_stay_holes_and_the_rest_goes() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(8);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 20 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert!(pages.evict_extent(base));
+        let staged = masks(pages, base, PageState::Staged);
+        assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
+        assert_eq!(pages.staging.pages() as u32, staged.iter().map(|mask| mask.count_ones()).sum::<u32>());
+        while pages.staging.queued_slots() > 0 {
+            pages.compress_oldest();
+        }
+        assert_eq!(masks(pages, base, PageState::Staged), [0; 8]);
+    }
+}

@@ -224,17 +224,20 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::table::{ALL_PAGES, BLOCK_BYTES};
+    use crate::pager::Pager;
+    use crate::pages::table::ALL_PAGES;
+    use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager, read, write};
 
     /// Evicts what it can of a block; whether it could.
     fn evict(pager: &Pager, base: usize) -> bool {
-        let mut spare = pager.staging.take_empty();
+        let pages = &pager.pages;
+        let mut spare = pages.staging.take_empty();
         assert!(spare.is_some());
-        let done = pager.evict_by_remap(&mut spare, base, ALL_PAGES);
+        let done = pages.evict(&mut spare, base, ALL_PAGES, false);
         assert_eq!(done, spare.is_none());
         if let Some(slot) = spare {
-            pager.staging.give(slot);
+            pages.staging.give(slot);
         }
         done
     }
@@ -245,16 +248,15 @@ mod tests {
         let base = blocks(2);
         pager.register(base..base + 2 * BLOCK_BYTES);
         assert!(evict(pager, base));
-        assert_eq!(pager.pagemap.mapped(base, 32), 0xffff_0000, "one block has gone");
-        assert_eq!(pager.staging.pages(), 16);
-        let block = pager.table.find(base).unwrap();
+        assert_eq!(pager.pages.mover.pagemap.mapped(base, 32), 0xffff_0000, "one block has gone");
+        assert_eq!(pager.pages.staging.pages(), 16);
+        let block = pager.pages.lock(base);
         assert_eq!(block.mask(PageState::Staged), ALL_PAGES);
-        assert_eq!(read(pager.staging.address(block.slot(), 7), 0), 8);
+        assert_eq!(read(pager.pages.staging.address(block.slot(), 7), 0), 8);
+        drop(block);
         assert_eq!((0..32).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=32).collect::<Vec<_>>());
         // The thread goes on a moment before the handler has noted it.
-        block.lock();
-        assert!(block.is_idle());
-        block.unlock();
+        assert_eq!(pager.pages.lock(base).mask_of(PageState::is_kernels), ALL_PAGES);
         // Holes stay holes, and what was discarded reads as zeroes.
         write(base, 3, 77);
         assert!(evict(pager, base));
@@ -267,17 +269,19 @@ mod tests {
     fn a_mapping_that_is_not_ours_has_its_pages_back() {
         let Some(pager) = pager(true) else { return };
         let base = blocks(1);
-        let slot = pager.staging.take_empty().unwrap();
-        let target = pager.staging.address(slot, 0);
-        assert!(!pager.is_registered(base));
+        let slot = pager.pages.staging.take_empty().unwrap();
+        let target = pager.pages.staging.address(slot, 0);
+        let block = pager.pages.lock(base);
+        let quiet = pager.pages.events.quiet_alone(&block).unwrap();
+        assert!(!pager.pages.is_registered(&quiet, base));
         // As if it had replaced ours after the question.
-        assert!(matches!(pager.take(slot, base, target, BLOCK_BYTES), Taken::Foreign));
+        assert!(matches!(pager.pages.take(&quiet, slot, base, target, BLOCK_BYTES), Taken::Foreign));
         assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
-        assert_eq!(pager.pagemap.mapped(target, 16), 0);
+        assert_eq!(pager.pages.mover.pagemap.mapped(target, 16), 0);
         // It is the program's alone again.
         write(base, 5, 500);
         assert_eq!(read(base, 5), 500);
-        assert!(!pager.is_registered(base));
+        assert!(!pager.pages.is_registered(&quiet, base));
     }
 
     #[test]
@@ -286,9 +290,11 @@ mod tests {
         let base = blocks(1);
         // SAFETY: this test's mapping, not used any more.
         unsafe { libc::munmap(base as *mut _, BLOCK_BYTES) };
-        let slot = pager.staging.take_empty().unwrap();
-        let target = pager.staging.address(slot, 0);
-        let taken = pager.take(slot, base, target, BLOCK_BYTES);
+        let slot = pager.pages.staging.take_empty().unwrap();
+        let target = pager.pages.staging.address(slot, 0);
+        let block = pager.pages.lock(base);
+        let quiet = pager.pages.events.quiet_alone(&block).unwrap();
+        let taken = pager.pages.take(&quiet, slot, base, target, BLOCK_BYTES);
         assert!(matches!(taken, Taken::Refused(Refusal::NotOneMapping)));
         // The slot is still memory.
         write(target, 3, 9);
@@ -306,7 +312,7 @@ mod tests {
         }
         pager.register(base..base + BLOCK_BYTES);
         assert!(!evict(pager, base));
-        assert_eq!(pager.pagemap.mapped(base, 16), 0xffff);
+        assert_eq!(pager.pages.mover.pagemap.mapped(base, 16), 0xffff);
     }
 
     /// Other threads fault, discard, map and unmap all the time, so that the drainer reads far more than the events that
@@ -318,8 +324,6 @@ mod tests {
         let (base, other) = (blocks(4), blocks(4));
         pager.register(base..base + 4 * BLOCK_BYTES);
         pager.register(other..other + 4 * BLOCK_BYTES);
-        // Events would put the whole gigabyte into quarantine as long as its part of the table does not exist.
-        assert!(pager.table.block(base).is_ok() && pager.table.block(other).is_ok());
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -340,7 +344,7 @@ mod tests {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let at = sys::memory::map(BLOCK_BYTES).unwrap().as_ptr() as usize;
-                    pager.uffd.register(at, BLOCK_BYTES, MISSING).unwrap();
+                    pager.pages.uffd().register(at, BLOCK_BYTES, sys::userfaultfd::MISSING).unwrap();
                     write(at, 1, 5);
                     assert_eq!((read(at, 0), read(at, 1)), (0, 5));
                     // SAFETY: mapped above.
@@ -357,11 +361,9 @@ mod tests {
                     assert_eq!(read(base, page), page + 1, "page {page} in round {round}");
                 }
                 // Slots are given back as reclaim does it.
-                while let Some(slot) = pager.staging.oldest() {
-                    let block = pager.table.find(pager.staging.owner(slot)).unwrap();
-                    block.lock();
-                    pager.release_slot(slot);
-                    block.unlock();
+                while let Some(slot) = pager.pages.staging.oldest() {
+                    let _block = pager.pages.lock(pager.pages.staging.owner(slot));
+                    pager.pages.release_slot(slot);
                 }
             }
             over.store(true, Ordering::Relaxed);

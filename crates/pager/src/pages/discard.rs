@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-use super::table::{runs, span, within, PageState, ALL_PAGES, BLOCK_BYTES};
+#[cfg(test)]
+use super::table::ALL_PAGES;
+use super::table::{runs, span, within, PageState, BLOCK_BYTES};
 use super::{Pages, GROUP};
 
 /// Runs of mapped pages that one look may find.
@@ -117,7 +119,8 @@ impl Pages {
         }
     }
 
-    /// Counts the pages that are out, for tests and reports.
+    /// Counts the pages that are out.
+    #[cfg(test)]
     pub(crate) fn pages_out(&self) -> usize {
         self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
             0,
@@ -126,5 +129,64 @@ impl Pages {
                 sum + out.count_ones() as usize
             },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{Brought, Inbound, BLOCK_PAGES};
+    use crate::trial::{blocks, pager, read, write};
+
+    /// The story: a thread that lost its CPU for seconds between the event and its discarding; the pages were saved as data
+    /// meanwhile and came back with the old bytes.
+    #[test]
+    fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        // As if the event had come, and its thread had not run since.
+        pages.discard(base, base + 4 * PAGE_SIZE);
+        pages.mark_discarding(base, base + 4 * PAGE_SIZE);
+        assert!(pages.has_discarding());
+        let mut spare = pages.staging().take_empty();
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!((pages.pages_out(), pages.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
+        // The marks of before the period end with it; later ones stay.
+        pages.begin_grace();
+        pages.mark_discarding(base, base + PAGE_SIZE);
+        pages.end_grace();
+        assert!(pages.has_discarding());
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!(pages.mover.mapped(base, BLOCK_PAGES), 0x1);
+        pages.begin_grace();
+        pages.end_grace();
+        assert!(!pages.has_discarding());
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!((pages.pages_out(), read(pages.staging().address(pages.lock(base).slot(), 0), 0)), (16, 1));
+    }
+
+    #[test]
+    fn what_is_filled_anew_is_not_being_discarded_any_more() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        pages.mark_discarding(base, base + BLOCK_BYTES);
+        // The thread goes on at last. Nobody reads the event here, so the pages are taken away by hand.
+        let slot = pages.staging().take_empty().unwrap();
+        let block = pages.lock(base);
+        let quiet = pages.events.quiet(&block).unwrap();
+        assert!(pages.mover.move_out(&quiet, pages.staging().address(slot, 0), base, BLOCK_PAGES).stop.is_none());
+        drop(quiet);
+        drop(block);
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pages.bring(&mut inbound, base, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
+        assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, ALL_PAGES));
+        write(base, 3, 7);
+        let mut spare = pages.staging().take_empty();
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!(pages.pages_out(), 16);
     }
 }

@@ -217,3 +217,87 @@ impl Pages {
         moved != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{Brought, Compressed, Inbound, BLOCK_PAGES};
+    use crate::trial::{blocks, pager, read, write};
+
+    #[test]
+    fn more_pages_of_a_block_join_those_that_wait() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, 0x00ff, false) && spare.is_none());
+        let (slot, other) = (pages.lock(base).slot(), pages.staging.take_empty());
+        spare = other;
+        pages.lock(base).set_compressing(true);
+        assert!(!pages.evict(&mut spare, base, ALL_PAGES, false), "its slot is being read");
+        pages.lock(base).set_compressing(false);
+        assert!(pages.evict(&mut spare, base, 0x0fff, false));
+        assert_eq!((spare, pages.lock(base).slot(), pages.staging.queued_slots()), (other, slot, 1));
+        assert_eq!(pages.lock(base).mask(PageState::Staged), 0x0fff);
+
+        // A page that comes back as a copy leaves its frame in the slot, and goes there once more.
+        let block = pages.lock(base);
+        block.set_compressing(true);
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pages.bring_within(&block, &mut inbound, 3, true, 1), Brought::Done(1));
+        block.set_compressing(false);
+        drop(block);
+        write(base, 3, 77);
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!((spare, pages.lock(base).mask(PageState::Staged)), (other, ALL_PAGES));
+        assert_eq!((pages.staging.pages(), pages.mover.mapped(base, BLOCK_PAGES)), (16, 0));
+        let numbers = (0..BLOCK_PAGES).map(|page| read(pages.staging.address(slot, 0), page));
+        assert!(numbers.enumerate().all(|(page, number)| number == if page == 3 { 77 } else { page + 1 }));
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        let block = pages.lock(base);
+        assert_eq!(
+            (block.mask(PageState::Stored), block.slot(), pages.staging.queued_slots()),
+            (ALL_PAGES, NO_SLOT, 0)
+        );
+    }
+
+    #[test]
+    fn a_page_that_is_wanted_while_it_is_compressed_comes_back_as_a_copy() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        let block = pages.lock(base);
+        block.set_compressing(true);
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pages.bring_within(&block, &mut inbound, 0, true, 4), Brought::Done(4));
+        write(base, 2, 99);
+        // What the compressor reads is as it was.
+        let slot = block.slot();
+        assert_eq!((0..4).map(|page| read(pages.staging.address(slot, 0), page)).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(block.mask(PageState::Staged), 0xfff0);
+        block.set_compressing(false);
+        drop(block);
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!((pages.lock(base).mask(PageState::Stored), read(base, 2)), (0xfff0, 99));
+    }
+
+    #[test]
+    fn frames_that_others_refer_to_are_given_back() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        pager.stop_recycling();
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (0, 0));
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pages.bring(&mut inbound, base, false, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
+        assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
+    }
+}

@@ -244,6 +244,11 @@ impl Pages {
         self.own_threads.add();
     }
 
+    /// Threads counted so far.
+    pub fn own_threads(&self) -> u32 {
+        self.own_threads.count()
+    }
+
     /// In a forked child, which has none of them but the caller.
     pub fn reset_own_threads(&self) {
         self.own_threads.reset();
@@ -327,6 +332,12 @@ impl Pages {
     /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
     pub fn drain_events(&self, cpu: usize) {
         self.drainers.of(cpu).serve(&self.mover.uffd, &self.events);
+    }
+
+    /// Whether evictions by mremap() can begin.
+    #[cfg(test)]
+    pub fn drainers_run(&self) -> bool {
+        self.drainers.any()
     }
 
     /// Ends the process with a message that names what broke: the alternative is a wrong byte.

@@ -73,9 +73,13 @@ impl OwnThreads {
         self.0.store(0, Ordering::Release);
     }
 
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Whether the program has one thread.
     fn leave_one(&self) -> bool {
-        sys::threads::count().is_some_and(|all| all <= self.0.load(Ordering::Acquire) + 1)
+        sys::threads::count().is_some_and(|all| all <= self.count() + 1)
     }
 }
 

@@ -111,3 +111,143 @@ impl Pages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{Brought, Inbound};
+    use crate::pager::Pager;
+    use crate::trial::{blocks, pager, read};
+    use sys::userfaultfd::Message;
+
+    /// Evicts a block, half of it into the pool.
+    fn out(pager: &Pager, base: usize) {
+        let pages = &pager.pages;
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, 0x00ff, false));
+        pages.compress_oldest();
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, 0xff00, false));
+    }
+
+    /// Moves as mremap() does, whose event nobody reads here.
+    fn remap(pager: &Pager, from: usize, to: usize, len: usize) {
+        pager.pages.relocate(GROUP, from, to, len);
+    }
+
+    #[test]
+    fn pages_follow_within_a_block_and_across_blocks() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(4);
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        // The story: source and target in one block had its lock taken twice.
+        for (from, to, count) in [(0, 8, 4), (2, 7, 5), (4, 40, 12), (0, 21, 16)] {
+            out(pager, base);
+            let before: Vec<usize> = (from..from + count).map(|page| page + 1).collect();
+            // What was at the target has gone.
+            pager.pages.discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
+            remap(pager, base + from * PAGE_SIZE, base + to * PAGE_SIZE, count * PAGE_SIZE);
+            let mut page = [0u8; PAGE_SIZE];
+            for (index, number) in before.iter().enumerate() {
+                assert!(pager.pages.read_out(base + (to + index) * PAGE_SIZE, &mut page));
+                assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), *number);
+            }
+            // Bring the rest in, and forget what moved where pages are mapped in truth.
+            pager.pages.discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
+            let mut inbound = Inbound::new(pager.own_page);
+            pager.pages.bring_all(&mut inbound, base);
+            for page in 0..BLOCK_PAGES {
+                let at = base + page * PAGE_SIZE;
+                assert!(matches!(pager.pages.bring(&mut inbound, at, true, 1), Brought::Done(_)));
+            }
+            inbound.frames.empty_out(pager.pages.staging());
+            while pager.pages.staging().queued_slots() > 0 {
+                pager.pages.compress_oldest();
+            }
+            assert_eq!(pager.pages.pages_out(), 0);
+            for page in 0..BLOCK_PAGES {
+                // SAFETY: as above.
+                unsafe { ((base + page * PAGE_SIZE) as *mut usize).write(page + 1) };
+            }
+        }
+    }
+
+    #[test]
+    fn pages_that_do_not_compress_follow_too() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(2);
+        let mut word = 1u64;
+        for at in (base..base + BLOCK_BYTES).step_by(8) {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // SAFETY: this test's mapping.
+            unsafe { (at as *mut u64).write(word ^ word >> 29) };
+        }
+        let first = read(base, 5);
+        pager.register(base..base + 2 * BLOCK_BYTES);
+        let mut spare = pager.pages.staging.take_empty();
+        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
+        // SAFETY: as above; the target is missing as after mremap().
+        let slot = pager.pages.staging.take_empty().unwrap();
+        let block = pager.pages.lock(base + BLOCK_BYTES);
+        let quiet = pager.pages.events.quiet(&block).unwrap();
+        let aside = pager.pages.staging.address(slot, 0);
+        assert!(pager.pages.mover.move_out(&quiet, aside, base + BLOCK_BYTES, BLOCK_PAGES).stop.is_none());
+        drop(quiet);
+        drop(block);
+        remap(pager, base, base + BLOCK_BYTES, BLOCK_BYTES);
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(
+            pager.pages.bring(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
+            Brought::Done(BLOCK_PAGES)
+        );
+        assert_eq!(read(base + BLOCK_BYTES, 5), first);
+    }
+
+    /// The story: one thread's munmap() and another's mremap() to the same place, reported the other way round; what had come
+    /// was discarded, and read as zeroes.
+    #[test]
+    fn a_late_report_does_not_discard_what_came_after_it() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(2);
+        pager.register(base..base + 2 * BLOCK_BYTES);
+        out(pager, base);
+        let to = base + BLOCK_BYTES;
+        pages.apply(Message::Remap { from: base, to, len: BLOCK_BYTES });
+        assert!(pages.events.is_unsettled(), "there are other threads");
+        let block = pages.lock(to);
+        assert!(pages.events.quiet(&block).is_none(), "nothing moves until the order is known");
+        drop(block);
+        pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
+        // The target is registered still: the report was about what was there before.
+        pages.settle();
+        assert!(!pages.events.is_unsettled());
+        assert_eq!(pages.lock(to).mask_of(|state| !state.is_kernels()), ALL_PAGES);
+        // Once that is settled the next one counts.
+        pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
+        assert_eq!(pages.pages_out(), 0);
+    }
+
+    #[test]
+    fn what_was_out_at_the_target_follows_a_late_report() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(3);
+        pager.register(base..base + 3 * BLOCK_BYTES);
+        out(pager, base);
+        out(pager, base + BLOCK_BYTES);
+        let (x, f, t) = (base, base + BLOCK_BYTES, base + 2 * BLOCK_BYTES);
+        // First f went to t, then x to f; reported the other way round.
+        pages.apply(Message::Remap { from: x, to: f, len: BLOCK_BYTES });
+        pages.apply(Message::Remap { from: f, to: t, len: BLOCK_BYTES });
+        pages.settle();
+        let mut page = [0u8; PAGE_SIZE];
+        for (at, first) in [(f, 1), (t, 17)] {
+            for index in 0..BLOCK_PAGES {
+                assert!(pages.read_out(at + index * PAGE_SIZE, &mut page));
+                assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), first + index);
+            }
+        }
+        assert_eq!(pages.pages_out(), 32);
+    }
+}
