@@ -115,6 +115,9 @@ pub struct Slot {
     /// 0 when free.
     pid: AtomicU32,
     managed: AtomicU32,
+    /// Somebody wants to look inside: paging is to pause.
+    pause_wanted: AtomicU32,
+    paused: AtomicU32,
     resident: AtomicU64,
     pool: AtomicU64,
     staged: AtomicU64,
@@ -319,7 +322,9 @@ impl Ledger {
         for figure in [&slot.pool, &slot.staged, &slot.stored_pages] {
             figure.store(0, Ordering::Relaxed);
         }
-        slot.managed.store(0, Ordering::Relaxed);
+        for flag in [&slot.managed, &slot.pause_wanted, &slot.paused] {
+            flag.store(0, Ordering::Relaxed);
+        }
         slot.pid.store(0, Ordering::Release);
     }
 
@@ -397,6 +402,26 @@ impl Slot {
     /// Notes that the process has a pager.
     pub fn set_managed(&self) {
         self.managed.store(1, Ordering::Relaxed);
+    }
+
+    /// Asks for a pause of paging, or its end.
+    pub fn want_pause(&self, wanted: bool) {
+        self.pause_wanted.store(wanted.into(), Ordering::Release);
+    }
+
+    /// Whether a pause is asked for.
+    pub fn is_pause_wanted(&self) -> bool {
+        self.pause_wanted.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that everything is in and nothing is paged, or that paging goes on.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.store(paused.into(), Ordering::Release);
+    }
+
+    /// Whether paging pauses.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire) != 0
     }
 
     /// Anonymous resident bytes, pool and staging included.

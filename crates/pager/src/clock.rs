@@ -59,7 +59,7 @@ impl Pager {
                 if block.clear_recent() || block.is_compressing() {
                     continue;
                 }
-                let mask = mask & !block.refused_at(now_ms());
+                let mask = mask & !block.refused_at(now_ms()) & !self.kept.of(base);
                 if mask != 0 {
                     hand.offered += 1;
                     return Some((base, mask));

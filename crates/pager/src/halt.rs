@@ -185,6 +185,11 @@ impl Pager {
         thread::sleep_ns(1_000_000);
     }
 
+    /// Whether a halt is on.
+    pub fn is_halted(&self) -> bool {
+        self.halt.is_on()
+    }
+
     /// Goes on after a halt.
     pub fn go_on(&self) {
         self.halt.over();

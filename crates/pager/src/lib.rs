@@ -7,7 +7,7 @@
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
 //!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
 //!    halt, fork_session           standing still: for good, for a while, around a fork
-//!    grace, watch, pins           threads outside of calls, what is stuck, pages that devices write
+//!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
 //! ```
 
 pub mod accounts;
@@ -18,6 +18,7 @@ mod fork_session;
 mod grace;
 mod halt;
 mod handlers;
+mod kept;
 mod pager;
 mod pages;
 mod pins;

@@ -16,6 +16,7 @@ use crate::fault::Faults;
 use crate::grace::GracePeriod;
 use crate::halt::Halt;
 use crate::handlers::Handlers;
+use crate::kept::KeptPages;
 use crate::pages::{Pages, Way, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pins::Pins;
 use crate::promotion::Promotion;
@@ -45,6 +46,7 @@ pub struct Pager {
     pub(crate) promotion: Promotion,
     pub(crate) halt: Halt,
     pub(crate) grace: Mutex<GracePeriod>,
+    pub(crate) kept: KeptPages,
     pub(crate) pins: Pins,
     pub(crate) files: ProcFiles,
     /// Guards a page of the arena while a fork is expected, to tell when the kernel begins to copy the arena. `None`
@@ -87,6 +89,7 @@ impl Pager {
             promotion: Promotion::new(promotes),
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
+            kept: KeptPages::default(),
             pins: Pins::default(),
             files: ProcFiles {
                 statm: open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,
@@ -166,6 +169,13 @@ impl Pager {
         if !registrations.register(&self.pages, range) {
             registrations.refresh(&self.files.maps, &self.pages, &self.config);
         }
+    }
+
+    /// Lets go of a range for good, as if there was no pager: the program guards it itself. Call from the thread that halts.
+    pub fn release(&self, range: Range<usize>) {
+        self.halt();
+        self.registrations.lock().expect("no panic while held").release(range);
+        self.go_on();
     }
 
     /// Looks at the program's mappings again.

@@ -26,7 +26,7 @@ const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 /// How long nobody looks for something to move out after there was nothing anywhere, in milliseconds: to look means two
 /// rounds through the whole address space. Doubled each time, up to the most; over when as many pages came in as below.
 const BACKOFF_MS: u32 = 2;
-const BACKOFF_MS_MAX: u32 = 256;
+const BACKOFF_MS_MAX: u32 = 32;
 const BACKOFF_PAGES: u64 = 512;
 /// Slots that a handler compresses at most before it does without an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;

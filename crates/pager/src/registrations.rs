@@ -32,6 +32,8 @@ pub struct Registrations {
     current: Vec<Managed>,
     next: Vec<Managed>,
     buffer: Box<[u8]>,
+    /// Ranges that are never registered again.
+    released: Vec<Range<usize>>,
     /// Bytes of mappings that could not be registered, at the last look.
     pub refused_bytes: usize,
 }
@@ -43,13 +45,14 @@ impl Registrations {
             current: Vec::with_capacity(MAPPINGS_MAX),
             next: Vec::with_capacity(MAPPINGS_MAX),
             buffer: vec![0; 1 << 16].into_boxed_slice(),
+            released: Vec::new(),
             refused_bytes: 0,
         }
     }
 
     /// Looks at the process's mappings again and registers new ones.
     pub fn refresh(&mut self, file: &ProcFile, pages: &Pages, config: &Config) {
-        let Registrations { current, next, buffer, refused_bytes } = self;
+        let Registrations { current, next, buffer, released, refused_bytes } = self;
         next.clear();
         *refused_bytes = 0;
         let mut old = 0;
@@ -73,8 +76,9 @@ impl Registrations {
                 return;
             }
             let mut at = start;
-            // Own ranges are cut out; the kernel may have merged them with a neighbour of the program's.
-            for range in config.own.iter().filter(|range| range.start < end && start < range.end) {
+            // These are cut out; the kernel may have merged them with a neighbour of the program's.
+            let cut = config.own.iter().chain(released.iter());
+            for range in cut.filter(|range| range.start < end && start < range.end) {
                 if range.start > at && !add(at, range.start, is_evictable(&mapping)) {
                     return;
                 }
@@ -85,6 +89,12 @@ impl Registrations {
             }
         });
         std::mem::swap(current, next);
+    }
+
+    /// Never registers a range again. In the order of addresses after the pager's own ranges it is cut out like these.
+    pub fn release(&mut self, range: Range<usize>) {
+        self.released.push(range);
+        self.released.sort_by_key(|range| range.start);
     }
 
     /// Takes note of ranges whose mappings may be others now.

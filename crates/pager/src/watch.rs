@@ -19,6 +19,7 @@ pub struct Watch {
     refreshed_ns: u64,
     refresh_pause_ns: u64,
     shared_ns: u64,
+    threads_ns: u64,
     reported: bool,
 }
 
@@ -47,6 +48,7 @@ impl Pager {
             self.press();
         }
         self.step_grace(now);
+        self.keep_thread_blocks(&mut watch.threads_ns, now);
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
         (

@@ -23,6 +23,9 @@ const ASKED: u32 = 1;
 static ONE: AtomicU32 = AtomicU32::new(0);
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 static RANGE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static KIND: AtomicU32 = AtomicU32::new(0);
+/// To let go of a range means to bring everything in.
+const RELEASE_NS: u64 = 10_000_000_000;
 
 /// What the control thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub enum Kind {
     Ordinary,
     /// Look at all mappings: only /proc/self/maps tells what this one is.
     Unknown,
+    /// Let go of the range for good: the program has a userfaultfd of its own for it.
+    Release,
 }
 
 /// Has `[start, start + len)` registered if memory is tight. Called by the program's threads.
@@ -48,17 +53,40 @@ pub fn announce(start: usize, len: usize, kind: Kind) {
         control::nudge();
         return;
     }
-    RANGE[0].store(start, Ordering::Relaxed);
-    let len = if kind == Kind::Ordinary { len.next_multiple_of(PAGE_SIZE) } else { 0 };
-    RANGE[1].store(start + len, Ordering::Relaxed);
-    STATE.store(ASKED, Ordering::Release);
-    control::nudge();
-    futex::wait(&STATE, ASKED, Some(WAIT_NS));
-    STATE.store(IDLE, Ordering::Release);
+    ask(start, len, kind, WAIT_NS);
     futex::unlock_bits(&ONE);
 }
 
-/// The range that somebody waits for, empty when all mappings are to be looked at. Called by the control thread, which answers
+/// Has the pager let go of `[start, start + len)`. Called by the program's threads.
+pub fn release(start: usize, len: usize) {
+    if control::pager().is_some() {
+        futex::lock_bits(&ONE);
+        ask(start, len, Kind::Release, RELEASE_NS);
+        futex::unlock_bits(&ONE);
+    }
+}
+
+/// Asks, and waits for the answer. The caller has [`ONE`].
+fn ask(start: usize, len: usize, kind: Kind, wait_ns: u64) {
+    RANGE[0].store(start, Ordering::Relaxed);
+    RANGE[1].store(start + len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+    KIND.store(kind as u32, Ordering::Relaxed);
+    STATE.store(ASKED, Ordering::Release);
+    control::nudge();
+    futex::wait(&STATE, ASKED, Some(wait_ns));
+    STATE.store(IDLE, Ordering::Release);
+}
+
+/// What is asked.
+pub fn kind() -> Kind {
+    match KIND.load(Ordering::Relaxed) {
+        0 => Kind::Ordinary,
+        1 => Kind::Unknown,
+        _ => Kind::Release,
+    }
+}
+
+/// The range that somebody waits for. Called by the control thread, which answers
 /// with [`done`].
 pub fn asked() -> Option<Range<usize>> {
     (STATE.load(Ordering::Acquire) == ASKED)

@@ -123,6 +123,25 @@ pub unsafe extern "C" fn mremap(
     set_errno(answer) as *mut c_void
 }
 
+/// ioctl(2): a range has one userfaultfd, so one that the program registers with its own is let go of before.
+///
+/// # Safety
+/// As ioctl(2).
+#[no_mangle]
+pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    // The pager's own threads come this way, too; they live in the arena.
+    let here = 0u8;
+    let is_pagers = sys::house::range().contains(&(&raw const here as usize));
+    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST as libc::c_ulong && !is_pagers {
+        // SAFETY: the request takes a structure that begins with a range.
+        let [start, len] = unsafe { *(argument as *const [u64; 2]) };
+        announce::release(start as usize, len as usize);
+    }
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) })
+        as c_int
+}
+
 /// vmsplice(2): the pipe refers to pages of the program, and goes on to when they are moved away.
 ///
 /// # Safety

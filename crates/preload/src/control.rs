@@ -13,6 +13,7 @@ use sys::{futex, house, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
+use crate::announce::Kind as Announced;
 use crate::{announce, broken, channel, fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -151,10 +152,10 @@ fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
     fork::answer_halt();
     if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
-        if range.is_empty() {
-            pager.refresh_mappings();
-        } else {
-            pager.register(range);
+        match announce::kind() {
+            Announced::Ordinary => pager.register(range),
+            Announced::Unknown => pager.refresh_mappings(),
+            Announced::Release => pager.release(range),
         }
         announce::done();
     }
@@ -238,7 +239,10 @@ fn wait_for(accounts: &'static Ledgered, statm: &ProcFile, mark: fn(u64) -> u64,
             .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(own));
         accounts.publish(own, 0, 0, 0);
         let (total, mark) = (accounts.total(), mark(accounts.budget()));
-        if total >= mark && own >= MANAGED_BYTES_MIN || is_over() {
+        // Nothing is paged yet, so a pause is nothing but not to begin.
+        let pauses = is_pause_wanted(accounts);
+        accounts.slot().into_iter().for_each(|slot| slot.set_paused(pauses));
+        if (total >= mark && own >= MANAGED_BYTES_MIN || is_over()) && !pauses {
             return;
         }
         let room = mark.saturating_sub(total);
@@ -424,10 +428,37 @@ extern "C" fn worker(_index: usize) {
     }
 }
 
+/// Whether somebody wants to look inside.
+fn is_pause_wanted(accounts: &Ledgered) -> bool {
+    accounts.slot().is_some_and(ledger::Slot::is_pause_wanted)
+}
+
+/// Between looks whether a pause is over.
+const PAUSE_LOOK_NS: u64 = 10_000_000;
+
+/// Brings everything in and pages nothing until whoever asked for it has seen enough.
+fn pause(pager: &'static Pager, accounts: &'static Ledgered) {
+    let Some(slot) = accounts.slot() else { return };
+    while slot.is_pause_wanted() {
+        // A fork in between lets everybody go on.
+        if !pager.is_halted() {
+            pager.halt();
+        }
+        slot.set_paused(true);
+        pager.measure();
+        sleep(accounts, PAUSE_LOOK_NS);
+    }
+    slot.set_paused(false);
+    pager.go_on();
+}
+
 fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     let mut relatives = accounts.relatives();
     loop {
+        if is_pause_wanted(accounts) {
+            pause(pager, accounts);
+        }
         if fork::has_forked() && accounts.relatives() != relatives {
             relatives = accounts.relatives();
             pager.note_relatives();

@@ -277,8 +277,9 @@ fn connect() -> i32 {
 
 unsafe extern "C" fn prepare() {
     let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    let connection = if STOPPED.load(Ordering::Acquire) { -1 } else { connect() };
+    // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
     futex::lock_bits(&ONE);
+    let connection = if STOPPED.load(Ordering::Acquire) { -1 } else { connect() };
     if STOPPED.load(Ordering::Acquire) {
         KEEPS.store(false, Ordering::Release);
         CONNECTION.store(connection, Ordering::Release);

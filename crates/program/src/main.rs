@@ -5,6 +5,7 @@ mod check;
 mod embedded;
 mod iaa;
 mod pages;
+mod pause;
 mod run;
 mod size;
 mod standard;
@@ -40,6 +41,8 @@ enum Verb {
     Run(run::Arguments),
     Check(check::Arguments),
     Top(top::Arguments),
+    Pause(pause::PauseArguments),
+    Resume(pause::ResumeArguments),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -67,6 +70,8 @@ fn main() {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
+        Verb::Pause(arguments) => pause::pause(arguments),
+        Verb::Resume(arguments) => pause::resume(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),

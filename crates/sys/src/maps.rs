@@ -19,7 +19,7 @@ pub struct Mapping {
     pub shared: bool,
     /// Backed by a file (its inode is not 0).
     pub file: bool,
-    /// One of the kernel's own: `[stack]`, `[vdso]`, `[vvar]`, `[vsyscall]`.
+    /// One of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is memory like other.
     pub special: bool,
 }
 
@@ -81,7 +81,7 @@ pub fn parse(line: &[u8]) -> Option<Mapping> {
         execute: rights[2] == b'x',
         shared: rights[3] == b's',
         file: inode != b"0",
-        special: name.first() == Some(&b'[') && name != b"[heap]" && !name.starts_with(b"[anon"),
+        special: name.first() == Some(&b'[') && !matches!(name, b"[heap]" | b"[stack]") && !name.starts_with(b"[anon"),
     })
 }
 
@@ -108,7 +108,9 @@ mod tests {
         let stack =
             parse(b"7ffd1b0e5000-7ffd1b106000 rw-p 00000000 00:00 0                          [stack]")
                 .unwrap();
-        assert!(stack.special);
+        assert!(!stack.special && stack.write);
+        let vdso = parse(b"7ffd1b1e5000-7ffd1b1e6000 r-xp 00000000 00:00 0   [vdso]").unwrap();
+        assert!(vdso.special);
         let code = parse(
             b"7f0000000000-7f0000001000 r-xp 00001000 08:01 1234                       /usr/lib/a b.so",
         )

@@ -36,6 +36,14 @@ pub fn for_each(mut each: impl FnMut(i32)) {
     }
 }
 
+/// Where a thread of this process has the list of its robust mutexes, which is in its control block; `None` when it has none.
+pub fn robust_list(thread: i32) -> Option<usize> {
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: both are writable.
+    let answer = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) };
+    (answer == 0 && head != 0).then_some(head)
+}
+
 /// Threads of this process.
 pub fn count() -> Option<u32> {
     let file = ProcFile::open(c"/proc/self/stat").ok()?;
@@ -133,6 +141,8 @@ mod tests {
             };
             let mut all = Vec::new();
             for_each(|thread| all.push(thread));
+            let stack = 0u8;
+            assert!(robust_list(crate::thread::id()).is_some_and(|at| at.abs_diff(&raw const stack as usize) < 64 << 20));
             assert!(count().unwrap() as usize >= all.len().min(3));
             assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
             while look(id(0)) != Some(Sight::Elsewhere) {

@@ -325,6 +325,7 @@ impl Pages {
         }
         let progress = self.mover.move_in(quiet, at, source, count);
         if progress.done > 0 || progress.stop.is_none() {
+            self.mover.note_arrival(at, progress.done / PAGE_SIZE);
             return Placed::Moved(progress.done / PAGE_SIZE);
         }
         match progress.stop.expect("nothing was done") {
@@ -351,6 +352,7 @@ impl Pages {
     fn place_one(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         // The run may only have crossed a border between mappings.
         if count > 1 && self.mover.move_in(quiet, at, source, 1).done == PAGE_SIZE {
+            self.mover.note_arrival(at, 1);
             return Placed::Moved(1);
         }
         // Copying works whatever the protection.
@@ -359,6 +361,7 @@ impl Pages {
 
     fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         let progress = self.copy_in(quiet, at, source, count);
+        self.mover.note_arrival(at, progress.done / PAGE_SIZE);
         match progress.stop {
             _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
             None | Some(Stop::Again) => Placed::Again,
@@ -502,11 +505,6 @@ impl Pages {
         self.staging.hole()
     }
 
-    /// Pages that may be discarded soon, for tests.
-    #[cfg(test)]
-    pub(crate) fn discarding_pages(&self) -> u64 {
-        self.discarding.load(std::sync::atomic::Ordering::Relaxed)
-    }
 }
 
 /// What an attempt comes to that brought in `done` pages before it ended.

@@ -85,7 +85,7 @@ impl Pages {
                     unshared = true;
                 }
                 Some(_) => {
-                    block.refuse(wanted, now_ms());
+                    block.refuse_briefly(wanted, now_ms());
                     return false;
                 }
                 None => return false,

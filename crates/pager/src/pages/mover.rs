@@ -73,17 +73,13 @@ impl Mover {
     /// Moves pages into the program.
     pub fn move_in(&self, _proof: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
         // SAFETY: the caller has the lock of the block and puts there what belongs there; present pages refuse.
-        let progress = unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) };
-        self.note_arrival(at, progress.done / PAGE_SIZE);
-        progress
+        unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) }
     }
 
     /// Copies pages into the program.
     pub fn copy_in(&self, _proof: &impl NothingUnread, at: usize, source: usize, count: usize) -> Progress {
         // SAFETY: as above; the source is memory of the pager's that nobody changes meanwhile.
-        let progress = unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) };
-        self.note_arrival(at, progress.done / PAGE_SIZE);
-        progress
+        unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) }
     }
 
     /// Maps the zero page at a missing page.
@@ -156,7 +152,8 @@ impl Mover {
         self.mapped(target, count) & !self.mapped(source, count)
     }
 
-    /// Remembers pages that came in a moment ago: a fork that is noticed later may have missed them.
+    /// Remembers pages with bytes that came in a moment ago: a fork that is noticed later may have missed them. (One that
+    /// misses zeroes has them anyway.)
     pub fn note_arrival(&self, at: usize, pages: usize) {
         debug_assert!(pages < PAGE_SIZE);
         if pages > 0 {

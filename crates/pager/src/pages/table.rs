@@ -199,6 +199,15 @@ impl BlockGuard<'_> {
         self.block.refused.store(level << 28 | until << 16 | kept, Ordering::Relaxed);
     }
 
+    /// Leaves the pages of `mask` alone for half a second: a relative has them, too, for the time being.
+    pub fn refuse_briefly(&self, mask: u32, now_ms: u32) {
+        let word = self.block.refused.load(Ordering::Relaxed);
+        if self.block.refused_at(now_ms) == 0 {
+            let until = (now_ms / REFUSED_TICK_MS + 2) & REFUSED_UNTIL_MASK;
+            self.block.refused.store(word & 0xf000_0000 | until << 16 | mask, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets that pages of `mask` were refused: they are others now.
     pub fn forget_refused(&self, mask: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ledger::{Snapshot, MEMORY_NAME};
 
@@ -69,6 +69,13 @@ fn ledgers(pid: u32) -> impl Iterator<Item = Found> {
         let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         Some(Found { inode: metadata.ino(), pid, program: program_of(&text), snapshot })
     })
+}
+
+/// Where a process holds a ledger.
+pub fn ledger_path(pid: u32, inode: u64) -> Option<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.find(|path| fs::metadata(path).is_ok_and(|file| file.ino() == inode))
 }
 
 /// The program and its arguments in the text of a supervisor's /proc/PID/cmdline: what follows the first `--`.

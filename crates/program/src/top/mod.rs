@@ -1,7 +1,7 @@
 //! `uzswap top`: the programs that run under `uzswap run`.
 
 mod figures;
-mod find;
+pub mod find;
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write};

@@ -1,0 +1,69 @@
+//! Pages that must never be out: what the kernel writes when a thread ends.
+//!
+//! A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
+//! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
+//! wait for ever. Both begin in the thread control block, whose page stays in memory. (Robust mutexes on other pages are
+//! not followed: see ARCHITECTURE.md.)
+
+use std::sync::RwLock;
+
+use sys::{threads, PAGE_SIZE};
+
+use crate::pager::Pager;
+use crate::pages::BLOCK_BYTES;
+
+/// Between looks at the list of threads.
+const LOOK_NS: u64 = 20_000_000;
+/// Threads that are followed.
+const THREADS_MAX: usize = 8192;
+
+/// Addresses of such pages, in order.
+#[derive(Default)]
+pub(crate) struct KeptPages {
+    pages: RwLock<Vec<usize>>,
+}
+
+impl KeptPages {
+    /// The pages of the block at `base` that stay.
+    pub fn of(&self, base: usize) -> u32 {
+        let pages = self.pages.read().expect("no panic while held");
+        let first = pages.partition_point(|page| *page < base);
+        let inside = pages[first..].iter().take_while(|page| **page < base + BLOCK_BYTES);
+        inside.fold(0, |mask, page| mask | 1 << ((page - base) / PAGE_SIZE))
+    }
+
+    fn set(&self, mut pages: Vec<usize>) {
+        pages.sort_unstable();
+        pages.dedup();
+        *self.pages.write().expect("no panic while held") = pages;
+    }
+}
+
+impl Pager {
+    /// Looks at the threads there are, now and then.
+    pub(crate) fn keep_thread_blocks(&self, looked_ns: &mut u64, now_ns: u64) {
+        if now_ns.wrapping_sub(*looked_ns) < LOOK_NS {
+            return;
+        }
+        *looked_ns = now_ns;
+        let mut pages = Vec::new();
+        threads::for_each(|thread| {
+            if pages.len() < THREADS_MAX {
+                pages.extend(threads::robust_list(thread).map(|at| at & !(PAGE_SIZE - 1)));
+            }
+        });
+        self.kept.set(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_of_a_block_that_stay() {
+        let kept = KeptPages::default();
+        kept.set(vec![BLOCK_BYTES + 3 * PAGE_SIZE, 5 * PAGE_SIZE, BLOCK_BYTES, BLOCK_BYTES]);
+        assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
+    }
+}
