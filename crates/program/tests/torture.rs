@@ -50,7 +50,7 @@ impl Case {
             seconds: 2,
             threads: 1,
             processes: 1,
-            mib: 80,
+            mib: 64,
             features,
             budget: 60,
             folio: "64K",

@@ -137,7 +137,7 @@ void do_robust(struct region *r) {
     // Whichever comes first: the thread may not have had the mutex yet.
     struct timespec patience;
     clock_gettime(CLOCK_REALTIME, &patience);
-    patience.tv_sec += 300;
+    patience.tv_sec += 40;
     error = pthread_mutex_timedlock(&heirloom->mutex, &patience);
     if (error != EOWNERDEAD && (joined || error != 0)) fail("a robust mutex whose owner ended: %s", strerrorname_np(error));
     if (error == EOWNERDEAD) {

@@ -67,6 +67,7 @@ static void child_ended(int slot) {
     }
     if (status != child->want) fail("child %d ended with status %x instead of %x", child->pid, status, child->want);
     child->pid = 0;
+    board_leave_child();
 }
 
 void children_end(void) {
@@ -84,6 +85,7 @@ static void have_child(struct region *r, int way) {
     self->current = r;
     if (self->depth >= 2) return;
     if (self->children[slot].pid != 0) child_ended(slot);
+    if (!board_enter_child()) return;
     note(r, way == 0 ? "fork" : "fork by a bare call", 0, r->pages, 0);
     pid_t pid;
     switch (way) {

@@ -15,6 +15,7 @@ struct place {
 };
 
 static struct board {
+    int children; // alive, of all processes
     struct place places[PROCESSES];
     struct { pid_t pid, tid; } actors[PROCESSES * ACTORS];
 } *board;
@@ -34,6 +35,16 @@ void board_start(void) {
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     expect(board != MAP_FAILED, "mmap of the board");
 }
+
+// Each child has all of its parent's memory and changes it: more of them at a time would only show what thrashing is.
+bool board_enter_child(void) {
+    enum { CHILDREN_MAX = 3 };
+    if (__atomic_add_fetch(&board->children, 1, __ATOMIC_SEQ_CST) <= CHILDREN_MAX) return true;
+    board_leave_child();
+    return false;
+}
+
+void board_leave_child(void) { __atomic_sub_fetch(&board->children, 1, __ATOMIC_SEQ_CST); }
 
 void board_enter_process(int process, char *stable, char *outside) {
     struct place *place = &board->places[process];

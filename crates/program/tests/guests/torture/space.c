@@ -66,6 +66,10 @@ void map_region(struct region *r) {
         done += piece;
         if (one_in(4)) check_some(r, 4, "while neighbours are mapped");
     }
+    if (fenced && !one_in(8)) {
+        unmap(room, PAGE);
+        unmap(room + (pages + 1) * PAGE, PAGE);
+    }
 }
 
 void do_unmap(struct region *r) {
@@ -184,28 +188,35 @@ void do_move(struct region *r) {
 
 // Back and forth by less than its size and more, a few pages further on each time: source and target share blocks.
 void do_move_near(struct region *r) {
-    enum { SPAN = 48 };
-    uint32_t pages = r->pages;
-    if (r->kind == GROWING || pages > SPAN / 2 || !must_move(r)) return;
+    enum { ROOM = 96 };
+    uint32_t pages = r->pages, here = 0;
+    bool ours[ROOM]; // reserved; where the region was, another thread may map before we do
+    if (r->kind == GROWING || pages > ROOM / 4 || !must_move(r)) return;
     self->current = r;
-    char *place = map(NULL, SPAN * 2, PROT_NONE, MAP_NORESERVE);
-    char *at = mremap(r->at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    char *room = map(NULL, ROOM, PROT_NONE, MAP_NORESERVE);
+    char *at = mremap(r->at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room);
     note(r, "mremap into a room", 0, pages, at == MAP_FAILED ? errno : 0);
-    expect(at == place, "mremap into a room");
+    expect(at == room, "mremap into a room");
     r->at = at, r->moved = true;
+    for (uint32_t i = 0; i < ROOM; i++) ours[i] = i >= pages;
     for (int moves = 1 + draw(6); moves > 0; moves--) {
-        uint32_t shift = draw(SPAN * 2 - pages), here = (r->at - place) / PAGE;
-        if (shift < here + pages && here < shift + pages) continue; // mremap refuses overlaps
-        at = mremap(r->at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place + shift * PAGE);
-        note(r, "mremap near", shift, pages, at == MAP_FAILED ? errno : 0);
-        expect(at == place + shift * PAGE, "mremap near");
-        map(r->at, pages, PROT_NONE, MAP_NORESERVE | MAP_FIXED_NOREPLACE);
-        r->at = at, r->moved = true;
+        uint32_t there = draw(ROOM - pages);
+        bool can = true;
+        for (uint32_t i = 0; i < pages; i++) can = can && ours[there + i];
+        if (!can) continue;
+        at = mremap(r->at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room + there * PAGE);
+        note(r, "mremap near", there, pages, at == MAP_FAILED ? errno : 0);
+        expect(at == room + there * PAGE, "mremap near");
+        void *hole = mmap(r->at, pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        expect(hole != MAP_FAILED || errno == EEXIST, "mmap of where it was");
+        for (uint32_t i = 0; i < pages; i++) ours[here + i] = hole != MAP_FAILED, ours[there + i] = false;
+        r->at = at, here = there;
         check_some(r, 8, "after a move nearby");
         if (one_in(2)) write_page(r, draw(pages), draw_seed());
     }
-    unmap(place, r->at - place);
-    unmap(r->at + pages * PAGE, place + SPAN * 2 * PAGE - (r->at + pages * PAGE));
+    for (uint32_t i = 0; i < ROOM; i++) {
+        if (ours[i]) unmap(room + i * PAGE, PAGE);
+    }
     check_all(r, "after moves nearby");
 }
 

@@ -200,6 +200,8 @@ void check_stable(uint32_t times, const char *when);
 void do_stable(struct region *), do_cell(struct region *), do_robust(struct region *);
 // outside.c
 void board_start(void);
+bool board_enter_child(void);
+void board_leave_child(void);
 void board_enter_process(int process, char *stable, char *outside);
 void board_enter_actor(const struct actor *);
 void board_leave_actor(const struct actor *);
