@@ -28,6 +28,8 @@ const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 const BACKOFF_MS: u32 = 2;
 const BACKOFF_MS_MAX: u32 = 32;
 const BACKOFF_PAGES: u64 = 512;
+/// A look for something to move out that takes longer than this is not repeated at once.
+const LOOK_NS_MAX: u64 = 1_000_000;
 /// Slots that a handler compresses at most before it does without an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
 
@@ -104,6 +106,15 @@ impl Reclaim {
     fn back_off(&self) {
         let ms = (self.backoff_ms.load(Ordering::Relaxed) * 2).clamp(BACKOFF_MS, BACKOFF_MS_MAX);
         self.backoff_ms.store(ms, Ordering::Relaxed);
+        self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
+        self.arrived.store(0, Ordering::Relaxed);
+    }
+
+    /// Something was found, but looking for it took long: memory is full of what cannot be moved out. Looking takes a small
+    /// part of the time only.
+    fn found_late(&self, ns: u64) {
+        let ms = (ns * 8 / 1_000_000) as u32;
+        self.backoff_ms.store(ms.clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX), Ordering::Relaxed);
         self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
         self.arrived.store(0, Ordering::Relaxed);
     }
@@ -385,6 +396,7 @@ impl Pager {
         let mut spare = Some(slot);
         let mut evicted = false;
         if !self.reclaim.backs_off() {
+            let began_ns = sys::now_ns();
             for _ in 0..64 {
                 let Some((base, mask)) = self.next_candidate() else {
                     self.reclaim.back_off();
@@ -392,10 +404,10 @@ impl Pager {
                 };
                 evicted = self.evict(&mut spare, base, mask, role);
                 if evicted {
-                    self.reclaim.found();
                     break;
                 }
             }
+            self.note_look(began_ns, evicted);
         }
         if let Some(slot) = spare {
             self.pages.staging().give(slot);
@@ -459,6 +471,7 @@ impl Pager {
         if self.reclaim.backs_off() {
             return false;
         }
+        let began_ns = sys::now_ns();
         let mut candidates = [(0, 0); EXTENT_SLOTS];
         let mut count = 0;
         while count < EXTENT_SLOTS {
@@ -488,10 +501,17 @@ impl Pager {
                 }
             }
         }
-        if evicted {
-            self.reclaim.found();
-        }
+        self.note_look(began_ns, evicted);
         evicted
+    }
+
+    /// Notes how a look for candidates went.
+    fn note_look(&self, began_ns: u64, evicted: bool) {
+        match sys::now_ns() - began_ns {
+            ns if ns > LOOK_NS_MAX => self.reclaim.found_late(ns),
+            _ if evicted => self.reclaim.found(),
+            _ => {}
+        }
     }
 
     /// Moves the pages of one block out, if nothing forbids that now.

@@ -124,18 +124,6 @@ fn a_deep_stack_of_the_main_thread_keeps_its_budget() {
     keeps_its_budget("main_stack", "60M");
 }
 
-/// Parent and children have one budget, and copied pages faster than any were compressed.
-#[test]
-fn children_that_change_everything_keep_their_budget() {
-    keeps_its_budget("forks", "100M");
-}
-
-/// The kernel does not wait for pages on behalf of a thread that ends.
-#[test]
-fn robust_mutexes_of_threads_that_end_are_found() {
-    survives("robust", "50M");
-}
-
 /// A range has one userfaultfd, and the pager had it.
 #[test]
 fn a_userfaultfd_of_the_program_s_own() {
