@@ -14,6 +14,12 @@ const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 const HARMLESS: c_int =
     libc::MAP_NORESERVE | libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_STACK;
 
+/// Whether the caller is a thread of the pager's, which comes this way, too: they live in the arena.
+fn is_pagers_thread() -> bool {
+    let here = 0u8;
+    sys::house::range().contains(&(&raw const here as usize))
+}
+
 /// A system call's answer as the C library gives it.
 pub fn set_errno(answer: c_long) -> c_long {
     if (-4095..0).contains(&answer) {
@@ -117,7 +123,7 @@ pub unsafe extern "C" fn mremap(
     let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
     let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
-    if answer == -(libc::EFAULT as c_long) && control::pager().is_some() {
+    if answer == -(libc::EFAULT as c_long) && control::pager().is_some() && !is_pagers_thread() {
         answer = crate::remap::piecewise(address as usize, len, new_len, flags, target as usize);
     }
     set_errno(answer) as *mut c_void
@@ -129,10 +135,7 @@ pub unsafe extern "C" fn mremap(
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    // The pager's own threads come this way, too; they live in the arena.
-    let here = 0u8;
-    let is_pagers = sys::house::range().contains(&(&raw const here as usize));
-    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST as libc::c_ulong && !is_pagers {
+    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST as libc::c_ulong && !is_pagers_thread() {
         // SAFETY: the request takes a structure that begins with a range.
         let [start, len] = unsafe { *(argument as *const [u64; 2]) };
         announce::release(start as usize, len as usize);

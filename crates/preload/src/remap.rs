@@ -68,7 +68,8 @@ fn raw_mremap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) 
 pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
     let (len, new_len) = (len.next_multiple_of(PAGE_SIZE), new_len.next_multiple_of(PAGE_SIZE));
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    if flags & libc::MREMAP_DONTUNMAP != 0 || len == 0 || new_len < len {
+    let stays = flags & libc::MREMAP_DONTUNMAP;
+    if len == 0 || new_len < len || stays != 0 && new_len != len {
         return EFAULT;
     }
     // The kernel may have moved the first pieces to a fixed target before it gave up.
@@ -76,7 +77,7 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
     let pieces = loop {
         match Pieces::of(from + moved, from + len) {
             Some(pieces) => break pieces,
-            None if fixed && moved == 0 => match first_mapping(from, from + len) {
+            None if fixed && moved == 0 && stays == 0 => match first_mapping(from, from + len) {
                 Some(start) if start > from && Pieces::of(to, to + (start - from)).is_some() => {
                     moved = start - from;
                 }
@@ -103,7 +104,7 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
     }
     for (start, end) in pieces.iter() {
         let grown = if end == from + len { new_len - len } else { 0 };
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | stays;
         let answer = raw_mremap(start, end - start, end - start + grown, flags, target + (start - from));
         if answer < 0 {
             return answer;
@@ -178,6 +179,14 @@ mod tests {
         assert_eq!(raw_mremap(at, 4 * PAGE_SIZE, 4 * PAGE_SIZE, flags, place) as usize, place);
         assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place) as usize, place);
         assert_eq!(numbers(place, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn pieces_move_and_their_mappings_stay() {
+        let at = two_pieces();
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0) as usize;
+        assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
     }
 
     #[test]
