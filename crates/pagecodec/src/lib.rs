@@ -37,6 +37,8 @@
 
 #[macro_use]
 mod isa;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
 pub mod lz;
 pub mod numeric;
 mod probe;

@@ -10,4 +10,4 @@ pub(crate) use encode::{analyse, reduce, write};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use decode::{rules, Cursor};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use encode::{share_lines, LINE_MULTIPLIER};
+pub(crate) use encode::LINE_MULTIPLIER;
