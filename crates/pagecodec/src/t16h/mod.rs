@@ -12,6 +12,8 @@ mod huffman;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod symbols;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tags;
 mod train;
 
 pub use books::{builtin, builtin_page, Lengths, Set, BOOKS, CONTEXTS};

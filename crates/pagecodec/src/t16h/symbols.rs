@@ -2,6 +2,10 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
+#[cfg(target_arch = "aarch64")]
+use crate::lanes::Neon;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::{Xmm, Ymm};
 use crate::t16::{Layout, OBJECT_MAX, PAGE_SIZE};
 use crate::{lz, Isa};
 
@@ -249,6 +253,15 @@ impl Symbols {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.split_avx2(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { self.split_sse4(object, layout) },
+            // SAFETY: every machine of this architecture has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe {
+                let starts = self.list_tags_lanes::<Neon>(object, layout)?;
+                self.split_by(object, layout, starts)
+            },
             _ => self.split(object, layout),
         }
     }
@@ -260,7 +273,21 @@ impl Symbols {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
-        self.split(object, layout)
+        // SAFETY: the caller vouches for the machine.
+        let starts = unsafe { self.list_tags_lanes::<Ymm>(object, layout)? };
+        self.split_by(object, layout, starts)
+    }
+
+    /// [`Symbols::split`] in SSE4.
+    ///
+    /// # Safety
+    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
+    unsafe fn split_sse4(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller vouches for the machine.
+        let starts = unsafe { self.list_tags_lanes::<Xmm>(object, layout)? };
+        self.split_by(object, layout, starts)
     }
 
     /// [`Symbols::join`] with the instructions of Haswell.
@@ -270,7 +297,21 @@ impl Symbols {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
-        self.join(object, layout)
+        // SAFETY: the caller vouches for the machine.
+        let starts = unsafe { self.list_tags_lanes::<Ymm>(object, layout)? };
+        self.join_by(object, layout, starts)
+    }
+
+    /// [`Symbols::join`] in SSE4.
+    ///
+    /// # Safety
+    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
+    unsafe fn join_sse4(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller vouches for the machine.
+        let starts = unsafe { self.list_tags_lanes::<Xmm>(object, layout)? };
+        self.join_by(object, layout, starts)
     }
 
     /// Where the halves of each tag begin among those sorted by tag.
@@ -291,8 +332,14 @@ impl Symbols {
     #[inline(always)]
     fn split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
+        let starts = self.starts(layout);
+        self.split_by(object, layout, starts)
+    }
+
+    /// [`Symbols::split`] once the tags are listed, with where the halves of each tag begin.
+    #[inline(always)]
+    fn split_by(&mut self, object: &[u8], layout: &Layout, mut places: [u16; 16]) -> Result<(), Damaged> {
         self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
-        let mut places = self.starts(layout);
         let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &mut self.symbols;
@@ -334,6 +381,15 @@ impl Symbols {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.join_avx2(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { self.join_sse4(object, layout) },
+            // SAFETY: every machine of this architecture has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe {
+                let starts = self.list_tags_lanes::<Neon>(object, layout)?;
+                self.join_by(object, layout, starts)
+            },
             _ => self.join(object, layout),
         }?;
         let Some(packed) = self.packed else { return Ok(()) };
@@ -350,7 +406,13 @@ impl Symbols {
     #[inline(always)]
     fn join(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
-        let mut places = self.starts(layout);
+        let starts = self.starts(layout);
+        self.join_by(object, layout, starts)
+    }
+
+    /// [`Symbols::join`] once the tags are listed, with where the halves of each tag begin.
+    #[inline(always)]
+    fn join_by(&mut self, object: &mut [u8], layout: &Layout, mut places: [u16; 16]) -> Result<(), Damaged> {
         let halves = object[layout.a_at..layout.b_at].as_chunks_mut::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &self.symbols;
