@@ -17,6 +17,8 @@ mod work;
 pub use encoder::{EncodeError, Encoder, Plan};
 pub(crate) use format::{page_words, word};
 pub use format::{Damaged, FixedLen, Layout, OBJECT_MAX, OBJECT_MIN, PAGE_SIZE, VERSION};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use lanes::{shuffle, tag_lines, COMPRESS};
 pub(crate) use templates::hash8;
 
 use crate::Isa;

@@ -5,6 +5,8 @@
 //! alone: no template search, only the entropy stage.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bits;
 mod books;

@@ -2,6 +2,8 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::lanes::Lanes;
 #[cfg(target_arch = "aarch64")]
 use crate::lanes::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -258,10 +260,7 @@ impl Symbols {
             Isa::Sse4 => unsafe { self.split_sse4(object, layout) },
             // SAFETY: every machine of this architecture has the instructions.
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => unsafe {
-                let starts = self.list_tags_lanes::<Neon>(object, layout)?;
-                self.split_by(object, layout, starts)
-            },
+            Isa::Neon => unsafe { self.split_lanes::<Neon>(object, layout) },
             _ => self.split(object, layout),
         }
     }
@@ -274,8 +273,7 @@ impl Symbols {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         // SAFETY: the caller vouches for the machine.
-        let starts = unsafe { self.list_tags_lanes::<Ymm>(object, layout)? };
-        self.split_by(object, layout, starts)
+        unsafe { self.split_lanes::<Ymm>(object, layout) }
     }
 
     /// [`Symbols::split`] in SSE4.
@@ -286,8 +284,7 @@ impl Symbols {
     #[target_feature(enable = "ssse3,sse4.1,popcnt")]
     unsafe fn split_sse4(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         // SAFETY: the caller vouches for the machine.
-        let starts = unsafe { self.list_tags_lanes::<Xmm>(object, layout)? };
-        self.split_by(object, layout, starts)
+        unsafe { self.split_lanes::<Xmm>(object, layout) }
     }
 
     /// [`Symbols::join`] with the instructions of Haswell.
@@ -298,8 +295,7 @@ impl Symbols {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         // SAFETY: the caller vouches for the machine.
-        let starts = unsafe { self.list_tags_lanes::<Ymm>(object, layout)? };
-        self.join_by(object, layout, starts)
+        unsafe { self.join_lanes::<Ymm>(object, layout) }
     }
 
     /// [`Symbols::join`] in SSE4.
@@ -310,8 +306,7 @@ impl Symbols {
     #[target_feature(enable = "ssse3,sse4.1,popcnt")]
     unsafe fn join_sse4(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         // SAFETY: the caller vouches for the machine.
-        let starts = unsafe { self.list_tags_lanes::<Xmm>(object, layout)? };
-        self.join_by(object, layout, starts)
+        unsafe { self.join_lanes::<Xmm>(object, layout) }
     }
 
     /// Where the halves of each tag begin among those sorted by tag.
@@ -332,14 +327,7 @@ impl Symbols {
     #[inline(always)]
     fn split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
-        let starts = self.starts(layout);
-        self.split_by(object, layout, starts)
-    }
-
-    /// [`Symbols::split`] once the tags are listed, with where the halves of each tag begin.
-    #[inline(always)]
-    fn split_by(&mut self, object: &[u8], layout: &Layout, mut places: [u16; 16]) -> Result<(), Damaged> {
-        self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
+        let mut places = self.starts(layout);
         let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &mut self.symbols;
@@ -352,6 +340,29 @@ impl Symbols {
             places[tag] += 1;
             [low[place], high[place]] = difference.to_le_bytes();
         }
+        self.split_rest(object, layout)
+    }
+
+    /// [`Symbols::split`] with vectors.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `L`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[inline(always)]
+    unsafe fn split_lanes<L: Lanes>(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let starts = self.list_tags_lanes::<L>(object, layout)?;
+            let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
+            self.split_halves_lanes::<L>(halves, &starts, layout.prefix_first()..14);
+        }
+        self.split_rest(object, layout)
+    }
+
+    /// What [`Symbols::split`] does beside stream A.
+    #[inline(always)]
+    fn split_rest(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
         let halves = object[layout.b_at..layout.raw_at].as_chunks::<2>().0;
         let (low, high) = self.symbols[3].split_at_mut(layout.b_len);
         for ((half, low), high) in halves.iter().zip(low).zip(high) {
@@ -386,10 +397,7 @@ impl Symbols {
             Isa::Sse4 => unsafe { self.join_sse4(object, layout) },
             // SAFETY: every machine of this architecture has the instructions.
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => unsafe {
-                let starts = self.list_tags_lanes::<Neon>(object, layout)?;
-                self.join_by(object, layout, starts)
-            },
+            Isa::Neon => unsafe { self.join_lanes::<Neon>(object, layout) },
             _ => self.join(object, layout),
         }?;
         let Some(packed) = self.packed else { return Ok(()) };
@@ -400,6 +408,18 @@ impl Symbols {
         self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
         let raw = &mut object[layout.raw_at..layout.refs_at];
         lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
+    }
+
+    /// [`Symbols::join`] with vectors. The halves themselves are joined one by one: tag by tag it takes longer.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `L`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[inline(always)]
+    unsafe fn join_lanes<L: Lanes>(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller's promise.
+        let starts = unsafe { self.list_tags_lanes::<L>(object, layout)? };
+        self.join_by(object, layout, starts)
     }
 
     /// The reverse of [`Symbols::split`].

@@ -36,7 +36,10 @@ static RANKS: Aligned<[[u8; 8]; 256]> = {
 /// # Safety
 /// The machine has the instructions of `L`; `layout` is that of `object`.
 #[inline(always)]
-unsafe fn tag_lines<L: Lanes>(object: &[u8], layout: &Layout) -> Result<Aligned<[u32; LINES]>, Damaged> {
+pub(crate) unsafe fn tag_lines<L: Lanes>(
+    object: &[u8],
+    layout: &Layout,
+) -> Result<Aligned<[u32; LINES]>, Damaged> {
     let base = object.as_ptr();
     // Rank of each line among the distinct ones, eight at a time: of fresh lines counted on, of others the next of the index.
     let mut ranks = Aligned([0u8; LINES + 8]);

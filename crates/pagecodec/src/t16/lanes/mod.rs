@@ -12,14 +12,14 @@ mod decode;
 mod encode;
 mod select;
 
-pub(crate) use decode::decode;
+pub(crate) use decode::{decode, tag_lines};
 pub(crate) use encode::{analyse, reduce, write};
 
 use super::work::Aligned;
 use crate::lanes::Lanes;
 
 /// For each set of eight: byte indices that move the 16-bit words of the set to the front, in order.
-static COMPRESS: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(true));
+pub(crate) static COMPRESS: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(true));
 /// For each set of eight: byte indices that move the first 16-bit words to the places of the set; zero elsewhere.
 static EXPAND: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(false));
 /// The numbers of the words of each line.
@@ -57,7 +57,7 @@ const fn shuffles(compress: bool) -> [[u8; 16]; 256] {
 /// # Safety
 /// The machine has the instructions.
 #[inline(always)]
-unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u32) -> L {
+pub(crate) unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u32) -> L {
     // SAFETY: 16 bytes; the caller vouches for the machine.
     unsafe { L::load(table.0[set as usize & 255].as_ptr(), 0) }
 }
