@@ -19,8 +19,7 @@ macro_rules! compiled {
 
             #[target_feature(enable = $features)]
             pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
-                // SAFETY: as above.
-                unsafe { lanes::reduce::<$lanes>(work, page) }
+                lanes::reduce(work, page)
             }
 
             #[target_feature(enable = $features)]

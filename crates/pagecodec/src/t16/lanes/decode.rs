@@ -1,5 +1,7 @@
 //! Decoding: tag lines, then the literals' places by masks of 16 words a lane, words from byte planes, raw words one by one.
 
+use std::mem::MaybeUninit;
+
 use super::{shuffle, Planes, EXPAND, PLACES};
 use crate::lanes::Lanes;
 use crate::t16::format::{Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS};
@@ -126,7 +128,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let mut a_masks = Aligned([0u8; LINES + 4]);
     let mut b_masks = Aligned([0u8; LINES + 4]);
     // The words that are raw or references.
-    let mut places = Aligned([0u16; WORDS + 8]);
+    let mut places = [const { MaybeUninit::<u16>::uninit() }; WORDS + 8];
     let mut special = 0;
     let (mut a_sum, mut b_sum, mut raw_sum, mut ref_sum) = (0, 0, 0, 0);
     let blocks = WORDS / L::BYTES;
@@ -150,7 +152,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
             let set = raw | reference;
             for k in 0..lines_of {
                 let numbers = L::Lane::load(PLACES.0[line + k].as_ptr().cast(), 0);
-                special += append(numbers, set >> (8 * k), places.0.as_mut_ptr().add(special));
+                special += append(numbers, set >> (8 * k), places.as_mut_ptr().cast::<u16>().add(special));
             }
         }
     }
@@ -246,26 +248,28 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
 
     // Raw words one by one, and a list of those that repeat one.
     let mut refs = 0;
-    let mut ref_places = [0u16; WORDS + 1];
-    for &place in &places.0[..special] {
-        let place = usize::from(place) % WORDS;
+    let mut ref_places = [const { MaybeUninit::<u16>::uninit() }; WORDS];
+    for place in &places[..special] {
+        // SAFETY: as many were listed.
+        let place = usize::from(unsafe { place.assume_init() }) % WORDS;
         // SAFETY: see above; the place is that of a word of the page.
         unsafe {
             out.cast::<u64>().add(place).write_unaligned(cursor.raw.cast::<u64>().read_unaligned());
         }
         let is_raw = usize::from(tags.0[place] & 1);
         cursor.raw = cursor.raw.wrapping_add(8 * is_raw);
-        ref_places[refs % WORDS] = place as u16;
+        ref_places[refs % WORDS].write(place as u16);
         refs += 1 - is_raw;
     }
     let numbers = &object[layout.refs_at..layout.index_at];
-    for (&place, &number) in ref_places.iter().zip(numbers) {
+    for (place, &number) in ref_places[..refs].iter().zip(numbers) {
         if usize::from(number) >= layout.raw_len {
             return Err(Damaged);
         }
         let source = at(layout.raw_at + 8 * usize::from(number));
-        // SAFETY: the number is that of a raw word, and the place that of a word of the page.
+        // SAFETY: as many references were listed; the number is that of a raw word, and the place that of a word of the page.
         unsafe {
+            let place = place.assume_init();
             let word = source.cast::<u64>().read_unaligned();
             out.cast::<u64>().add(usize::from(place) % WORDS).write_unaligned(word);
         }

@@ -7,9 +7,8 @@ use super::select::{describe, select};
 use super::{shuffle, Planes, COMPRESS, PLACES};
 use crate::lanes::Lanes;
 use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
-use crate::t16::portable::LINE_MULTIPLIER;
 use crate::t16::work::Work;
-use crate::t16::{prefetch, raws};
+use crate::t16::{portable, prefetch, raws};
 
 /// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
 /// would hold up everything else.
@@ -117,59 +116,11 @@ unsafe fn assign<L: Lanes, const ROTATES: bool>(
 
 /// Second half of the encoder; see the portable one.
 ///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Compiled for what the caller has; the rest are lookups in memory.
 #[inline(always)]
-pub(crate) unsafe fn reduce<L: Lanes>(work: &mut Work, page: &[u8; PAGE_SIZE]) {
+pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     raws::refer(work, page_words(page));
-    // SAFETY: the caller's promise.
-    unsafe { share_lines::<L>(work) };
-}
-
-/// A byte with this value in each place.
-const ONES: u64 = 0x0101_0101_0101_0101;
-
-/// Keeps each distinct tag line once.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
-#[inline(always)]
-unsafe fn share_lines<L: Lanes>(work: &mut Work) {
-    let lines = &work.all_lines;
-    let mut buckets = [0u8; LINES];
-    for (bucket, line) in buckets.iter_mut().zip(lines) {
-        *bucket = (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as u8;
-    }
-    for (line, &bucket) in buckets.iter().enumerate().rev() {
-        work.line_winners[usize::from(bucket)] = line as u8;
-    }
-    // Whether each line is not that of its winner.
-    let mut winners = [0u8; LINES];
-    let mut fresh = 0u64;
-    for at in 0..LINES {
-        let winner = work.line_winners[usize::from(buckets[at])];
-        winners[at] = winner;
-        let repeats = (lines[usize::from(winner) % LINES] == lines[at]) & (usize::from(winner) != at);
-        fresh |= u64::from(!repeats) << at;
-    }
-    // How many fresh lines come before each.
-    let mut ranks = [[0u8; 8]; LINES / 8];
-    for (part, ranks) in ranks.iter_mut().enumerate() {
-        let bits = fresh >> (8 * part) & 0xff;
-        // Bit k alone in byte k, then as bit 0 of it.
-        let bytes = bits.wrapping_mul(ONES) & 0x8040_2010_0804_0201;
-        let bytes = (bytes + 0x7f * ONES) >> 7 & ONES;
-        let before = (fresh & !(u64::MAX << (8 * part))).count_ones() as u64;
-        *ranks = (bytes.wrapping_mul(ONES << 8) + before * ONES).to_le_bytes();
-    }
-    let ranks = ranks.as_flattened();
-    let mut distinct = 0;
-    for at in 0..LINES {
-        work.index[at - distinct] = ranks[usize::from(winners[at]) % LINES];
-        work.lines[distinct] = lines[at];
-        distinct += (fresh >> at & 1) as usize;
-    }
-    work.fresh = fresh;
+    portable::share_lines(work);
 }
 
 /// Copies `len` bytes in steps; reads and writes up to one register more.

@@ -10,4 +10,6 @@ pub(crate) use encode::{analyse, reduce, write};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use decode::{rules, Cursor};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use encode::share_lines;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use encode::LINE_MULTIPLIER;
