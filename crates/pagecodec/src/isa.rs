@@ -11,15 +11,19 @@ static KNOWN: AtomicU8 = AtomicU8::new(0);
 pub enum Isa {
     /// Plain Rust, on any machine.
     Portable,
+    /// SSSE3, SSE4.1 and POPCNT (every x86-64 machine since about 2009).
+    Sse4,
     /// AVX2 and BMI1/2 (Haswell, Zen and later).
     Avx2,
     /// AVX-512 F, BW, DQ, VL, VBMI, VBMI2 and IFMA, with BMI1/2 (Ice Lake, Zen 4 and later).
     Avx512,
+    /// NEON (every aarch64 machine).
+    Neon,
 }
 
 impl Isa {
     /// All implementations, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Sse4, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
     /// Whether this machine can run it.
     #[inline]
@@ -45,6 +49,12 @@ impl Isa {
         match self {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => {
+                is_x86_feature_detected!("ssse3")
+                    && is_x86_feature_detected!("sse4.1")
+                    && is_x86_feature_detected!("popcnt")
+            }
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("bmi1")
@@ -63,8 +73,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vbmi2")
                     && is_x86_feature_detected!("avx512ifma")
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[allow(unreachable_patterns, reason = "not on every architecture")]
+            _ => false,
         }
     }
 
@@ -82,8 +94,10 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
+            Isa::Sse4 => "sse4",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
         }
     }
 
@@ -108,12 +122,18 @@ macro_rules! with_isa {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn avx2($($arg: $ty),*) -> $ret { $name($($arg),*) }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "ssse3,sse4.1,popcnt")]
+        fn sse4($($arg: $ty),*) -> $ret { $name($($arg),*) }
         let isa: $crate::Isa = $isa;
         assert!(isa.is_available(), "this machine lacks {isa}");
         match isa {
             // SAFETY: the machine has the instructions (asserted above; AVX-512 is only available with them).
             #[cfg(target_arch = "x86_64")]
             $crate::Isa::Avx512 | $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::Isa::Sse4 => unsafe { sse4($($arg),*) },
             _ => $name($($arg),*),
         }
     }};

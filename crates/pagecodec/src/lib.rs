@@ -22,7 +22,7 @@
 //!
 //! What can be relied on:
 //!
-//! - Each implementation ([`Isa`]: plain Rust, AVX2, AVX-512) writes the same bytes and answers the same for any input.
+//! - Each implementation ([`Isa`]: plain Rust, SSE4, AVX2, AVX-512, NEON) writes the same bytes and answers the same for any input.
 //!   The fastest that the machine has is found at run time; any other can be forced.
 //! - Decoders take any bytes: they give an error or some page, and touch nothing outside their buffers. Nothing is
 //!   asked of the memory around them, nor of alignment.
@@ -37,6 +37,8 @@
 
 #[macro_use]
 mod isa;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
 pub mod lz;
 pub mod numeric;
 mod probe;

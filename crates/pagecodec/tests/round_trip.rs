@@ -49,6 +49,44 @@ fn every_class_comes_back() {
     }
 }
 
+/// Words that the vector encoders cannot tell apart by the byte that they make of each: sums of its even and of its odd bytes.
+#[test]
+fn words_with_the_same_mark_keep_their_templates() {
+    const ALIKE: [u64; 8] = [
+        0x0005_0000,
+        0x0005_0000_0000,
+        0x0003_0002_0000,
+        0x0004_0000_0001_0000,
+        // As zero.
+        0x0080_0080_0000,
+        0x0040_0080_0040_0000,
+        0x8000_0000_8000_0000,
+        0x4000_8000_4000_0000,
+    ];
+    let mut encoders = encoders();
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let mut page = [0u8; 4096];
+        for word in page.as_chunks_mut::<8>().0 {
+            let number = random.next() as usize;
+            let mut value = ALIKE[number % 8];
+            match number >> 8 & 7 {
+                // Another that shares its prefix, one that shares its upper half, zero.
+                0 => value ^= (number >> 16) as u64 & 0xffff,
+                1 => value ^= (number >> 16) as u64 & 0xffff_ffff,
+                2 => value = 0,
+                // Multiples of 16 with the same prefix.
+                3 if seed % 2 == 0 => value ^= (number >> 16) as u64 & 0x70,
+                _ => {}
+            }
+            *word = value.to_le_bytes();
+        }
+        let object = check(&mut encoders, &page, &format!("alike, seed {seed}"));
+        let layout = t16::Layout::parse(&object).expect("an object");
+        assert!(layout.exact >= 4, "seed {seed}: {} exact templates", layout.exact);
+    }
+}
+
 #[test]
 fn classes_made_for_t16_shrink_well() {
     let mut encoders = encoders();

@@ -43,6 +43,9 @@ pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damage
         // SAFETY: the machine has the instructions (asserted above).
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 if out.len() <= super::INPUT_MAX => unsafe { super::window::decode(&parts, out) },
+        // SAFETY: as above; AVX-512 is only available with them.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx2 => unsafe { decode_avx2(&parts, out) },
         _ => decode_portable(&parts, out),
     }
 }
@@ -70,6 +73,17 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// [`decode_portable`] with the instructions of Haswell.
+///
+/// # Safety
+/// The machine must have them.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+unsafe fn decode_avx2(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
+    decode_portable(parts, out)
+}
+
+#[inline(always)]
 fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     let Parts { body, literals_len, sequences, runs: nibbles, extensions: mut rest } = *parts;
     let count = sequences.len();

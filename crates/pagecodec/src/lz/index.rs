@@ -145,14 +145,4 @@ impl Index {
         }
         self.mask[group] = if group == 0 { bits & !1 } else { bits };
     }
-
-    /// [`Index::fill_generic`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have AVX2, BMI1 and BMI2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(crate) unsafe fn fill_avx2<const STEP: usize>(&mut self, source: &[u8], len: usize) {
-        self.fill_generic::<STEP>(source, len);
-    }
 }

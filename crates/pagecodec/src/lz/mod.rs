@@ -17,6 +17,8 @@
 //! | rest | extensions, in order of use, literals before match: a byte below 255, or 255 and two bytes |
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod breaks;
 mod compare;

@@ -1,9 +1,11 @@
 //! The encoder as callers see it: analysis of a page, then the writing of its object.
 
-use super::format::{PAGE_SIZE, WORDS};
-use super::work::Work;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::avx512;
+use super::format::{PAGE_SIZE, WORDS};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::vectors;
+use super::work::Work;
 use super::{portable, prefetch};
 use crate::Isa;
 
@@ -112,7 +114,13 @@ impl Encoder {
             Isa::Avx512 => unsafe { avx512::write(&self.work, out) },
             // SAFETY: the same.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::write(&self.work, out) },
+            Isa::Avx2 => unsafe { vectors::avx2::write(&self.work, out) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { vectors::sse4::write(&self.work, out) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { vectors::neon::write(&self.work, out) },
             _ => portable::write(&self.work, out),
         }
         Ok(len)
@@ -126,7 +134,13 @@ impl Encoder {
             Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page, next) },
             // SAFETY: the same.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::analyse(&mut self.work, page, next) },
+            Isa::Avx2 => unsafe { vectors::avx2::analyse(&mut self.work, page, next) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { vectors::sse4::analyse(&mut self.work, page, next) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { vectors::neon::analyse(&mut self.work, page, next) },
             _ => {
                 prefetch(next);
                 portable::analyse(&mut self.work, page)
@@ -142,7 +156,13 @@ impl Encoder {
             Isa::Avx512 => unsafe { avx512::reduce(&mut self.work, page) },
             // SAFETY: the same.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::reduce(&mut self.work, page) },
+            Isa::Avx2 => unsafe { vectors::avx2::reduce(&mut self.work, page) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { vectors::sse4::reduce(&mut self.work, page) },
+            // SAFETY: the same.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { vectors::neon::reduce(&mut self.work, page) },
             _ => portable::reduce(&mut self.work, page),
         }
     }

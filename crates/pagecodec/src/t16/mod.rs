@@ -1,20 +1,24 @@
 //! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading the same bytes.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod encoder;
 mod format;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
 mod portable;
 mod raws;
 mod select;
 mod templates;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vectors;
 mod work;
 
 pub use encoder::{EncodeError, Encoder, Plan};
 pub(crate) use format::{page_words, word};
 pub use format::{Damaged, FixedLen, Layout, OBJECT_MAX, OBJECT_MIN, PAGE_SIZE, VERSION};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use lanes::{shuffle, tag_lines, COMPRESS};
 pub(crate) use templates::hash8;
 
 use crate::Isa;
@@ -37,15 +41,23 @@ pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(),
         Isa::Avx2 => {
             assert!(isa.is_available(), "this machine lacks {isa}");
             // SAFETY: the machine has the features.
-            unsafe { avx2::decode(object, page) }
+            unsafe { vectors::avx2::decode(object, page) }
         }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Sse4 => {
+            assert!(isa.is_available(), "this machine lacks {isa}");
+            // SAFETY: the machine has the features.
+            unsafe { vectors::sse4::decode(object, page) }
+        }
+        // SAFETY: every machine of this architecture has the feature.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => unsafe { vectors::neon::decode(object, page) },
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => {
             assert!(isa.is_available(), "this machine lacks {isa}");
             // SAFETY: the machine has the features.
             unsafe { avx512::decode(object, page) }
         }
-        #[cfg(not(target_arch = "x86_64"))]
         _ => panic!("this machine lacks {isa}"),
     }
 }

@@ -80,26 +80,28 @@ impl Candidates {
         if self.len <= limit {
             return;
         }
-        // A candidate's rank is the number of those with a higher key. Keys are positive as signed numbers, which SSE2
-        // can compare.
+        // Keys are positive as signed numbers, which SSE2 can compare.
         let mut keys = [0i16; 64];
-        for (at, key) in keys.iter_mut().enumerate() {
-            *key = if at < self.len { i16::from(self.scores[at]) << 7 | (127 - at as i16) } else { 0 };
+        for (at, (key, &score)) in keys.iter_mut().zip(&self.scores).enumerate().take(self.len) {
+            *key = i16::from(score) << 7 | (127 - at as i16);
         }
-        let mut ranks = [0i16; 64];
-        let rounded = self.len.next_multiple_of(16);
-        for &other in &keys[..self.len] {
-            for (ranks, keys) in ranks[..rounded].chunks_exact_mut(16).zip(keys[..rounded].chunks_exact(16)) {
-                for (rank, &key) in ranks.iter_mut().zip(keys) {
-                    *rank += i16::from(key < other);
+        let keys = keys[..self.len.next_multiple_of(16)].as_chunks::<16>().0;
+        // The highest, the highest below that, and so on.
+        let mut least = i16::MAX;
+        for _ in 0..limit {
+            let mut highest = [0i16; 16];
+            for keys in keys {
+                for (highest, &key) in highest.iter_mut().zip(keys) {
+                    *highest = (*highest).max(if key < least { key } else { 0 });
                 }
             }
+            least = highest.into_iter().fold(0, i16::max);
         }
         let mut len = 0;
-        for (at, &rank) in ranks[..self.len].iter().enumerate() {
+        for (at, &key) in keys.as_flattened().iter().enumerate().take(self.len) {
             self.buckets[len] = self.buckets[at];
             self.scores[len] = self.scores[at];
-            len += usize::from((rank as usize) < limit);
+            len += usize::from(key >= least);
         }
         self.len = len;
     }

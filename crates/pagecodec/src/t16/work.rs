@@ -8,6 +8,16 @@ use super::templates::Templates;
 #[repr(C, align(64))]
 pub(crate) struct Aligned<T>(pub(crate) T);
 
+/// Makes the compiler believe that the value was changed. Where vectors are written and bytes read, it would otherwise
+/// shuffle every byte out of the vectors instead of loading it, and the reverse.
+#[inline(always)]
+pub(crate) fn through_memory<T>(value: &mut T) {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) std::ptr::from_mut(value), options(nostack, preserves_flags))
+    };
+}
+
 /// One page's analysis. About 14 KiB, reused for page after page.
 #[repr(C, align(64))]
 pub(crate) struct Work {

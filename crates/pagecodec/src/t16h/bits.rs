@@ -13,8 +13,10 @@ use super::symbols::SYMBOLS_MAX;
 pub(super) const STREAMS: usize = 8;
 /// Stretches of bytes that two streams share.
 pub(super) const STRETCHES: usize = STREAMS / 2;
+/// Symbols that are put at a time: four of each stream.
+pub(super) const ROUND: usize = 4 * STREAMS;
 /// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word stores.
-const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
+pub(super) const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
 /// Longest streams that are read, all together.
 const INPUT_MAX: usize = 8192;
 /// Most symbols of one stream.
@@ -91,19 +93,9 @@ impl Streams {
         }
     }
 
-    /// [`Streams::put`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn put_avx2(&mut self, symbols: &[u8], codes: &[u16; 256]) {
-        self.put_generic(symbols, codes)
-    }
-
     #[inline(always)]
     fn put_generic(&mut self, symbols: &[u8], codes: &[u16; 256]) {
-        let (rounds, rest) = symbols.as_chunks::<{ 4 * STREAMS }>();
+        let (rounds, rest) = symbols.as_chunks::<ROUND>();
         for round in rounds {
             for stream in 0..STREAMS {
                 let (mut bits, mut len) = (0, 0);
@@ -116,6 +108,12 @@ impl Streams {
                 self.append(stream, bits, len);
             }
         }
+        self.put_rest(rest, codes);
+    }
+
+    /// [`Streams::put`] of less than a round.
+    #[inline(always)]
+    pub(super) fn put_rest(&mut self, rest: &[u8], codes: &[u16; 256]) {
         for (at, &symbol) in rest.iter().enumerate() {
             let code = codes[usize::from(symbol)];
             self.append(at % STREAMS, u64::from(code >> 4), u32::from(code & 15));

@@ -5,6 +5,8 @@
 //! alone: no template search, only the entropy stage.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bits;
 mod books;
@@ -12,6 +14,8 @@ mod huffman;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod symbols;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tags;
 mod train;
 
 pub use books::{builtin, builtin_page, Lengths, Set, BOOKS, CONTEXTS};

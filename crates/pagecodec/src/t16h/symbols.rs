@@ -2,6 +2,12 @@
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::lanes::Lanes;
+#[cfg(target_arch = "aarch64")]
+use crate::lanes::Neon;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::{Xmm, Ymm};
 use crate::t16::{Layout, OBJECT_MAX, PAGE_SIZE};
 use crate::{lz, Isa};
 
@@ -249,6 +255,12 @@ impl Symbols {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.split_avx2(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { self.split_sse4(object, layout) },
+            // SAFETY: every machine of this architecture has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { self.split_lanes::<Neon>(object, layout) },
             _ => self.split(object, layout),
         }
     }
@@ -260,7 +272,19 @@ impl Symbols {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
-        self.split(object, layout)
+        // SAFETY: the caller vouches for the machine.
+        unsafe { self.split_lanes::<Ymm>(object, layout) }
+    }
+
+    /// [`Symbols::split`] in SSE4.
+    ///
+    /// # Safety
+    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
+    unsafe fn split_sse4(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller vouches for the machine.
+        unsafe { self.split_lanes::<Xmm>(object, layout) }
     }
 
     /// [`Symbols::join`] with the instructions of Haswell.
@@ -270,7 +294,19 @@ impl Symbols {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
-        self.join(object, layout)
+        // SAFETY: the caller vouches for the machine.
+        unsafe { self.join_lanes::<Ymm>(object, layout) }
+    }
+
+    /// [`Symbols::join`] in SSE4.
+    ///
+    /// # Safety
+    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
+    unsafe fn join_sse4(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller vouches for the machine.
+        unsafe { self.join_lanes::<Xmm>(object, layout) }
     }
 
     /// Where the halves of each tag begin among those sorted by tag.
@@ -291,7 +327,6 @@ impl Symbols {
     #[inline(always)]
     fn split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
-        self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
         let mut places = self.starts(layout);
         let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
         let mut last = [0u16; 16];
@@ -305,6 +340,29 @@ impl Symbols {
             places[tag] += 1;
             [low[place], high[place]] = difference.to_le_bytes();
         }
+        self.split_rest(object, layout)
+    }
+
+    /// [`Symbols::split`] with vectors.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `L`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[inline(always)]
+    unsafe fn split_lanes<L: Lanes>(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let starts = self.list_tags_lanes::<L>(object, layout)?;
+            let halves = object[layout.a_at..layout.b_at].as_chunks::<2>().0;
+            self.split_halves_lanes::<L>(halves, &starts, layout.prefix_first()..14);
+        }
+        self.split_rest(object, layout)
+    }
+
+    /// What [`Symbols::split`] does beside stream A.
+    #[inline(always)]
+    fn split_rest(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+        self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
         let halves = object[layout.b_at..layout.raw_at].as_chunks::<2>().0;
         let (low, high) = self.symbols[3].split_at_mut(layout.b_len);
         for ((half, low), high) in halves.iter().zip(low).zip(high) {
@@ -334,6 +392,12 @@ impl Symbols {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { self.join_avx2(object, layout) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { self.join_sse4(object, layout) },
+            // SAFETY: every machine of this architecture has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { self.join_lanes::<Neon>(object, layout) },
             _ => self.join(object, layout),
         }?;
         let Some(packed) = self.packed else { return Ok(()) };
@@ -346,11 +410,29 @@ impl Symbols {
         lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
     }
 
+    /// [`Symbols::join`] with vectors. The halves themselves are joined one by one: tag by tag it takes longer.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `L`.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[inline(always)]
+    unsafe fn join_lanes<L: Lanes>(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+        // SAFETY: the caller's promise.
+        let starts = unsafe { self.list_tags_lanes::<L>(object, layout)? };
+        self.join_by(object, layout, starts)
+    }
+
     /// The reverse of [`Symbols::split`].
     #[inline(always)]
     fn join(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
-        let mut places = self.starts(layout);
+        let starts = self.starts(layout);
+        self.join_by(object, layout, starts)
+    }
+
+    /// [`Symbols::join`] once the tags are listed, with where the halves of each tag begin.
+    #[inline(always)]
+    fn join_by(&mut self, object: &mut [u8], layout: &Layout, mut places: [u16; 16]) -> Result<(), Damaged> {
         let halves = object[layout.a_at..layout.b_at].as_chunks_mut::<2>().0;
         let mut last = [0u16; 16];
         let [_, low, high, ..] = &self.symbols;

@@ -3,12 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::select::select;
-use super::{
-    choose, through_memory, Aligned, Table, COUNTING, EVEN_DWORDS, EVEN_WORDS, LINE_ORDER, ODD_WORDS,
-};
+use super::{choose, Aligned, Table, COUNTING, EVEN_DWORDS, EVEN_WORDS, LINE_ORDER, ODD_WORDS};
 use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
-use crate::t16::work::Work;
+use crate::t16::work::{through_memory, Work};
 use crate::t16::{portable, prefetch, raws};
 
 /// Raw words from which on they are fetched line by line. Fewer are found faster one by one.

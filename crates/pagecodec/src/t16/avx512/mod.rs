@@ -94,13 +94,3 @@ fn choose(tags: __m512i, lanes: __mmask8, byte: __m512i, tag: __m512i) -> __m512
     // For each bit: byte ? tag : tags.
     _mm512_mask_ternarylogic_epi64::<0xb8>(tags, lanes, byte, tag)
 }
-
-/// Makes the compiler believe that the value was changed. Where vectors are written and bytes read, it would otherwise
-/// shuffle every byte out of the vectors instead of loading it, and the reverse.
-#[inline(always)]
-fn through_memory<T>(value: &mut T) {
-    // SAFETY: no instruction at all.
-    unsafe {
-        std::arch::asm!("/* {0} */", in(reg) std::ptr::from_mut(value), options(nostack, preserves_flags))
-    };
-}

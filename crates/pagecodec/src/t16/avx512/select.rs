@@ -3,12 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    choose, low_bits, spread_counting, through_memory, Aligned, Table, COUNTING, EVEN_DWORDS, LINE_ORDER,
-    ODD_DWORDS,
+    choose, low_bits, spread_counting, Aligned, Table, COUNTING, EVEN_DWORDS, LINE_ORDER, ODD_DWORDS,
 };
 use crate::t16::format::{PAGE_SIZE, VERSION};
 use crate::t16::select::{sample_line, Counters, SAMPLES};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG, PREFIX_MAX};
+use crate::t16::work::through_memory;
 
 /// 255, 254 .. for 32 candidates: of two with equal scores the first has the higher key.
 static PREFER_FIRST: Aligned<[u16; 64]> = Aligned({

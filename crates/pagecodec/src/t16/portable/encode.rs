@@ -89,23 +89,45 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     share_lines(work);
 }
 
+/// A byte with this value in each place.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
 /// Keeps each distinct tag line once.
 #[inline(always)]
 pub(crate) fn share_lines(work: &mut Work) {
-    for line in (0..LINES).rev() {
-        work.line_winners[line_bucket(work.all_lines[line])] = line as u8;
+    let lines = &work.all_lines;
+    let mut buckets = [0u8; LINES];
+    for (bucket, line) in buckets.iter_mut().zip(lines) {
+        *bucket = line_bucket(*line) as u8;
     }
-    let mut ranks = [0u8; LINES];
-    let (mut distinct, mut fresh) = (0, 0u64);
+    for (line, &bucket) in buckets.iter().enumerate().rev() {
+        work.line_winners[usize::from(bucket)] = line as u8;
+    }
+    // Whether each line is not that of its winner.
+    let mut winners = [0u8; LINES];
+    let mut fresh = 0u64;
     for at in 0..LINES {
-        let line = work.all_lines[at];
-        let winner = work.line_winners[line_bucket(line)] as usize % LINES;
-        let repeats = winner != at && work.all_lines[winner] == line;
-        work.index[at - distinct] = ranks[winner];
-        work.lines[distinct] = line;
-        ranks[at] = distinct as u8;
-        distinct += usize::from(!repeats);
+        let winner = work.line_winners[usize::from(buckets[at])];
+        winners[at] = winner;
+        let repeats = (lines[usize::from(winner) % LINES] == lines[at]) & (usize::from(winner) != at);
         fresh |= u64::from(!repeats) << at;
+    }
+    // How many fresh lines come before each.
+    let mut ranks = [[0u8; 8]; LINES / 8];
+    for (part, ranks) in ranks.iter_mut().enumerate() {
+        let bits = fresh >> (8 * part) & 0xff;
+        // Bit k alone in byte k, then as bit 0 of it.
+        let bytes = bits.wrapping_mul(ONES) & 0x8040_2010_0804_0201;
+        let bytes = (bytes + 0x7f * ONES) >> 7 & ONES;
+        let before = (fresh & !(u64::MAX << (8 * part))).count_ones() as u64;
+        *ranks = (bytes.wrapping_mul(ONES << 8) + before * ONES).to_le_bytes();
+    }
+    let ranks = ranks.as_flattened();
+    let mut distinct = 0;
+    for at in 0..LINES {
+        work.index[at - distinct] = ranks[usize::from(winners[at]) % LINES];
+        work.lines[distinct] = lines[at];
+        distinct += (fresh >> at & 1) as usize;
     }
     work.fresh = fresh;
 }

@@ -7,7 +7,9 @@ pub(crate) use decode::decode;
 pub(crate) use encode::{analyse, reduce, write};
 
 // What the vector forms share with this one.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use decode::{rules, Cursor};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use encode::share_lines;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use encode::{share_lines, LINE_MULTIPLIER};
+pub(crate) use encode::LINE_MULTIPLIER;
