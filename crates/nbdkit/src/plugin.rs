@@ -100,7 +100,8 @@ unsafe extern "C" fn config_complete() -> c_int {
 
 /// The device is made here and not before, since neither threads nor locked memory survive a fork.
 unsafe extern "C" fn after_fork() -> c_int {
-    let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).take().expect("config_complete was called");
+    let settings =
+        SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).take().expect("config_complete was called");
     match start(settings) {
         Ok(()) => 0,
         Err(reason) => {
@@ -201,7 +202,13 @@ unsafe extern "C" fn block_size(
     0
 }
 
-unsafe extern "C" fn pread(_handle: Handle, into: *mut c_void, count: u32, offset: u64, _flags: u32) -> c_int {
+unsafe extern "C" fn pread(
+    _handle: Handle,
+    into: *mut c_void,
+    count: u32,
+    offset: u64,
+    _flags: u32,
+) -> c_int {
     // SAFETY: nbdkit hands over `count` writable bytes, for this call alone; they were written before, if by others.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), count as usize) };
     serve(|device| device.read(offset, into))

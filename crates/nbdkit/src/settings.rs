@@ -42,9 +42,7 @@ stats=FILE     write figures there each second, as JSON";
 impl Settings {
     /// Takes one setting. What is wrong with it was said when the answer is an error.
     pub fn set(&mut self, key: &CStr, value: &CStr) -> Result<(), ()> {
-        let text = || {
-            value.to_str().map_err(|_| say(&format!("{}: not UTF-8", key.to_string_lossy())))
-        };
+        let text = || value.to_str().map_err(|_| say(&format!("{}: not UTF-8", key.to_string_lossy())));
         match key.to_bytes() {
             b"size" => {
                 self.config.size_bytes = size(value)?;
