@@ -1,6 +1,8 @@
 //! A server of the plugin, real clients, and mounts that are undone whatever happens.
 #![allow(dead_code)]
 
+pub mod swapped;
+
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
