@@ -99,9 +99,9 @@ fn swap_is_there_until_told_to_stop() {
         return;
     }
     for program in ["nbdkit", "nbdfuse", "losetup", "mkswap", "swapon"] {
-        let found =
-            Command::new("sh").args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}")]);
-        if !{ found }.stdout(Stdio::null()).status().unwrap().success() {
+        let script = format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}");
+        let found = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
+        if !found.success() {
             println!("skipped: there is no {program}");
             return;
         }
@@ -143,8 +143,7 @@ fn swap_is_there_until_told_to_stop() {
     fs::remove_file(&stats).unwrap();
     assert!(figures["write_ios"].as_u64().unwrap() > 0 && figures["mem_limit"] == 40 << 20, "{figures}");
     // Nothing is left: no mount, no directory, no group.
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    assert!(!mounts.contains(&format!("uzswap-device-{}", { output.status.code().unwrap() })), "{mounts}");
+    assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
     for parent in ["/run", "/tmp", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let left = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("uzswap-device-")).collect();
