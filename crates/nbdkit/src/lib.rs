@@ -2,10 +2,10 @@
 //!
 //! nbdkit does the protocol, sockets, TLS and filters; the crate `device` does the rest. This is what is between them:
 //!
-//! - [`abi`]: the C interface
-//! - [`settings`]: `key=value`
-//! - [`plugin`]: the callbacks
-//! - [`statistics`]: a file with figures
+//! - `abi`: the C interface
+//! - `settings`: `key=value`
+//! - `plugin`: the callbacks
+//! - `statistics`: a file with figures
 #![allow(missing_docs, reason = "nothing but `plugin_init` can be seen from outside")]
 
 mod abi;
