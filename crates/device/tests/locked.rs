@@ -60,8 +60,13 @@ fn all_memory_is_there_at_the_start() {
             continue;
         }
         // Heap-like bytes, and one piece in 32 that does not compress.
-        let seed_of =
-            |block: u64| if (state >> 56).is_multiple_of(32) { block << 8 | 1 } else { (state ^ block) << 3 | 5 };
+        let seed_of = |block: u64| {
+            if (state >> 56).is_multiple_of(32) {
+                block << 8 | 1
+            } else {
+                (state ^ block) << 3 | 5
+            }
+        };
         bytes[..len]
             .chunks_mut(BLOCK_BYTES)
             .zip(block..)
