@@ -111,9 +111,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if let Some(shelter) = &shelter {
         shelter.take_in(server.id())?;
     }
-    server.wait_until("its socket was there", || {
-        socket.exists() && std::os::unix::net::UnixStream::connect(&socket).is_ok()
-    })?;
+    // Who connects before it serves waits.
+    server.wait_until("its socket was there", || socket.exists())?;
     let mut attached = Attached::new(arguments.attach, &socket, &directory.0, shelter.as_ref())?;
     let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
     notify("READY=1");
