@@ -30,6 +30,11 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// A histogram in memory of one's own, without counts.
+    pub const fn new() -> Self {
+        Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+
     /// Counts one latency.
     pub fn record(&self, ns: u64) {
         self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
@@ -50,6 +55,12 @@ impl Histogram {
     /// The counts as they are.
     pub fn counts(&self) -> [u64; BUCKETS] {
         std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed))
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod device;
 mod embedded;
 mod iaa;
 mod pages;
@@ -49,6 +50,9 @@ enum Verb {
     /// Capture, compress and decompress pages of memory
     #[command(subcommand)]
     Pages(pages::Pages),
+    /// Swap on compressed memory: a block device for whole systems
+    #[command(subcommand)]
+    Device(device::Device),
     /// Find, configure and test Intel's analytics accelerators
     #[command(subcommand)]
     Iaa(iaa::Iaa),
@@ -74,6 +78,7 @@ fn main() {
         Verb::Resume(arguments) => pause::resume(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Pages(pages) => pages.run().map(|()| 0),
+        Verb::Device(device) => device.run(),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),
     };
     match result {

@@ -4,18 +4,23 @@
 //! never page itself out. So the preload object reserves one range at start ([`open`]) and every arena of the crates
 //! above takes its pages from it with [`take`]. Where nobody opened the house (tests, benchmarks, the library used
 //! over explicit regions) `take` is a plain mapping.
+//!
+//! A process that others swap on must not wait for memory itself. It stocks the house ([`stock`]): all pages are made and
+//! locked at once, nothing is given back, and taking, populating and discarding make no system call.
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::{memory, PAGE_SIZE};
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
+static STOCKED: AtomicBool = AtomicBool::new(false);
 /// Bytes of the two pages of [`porch`].
 const PORCH_BYTES: usize = 2 * PAGE_SIZE;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Reserves `len` bytes for the house. Call once, before any [`take`] and before other threads.
 ///
@@ -37,6 +42,47 @@ pub fn open(len: usize) -> io::Result<()> {
     END.store(start + len, Ordering::Relaxed);
     START.store(start, Ordering::Release);
     Ok(())
+}
+
+/// Opens a house of `len` bytes, all of them resident and locked from now on. Call once, before any [`take`].
+///
+/// # Errors
+/// ENOMEM when there is not that much memory; EPERM or ENOMEM when RLIMIT_MEMLOCK forbids to lock it. Nothing is open
+/// then.
+///
+/// # Panics
+/// When the house is open already.
+pub fn stock(len: usize) -> io::Result<()> {
+    assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
+    let len = len.next_multiple_of(HUGE_PAGE_BYTES) + PORCH_BYTES;
+    let at = take_outside(len, HUGE_PAGE_BYTES)?;
+    // SAFETY: mapped just now.
+    let locked = unsafe {
+        memory::prefer_huge_pages(at, len);
+        memory::lock(at, len)
+    };
+    if let Err(error) = locked {
+        // SAFETY: mapped above and seen by nobody.
+        unsafe { memory::unmap(at, len) };
+        return Err(error);
+    }
+    let start = at.as_ptr() as usize;
+    STOCKED.store(true, Ordering::Relaxed);
+    NEXT.store(start + PORCH_BYTES, Ordering::Relaxed);
+    END.store(start + len, Ordering::Relaxed);
+    START.store(start, Ordering::Release);
+    Ok(())
+}
+
+/// Whether an address is in a stocked house.
+pub fn is_stocked(address: usize) -> bool {
+    STOCKED.load(Ordering::Relaxed) && range().contains(&address)
+}
+
+/// Bytes that can still be taken from the house; `None` when it is not open.
+pub fn left_bytes() -> Option<usize> {
+    let end = range().end;
+    (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
 }
 
 /// The house's range as addresses, `0..0` when it is not open.
@@ -72,8 +118,10 @@ pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
         match NEXT.compare_exchange_weak(next, at + len, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => {
                 let room = NonNull::new(at as *mut u8).expect("inside the house");
-                // SAFETY: the range was just taken from the reservation, for the caller alone.
-                unsafe { memory::make_accessible(room, len)? };
+                if !STOCKED.load(Ordering::Relaxed) {
+                    // SAFETY: the range was just taken from the reservation, for the caller alone.
+                    unsafe { memory::make_accessible(room, len)? };
+                }
                 return Ok(room);
             }
             Err(now) => next = now,

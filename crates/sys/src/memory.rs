@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::PAGE_SIZE;
+use crate::{errno, house, PAGE_SIZE};
 
 /// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than x86-64.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
@@ -90,14 +90,50 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "munmap of an owned range");
 }
 
-/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards.
+/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards. Pages of a stocked
+/// house stay.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller and holds nothing that is needed.
 pub unsafe fn discard(at: NonNull<u8>, len: usize) {
+    if house::is_stocked(at.as_ptr() as usize) {
+        // SAFETY: the caller owns the range, which is mapped and writable.
+        unsafe { at.as_ptr().write_bytes(0, len) };
+        return;
+    }
     // SAFETY: the caller owns the range.
-    let answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    let mut answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    if answer != 0 && errno() == libc::EINVAL {
+        // Locked, by mlockall() of the process that this is part of. Linux 5.18.
+        const MADV_DONTNEED_LOCKED: libc::c_int = 24;
+        // SAFETY: as above.
+        answer = unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_DONTNEED_LOCKED) };
+    }
     assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
+}
+
+/// Makes all pages of the range and locks them in memory.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+///
+/// # Errors
+/// ENOMEM without memory or over RLIMIT_MEMLOCK, EPERM where nothing may be locked.
+pub unsafe fn lock(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range; locking changes no content.
+    match unsafe { libc::mlock(at.as_ptr().cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Asks for pages of 2 MiB where the range has room for them. Only advice.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+pub unsafe fn prefer_huge_pages(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the range; the advice changes no content.
+    unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 /// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB resident.
@@ -106,6 +142,9 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
+    if house::is_stocked(at.as_ptr() as usize) {
+        return;
+    }
     // SAFETY: the caller owns the range; the advice changes no content.
     unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
 }
@@ -116,6 +155,9 @@ pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
+    if house::is_stocked(at.as_ptr() as usize) {
+        return;
+    }
     let mut nodes = [0u64; 4];
     nodes[usize::from(node) / 64] = 1 << (node % 64);
     const MPOL_PREFERRED: libc::c_long = 1;
@@ -134,6 +176,9 @@ pub fn unshare(start: usize, len: usize) {
 /// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.
 /// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
 pub fn populate(start: usize, len: usize) {
+    if house::is_stocked(start) {
+        return;
+    }
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };

@@ -159,6 +159,14 @@ impl Frames {
         Ok(first)
     }
 
+    /// Makes room for the descriptors of `count` frames.
+    ///
+    /// # Errors
+    /// ENOMEM when there is none.
+    pub(crate) fn reserve(&self, count: u32) -> io::Result<()> {
+        self.table.reach_all(count.min(FRAME_LIMIT - 1))
+    }
+
     /// Start of a frame's memory.
     pub(crate) fn base(&self, frame: u32) -> NonNull<u8> {
         let base = self.get(frame).base.load(Ordering::Relaxed);

@@ -96,6 +96,14 @@ impl HandleTable {
         Some(first.max(1)..first + PAGE_ENTRIES)
     }
 
+    /// Makes room for `count` handles.
+    ///
+    /// # Errors
+    /// ENOMEM when there is none.
+    pub(crate) fn reserve(&self, count: u32) -> std::io::Result<()> {
+        self.entries.reach_all(count.min(PAGES_MAX * PAGE_ENTRIES - 1))
+    }
+
     /// Bytes of the table's pages.
     pub(crate) fn bytes(&self) -> usize {
         Table::<Entry, 9>::bytes_for(self.end())

@@ -11,11 +11,11 @@ use crate::blocks;
 use crate::class::{ClassTable, CHAIN_MAX, CHAIN_MIN, OBJECT_BYTES_MAX};
 use crate::entry::Entry;
 use crate::faults::Faults;
-use crate::frame::Frames;
+use crate::frame::{Frames, FRAME_BYTES};
 use crate::handles::{Handle, HandleTable};
 use crate::lock::Lock;
 use crate::read::ReadGuard;
-use crate::shard::Shards;
+use crate::shard::{Shards, SHARDS};
 use crate::supply::Supply;
 use crate::uniform::{ClassList, Ground};
 
@@ -200,6 +200,23 @@ impl Pool {
     /// Pages resident for objects, as bytes: zspages and the few pages kept for the next ones.
     pub fn bytes(&self) -> usize {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
+    }
+
+    /// Makes room for the handles of `objects` objects and for the descriptors of `bytes` of frames, so that nothing but
+    /// frames is asked for later.
+    ///
+    /// # Errors
+    /// ENOMEM when the house is full.
+    pub fn make_room(&self, objects: usize, bytes: usize) -> io::Result<()> {
+        // Each shard may keep a page of handles and a list too short to be taken over.
+        let count = objects.saturating_add(SHARDS * 1024).min(u32::MAX as usize);
+        self.handles.reserve(count as u32)?;
+        self.frames.reserve((bytes / FRAME_BYTES).min(u32::MAX as usize) as u32)
+    }
+
+    /// Bytes of address space in frames without a zspage: in a house with nothing left to take, what new zspages can have.
+    pub fn free_frame_bytes(&self) -> usize {
+        self.supplies.iter().map(Supply::free_frames).sum::<usize>() * FRAME_BYTES
     }
 
     /// Gives the pages that are in no zspage back to the system. To call when the program is idle or short of memory;

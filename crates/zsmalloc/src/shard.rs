@@ -19,7 +19,7 @@ use crate::lock::{Lock, Locked};
 use crate::mixed::OpenSet;
 
 /// Shards of a pool.
-const SHARDS: usize = 8;
+pub(crate) const SHARDS: usize = 8;
 /// A shard's count of a class goes to the totals when it has come to so many bytes.
 const CLASS_FLUSH_BYTES: u32 = 8192;
 /// A shard's count of holes goes to the totals when it has come to so many bytes.

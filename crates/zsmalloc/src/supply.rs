@@ -73,6 +73,11 @@ impl Supply {
         self.free.lock().cached_pages
     }
 
+    /// Frames that allocations may have without more address space.
+    pub(crate) fn free_frames(&self) -> usize {
+        self.free.lock().count.saturating_sub(RESERVE_FRAMES)
+    }
+
     /// Takes a frame: one with pages if there is any.
     pub(crate) fn take(&self, frames: &Frames, taker: Taker, faults: &Faults) -> Option<u32> {
         if faults.frame_fails() {

@@ -76,6 +76,16 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         Ok(())
     }
 
+    /// Makes sure that all items up to `index` exist.
+    ///
+    /// # Errors
+    /// As [`reach`](Self::reach).
+    pub(crate) fn reach_all(&self, index: u32) -> io::Result<()> {
+        self.reach(0)?;
+        let (last, _) = Self::block_of(index);
+        (1..=last).try_for_each(|block| self.reach(1 << (FIRST_BITS as usize + block - 1)))
+    }
+
     /// Bytes of the pages that `items` items touch.
     pub(crate) fn bytes_for(items: u32) -> usize {
         let Some(last) = items.checked_sub(1) else { return 0 };

@@ -143,6 +143,13 @@ impl Slab {
     }
 
     fn grow(&self, state: &mut State) -> io::Result<u32> {
+        let number = self.add_block(state)?;
+        state.link(number);
+        Ok(number)
+    }
+
+    /// Takes a block, which is on no list.
+    fn add_block(&self, state: &mut State) -> io::Result<u32> {
         let number = state.blocks.len();
         if number == self.directory.len() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -151,8 +158,22 @@ impl Slab {
         let at: NonNull<u8> = sys::house::take(self.block_bytes(), PAGE_SIZE)?;
         self.directory[number].store(at.as_ptr(), Ordering::Release);
         state.blocks.push(Block::default());
-        state.link(number as u32);
         Ok(number as u32)
+    }
+
+    /// Takes addresses for `items` items, so that the first that many that are there at once ask for nothing.
+    ///
+    /// # Errors
+    /// ENOMEM when the house or the directory is full.
+    pub(crate) fn reserve(&self, items: usize) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        let wanted = items.div_ceil(1 << self.index_bits);
+        while state.blocks.len() < wanted {
+            let number = self.add_block(&mut state)?;
+            state.blocks[number as usize].next = state.empty;
+            state.empty = number + 1;
+        }
+        Ok(())
     }
 
     /// Gives an item back.

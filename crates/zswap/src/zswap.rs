@@ -1,5 +1,6 @@
 //! The store itself: what its calls share, and the calls that only ask.
 
+use std::io;
 use std::num::NonZeroU32;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +10,7 @@ use acomp::{Algorithm, PAGE_SIZE, UNIT_SIZE_MAX};
 use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
 use crate::counters::{Counters, Events, GroupUsage};
 use crate::group::{leaf_part, Freed, GroupCell};
-use crate::leaf::{Entry, LEAF_BYTES, LEAF_BYTES_WITH_SUMS};
+use crate::leaf::{Entry, LEAF_BYTES, LEAF_BYTES_WITH_SUMS, LEAF_PAGES};
 use crate::pool::{Pool, Pools};
 use crate::shrink::Shrinker;
 use crate::slab::Slab;
@@ -70,6 +71,26 @@ impl Zswap {
             node_of_cpu,
             config,
         })
+    }
+
+    /// Takes room for the tables of `pages` pages and for `bytes` of objects, so that stores ask for nothing but frames for
+    /// objects: for a process that must not ask for memory later, over a house that is stocked.
+    ///
+    /// # Errors
+    /// ENOMEM when the house is full.
+    pub fn make_room(&self, pages: u64, bytes: u64) -> io::Result<()> {
+        let leaves = usize::try_from(pages).unwrap_or(usize::MAX).div_ceil(LEAF_PAGES).min(LEAVES_MAX);
+        self.slabs.leaves.reserve(leaves)?;
+        // A node names 256 leaves or nodes; the upper levels are few, and one of each is only partly used.
+        let nodes = leaves.div_ceil(128) + 8;
+        self.slabs.nodes.reserve(nodes.min(NODES_TOTAL_MAX))?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.pools.each().try_for_each(|refs| refs.pool().objects.make_room(leaves * LEAF_PAGES, bytes))
+    }
+
+    /// Bytes of address space that new zspages can have without asking for more.
+    pub fn free_frame_bytes(&self) -> u64 {
+        self.pools.each().map(|refs| refs.pool().objects.free_frame_bytes() as u64).sum()
     }
 
     /// Compresses later stores with `algorithm`. What is stored stays readable; its pool goes with its last object,
@@ -201,6 +222,13 @@ impl Zswap {
     pub fn metadata_bytes(&self) -> u64 {
         let handles: u64 = self.pools.each().map(|refs| refs.pool().objects.metadata_bytes() as u64).sum();
         self.table_bytes() + handles
+    }
+
+    /// Gives the system what memory the arenas keep for later; answers how many bytes that was.
+    pub fn trim(&self) -> u64 {
+        let before = self.pool_bytes();
+        self.pools.each().for_each(|refs| refs.pool().objects.trim());
+        before.saturating_sub(self.pool_bytes())
     }
 
     /// Packs the objects of all pools more densely; answers how many bytes went back to the system.

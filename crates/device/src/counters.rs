@@ -1,0 +1,205 @@
+//! What a device has done and holds: the figures of zram's `mm_stat`, `io_stat` and `stat`, under its names where the
+//! meaning is the same, and latencies.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ledger::{percentile_ns, Histogram};
+
+/// Requests of one kind. On a cache line of their own, since every queue adds to them.
+#[repr(align(128))]
+pub(crate) struct Kind {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+    latencies: Histogram,
+}
+
+impl Kind {
+    pub(crate) const fn new() -> Self {
+        Kind {
+            requests: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            latencies: Histogram::new(),
+        }
+    }
+
+    /// Runs a request and counts it.
+    pub(crate) fn count<E>(&self, bytes: u64, request: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let start = Instant::now();
+        let result = request();
+        self.latencies.record(start.elapsed().as_nanos() as u64);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match &result {
+            Ok(()) => self.bytes.fetch_add(bytes, Ordering::Relaxed),
+            Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
+        };
+        result
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn latencies(&self) -> Latencies {
+        let counts = self.latencies.counts();
+        let us = |fraction| percentile_ns(&counts, fraction) as f64 / 1000.0;
+        Latencies { p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }
+    }
+}
+
+/// How long requests took, in microseconds, to an eighth.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Latencies {
+    /// Half of the requests were done within this time.
+    pub p50_us: f64,
+    /// 99 of 100 were.
+    pub p99_us: f64,
+    /// 999 of 1000 were.
+    pub p999_us: f64,
+}
+
+/// A device's figures. Taken while requests are in progress they are not of one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Statistics {
+    /// Bytes of the device.
+    pub disksize: u64,
+    /// Bytes of the blocks in memory, before compression.
+    pub orig_data_size: u64,
+    /// Bytes of those after compression.
+    pub compr_data_size: u64,
+    /// Bytes of memory for them: arenas, tables and all.
+    pub mem_used_total: u64,
+    /// Most bytes of memory; 0 without a bound.
+    pub mem_limit: u64,
+    /// The most memory that was seen in use.
+    pub mem_used_max: u64,
+    /// Blocks in memory that repeat one word and take no object.
+    pub same_pages: u64,
+    /// Pages that packing objects anew has freed.
+    pub pages_compacted: u64,
+    /// Blocks in memory that are kept as they are, because they do not compress.
+    pub huge_pages: u64,
+    /// Blocks moved to the backing since the start.
+    pub bd_writes: u64,
+    /// Blocks read from the backing since the start.
+    pub bd_reads: u64,
+    /// Blocks whose content is lost: reading them fails until they are written.
+    pub lost_blocks: u64,
+    /// Writes refused for want of room.
+    pub refused_writes: u64,
+    /// Reads.
+    pub read_ios: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes, those of zeroes included.
+    pub write_ios: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Writes that failed.
+    pub failed_writes: u64,
+    /// Discards.
+    pub discard_ios: u64,
+    /// Bytes asked to be discarded.
+    pub discard_bytes: u64,
+    /// Flushes.
+    pub flush_ios: u64,
+    /// Requests beyond the device's end.
+    pub invalid_io: u64,
+    /// How long reads took.
+    pub read_latency: Latencies,
+    /// How long writes took.
+    pub write_latency: Latencies,
+    /// How long discards took.
+    pub discard_latency: Latencies,
+}
+
+impl Statistics {
+    /// The figures as lines of `name: value`, each on its own.
+    pub fn lines(&self) -> String {
+        let mut text = String::new();
+        self.each(|name, value| text.push_str(&format!("{name}: {value}\n")));
+        text
+    }
+
+    /// The figures as one JSON object.
+    pub fn json(&self) -> String {
+        let mut text = String::from("{");
+        self.each(|name, value| {
+            let comma = if text.len() > 1 { "," } else { "" };
+            text.push_str(&format!("{comma}\"{name}\":{value}"));
+        });
+        text + "}\n"
+    }
+
+    fn each(&self, mut line: impl FnMut(&str, &dyn std::fmt::Display)) {
+        for (name, value) in [
+            ("disksize", self.disksize),
+            ("orig_data_size", self.orig_data_size),
+            ("compr_data_size", self.compr_data_size),
+            ("mem_used_total", self.mem_used_total),
+            ("mem_limit", self.mem_limit),
+            ("mem_used_max", self.mem_used_max),
+            ("same_pages", self.same_pages),
+            ("pages_compacted", self.pages_compacted),
+            ("huge_pages", self.huge_pages),
+            ("bd_writes", self.bd_writes),
+            ("bd_reads", self.bd_reads),
+            ("lost_blocks", self.lost_blocks),
+            ("refused_writes", self.refused_writes),
+            ("read_ios", self.read_ios),
+            ("read_bytes", self.read_bytes),
+            ("failed_reads", self.failed_reads),
+            ("write_ios", self.write_ios),
+            ("write_bytes", self.write_bytes),
+            ("failed_writes", self.failed_writes),
+            ("discard_ios", self.discard_ios),
+            ("discard_bytes", self.discard_bytes),
+            ("flush_ios", self.flush_ios),
+            ("invalid_io", self.invalid_io),
+        ] {
+            line(name, &value);
+        }
+        for (kind, latencies) in
+            [("read", self.read_latency), ("write", self.write_latency), ("discard", self.discard_latency)]
+        {
+            line(&format!("{kind}_p50_us"), &latencies.p50_us);
+            line(&format!("{kind}_p99_us"), &latencies.p99_us);
+            line(&format!("{kind}_p999_us"), &latencies.p999_us);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted() {
+        let kind = Kind::new();
+        kind.count(10, || Ok::<_, ()>(())).unwrap();
+        kind.count(20, || Err(())).unwrap_err();
+        assert_eq!((kind.requests(), kind.bytes(), kind.failed()), (2, 10, 1));
+        assert!(kind.latencies().p999_us < 1e6);
+    }
+
+    #[test]
+    fn figures_are_lines_and_json() {
+        let statistics = Statistics { disksize: 7, lost_blocks: 1, ..Statistics::default() };
+        assert!(statistics.lines().starts_with("disksize: 7\norig_data_size: 0\n"));
+        let json = statistics.json();
+        assert!(json.starts_with("{\"disksize\":7,\"orig_data_size\":0,"), "{json}");
+        assert!(json.ends_with("\"discard_p999_us\":0}\n"), "{json}");
+    }
+}

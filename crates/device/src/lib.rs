@@ -1,0 +1,47 @@
+//! A compressed block device: bytes by offset in, the same bytes out, over one of uzswap's pools.
+//!
+//! ```
+//! use device::{Config, Device};
+//!
+//! let device = Device::new(Config { size_bytes: 1 << 30, ram_bytes: Some(64 << 20), ..Config::default() })?;
+//! device.write(5000, b"any offset, any length")?;
+//! let mut back = [0; 22];
+//! device.read(5000, &mut back)?;
+//! assert_eq!(&back, b"any offset, any length");
+//! device.discard(0, device.size_bytes())?;
+//! device.read(5000, &mut back)?;
+//! assert_eq!(back, [0; 22]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Blocks have 4 KiB. A request is cut where the pool's leaves end, every 16 blocks; each piece is one call of the pool,
+//! which compresses in batches. Blocks that were never written, or were discarded, read as zeroes and take no memory.
+//! Requests may come from any thread at any time, several at once; each piece is atomic, a request is not. So are writes
+//! of parts of a block.
+//!
+//! # What is promised when something fails
+//!
+//! - Where `ram_bytes` leaves no room and there is no [`Backing`], a write answers [`IoError::NoSpace`], and what it would
+//!   have replaced is still there.
+//! - Where memory fails in the middle of a write, its blocks may be lost: reading them is an error until they are written
+//!   or discarded. They are never zeroes.
+//! - Blocks that the backing cannot give back are an error at every read.
+//!
+//! # Being swapped on
+//!
+//! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and locks all memory at the
+//! start; [`sys::flusher`] has what concerns the process and its threads.
+
+mod backing;
+mod claims;
+mod counters;
+mod device;
+mod pages;
+mod pieces;
+mod raw;
+mod room;
+
+pub use backing::Backing;
+pub use counters::{Latencies, Statistics};
+pub use device::{Config, Device, Error, Extent, IoError, SIZE_BYTES_MAX};
+pub use pieces::BLOCK_BYTES;

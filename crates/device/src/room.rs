@@ -1,0 +1,206 @@
+//! Whether there is memory for a write, said before anything is changed.
+//!
+//! The pool drops what a failed store would have replaced, so a store must not fail for want of memory. Each write is
+//! admitted with the most bytes that it can take; those who were admitted and are not done yet count in full.
+//!
+//! Measuring takes a microsecond. So a measurement leaves *credit*, the bytes that are known to be free, and writes are
+//! admitted from that without measuring until it is used up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Who waits for room looks again by itself after this time.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What limits a device's memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Worst {
+    /// Most bytes that a block can take.
+    pub(crate) block_bytes: u64,
+    /// Most bytes that a piece can take beside.
+    pub(crate) piece_bytes: u64,
+}
+
+impl Worst {
+    /// Memory as it is touched: an object begins a zspage, of which it reaches two pages; a block of leaves, one of nodes.
+    pub(crate) const TOUCHED: Worst = Worst { block_bytes: 2 * 4096, piece_bytes: 32 << 10 };
+    /// A stocked house: an object begins a zspage, which has a frame of 64 KiB to itself.
+    pub(crate) const STOCKED: Worst = Worst { block_bytes: 64 << 10, piece_bytes: 0 };
+
+    fn bytes(self, blocks: usize) -> u64 {
+        self.block_bytes * blocks as u64 + self.piece_bytes
+    }
+}
+
+/// The bound, and who was admitted.
+pub(crate) struct Room {
+    worst: Worst,
+    /// Bytes that writes may have without measuring.
+    credit: AtomicU64,
+    /// The most that writes admitted and not done can take. Added to before credit is taken.
+    in_flight: AtomicU64,
+    /// Held by who measures.
+    measuring: Mutex<()>,
+    waiting: AtomicU64,
+    ended: Condvar,
+}
+
+/// A write that was admitted.
+pub(crate) struct Admission<'a> {
+    room: &'a Room,
+    bytes: u64,
+}
+
+impl Room {
+    pub(crate) fn new(worst: Worst) -> Self {
+        Room {
+            worst,
+            credit: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            measuring: Mutex::new(()),
+            waiting: AtomicU64::new(0),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free so many bytes and says whether it
+    /// freed any. Answers nothing when there is no room, with nobody left to wait for.
+    pub(crate) fn admit(
+        &self,
+        blocks: usize,
+        free_bytes: impl Fn() -> u64,
+        make: impl Fn(u64) -> bool,
+    ) -> Option<Admission<'_>> {
+        let bytes = self.worst.bytes(blocks);
+        self.in_flight.fetch_add(bytes, Ordering::SeqCst);
+        let taken = self
+            .credit
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |credit| credit.checked_sub(bytes))
+            .is_ok();
+        if taken {
+            return Some(Admission { room: self, bytes });
+        }
+        self.in_flight.fetch_sub(bytes, Ordering::SeqCst);
+        self.admit_slowly(bytes, free_bytes, make)
+    }
+
+    fn admit_slowly(
+        &self,
+        bytes: u64,
+        free_bytes: impl Fn() -> u64,
+        make: impl Fn(u64) -> bool,
+    ) -> Option<Admission<'_>> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut guard = lock(&self.measuring);
+        let admitted = loop {
+            // Without credit nobody else is admitted meanwhile, and all that were are in flight.
+            self.credit.store(0, Ordering::SeqCst);
+            let others = self.in_flight.load(Ordering::SeqCst);
+            let free = free_bytes();
+            if let Some(credit) = free.checked_sub(others + bytes) {
+                self.in_flight.fetch_add(bytes, Ordering::SeqCst);
+                self.credit.store(credit, Ordering::SeqCst);
+                break true;
+            }
+            if others > 0 {
+                // They mostly take far less than the most they can.
+                guard = self.ended.wait_timeout(guard, WAIT).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            if !make(bytes - free) {
+                break false;
+            }
+        };
+        drop(guard);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        admitted.then(|| Admission { room: self, bytes })
+    }
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.room.in_flight.fetch_sub(self.bytes, Ordering::SeqCst);
+        if self.room.waiting.load(Ordering::SeqCst) > 0 {
+            self.room.ended.notify_all();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORST: Worst = Worst { block_bytes: 100, piece_bytes: 0 };
+
+    #[test]
+    fn the_bound_holds_whoever_asks() {
+        let room = Room::new(WORST);
+        let used = AtomicU64::new(0);
+        let most = AtomicU64::new(0);
+        let refused = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (room, used, most, refused) = (&room, &used, &most, &refused);
+                scope.spawn(move || {
+                    for round in 0..3000u64 {
+                        let free = || 1000 - used.load(Ordering::SeqCst);
+                        // Every third write takes all it may, others next to nothing.
+                        let Some(admission) = room.admit(3, free, |_| false) else {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        };
+                        let bytes = if round % 3 == 0 { 300 } else { 1 };
+                        let now = used.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        if round % 64 == thread {
+                            std::thread::yield_now();
+                        }
+                        // What was written is discarded again.
+                        used.fetch_sub(bytes, Ordering::SeqCst);
+                        drop(admission);
+                    }
+                });
+            }
+        });
+        assert!(most.load(Ordering::SeqCst) <= 1000);
+        assert_eq!(refused.load(Ordering::Relaxed), 0, "waiting is enough here");
+        assert_eq!(room.in_flight.load(Ordering::SeqCst), 0);
+        assert_eq!(room.waiting.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn room_is_made_or_refused() {
+        let room = Room::new(WORST);
+        let free = AtomicU64::new(50);
+        assert!(room.admit(1, || free.load(Ordering::Relaxed), |_| false).is_none());
+        let made = room.admit(
+            1,
+            || free.load(Ordering::Relaxed),
+            |missing| {
+                assert_eq!(missing, 50);
+                free.fetch_add(missing, Ordering::Relaxed);
+                true
+            },
+        );
+        assert!(made.is_some());
+    }
+
+    #[test]
+    fn credit_saves_measuring() {
+        let room = Room::new(WORST);
+        let measured = AtomicU64::new(0);
+        for _ in 0..10 {
+            let free = || {
+                measured.fetch_add(1, Ordering::Relaxed);
+                1000
+            };
+            assert!(room.admit(1, free, |_| false).is_some());
+        }
+        assert_eq!(measured.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,164 @@
+//! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
+//!
+//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p nbdkit --test swap squeeze -- --nocapture` fills a
+//! cgroup to the brim, in random order, for ten minutes; `UZSWAP_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third
+//! of the memory).
+
+mod support;
+
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use support::swapped::{Cgroup, Swap};
+use support::{has, may_mount, output, Fuse, Loop, Server};
+
+/// Swap is the machine's: one test at a time, lest one swaps to the other's device.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Set in the process that fills memory: how many bytes, and for how many seconds.
+const FILL: &str = "UZSWAP_TEST_FILL";
+
+/// What has to be there to swap at all; says what is not.
+fn can_swap() -> bool {
+    if !has(&["nbdkit", "nbdinfo", "nbdfuse", "losetup", "mkswap", "swapon", "swapoff"]) || !may_mount() {
+        return false;
+    }
+    if !std::path::Path::new("/proc/swaps").exists() {
+        println!("skipped: the kernel has no swap");
+        return false;
+    }
+    true
+}
+
+/// A word of a page as it should be after it was written `round` times.
+fn word(page: u64, round: u32, index: usize) -> u64 {
+    let mixed = (page << 20 | u64::from(round)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    // Like a heap: small numbers, pointers that are close to each other, a fifth noise.
+    match index % 5 {
+        0 => mixed.rotate_left(index as u32),
+        1 => 0x7F00_0000_0000 | mixed & 0xFFFF,
+        _ => mixed & 0xFF,
+    }
+}
+
+/// The process inside the cgroup: pages written, read and checked in random order until the time is over.
+#[test]
+fn fill_when_told_to() {
+    let Ok(told) = std::env::var(FILL) else { return };
+    let (bytes, seconds) = told.split_once(' ').unwrap();
+    let (pages, seconds) = (bytes.parse::<u64>().unwrap() / 4096, seconds.parse::<u64>().unwrap());
+    let mut memory = vec![0u64; pages as usize * 512];
+    let mut rounds = vec![0u32; pages as usize];
+    let check = |page: usize, memory: &[u64], round: u32| {
+        for (index, &found) in memory[page * 512..][..512].iter().enumerate() {
+            let wanted = if round == 0 { 0 } else { word(page as u64, round, index) };
+            assert!(found == wanted, "page {page}, round {round}, word {index}: {found:x}, not {wanted:x}");
+        }
+    };
+    let (start, mut state, mut checked) = (Instant::now(), 1u64, 0u64);
+    let end = Duration::from_secs(seconds);
+    // All of it once, then any of it.
+    for turn in 0u64.. {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let page = if turn < pages { turn } else { (state >> 33) % pages } as usize;
+        check(page, &memory, rounds[page]);
+        checked += 1;
+        if turn < pages || state >> 62 != 0 {
+            rounds[page] += 1;
+            for index in 0..512 {
+                memory[page * 512 + index] = word(page as u64, rounds[page], index);
+            }
+        }
+        if turn >= pages * 2 && turn % 256 == 0 && start.elapsed() > end {
+            break;
+        }
+    }
+    (0..pages as usize).for_each(|page| check(page, &memory, rounds[page]));
+    println!("checked {checked} pages and then all {pages}");
+}
+
+/// Has a process in a group with a third of the memory fill it for so many seconds; answers what it said.
+fn squeeze(bytes: u64, seconds: u64) -> Option<String> {
+    let server =
+        Server::start(&["-t", "4"], &[&format!("{}", bytes * 2), &format!("ram={bytes}"), "lock=try"]);
+    let fuse = Fuse::new(&server);
+    let disk = Loop::new(&fuse.file());
+    let swap = Swap::new(&disk);
+    let Some(group) = Cgroup::new(bytes / 3) else {
+        println!("skipped: no memory cgroup can be made");
+        return None;
+    };
+    let own = std::env::current_exe().unwrap();
+    let mut filler = group
+        .command(own.to_str().unwrap())
+        .args(["--exact", "fill_when_told_to", "--nocapture"])
+        .env(FILL, format!("{bytes} {seconds}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    while filler.try_wait().unwrap().is_none() {
+        most = most.max(swap.used_bytes());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = filler.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success(), "{text}");
+    assert!(most > bytes / 2, "{most} bytes of {bytes} were swapped out at most");
+    assert!(group.peak_bytes() <= bytes / 3 + (1 << 20), "{} of {}", group.peak_bytes(), bytes / 3);
+    drop(swap);
+    Some(text)
+}
+
+#[test]
+fn a_squeezed_group_finds_every_byte() {
+    if !can_swap() {
+        return;
+    }
+    let _only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let bytes =
+        number("UZSWAP_SQUEEZE_BYTES").unwrap_or(if cfg!(debug_assertions) { 96 << 20 } else { 192 << 20 });
+    let seconds = number("UZSWAP_SQUEEZE_SECONDS").unwrap_or(2);
+    if let Some(said) = squeeze(bytes / 4096 * 4096, seconds) {
+        let line = said.lines().find(|line| line.starts_with("checked"));
+        println!("{} bytes in a third: {}", bytes, line.expect("the filler's last line"));
+    }
+}
+
+#[test]
+fn stress_ng_verifies() {
+    if !can_swap() || !has(&["stress-ng"]) {
+        return;
+    }
+    let _only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = Server::start(&["-t", "4"], &["256M", "ram=128M", "lock=try"]);
+    let fuse = Fuse::new(&server);
+    let disk = Loop::new(&fuse.file());
+    let swap = Swap::new(&disk);
+    let Some(group) = Cgroup::new(48 << 20) else {
+        println!("skipped: no memory cgroup can be made");
+        return;
+    };
+    let directory = support::Directory::new();
+    let mut stress = group.command("stress-ng");
+    stress.args([
+        "--vm",
+        "1",
+        "--vm-bytes",
+        "100M",
+        "--vm-ops",
+        "8",
+        "--vm-method",
+        "all",
+        "--verify",
+        "--oomable",
+    ]);
+    stress.args(["--timeout", "20", "--temp-path"]).arg(&directory.0).env("HOME", &directory.0);
+    let said = output(&mut stress);
+    let text = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success(), "{text}");
+    assert!(!text.contains("fail:"), "{text}");
+    drop(swap);
+}

@@ -1,0 +1,108 @@
+//! An NBD server as a block device of this machine.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, Result};
+
+use super::process::{exists, run, Companion};
+use super::shelter::Shelter;
+
+/// How a server becomes a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// nbd where the kernel has it, else loop
+    Auto,
+    /// The kernel's own client: one process less in the way
+    Nbd,
+    /// A loop device on nbdfuse
+    Loop,
+}
+
+/// The device; detached with the value.
+pub enum Attached {
+    Nbd { device: String },
+    Loop { device: String, file: PathBuf, fuse: Companion },
+}
+
+impl Attached {
+    /// Attaches the server that listens on `socket`. `directory` is for a mount.
+    pub fn new(way: Way, socket: &Path, directory: &Path, shelter: Option<&Shelter>) -> Result<Self> {
+        let has_nbd = || {
+            let _ = Command::new("modprobe").args(["nbd", "max_part=0"]).stderr(Stdio::null()).status();
+            free_nbd().is_some() && exists("nbd-client")
+        };
+        match way {
+            Way::Nbd => Self::by_nbd(socket),
+            Way::Auto if has_nbd() => Self::by_nbd(socket),
+            Way::Auto | Way::Loop => Self::by_loop(socket, directory, shelter),
+        }
+    }
+
+    fn by_nbd(socket: &Path) -> Result<Self> {
+        let Some(device) = free_nbd() else {
+            bail!("there is no free /dev/nbd device: `modprobe nbd`, or use --attach loop");
+        };
+        let socket = socket.to_string_lossy();
+        run("nbd-client", &["-unix", &socket, &device, "-b", "4096", "-swap"])?;
+        Ok(Attached::Nbd { device })
+    }
+
+    fn by_loop(socket: &Path, directory: &Path, shelter: Option<&Shelter>) -> Result<Self> {
+        let file = directory.join("disk");
+        fs::write(&file, "")?;
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let mut command = Command::new("nbdfuse");
+        // Signals of the terminal are for this process, which ends nbdfuse when nobody needs it any more.
+        command.arg(&file).arg(uri).process_group(0);
+        let mut fuse = Companion::start(&mut command)?;
+        if let Some(shelter) = shelter {
+            shelter.take_in(fuse.id())?;
+        }
+        fuse.wait_until("the mount", || fs::metadata(&file).is_ok_and(|data| data.len() > 0))?;
+        let device = run("losetup", &["-f", "--show", "--direct-io=on", &file.to_string_lossy()])?;
+        Ok(Attached::Loop { device, file, fuse })
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &str {
+        match self {
+            Attached::Nbd { device } | Attached::Loop { device, .. } => device,
+        }
+    }
+
+    /// Fails when something that serves the device has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Attached::Loop { fuse, .. } = self {
+            if let Some(status) = fuse.ended()? {
+                bail!("nbdfuse ended by itself: {status}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let done = match self {
+            Attached::Nbd { device } => run("nbd-client", &["-d", device]),
+            Attached::Loop { device, file, .. } => run("losetup", &["-d", device])
+                .and_then(|_| run("fusermount3", &["-u", &file.to_string_lossy()])),
+        };
+        if let Err(error) = done {
+            eprintln!("uzswap: {error:#}");
+        }
+    }
+}
+
+/// An NBD device that nobody uses.
+fn free_nbd() -> Option<String> {
+    (0..16)
+        .find(|number| {
+            let block = PathBuf::from(format!("/sys/block/nbd{number}"));
+            block.exists() && !block.join("pid").exists()
+        })
+        .map(|number| format!("/dev/nbd{number}"))
+}

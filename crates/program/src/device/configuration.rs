@@ -1,0 +1,181 @@
+//! `/etc/uzswap-generator.conf`: sections `[uzswapN]` of `key = value`.
+
+use anyhow::{bail, Context, Result};
+
+use super::expression::value;
+
+/// Least size of a device, in MiB: less is not worth a server.
+const SIZE_MIB_MIN: f64 = 32.0;
+/// Most MiB of a device.
+const SIZE_MIB_MAX: f64 = (1u64 << 20) as f64;
+
+/// A swap device to have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Section {
+    /// `uzswap0`.
+    pub name: String,
+    pub size_mib: u64,
+    pub ram_mib: u64,
+    pub compressor: String,
+    pub priority: i32,
+    /// Threads must be marked, and the out-of-memory killer told.
+    pub is_strict: bool,
+}
+
+/// As it is written, before anything is computed.
+struct Draft<'a> {
+    name: &'a str,
+    size: &'a str,
+    ram: &'a str,
+    compressor: &'a str,
+    priority: &'a str,
+    is_strict: &'a str,
+    /// Nothing is made on machines with more memory.
+    host_memory_limit: &'a str,
+}
+
+/// The devices that a configuration wants on a machine of `machine_mib` memory.
+///
+/// # Errors
+/// At the first line that makes no sense, with its number.
+pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
+    let mut drafts: Vec<Draft<'_>> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let at = || format!("line {}", number + 1);
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let digits = name.strip_prefix("uzswap").unwrap_or("");
+            if digits.is_empty() || digits.len() > 4 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                bail!("{}: sections are [uzswap0], [uzswap1] and so on, not [{name}]", at());
+            }
+            if drafts.iter().any(|draft| draft.name == name) {
+                bail!("{}: [{name}] is there twice", at());
+            }
+            drafts.push(Draft {
+                name,
+                size: "min(ram / 2, 4096)",
+                ram: "size / 3",
+                compressor: uzswap::DEFAULT_COMPRESSOR,
+                priority: "100",
+                is_strict: "no",
+                host_memory_limit: "none",
+            });
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else {
+            bail!("{}: neither [section] nor key = value: {line}", at());
+        };
+        let Some(draft) = drafts.last_mut() else { bail!("{}: no section before it: {line}", at()) };
+        let place = match key.trim() {
+            "size" => &mut draft.size,
+            "resident-limit" => &mut draft.ram,
+            "compressor" => &mut draft.compressor,
+            "swap-priority" => &mut draft.priority,
+            "strict" => &mut draft.is_strict,
+            "host-memory-limit" => &mut draft.host_memory_limit,
+            other => bail!(
+                "{}: there is no setting {other}; choose of size, resident-limit, compressor, swap-priority, strict, \
+                 host-memory-limit",
+                at()
+            ),
+        };
+        *place = value.trim();
+    }
+    let machine = machine_mib as f64;
+    let mut sections = Vec::new();
+    for draft in drafts {
+        if let Some(section) = finish(&draft, machine).with_context(|| format!("[{}]", draft.name))? {
+            sections.push(section);
+        }
+    }
+    Ok(sections)
+}
+
+fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
+    if draft.host_memory_limit != "none" && machine > value(draft.host_memory_limit, &[])? {
+        return Ok(None);
+    }
+    let size = value(draft.size, &[("ram", machine)]).context("size")?;
+    if size <= 0.0 {
+        // As zram-generator has it: no size, no device.
+        return Ok(None);
+    }
+    if !(SIZE_MIB_MIN..=SIZE_MIB_MAX).contains(&size) {
+        bail!("size is {size} MiB: devices have {SIZE_MIB_MIN} MiB to 1 TiB");
+    }
+    let ram = value(draft.ram, &[("ram", machine), ("size", size)]).context("resident-limit")?;
+    if ram < SIZE_MIB_MIN || ram > machine * 0.8 {
+        bail!(
+            "resident-limit is {ram} MiB: it must be {SIZE_MIB_MIN} at least, and at most 0.8 of the memory"
+        );
+    }
+    let compressor = draft.compressor;
+    if compressor.is_empty()
+        || !compressor.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:.".contains(&byte))
+    {
+        bail!("compressor: {compressor:?} is no name");
+    }
+    let priority = draft.priority.parse().ok().filter(|priority| (-1..=32767).contains(priority));
+    let Some(priority) = priority else { bail!("swap-priority: {} is not -1 to 32767", draft.priority) };
+    let is_strict = match draft.is_strict {
+        "yes" | "true" | "1" => true,
+        "no" | "false" | "0" => false,
+        other => bail!("strict: {other} is neither yes nor no"),
+    };
+    Ok(Some(Section {
+        name: draft.name.to_owned(),
+        size_mib: size as u64,
+        ram_mib: ram as u64,
+        compressor: compressor.to_owned(),
+        priority,
+        is_strict,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        for (text, reason) in [
+            ("size = 100", "line 1: no section"),
+            ("[zram0]", "sections are [uzswap0]"),
+            ("[uzswap0]\n\n[uzswap0]", "line 3: [uzswap0] is there twice"),
+            ("[uzswap0]\nsize 100", "line 2: neither"),
+            ("[uzswap0]\ncolour = red", "there is no setting colour"),
+            ("[uzswap0]\nsize = 10", "devices have 32 MiB"),
+            ("[uzswap0]\nsize = ram * ", "too early"),
+            ("[uzswap0]\nresident-limit = ram", "at most 0.8"),
+            ("[uzswap0]\ncompressor = a b", "is no name"),
+            ("[uzswap0]\nswap-priority = high", "is not -1 to 32767"),
+            ("[uzswap0]\nstrict = perhaps", "neither yes nor no"),
+        ] {
+            let said = format!("{:#}", parse(text, 8192).unwrap_err());
+            assert!(said.contains(reason), "{text:?}: {said}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_file_is_read_or_refused(
+            text in prop_oneof![
+                "\\PC{0,200}",
+                "((\\[uzswap[0-9]{1,5}\\]|size|resident-limit|compressor|swap-priority|strict|host-memory-limit)? ?=? ?[a-z0-9(),/*+-]{0,12}\n){0,12}",
+            ],
+            machine in 0u64..1 << 30,
+        ) {
+            for section in parse(&text, machine).unwrap_or_default() {
+                prop_assert!(section.size_mib >= 32 && section.ram_mib >= 32);
+                // What goes into a unit file is one word each.
+                prop_assert!(section.name.bytes().chain(section.compressor.bytes()).all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+    }
+}

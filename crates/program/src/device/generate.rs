@@ -1,0 +1,94 @@
+//! `uzswap device generate`: what systemd calls at every start to learn which units there are (systemd.generator(7)).
+//!
+//! For each section of the configuration a unit is written, and linked where swap is wanted. All files are looked for
+//! below `UZSWAP_GENERATOR_ROOT`, for tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+
+use super::configuration::{parse, Section};
+
+/// Where a configuration is looked for; the first that exists counts alone, even if it is empty.
+const CONFIGURATIONS: [&str; 2] = ["etc/uzswap-generator.conf", "usr/lib/uzswap-generator.conf"];
+/// The program, in the units.
+const PROGRAM: &str = "/usr/bin/uzswap";
+
+/// Write systemd units for /etc/uzswap-generator.conf; systemd calls this
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Directory for the units
+    directory: PathBuf,
+    /// Directories that systemd names too, and that are not used
+    #[arg(num_args = 0..=2)]
+    others: Vec<PathBuf>,
+}
+
+/// Writes the units.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let root = std::env::var_os("UZSWAP_GENERATOR_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let Some(file) = CONFIGURATIONS.iter().map(|file| root.join(file)).find(|file| file.exists()) else {
+        return Ok(());
+    };
+    if is_container(&root) {
+        // Swap is the host's.
+        return Ok(());
+    }
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let sections = parse(&text, machine_mib(&root)?).with_context(|| file.display().to_string())?;
+    for section in &sections {
+        write(&arguments.directory, section)?;
+    }
+    Ok(())
+}
+
+fn is_container(root: &Path) -> bool {
+    fs::read_to_string(root.join("run/systemd/container")).is_ok_and(|name| !name.trim().is_empty())
+}
+
+fn machine_mib(root: &Path) -> Result<u64> {
+    let file = root.join("proc/meminfo");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    match kilobytes {
+        Some(kilobytes) => Ok(kilobytes / 1024),
+        None => bail!("{} has no MemTotal", file.display()),
+    }
+}
+
+fn write(directory: &Path, section: &Section) -> Result<()> {
+    let name = format!("{}.service", section.name);
+    let unit = directory.join(&name);
+    fs::write(&unit, text(section)).with_context(|| format!("cannot write {}", unit.display()))?;
+    let wants = directory.join("swap.target.wants");
+    fs::create_dir_all(&wants)?;
+    std::os::unix::fs::symlink(Path::new("..").join(&name), wants.join(&name))
+        .with_context(|| format!("cannot link {name} in {}", wants.display()))
+}
+
+fn text(section: &Section) -> String {
+    let Section { name, size_mib, ram_mib, compressor, priority, is_strict } = section;
+    let strict = if *is_strict { " --strict" } else { "" };
+    format!(
+        "# Written by `uzswap device generate` for [{name}].
+[Unit]
+Description=Swap on compressed memory ({name})
+DefaultDependencies=no
+After=systemd-modules-load.service local-fs-pre.target
+Before=swap.target shutdown.target
+Conflicts=shutdown.target
+
+[Service]
+Type=notify
+ExecStart={PROGRAM} device swap --size {size_mib}M --ram {ram_mib}M --compressor {compressor} --priority {priority} \
+--stats /run/{name}.json{strict}
+KillMode=mixed
+TimeoutStopSec=infinity
+OOMScoreAdjust=-1000
+MemorySwapMax=0
+LimitMEMLOCK=infinity
+"
+    )
+}

@@ -1,0 +1,39 @@
+//! `uzswap device`: compressed memory as a swap device. A front end: nbdkit and the plugin do the work.
+
+mod attach;
+mod configuration;
+mod expression;
+mod generate;
+mod process;
+mod shelter;
+mod swap;
+
+use anyhow::Result;
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "From nothing to swap, on Debian:
+  sudo apt install nbdkit nbd-client nbdfuse libnbd-bin
+  cargo build --release -p program -p nbdkit
+  sudo target/release/uzswap device swap --size 8G --ram 2G &
+  swapon --show
+
+Ctrl-C, or SIGTERM, takes everything back in and undoes it. To have it at every start, write \
+/etc/uzswap-generator.conf; docs/device.md has that, and how to serve disks to other programs and virtual machines.")]
+pub enum Device {
+    Swap(swap::Arguments),
+    Generate(generate::Arguments),
+}
+
+impl Device {
+    /// Does it; answers the exit status.
+    ///
+    /// # Errors
+    /// When a program is missing or fails, or arguments make no sense.
+    pub fn run(&self) -> Result<i32> {
+        match self {
+            Device::Swap(arguments) => swap::run(arguments),
+            Device::Generate(arguments) => generate::run(arguments).map(|()| 0),
+        }
+    }
+}

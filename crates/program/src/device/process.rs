@@ -1,0 +1,92 @@
+//! Programs that are started and must not stay.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+/// How long a program may take to be ready.
+const READY_MAX: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A program that runs beside, and is ended with the value.
+pub struct Companion {
+    name: String,
+    child: Child,
+}
+
+impl Companion {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {name}: is it installed? (apt install {name})"))?;
+        Ok(Companion { name, child })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it ended with, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits until it is ready.
+    pub fn wait_until(&mut self, what: &str, ready: impl Fn() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !ready() {
+            if let Some(status) = self.ended()? {
+                bail!("{} ended before {what}: {status}", self.name);
+            }
+            if start.elapsed() > READY_MAX {
+                bail!("{}: {what} took more than {} s", self.name, READY_MAX.as_secs());
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        // SAFETY: a child that was not waited for, so that the number is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(10) {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            sleep(LOOK);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program that must succeed; answers what it printed.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {program}: is it installed?"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} {} failed ({}): {}", arguments.join(" "), output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Whether a program can be found.
+pub fn exists(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    // Those of administrators are often not in an ordinary user's PATH.
+    let mut directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    directories.any(|directory| Path::new(directory).join(program).is_file())
+}

@@ -1,0 +1,186 @@
+//! `uzswap device swap`: serve, attach, make swap, swap on; wait; undo all of it.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+
+use super::attach::{Attached, Way};
+use super::process::{exists, run as run_program, Companion};
+use super::shelter::Shelter;
+use crate::size::{self, Size};
+
+const PLUGIN: &str = "libnbdkit_uzswap_plugin.so";
+
+/// Swap to compressed memory until told to stop
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Bytes of swap: 8G, or 50% of the machine's memory
+    #[arg(long, value_name = "SIZE")]
+    size: String,
+    /// Memory for what is swapped out, taken at the start [default: a third of --size]
+    #[arg(long, value_name = "SIZE")]
+    ram: Option<String>,
+    /// Compressor; an unknown name lists the known
+    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
+    compressor: String,
+    /// Priority among swap devices
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i32).range(-1..=32767))]
+    priority: i32,
+    /// How the server becomes a device
+    #[arg(long, value_enum, default_value = "auto")]
+    attach: Way,
+    /// Refuse to start where threads cannot be marked as swap's own, or the out-of-memory killer not be told
+    #[arg(long)]
+    strict: bool,
+    /// Write figures to FILE each second, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// The plugin [default: beside this program, else nbdkit's own]
+    #[arg(long, value_name = "FILE")]
+    plugin: Option<PathBuf>,
+}
+
+/// A directory for the socket and the mount.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self> {
+        let parent = if Path::new("/run").is_dir() { Path::new("/run") } else { Path::new("/tmp") };
+        let path = parent.join(format!("uzswap-device-{}-{:08x}", std::process::id(), size::random_u32()));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0.join("disk"));
+        let _ = fs::remove_file(self.0.join("socket"));
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A device that is swapped on.
+struct SwappedOn(String);
+
+impl SwappedOn {
+    fn new(device: &str, priority: i32) -> Result<Self> {
+        run_program("mkswap", &[device])?;
+        run_program("swapon", &["--discard", "-p", &priority.to_string(), device])?;
+        Ok(SwappedOn(device.to_owned()))
+    }
+
+    fn off(&mut self) -> Result<()> {
+        run_program("swapoff", &[&self.0]).map(|_| ())
+    }
+}
+
+/// Serves swap; answers the exit status.
+pub fn run(arguments: &Arguments) -> Result<i32> {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("only root may swap: try sudo");
+    }
+    let bytes = |text: &str| -> Result<u64> { Ok(size::parse(text)?.bytes()? / 4096 * 4096) };
+    let size_bytes = bytes(&arguments.size)?;
+    let ram_bytes = match &arguments.ram {
+        Some(text) => bytes(text)?,
+        None => size_bytes / 3 / 4096 * 4096,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    // Inherited by all that is started here. The plugin says what is not allowed.
+    let _ = sys::flusher::mark_thread();
+
+    let directory = Directory::new()?;
+    let shelter = Shelter::new().unwrap_or_else(|error| {
+        eprintln!("uzswap: {error:#}; what serves swap may be swapped out itself");
+        None
+    });
+    let socket = directory.0.join("socket");
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes))?;
+    if let Some(shelter) = &shelter {
+        shelter.take_in(server.id())?;
+    }
+    // Who connects before it serves waits.
+    server.wait_until("its socket was there", || socket.exists())?;
+    let mut attached = Attached::new(arguments.attach, &socket, &directory.0, shelter.as_ref())?;
+    let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
+    notify("READY=1");
+    eprintln!(
+        "uzswap: {} of swap on {}, in {} of memory ({})",
+        Size::from(size_bytes),
+        attached.device(),
+        Size::from(ram_bytes),
+        arguments.compressor
+    );
+    let broken = loop {
+        if stop.load(Ordering::Relaxed) {
+            break None;
+        }
+        if let Some(status) = server.ended()? {
+            break Some(format!("nbdkit ended by itself ({status}): what was swapped out is lost"));
+        }
+        if let Err(error) = attached.check() {
+            break Some(error.to_string());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    notify("STOPPING=1");
+    swap.off()?;
+    drop((attached, server, shelter, directory));
+    match broken {
+        Some(reason) => bail!("{reason}"),
+        None => Ok(0),
+    }
+}
+
+fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Command {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PLUGIN));
+    let mut command = Command::new("nbdkit");
+    command.args(["--foreground", "--unix"]).arg(socket).args(["--mask-handshake=0x3", "--threads=8"]);
+    match (&arguments.plugin, beside.filter(|file| file.is_file())) {
+        (Some(file), _) => command.arg(file),
+        (None, Some(file)) => command.arg(file),
+        (None, None) => command.arg("uzswap"),
+    };
+    command.args([format!("size={size_bytes}"), format!("ram={ram_bytes}")]);
+    command.arg(format!("compressor={}", arguments.compressor));
+    command.arg(if arguments.strict { "lock=yes" } else { "lock=try" });
+    if let Some(file) = &arguments.stats {
+        command.arg(format!("stats={}", file.display()));
+    }
+    // Signals of the terminal are for this process, which undoes things in order.
+    command.process_group(0);
+    if !exists("nbdkit") {
+        eprintln!("uzswap: nbdkit is missing: apt install nbdkit");
+    }
+    command
+}
+
+/// Tells systemd, if it asked to be told.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let path = path.to_string_lossy().into_owned();
+    let Ok(socket) = UnixDatagram::unbound() else { return };
+    match path.strip_prefix('@') {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            if let Ok(address) = std::os::unix::net::SocketAddr::from_abstract_name(name) {
+                let _ = socket.send_to_addr(state.as_bytes(), &address);
+            }
+        }
+        None => {
+            let _ = socket.send_to(state.as_bytes(), path);
+        }
+    }
+}
