@@ -60,6 +60,8 @@ struct Flight {
     pack: Pack,
     tries: u32,
     began: Instant,
+    /// Why it was never started.
+    refused: Option<WriteError>,
 }
 
 /// The one who writes to a swap file.
@@ -170,29 +172,50 @@ impl Writer {
     /// Hands a pack over for writing.
     ///
     /// # Panics
-    /// When too many are in flight ([`Writer::is_ready`]), or the pack is empty or an older one.
-    pub fn submit(&mut self, age: Age, pack: Pack) -> Ticket {
+    /// When too many are in flight ([`Writer::is_ready`]), or the pack is empty.
+    pub fn submit(&mut self, age: Age, mut pack: Pack) -> Ticket {
         assert!(self.is_ready() && pack.len() > 0);
-        let open = self.logs[age as usize].as_mut().expect("a pack was made in its log");
-        assert!((open.segment as u32, open.filled as u32) == (pack.slot.segment, pack.slot.start));
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let bytes: u64 = pack.records.iter().map(|record| u64::from(record.len)).sum();
         if age == Age::New {
             self.file.counts.object_bytes.add(bytes);
         }
-        self.start(Flight { ticket, age, pack, tries: 0, began: Instant::now() });
+        let is_here =
+            |open: Open| (open.segment as u32, open.filled as u32) == (pack.slot.segment, pack.slot.start);
+        let mut refused = None;
+        if !self.logs[age as usize].is_some_and(is_here) {
+            // An older write failed since, and the segment was closed.
+            match self.slot(age, pack.bytes()) {
+                Ok(slot) => pack.slot = slot,
+                Err(error) => refused = Some(error),
+            }
+        }
+        self.start(Flight { ticket, age, pack, tries: 0, began: Instant::now(), refused });
         ticket
     }
 
     /// Seals a pack for its slot and starts writing it.
     fn start(&mut self, mut flight: Flight) {
         let number = self.flights.iter().position(Option::is_none).expect("a flight is free");
+        if self.lane.is_none() {
+            match self.file.lane() {
+                Ok(lane) => self.lane = Some(lane),
+                Err(error) => {
+                    flight.refused = Some(WriteError::Io { offset: flight.pack.slot.offset(), error })
+                }
+            }
+        }
+        if flight.refused.is_some() {
+            self.flights[number] = Some(flight);
+            return;
+        }
         let slot = flight.pack.slot;
         let pack = &mut flight.pack;
         pack.seal(&self.file.seal);
         let bytes = pack.bytes();
         let open = self.logs[flight.age as usize].as_mut().expect("a log in use");
+        assert!((open.segment as u32, open.filled as u32) == (slot.segment, slot.start));
         open.filled += bytes;
         self.file.segments.set_filled(open.segment, open.filled as u32);
         self.file.segments.add(open.segment, pack.grains());
@@ -212,29 +235,18 @@ impl Writer {
             end: bytes,
             token: number as u64,
         };
-        if self.lane.is_none() {
-            self.lane = self.file.lane().ok();
-        }
-        match &mut self.lane {
-            Some(lane) => lane.push(transfer),
-            None => {
-                // No lane can be had: as if the write had failed. `poll` finds it.
-                let flight = self.flights[number].as_mut().expect("put there just now");
-                flight.pack.buffer = Some(transfer.buffer);
-                flight.tries = TRIES;
-            }
-        }
+        self.lane.as_mut().expect("had above").push(transfer);
     }
 
     /// What became of a pack; waits for one when `wait` says so. `None` when nothing is in flight, or nothing is done.
     pub fn poll(&mut self, wait: bool) -> Option<Finished> {
-        // Those that never took off.
-        let stranded =
-            |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.pack.buffer.is_some());
-        if let Some(number) = self.flights.iter().position(stranded) {
-            let flight = self.flights[number].take().expect("found just now");
-            let error = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            return Some(self.give_up(flight, WriteError::Io { offset: 0, error }));
+        let is_refused =
+            |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.refused.is_some());
+        if let Some(number) = self.flights.iter().position(is_refused) {
+            let Flight { ticket, age, pack, refused, .. } =
+                self.flights[number].take().expect("found just now");
+            self.file.counts.writes_failed.add(1);
+            return Some(Finished { ticket, result: Err(refused.expect("it was refused")), age, pack });
         }
         loop {
             let lane = self.lane.as_mut()?;

@@ -63,6 +63,7 @@ struct Objects {
 
 /// What all batches of a folio share.
 struct Folio<'a> {
+    group: Group,
     cell: &'a GroupCell,
     cpu: usize,
     node: usize,
@@ -96,8 +97,13 @@ impl Zswap {
     ) -> Result<(), StoreError> {
         self.admit(group, cell)?;
         let cpu = sys::cpu::current();
-        let folio =
-            Folio { cell, cpu, node: self.node_of(cpu), raw_allowed: self.can_write_back(group, cell) };
+        let folio = Folio {
+            group,
+            cell,
+            cpu,
+            node: self.node_of(cpu),
+            raw_allowed: self.can_write_back(group, cell),
+        };
         let mut forms = Forms::default();
         let mut done = 0;
         while done < pages.len() {
@@ -109,13 +115,24 @@ impl Zswap {
         Ok(())
     }
 
-    /// Checks the group's limit, then the pools'.
+    /// Checks the group's limit, then the pools'. Whoever reached one is refused until it is down to its threshold.
     fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
         let limit = cell.limit.load(Ordering::Relaxed);
-        if limit != u64::MAX && cell.numbers().bytes.get() >= limit {
-            // As the kernel does: one small, synchronous try, and never at another group's expense.
-            if limit == 0 || !self.shrink_group(group, cell) {
-                return Err(StoreError::GroupLimit);
+        if limit != u64::MAX {
+            let bytes = || cell.numbers().bytes.get();
+            let threshold = self.threshold_of(limit);
+            if bytes() >= limit {
+                cell.reached_full.store(true, Ordering::Relaxed);
+            }
+            if cell.reached_full.load(Ordering::Relaxed) {
+                // As the kernel does: a synchronous try, and never at another group's expense.
+                if bytes() > threshold && limit > 0 {
+                    self.shrink_group(group, cell, threshold);
+                }
+                if limit == 0 || bytes() > threshold {
+                    return Err(StoreError::GroupLimit);
+                }
+                cell.reached_full.store(false, Ordering::Relaxed);
             }
         }
         let max = self.config.max_pool_bytes;
@@ -205,8 +222,9 @@ impl Zswap {
             state = cell.wait(state);
         }
         let items = &items[..cut.pages];
+        let chances = |key_high| self.chances_of(folio.group, key_high);
         let published =
-            cell.publish(&mut state, &self.slabs, key, items, sums, bytes, folio.node, &mut freed);
+            cell.publish(&mut state, &self.slabs, key, items, sums, bytes, folio.node, chances, &mut freed);
         if published.is_err() {
             drop(state);
             if let Some(objects) = objects {
