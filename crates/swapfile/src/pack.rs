@@ -47,6 +47,8 @@ pub struct Record {
     pub pages: u8,
     /// Its holder's name of what made it.
     pub codec: u8,
+    /// Its holder's own mark, by which it knows the object when it is written; it does not go to disk.
+    pub mark: u16,
 }
 
 impl Record {
@@ -70,6 +72,7 @@ impl Record {
             len: u32::from(half(10)) + 1,
             pages: bytes[12].saturating_add(1),
             codec: bytes[13],
+            mark: 0,
         };
         (record, half(8))
     }
@@ -336,7 +339,7 @@ mod tests {
     }
 
     fn record(key: u64, len: u32) -> Record {
-        Record { group: 3, key, len, pages: 1, codec: 2 }
+        Record { group: 3, key, len, pages: 1, codec: 2, mark: 0 }
     }
 
     fn lengths() -> impl Strategy<Value = Vec<Vec<u32>>> {

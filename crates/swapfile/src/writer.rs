@@ -164,11 +164,6 @@ impl Writer {
         self.abandon(finished.pack);
     }
 
-    /// The ticket of the pack that is submitted next.
-    pub fn next_ticket(&self) -> Ticket {
-        Ticket(self.next_ticket)
-    }
-
     /// Hands a pack over for writing.
     ///
     /// # Panics

@@ -4,7 +4,7 @@
 //!   0         128        132       134    136    138          140    144    148    152  153        154   160     224
 //!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
 //!   | 16 words | key >> 4 | present | same | busy | writing    |disk, | prev | next |list| chances  |tried| - sums|
-//!   |          |          |         |      |      |            |ticket|      |      |    |          |     |       |
+//!   |          |          |         |      |      |            |mark |    |      |    |          |     |       |
 //!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
 //!   word: same-filled page: the repeated word.
 //!         on disk:  63..11 place in the swap file | 10..7 page within unit | 6..3 pages of unit - 1 | 2..0 pool
@@ -199,8 +199,8 @@ pub(crate) struct Leaf {
     writing: u16,
     /// Which of them are in the swap file.
     on_disk: u16,
-    /// Which write the pages in `writing` are part of: a leaf may be made anew while an older write is under way.
-    ticket: u16,
+    /// The mark of the turn in which `writing` was noted: a leaf may be made anew while an older write is under way.
+    mark: u16,
     /// LRU neighbours by name; 0 at the ends.
     pub(crate) prev: u32,
     pub(crate) next: u32,
@@ -324,10 +324,10 @@ impl Leaf {
             .fold(0, |mask, slot| mask | 1 << slot)
     }
 
-    /// Notes that the pages are being written back by the write of that ticket.
-    pub(crate) fn begin_writing(&mut self, mask: u16, ticket: u16) {
+    /// Notes that the pages are being written back in the turn of that mark.
+    pub(crate) fn begin_writing(&mut self, mask: u16, mark: u16) {
         assert!(self.writing == 0 && mask & !self.objects() == 0);
-        (self.writing, self.ticket) = (mask, ticket);
+        (self.writing, self.mark) = (mask, mark);
     }
 
     /// Which pages are being written back and have not changed, by whichever write.
@@ -336,8 +336,8 @@ impl Leaf {
     }
 
     /// Which pages are being written back by that write and have not changed.
-    pub(crate) fn writing_by(&self, ticket: u16) -> u16 {
-        if self.ticket == ticket {
+    pub(crate) fn writing_by(&self, mark: u16) -> u16 {
+        if self.mark == mark {
             self.writing
         } else {
             0
@@ -345,8 +345,8 @@ impl Leaf {
     }
 
     /// The write ended: which of its pages neither went nor changed since.
-    pub(crate) fn end_writing(&mut self, ticket: u16) -> u16 {
-        if self.ticket == ticket {
+    pub(crate) fn end_writing(&mut self, mark: u16) -> u16 {
+        if self.mark == mark {
             std::mem::take(&mut self.writing)
         } else {
             0

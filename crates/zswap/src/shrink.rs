@@ -44,6 +44,8 @@ pub(crate) struct Shrinker {
     pub(crate) writer: Option<Writer>,
     /// The node whose turn is next, there.
     node: usize,
+    /// The last leaf's mark.
+    mark: u16,
     pub(crate) lately: Lately,
 }
 
@@ -59,6 +61,7 @@ impl Shrinker {
             pages: vec![[0; PAGE_SIZE]; pages].into_boxed_slice(),
             writer,
             node: 0,
+            mark: 0,
             lately: Lately::default(),
         })
     }
@@ -68,6 +71,12 @@ impl Shrinker {
         let number = self.cursor % groups;
         self.cursor = (number + 1) % groups;
         Group(number as u16)
+    }
+
+    /// A mark for a leaf that is about to be written: another than those of the few thousand whose writes are under way.
+    pub(crate) fn next_mark(&mut self) -> u16 {
+        self.mark = self.mark.wrapping_add(1);
+        self.mark
     }
 
     /// The node whose turn it is.

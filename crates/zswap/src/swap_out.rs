@@ -25,6 +25,8 @@ struct Pinned<'a> {
     cell: &'a GroupCell,
     key_high: u32,
     mask: u16,
+    /// Of this turn alone: the leaf may go, come anew and have another while this one's write is under way.
+    mark: u16,
 }
 
 /// What of a leaf goes: its objects, with their units' first slots.
@@ -149,7 +151,7 @@ impl Zswap {
             for _ in 0..NODES_MAX {
                 let node = shrinker.next_node();
                 if let Some((key_high, mask)) = self.pin_oldest(cell, node) {
-                    return Some(Pinned { group, cell, key_high, mask });
+                    return Some(Pinned { group, cell, key_high, mask, mark: shrinker.next_mark() });
                 }
             }
         }
@@ -164,7 +166,7 @@ impl Zswap {
 
     /// What of a pinned leaf is to go.
     fn going(&self, pinned: &Pinned<'_>) -> Going {
-        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0 };
+        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
         let mut going = Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 };
         let mut state = pinned.cell.lock();
         let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
@@ -184,6 +186,7 @@ impl Zswap {
                 len: entry.len() as u32,
                 pages: entry.pages() as u8,
                 codec: entry.pool() as u8,
+                mark: pinned.mark,
             };
             going.len += 1;
         }
@@ -222,8 +225,7 @@ impl Zswap {
         round.bytes += records.iter().map(|record| u64::from(record.len)).sum::<u64>();
         let mut state = pinned.cell.lock();
         let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
-        // The pack is the next one to be handed over.
-        state.tree.leaf(&self.slabs, name).begin_writing(pinned.mask, writer.next_ticket().0 as u16);
+        state.tree.leaf(&self.slabs, name).begin_writing(pinned.mask, pinned.mark);
         pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
         Ok(())
     }
@@ -246,25 +248,25 @@ impl Zswap {
         if let Err(error) = &finished.result {
             self.count_failure(error, report);
         }
-        let (ticket, is_written) = (finished.ticket.0 as u16, finished.result.is_ok());
+        let is_written = finished.result.is_ok();
         let mut leaf = [None; LEAF_PAGES];
         let mut objects = finished.objects().peekable();
         while let Some((record, place)) = objects.next() {
-            let of = |record: &Record| (record.group, record.key >> LEAF_BITS);
+            let of = |record: &Record| (record.group, record.key >> LEAF_BITS, record.mark);
             leaf[0] = Some((record, place));
             let mut len = 1;
             while let Some(next) = objects.next_if(|(next, _)| len < LEAF_PAGES && of(next) == of(&record)) {
                 leaf[len] = Some(next);
                 len += 1;
             }
-            report.pages_written += self.settle_leaf(&leaf[..len], ticket, is_written);
+            report.pages_written += self.settle_leaf(&leaf[..len], is_written);
         }
         drop(objects);
         writer.recycle(finished);
     }
 
     /// The end of a write for a leaf's objects; answers how many pages are on disk by it.
-    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], ticket: u16, is_written: bool) -> u64 {
+    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
         let key_high = (record.key >> LEAF_BITS) as u32;
@@ -274,11 +276,11 @@ impl Zswap {
         // A reader of such a page ends by itself; if it takes the page, the page is no longer being written.
         while let Some(name) = state.tree.find(&self.slabs, key_high) {
             let leaf = state.tree.leaf(&self.slabs, name);
-            if is_written && leaf.busy & leaf.writing_by(ticket) != 0 {
+            if is_written && leaf.busy & leaf.writing_by(record.mark) != 0 {
                 state = cell.wait(state);
                 continue;
             }
-            let unchanged = leaf.end_writing(ticket);
+            let unchanged = leaf.end_writing(record.mark);
             if !is_written {
                 break;
             }

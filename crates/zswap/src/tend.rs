@@ -46,6 +46,16 @@ impl Zswap {
         }
     }
 
+    /// For tests: cleans whatever can be, wanted or not; answers how many objects moved.
+    #[doc(hidden)]
+    pub fn clean_now(&self, segments_max: u64) -> u64 {
+        let mut shrinker = lock(&self.shrinker);
+        if let Some(writer) = &mut shrinker.writer {
+            writer.close_logs();
+        }
+        self.clean(&mut shrinker, segments_max).objects
+    }
+
     /// Cleans the segments that pay most.
     pub(crate) fn clean(&self, shrinker: &mut Shrinker, segments_max: u64) -> CleanReport {
         let writer = shrinker.writer.as_mut().expect("a store with a swap file writes to it");

@@ -75,6 +75,7 @@ impl World {
                     len: bytes.len() as u32,
                     pages: 1,
                     codec: 3,
+                    mark: 0,
                 })
                 .collect();
             let mut filling: Pack = match pack.take().map_or_else(|| self.writer.pack(Age::New), Ok) {
