@@ -61,8 +61,10 @@ impl Drop for Buffer {
     }
 }
 
-/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects.
-const KEPT: [(usize, usize); 3] = [(16 << 10, 16), (80 << 10, 8), (512 << 10, 4)];
+/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects; a pack is the largest, and
+/// as many are in flight and being filled. A new buffer of that size costs as much as writing it: its memory comes page by
+/// page from the system.
+const KEPT: [(usize, usize); 3] = [(16 << 10, 16), (80 << 10, 8), (256 << 10, 10)];
 
 /// Buffers at hand.
 #[derive(Default)]
@@ -101,12 +103,12 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_used_again() {
         let buffers = Buffers::default();
-        for len in [1, 4096, 16 << 10, 50_000, 512 << 10, 600_001] {
+        for len in [1, 4096, 16 << 10, 50_000, 256 << 10, 600_001] {
             let mut buffer = buffers.take(len);
             assert!(buffer.len() >= len && buffer.as_ptr().addr().is_multiple_of(4096));
             buffer.fill(1);
             buffers.give(buffer);
         }
-        assert_eq!(buffers.bytes(), (16 << 10) + (80 << 10) + (512 << 10));
+        assert_eq!(buffers.bytes(), (16 << 10) + (80 << 10) + (256 << 10));
     }
 }

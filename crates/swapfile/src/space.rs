@@ -228,6 +228,27 @@ impl Space {
         None
     }
 
+    /// Holes that were given blocks: they are taken before others now. Where another process gave some of the
+    /// blocks back meanwhile, a segment has none after all, which is found out by writing.
+    pub(crate) fn keep(&self, range: std::ops::Range<usize>) {
+        for number in range {
+            let segment = self.segment(number);
+            let now = Word(segment.load(Ordering::Relaxed));
+            let kept = Word::new(now.generation(), KEPT, 0);
+            if now.state() == HOLE
+                && segment.compare_exchange(now.0, kept.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                self.word(KEPT_COUNT).fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Holes in a row from `first` on, up to `most`.
+    pub(crate) fn holes(&self, first: usize, most: usize) -> usize {
+        let is_hole = |number: &usize| Word(self.segment(*number).load(Ordering::Relaxed)).state() == HOLE;
+        (first..self.segments().min(first + most)).take_while(is_hole).count()
+    }
+
     /// The generation of a segment that the caller holds.
     pub(crate) fn generation(&self, number: usize) -> u32 {
         Word(self.segment(number).load(Ordering::Relaxed)).generation()
@@ -393,6 +414,20 @@ mod tests {
         assert!(!released.borrow().contains(&3), "the first ones stay");
         assert_eq!(space.trim(0, |_| false), 0, "a file system that cannot");
         assert_eq!(space.kept(), 8);
+    }
+
+    #[test]
+    fn holes_that_were_given_blocks_are_taken_before_others() {
+        let space = Space::private(8);
+        let row = space.join(1).unwrap();
+        assert_eq!(space.take(row), Some((0, 1, false)));
+        assert_eq!((space.holes(1, 3), space.holes(6, 5)), (3, 2));
+        space.keep(5..7);
+        assert_eq!((space.kept(), space.holes(1, 8)), (2, 4));
+        assert_eq!(space.take(row), Some((5, 1, true)));
+        assert_eq!(space.take(row), Some((6, 1, true)));
+        assert_eq!(space.take(row), Some((1, 1, false)));
+        assert_eq!(space.kept(), 0);
     }
 
     #[test]

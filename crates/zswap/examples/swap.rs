@@ -5,6 +5,7 @@
 //!
 //! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their bytes; against a loop
 //!   of pwrite(2), 1 MiB at a time, past the page cache: what `dd oflag=direct bs=1M` does.
+//! - *drain*: what is in the pool is written by one thread that does nothing else; against the same.
 //! - *read back* in order, 64 pages a load; against a loop of pread(2), 1 MiB at a time.
 //! - *load*: one page of those on disk, at random; against a pread(2) of 4 KiB, at random.
 //! - *pool*: one page from the pool, of a store with a swap file against one without.
@@ -108,7 +109,7 @@ fn store(options: &Options, max_pool_bytes: u64, with_swap: bool) -> Zswap {
         ..swapfile::Config::default()
     };
     let swap = with_swap.then(|| SwapFile::open(&config, &spawn).expect("a swap file"));
-    let algorithm = registry.get(&options.compressor).expect("a compressor");
+    let algorithm = registry.find(&options.compressor).expect("a compressor");
     let config = Config { max_pool_bytes, swap, verify: false, ..Config::default() };
     Zswap::new(config, algorithm).expect("a store")
 }
@@ -209,7 +210,7 @@ fn main() {
         random ^= random << 17;
         (random >> 20) as usize % end
     };
-    let (mut fills, mut reads) = (Vec::new(), Vec::new());
+    let (mut fills, mut drains, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     let (mut ours, mut bares) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
         let zswap = store(&options, zswap_limit(count), true);
@@ -241,6 +242,25 @@ fn main() {
             counters.memory_bytes >> 10,
             zswap.table_bytes() >> 10,
         );
+
+        // What is in the pool already, written by one thread.
+        let some = count / 4;
+        let zswap_full = store(&options, u64::MAX, true);
+        let mut page = [0; 4096];
+        for number in 0..some {
+            corpus.write(number, &mut page);
+            zswap_full.store(GROUP, number as u64, &[&page]).expect("stored");
+        }
+        let began = Instant::now();
+        assert!(zswap_full.shrink(0).reached);
+        let took = began.elapsed();
+        let written = zswap_full.swap_file().expect("it has one").counters().bytes_written as usize;
+        let bare_took = bare.write(written.next_multiple_of(MIB));
+        let (own, dd) = (mib_s(written, took), mib_s(bare.bytes, bare_took));
+        drains.push(own / dd);
+        println!("drain: {own:.0} MiB/s to disk; bare {dd:.0} MiB/s; ratio {:.2}", own / dd);
+        drop(zswap_full);
+        bare.write((counters.bytes_written as usize).next_multiple_of(MIB));
 
         // Loads at random, in turns.
         let mut page = [0; 4096];
@@ -277,6 +297,7 @@ fn main() {
         );
     }
     println!("fill against bare, median of {}: {:.2}", options.rounds, median(&mut fills));
+    println!("drain against bare, median: {:.2}", median(&mut drains));
     println!("pages read back against bare, median: {:.2}", median(&mut reads));
     println!(
         "load p50 {:.0} us, p99 {:.0} us; bare 4 KiB p50 {:.0} us, p99 {:.0} us; p50 ratio {:.2}",

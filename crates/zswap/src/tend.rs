@@ -11,7 +11,7 @@ use crate::sync::lock;
 use crate::Zswap;
 
 /// Free segments that keep their blocks: what is written next need not ask for new ones.
-const SEGMENTS_KEPT: u64 = 16;
+const SEGMENTS_KEPT: u64 = 24;
 
 /// What tending did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

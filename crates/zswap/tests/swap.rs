@@ -476,7 +476,7 @@ fn cleaning_keeps_every_page_and_gives_room_back() {
     }
     let counters = world.swap.file.counters();
     assert!(counters.used_bytes < used / 2, "{} of {used}", counters.used_bytes);
-    assert!(counters.kept_bytes <= 16 << 20 && counters.bytes_cleaned > 0 && counters.clean_ns > 0);
+    assert!(counters.kept_bytes <= 24 << 20 && counters.bytes_cleaned > 0 && counters.clean_ns > 0);
     for key in (0..4096).filter(|key| key % 16 >= 11) {
         assert!(load(&world.zswap, A, key, 1, Keep::Exclusive).unwrap()[0] == all[key as usize]);
     }
