@@ -284,8 +284,12 @@ impl Writer {
             }
             return Some(self.give_up(flight, WriteError::NoSpace));
         }
-        self.file.space().retire(slot.segment as usize);
-        self.file.counts.segments_retired.add(u64::from(is_current));
+        if is_of_place(&error) {
+            self.file.space().retire(slot.segment as usize);
+            self.file.counts.segments_retired.add(u64::from(is_current));
+        } else {
+            flight.tries = TRIES;
+        }
         if is_current {
             self.close(flight.age);
         }
@@ -324,6 +328,12 @@ impl Writer {
         }
         self.close_logs();
     }
+}
+
+/// Whether another place may be better: a file system that is read-only now, or gone, is so everywhere, and its segments
+/// are good again when it is back.
+fn is_of_place(error: &std::io::Error) -> bool {
+    !matches!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied)
 }
 
 impl Finished {

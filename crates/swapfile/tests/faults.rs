@@ -66,6 +66,20 @@ fn a_write_that_fails_is_tried_elsewhere_and_its_segment_retired() {
 }
 
 #[test]
+fn a_file_system_that_became_read_only_costs_no_segment() {
+    let (mut world, _) = World::in_memory(8);
+    world.write(&objects(0..64, 1000)).unwrap();
+    for round in 1..20 {
+        world.faults.next_write(Fault::Errno(30));
+        assert!(matches!(world.write(&objects(100..164, 1000)), Err(WriteError::Io { .. })));
+        assert_eq!((world.file.counters().writes_failed, world.file.counters().segments_retired), (round, 0));
+    }
+    world.read(&world.keys()).unwrap();
+    assert_eq!(world.write(&objects(100..164, 1000)).unwrap(), 64);
+    world.end();
+}
+
+#[test]
 fn short_and_interrupted_transfers_are_continued() {
     let (mut world, _) = World::in_memory(8);
     let rates = Rates { write_short: 600, read_short: 600, interrupted: 200, ..Rates::default() };

@@ -13,7 +13,7 @@ use crate::sync::{lock, try_lock};
 use crate::{Writeback, Zswap};
 
 /// Failed attempts after which a shrink gives up; the kernel's figure.
-pub(crate) const FAILURES_MAX: u32 = 16;
+const FAILURES_MAX: u32 = 16;
 
 /// Leaves written back between two compactions: compacting costs a look at every object.
 const COMPACT_LEAVES: u32 = 64;

@@ -9,12 +9,14 @@ use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_
 use crate::config::{Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
 use crate::leaf::{DiskEntry, Entry, LEAF_BITS, LEAF_PAGES};
-use crate::shrink::{Shrinker, FAILURES_MAX};
+use crate::shrink::Shrinker;
 use crate::zswap::handle_of;
 use crate::{ShrinkReport, Zswap};
 
 /// Objects that go at least, if there are so many: a write of fewer is not worth its seek.
 const OBJECTS_MIN: u64 = 32;
+/// Writes that fail, each in several places, until a shrink gives up: a disk that is broken is not to be worn further.
+const FAILURES_MAX: u32 = 2;
 /// Segments cleaned when the file is full, and when it wants to be cleaned.
 const CLEAN_FULL: u64 = 4;
 const CLEAN_SOME: u64 = 2;
