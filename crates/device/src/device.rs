@@ -552,7 +552,8 @@ impl Device {
     fn load_stored(&self, claim: &Claim<'_>, mask: u16, pages: &mut [&mut Page]) -> Result<(), IoError> {
         match self.pool.load_masked(GROUP, key_of(claim.leaf), u64::from(mask), pages, Keep::Shared) {
             Ok(()) => Ok(()),
-            Err(LoadError::Damaged { index }) => {
+            // The pool has no swap file of its own here, so that none of its pages is on a disk.
+            Err(LoadError::Damaged { index } | LoadError::Disk { index, .. }) => {
                 let block = (0..LEAF_BLOCKS).filter(|block| mask >> block & 1 == 1).nth(index);
                 let block = block.expect("an index of the mask");
                 Err(IoError::Damaged { at: (claim.leaf * LEAF_BYTES + block * BLOCK_BYTES) as u64 })

@@ -222,7 +222,7 @@ impl Pager {
                     self.handlers.call_any();
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     if !self.faults.park(fault) {
-                        let _ = self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                        self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
                     }
                 }
             }

@@ -101,7 +101,8 @@ impl Pager {
         let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
         let Pager { pages, files, .. } = self;
         let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others = [pages.uffd().descriptor(), pages.staging_uffd().descriptor(), files.rollup.descriptor(), gate];
+        let others =
+            [pages.uffd().descriptor(), pages.staging_uffd().descriptor(), files.rollup.descriptor(), gate];
         numbers.iter().chain(&others).all(|number| *number < NUMBERS)
     }
 

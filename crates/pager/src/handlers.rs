@@ -110,7 +110,10 @@ impl Handlers {
     /// Waits for a message with `wait`, which takes milliseconds or -1 and answers whether there may be one; or rests.
     pub(crate) fn wait(&self, record: &mut Record, wait: impl FnOnce(i32) -> bool) -> bool {
         let others = self.listening.load(Ordering::Acquire) > 1;
-        if others && (record.lost >= LOST_MAX || record.elsewhere >= ELSEWHERE_MAX) && self.rest(record.rest_ns) {
+        if others
+            && (record.lost >= LOST_MAX || record.elsewhere >= ELSEWHERE_MAX)
+            && self.rest(record.rest_ns)
+        {
             (record.lost, record.elsewhere) = (0, 0);
             record.rest_ns = (record.rest_ns * 2).min(REST_NS.end);
             return false;

@@ -7,9 +7,9 @@ use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Count;
 use crate::pager::Pager;
+use crate::pages::table::ALL_PAGES;
 use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::PROMOTE_MS;
-use crate::pages::table::ALL_PAGES;
 
 /// Ready pages kept in stock for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
@@ -184,7 +184,8 @@ impl Pager {
             if turn.is_multiple_of(8) {
                 total = self.measure();
                 if total > self.accounts.budget()
-                    && self.reclaim.working.load(Ordering::Relaxed) < self.reclaim.workers.load(Ordering::Relaxed)
+                    && self.reclaim.working.load(Ordering::Relaxed)
+                        < self.reclaim.workers.load(Ordering::Relaxed)
                 {
                     futex::wake(&self.reclaim.pressure, 1);
                 }
@@ -298,7 +299,9 @@ impl Pager {
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
     fn may_share(&self) -> bool {
-        self.pages.way() == Way::Move && self.config.handlers > 1 && self.reclaim.workers.load(Ordering::Relaxed) > 0
+        self.pages.way() == Way::Move
+            && self.config.handlers > 1
+            && self.reclaim.workers.load(Ordering::Relaxed) > 0
     }
 
     /// Has a worker see to it that there are pages for runs.
@@ -452,8 +455,7 @@ impl Pager {
     /// Compresses until as many pages can be brought in with one call as an extent has, when workers alone do not keep up;
     /// false when it does not come to that.
     fn help_to_an_extent(&self) -> bool {
-        let has_extent =
-            || self.pages.staging().has_ready_extent() || self.pages.has_room_for_extent();
+        let has_extent = || self.pages.staging().has_ready_extent() || self.pages.has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
@@ -538,7 +540,6 @@ impl Pager {
         }
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -40,7 +40,9 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
     let algorithm = registry.find("lz4").unwrap();
-    let store = zswap::Zswap::new(zswap::Config { max_groups: crate::POOL_GROUPS, ..Default::default() }, algorithm).unwrap();
+    let store =
+        zswap::Zswap::new(zswap::Config { max_groups: crate::POOL_GROUPS, ..Default::default() }, algorithm)
+            .unwrap();
     match Pager::new(config, store, &Plenty) {
         Ok(pager) => {
             let pager: &'static Pager = Box::leak(Box::new(pager));

@@ -135,7 +135,7 @@ pub unsafe extern "C" fn mremap(
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST as libc::c_ulong && !is_pagers_thread() {
+    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST && !is_pagers_thread() {
         // SAFETY: the request takes a structure that begins with a range.
         let [start, len] = unsafe { *(argument as *const [u64; 2]) };
         announce::release(start as usize, len as usize);
@@ -150,7 +150,12 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: us
 /// # Safety
 /// As vmsplice(2).
 #[no_mangle]
-pub unsafe extern "C" fn vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+pub unsafe extern "C" fn vmsplice(
+    pipe: c_int,
+    vectors: *const libc::iovec,
+    count: usize,
+    flags: c_uint,
+) -> isize {
     control::note_references();
     let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
     // SAFETY: the caller's arguments, unchanged.

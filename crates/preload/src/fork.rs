@@ -39,7 +39,7 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Userfaultfd};
 use sys::{futex, thread};
 
-use crate::{announce, channel, start, control};
+use crate::{announce, channel, control, start};
 
 const RUNNING: u32 = 0;
 const ASKED: u32 = 1;

@@ -10,6 +10,7 @@ mod arena;
 mod broken;
 mod calls;
 mod channel;
+mod control;
 mod environment;
 mod errors;
 mod exec;
@@ -17,7 +18,6 @@ mod fork;
 mod remap;
 mod start;
 mod tls;
-mod control;
 
 #[global_allocator]
 static HEAP: arena::Arena = arena::Arena::new();

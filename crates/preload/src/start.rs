@@ -9,7 +9,7 @@ use pager::FixedText;
 use sys::thread::{self, Files};
 use sys::{house, PAGE_SIZE};
 
-use crate::{accounts, broken, environment, exec, fork, tls, control};
+use crate::{accounts, broken, control, environment, exec, fork, tls};
 
 /// Most shared objects that a program is started with, as far as they matter here.
 const OBJECTS_MAX: usize = 256;
@@ -73,7 +73,9 @@ pub fn start_control() {
 /// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
 /// table. False when there is no memory for it, or no more threads.
 pub fn start_inheriting(connection: i32) -> bool {
-    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else { return false };
+    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
+        return false;
+    };
     // SAFETY: as above.
     unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
 }
@@ -117,7 +119,8 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
     // SAFETY: as above; the field is null where the object has no thread-local storage, or none yet.
     let storage = unsafe { (*info).dlpi_tls_data as usize };
     let distance = thread::own_thread_pointer().abs_diff(storage);
-    let len = headers.iter().filter(|header| header.p_type == libc::PT_TLS).map(|header| header.p_memsz as usize);
+    let len =
+        headers.iter().filter(|header| header.p_type == libc::PT_TLS).map(|header| header.p_memsz as usize);
     let reach = if cfg!(target_arch = "x86_64") { distance } else { distance + len.max().unwrap_or(0) };
     // What is further away was not there from the start, but made for this thread alone.
     if storage != 0 && reach <= STATIC_TLS_MAX {

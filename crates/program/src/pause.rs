@@ -87,7 +87,8 @@ fn ledger_of(pid: u32) -> Result<(Ledger, u32)> {
             continue;
         }
         let path = find::ledger_path(tree.pid, tree.inode).context("its ledger is gone")?;
-        let file = OpenOptions::new().read(true).write(true).open(path).context("its ledger cannot be written")?;
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).context("its ledger cannot be written")?;
         let ledger = Ledger::map(file.as_fd()).context("its ledger is of another version")?;
         return Ok((ledger, if pid == tree.pid { pid } else { supervisor }));
     }

@@ -1,5 +1,6 @@
 //! Looking inside a managed process: `uzswap pause` and `uzswap resume`.
 
+#[allow(dead_code)]
 mod support;
 
 use std::fs::File;

@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod directory;
+pub mod files;
 pub mod flusher;
 pub mod futex;
 pub mod house;

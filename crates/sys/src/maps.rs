@@ -81,7 +81,9 @@ pub fn parse(line: &[u8]) -> Option<Mapping> {
         execute: rights[2] == b'x',
         shared: rights[3] == b's',
         file: inode != b"0",
-        special: name.first() == Some(&b'[') && !matches!(name, b"[heap]" | b"[stack]") && !name.starts_with(b"[anon"),
+        special: name.first() == Some(&b'[')
+            && !matches!(name, b"[heap]" | b"[stack]")
+            && !name.starts_with(b"[anon"),
     })
 }
 

@@ -90,7 +90,10 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }
     let mut buffer = [0; 256];
     let call = read(thread, "syscall", &mut buffer).unwrap_or(b"running");
-    let number = call.split(|byte| matches!(byte, b' ' | b'\n')).next().and_then(|word| std::str::from_utf8(word).ok());
+    let number = call
+        .split(|byte| matches!(byte, b' ' | b'\n'))
+        .next()
+        .and_then(|word| std::str::from_utf8(word).ok());
     Some(Some(match number.and_then(|word| word.parse::<i64>().ok()) {
         None => Sight::Running { user_ticks },
         Some(number) if DISCARDING.contains(&number) => Sight::Discarding { user_ticks },
@@ -142,7 +145,8 @@ mod tests {
             let mut all = Vec::new();
             for_each(|thread| all.push(thread));
             let stack = 0u8;
-            assert!(robust_list(crate::thread::id()).is_some_and(|at| at.abs_diff(&raw const stack as usize) < 64 << 20));
+            assert!(robust_list(crate::thread::id())
+                .is_some_and(|at| at.abs_diff(&raw const stack as usize) < 64 << 20));
             assert!(count().unwrap() as usize >= all.len().min(3));
             assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
             while look(id(0)) != Some(Sight::Elsewhere) {

@@ -66,7 +66,7 @@ const READ_WRITE: u64 = 3;
 const UFFDIO_API: libc::c_ulong = ioctl_number(READ_WRITE, 0x3f, size_of::<ApiArgument>());
 const UFFDIO_REGISTER: libc::c_ulong = ioctl_number(READ_WRITE, 0x00, size_of::<Register>());
 /// The request that registers a range, whose argument begins with start and length.
-pub const REGISTER_REQUEST: u64 = UFFDIO_REGISTER as u64;
+pub const REGISTER_REQUEST: libc::c_ulong = UFFDIO_REGISTER;
 const UFFDIO_UNREGISTER: libc::c_ulong = ioctl_number(READ, 0x01, size_of::<Range>());
 const UFFDIO_WAKE: libc::c_ulong = ioctl_number(READ, 0x02, size_of::<Range>());
 const UFFDIO_COPY: libc::c_ulong = ioctl_number(READ_WRITE, 0x03, size_of::<Transfer>());

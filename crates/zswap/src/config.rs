@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use swapfile::{ReadFault, SwapFile};
+
 use crate::{Tally, Writeback};
 
 /// Bits of a key: page numbers up to 2^36, which is 48 bits of address.
@@ -39,8 +41,14 @@ pub struct Config {
     pub accept_threshold_percent: u8,
     /// Most pages chained to one zspage.
     pub chain: usize,
-    /// Where pages go when the pool must shrink; with it, incompressible pages are kept raw instead of refused.
+    /// Where pages go, decompressed, when the pool must shrink; with it, incompressible pages are kept raw instead of
+    /// refused. For owners with a home of their own for pages; not together with `swap`.
     pub writeback: Option<Arc<dyn Writeback>>,
+    /// Where pages go, compressed as they are, when the pool must shrink, and are loaded from like those in the pool; with
+    /// it, incompressible pages are kept raw instead of refused. The store becomes its writer.
+    pub swap: Option<Arc<SwapFile>>,
+    /// What a fault costs beside the load itself, in nanoseconds: the shrinker weighs with it.
+    pub fault_ns: u64,
     /// Keep a checksum per page and check it on every load.
     pub verify: bool,
     /// Groups are numbered below this.
@@ -60,6 +68,8 @@ impl Default for Config {
             accept_threshold_percent: 90,
             chain: 8,
             writeback: None,
+            swap: None,
+            fault_ns: 8000,
             verify: cfg!(debug_assertions),
             max_groups: 256,
             contexts: 0,
@@ -77,6 +87,8 @@ impl fmt::Debug for Config {
             .field("accept_threshold_percent", &self.accept_threshold_percent)
             .field("chain", &self.chain)
             .field("writeback", &self.writeback.is_some())
+            .field("swap", &self.swap.is_some())
+            .field("fault_ns", &self.fault_ns)
             .field("verify", &self.verify)
             .field("max_groups", &self.max_groups)
             .field("contexts", &self.contexts)
@@ -104,6 +116,9 @@ pub enum Error {
     /// The algorithm could not make a context.
     #[error(transparent)]
     Context(#[from] acomp::ContextError),
+    /// Both kinds of writeback, or a swap file that somebody else writes to.
+    #[error("{0}")]
+    Swap(&'static str),
     /// As many older pools still hold pages as there may be.
     #[error("{POOLS_MAX} pools still hold pages; load, invalidate or write back some first")]
     TooManyPools,
@@ -153,4 +168,32 @@ pub enum LoadError {
         /// The page, counted from the first of the request.
         index: usize,
     },
+    /// A page is in the swap file and cannot be read from there. It stays there.
+    #[error("the object of page {index} of the request, at byte {offset} of the swap file, cannot be read: {fault}")]
+    Disk {
+        /// The page, counted from the first of the request.
+        index: usize,
+        /// Where its object lies in the file.
+        offset: u64,
+        /// What is wrong.
+        fault: ReadFault,
+    },
+}
+
+impl LoadError {
+    /// The same error with its index changed.
+    pub(crate) fn at(self, change: impl Fn(usize) -> usize) -> LoadError {
+        match self {
+            LoadError::Missing { index } => LoadError::Missing { index: change(index) },
+            LoadError::Damaged { index } => LoadError::Damaged { index: change(index) },
+            LoadError::Disk { index, offset, fault } => {
+                LoadError::Disk { index: change(index), offset, fault }
+            }
+        }
+    }
+
+    /// The same error of a request that begins `by` pages earlier.
+    pub(crate) fn shifted(self, by: usize) -> LoadError {
+        self.at(|index| index + by)
+    }
 }

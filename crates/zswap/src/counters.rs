@@ -35,6 +35,12 @@ pub struct Counters {
     pub reject_kmemcache_fail: u64,
     /// Pages that could not be decompressed to what was stored.
     pub decompress_fail: u64,
+    /// Pages in the swap file now.
+    pub on_disk_pages: u64,
+    /// Pages loaded from the swap file since the start; they count as loaded, too.
+    pub disk_loads: u64,
+    /// Loads from the swap file that failed, or found something else than was written.
+    pub disk_load_fail: u64,
 }
 
 /// One group's part.
@@ -52,6 +58,10 @@ pub struct GroupUsage {
     pub zswpin: u64,
     /// Pages written back since the start.
     pub zswpwb: u64,
+    /// Bytes of pages in the swap file, before compression.
+    pub on_disk: u64,
+    /// Pages loaded from the swap file since the start.
+    pub disk_loads: u64,
 }
 
 /// A number that only the holder of a lock changes and anybody may read.
@@ -100,6 +110,7 @@ pub(crate) struct Events {
     pub(crate) reject_alloc_fail: Event,
     pub(crate) reject_kmemcache_fail: Event,
     pub(crate) decompress_fail: Event,
+    pub(crate) disk_load_fail: Event,
 }
 
 /// A group's numbers; its lock guards them.
@@ -112,4 +123,6 @@ pub(crate) struct GroupNumbers {
     pub(crate) zswpout: Held,
     pub(crate) zswpin: Held,
     pub(crate) zswpwb: Held,
+    pub(crate) on_disk_pages: Held,
+    pub(crate) disk_loads: Held,
 }

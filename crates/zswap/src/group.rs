@@ -1,7 +1,7 @@
 //! One group's entries: its tree and lists under one lock, its limits and its numbers.
 
 use crate::counters::GroupNumbers;
-use crate::leaf::{Entry, Removed, LEAF_BITS, LEAF_PAGES};
+use crate::leaf::{DiskEntry, Entry, Removed, LEAF_BITS, LEAF_PAGES};
 use crate::lru::Lru;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,6 +15,8 @@ pub(crate) struct GroupCell {
     pub(crate) limit: AtomicU64,
     /// Whether the group's pages may be written back.
     pub(crate) writeback: AtomicBool,
+    /// Whether the group reached its limit and is not yet down to the threshold.
+    pub(crate) reached_full: AtomicBool,
 }
 
 /// What every call changes, apart from what every store only looks at.
@@ -32,17 +34,19 @@ pub(crate) struct GroupState {
     waiting: u32,
 }
 
-/// Objects taken out of the tables, to be freed once no lock is held. At most two leaves' worth at a time.
+/// Objects taken out of the tables, to be freed once no lock is held: those of a few leaves at a time.
 pub(crate) struct Freed {
     entries: [Entry; Freed::MAX],
     len: usize,
+    disk: [DiskEntry; Freed::MAX],
+    disk_len: usize,
 }
 
 impl Freed {
     pub(crate) const MAX: usize = 64;
 
     pub(crate) fn new() -> Self {
-        Freed { entries: [Entry(0); Freed::MAX], len: 0 }
+        Freed { entries: [Entry(0); Freed::MAX], len: 0, disk: [DiskEntry(0); Freed::MAX], disk_len: 0 }
     }
 
     pub(crate) fn push(&mut self, entry: Entry) {
@@ -50,17 +54,28 @@ impl Freed {
         self.len += 1;
     }
 
-    /// Whether another leaf's objects fit.
-    pub(crate) fn has_room(&self) -> bool {
-        self.len + LEAF_PAGES <= Freed::MAX
+    pub(crate) fn push_disk(&mut self, entry: DiskEntry) {
+        self.disk[self.disk_len] = entry;
+        self.disk_len += 1;
     }
 
+    /// Whether another leaf's objects fit.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len.max(self.disk_len) + LEAF_PAGES <= Freed::MAX
+    }
+
+    /// Those in the pool.
     pub(crate) fn as_slice(&self) -> &[Entry] {
         &self.entries[..self.len]
     }
 
+    /// Those in the swap file.
+    pub(crate) fn on_disk(&self) -> &[DiskEntry] {
+        &self.disk[..self.disk_len]
+    }
+
     pub(crate) fn clear(&mut self) {
-        self.len = 0;
+        (self.len, self.disk_len) = (0, 0);
     }
 }
 
@@ -98,6 +113,7 @@ impl GroupCell {
             }),
             limit: AtomicU64::new(u64::MAX),
             writeback: AtomicBool::new(true),
+            reached_full: AtomicBool::new(false),
         }
     }
 
@@ -174,8 +190,11 @@ impl GroupCell {
     fn take_out(&self, state: &mut GroupState, slabs: &Slabs, name: u32, mask: u16, freed: &mut Freed) {
         let leaf = state.tree.leaf(slabs, name);
         let (mut bytes, mut raw, mut same) = (0, 0, 0);
+        let on_disk = u64::from((leaf.on_disk() & mask).count_ones());
         for slot in slots(mask) {
             match leaf.remove(slot) {
+                Removed::DiskPart => {}
+                Removed::Disk(entry) => freed.push_disk(entry),
                 Removed::Same => same += 1,
                 Removed::Part(entry) => raw += u64::from(entry.is_raw()),
                 Removed::Object(entry) => {
@@ -185,7 +204,10 @@ impl GroupCell {
                 }
             }
         }
-        self.shared.numbers.stored_pages.sub(u64::from(mask.count_ones()));
+        self.shared.numbers.stored_pages.sub(u64::from(mask.count_ones()) - on_disk);
+        if on_disk > 0 {
+            self.shared.numbers.on_disk_pages.sub(on_disk);
+        }
         if bytes > 0 {
             self.shared.numbers.bytes.sub(bytes);
         }
@@ -198,7 +220,8 @@ impl GroupCell {
     }
 
     /// Publishes consecutive pages, replacing what was there, and makes their leaves the youngest of `node`: the
-    /// table first, the list last. No page of the range is busy. `bytes` is what the pages' objects weigh.
+    /// table first, the list last. No page of the range is busy. `bytes` is what the pages' objects weigh, `chances` says
+    /// how many turns to be written back a leaf is passed over.
     ///
     /// # Errors
     /// When there is no memory for a leaf; nothing was published then.
@@ -212,6 +235,7 @@ impl GroupCell {
         sums: Option<&[u32]>,
         bytes: u64,
         node: usize,
+        chances: impl Fn(u32) -> u8,
         freed: &mut Freed,
     ) -> Result<(), std::io::Error> {
         const LEAVES_MAX: usize = crate::store::BATCH_PAGES_MAX / LEAF_PAGES + 1;
@@ -250,7 +274,7 @@ impl GroupCell {
             for (slot, item) in (first..).zip(&items[done..done + pages]) {
                 leaf.insert(slot, item.word, item.same);
             }
-            leaf.referenced = true;
+            leaf.chances = chances(leaf.key_high);
             let objects = leaf.objects();
             if let Some(sums) = sums {
                 state.tree.sums(slabs, name)[first..first + pages].copy_from_slice(&sums[done..done + pages]);

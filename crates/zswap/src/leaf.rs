@@ -3,9 +3,11 @@
 //! ```text
 //!   0         128        132       134    136    138          140    144    148    152  153        154   160     224
 //!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
-//!   | 16 words | key >> 4 | present | same | busy | writing    | -    | prev | next |list|referenced|tried| - sums|
+//!   | 16 words | key >> 4 | present | same | busy | writing    |disk, | prev | next |list| chances  |tried| - sums|
+//!   |          |          |         |      |      |            |mark |    |      |    |          |     |       |
 //!   +----------+----------+---------+------+------+------------+------+------+------+----+----------+-----+-------+
 //!   word: same-filled page: the repeated word.
+//!         on disk:  63..11 place in the swap file | 10..7 page within unit | 6..3 pages of unit - 1 | 2..0 pool
 //!         else  63..32 handle | 31..16 length - 1 | 15..12 page within unit | 11..8 pages of unit - 1 | 7..5 pool |
 //!               4..2 node | 1..0 unused
 //! ```
@@ -18,6 +20,7 @@
 //! the last page of its unit.
 
 use acomp::PAGE_SIZE;
+use swapfile::Place;
 
 /// Pages whose entries share a leaf.
 pub const LEAF_PAGES: usize = 16;
@@ -98,6 +101,88 @@ impl Entry {
     }
 }
 
+/// What is known of a page whose object is in the swap file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DiskEntry(pub(crate) u64);
+
+const _: () = assert!(Place::BITS == 53);
+
+impl DiskEntry {
+    pub(crate) fn new(place: Place, position: usize, pages: usize, pool: usize) -> Self {
+        debug_assert!(pages <= LEAF_PAGES && position < pages && pool < 8);
+        DiskEntry(place.to_bits() << 11 | (position as u64) << 7 | (pages as u64 - 1) << 3 | pool as u64)
+    }
+
+    pub(crate) fn place(self) -> Place {
+        Place::from_bits(self.0 >> 11)
+    }
+
+    /// The page's place in its unit.
+    pub(crate) fn position(self) -> usize {
+        (self.0 >> 7) as usize & 0xF
+    }
+
+    /// Pages of the unit.
+    pub(crate) fn pages(self) -> usize {
+        ((self.0 >> 3) as usize & 0xF) + 1
+    }
+
+    pub(crate) fn pool(self) -> usize {
+        self.0 as usize & 7
+    }
+}
+
+/// What a page is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// An object in the pool.
+    Memory(Entry),
+    /// An object in the swap file.
+    Disk(DiskEntry),
+}
+
+impl Source {
+    pub(crate) fn pool(self) -> usize {
+        match self {
+            Source::Memory(entry) => entry.pool(),
+            Source::Disk(entry) => entry.pool(),
+        }
+    }
+
+    /// Pages of the unit.
+    pub(crate) fn pages(self) -> usize {
+        match self {
+            Source::Memory(entry) => entry.pages(),
+            Source::Disk(entry) => entry.pages(),
+        }
+    }
+
+    /// The page's place in its unit.
+    pub(crate) fn position(self) -> usize {
+        match self {
+            Source::Memory(entry) => entry.position(),
+            Source::Disk(entry) => entry.position(),
+        }
+    }
+
+    /// Whether the unit is kept as it was.
+    pub(crate) fn is_raw(self) -> bool {
+        match self {
+            Source::Memory(entry) => entry.is_raw(),
+            Source::Disk(entry) => entry.place().len() == entry.pages() * PAGE_SIZE,
+        }
+    }
+
+    /// Whether both name the same object.
+    pub(crate) fn same_object(self, other: Source) -> bool {
+        match (self, other) {
+            (Source::Memory(one), Source::Memory(other)) => one.same_object(other),
+            (Source::Disk(one), Source::Disk(other)) => one.place() == other.place(),
+            _ => false,
+        }
+    }
+}
+
 /// The leaf itself, as it lies in its slab; checksums, one a page, follow it when they are kept.
 #[repr(C)]
 pub(crate) struct Leaf {
@@ -112,14 +197,17 @@ pub(crate) struct Leaf {
     pub(crate) busy: u16,
     /// Which of them are being written back and have not changed since.
     writing: u16,
-    _reserved: u32,
+    /// Which of them are in the swap file.
+    on_disk: u16,
+    /// The mark of the turn in which `writing` was noted: a leaf may be made anew while an older write is under way.
+    mark: u16,
     /// LRU neighbours by name; 0 at the ends.
     pub(crate) prev: u32,
     pub(crate) next: u32,
     /// The list the leaf is on: its node + 1, or 0 when on none.
     pub(crate) list: u8,
-    /// Whether the leaf's next turn to be written back is skipped.
-    pub(crate) referenced: bool,
+    /// How many of the leaf's next turns to be written back are skipped.
+    pub(crate) chances: u8,
     /// Whether the leaf's pages had their turn to be promoted, on the list that it is on.
     pub(crate) tried: bool,
 }
@@ -133,9 +221,14 @@ impl Leaf {
         self.present
     }
 
-    /// Pages that have an object.
+    /// Pages that have an object in the pool.
     pub(crate) fn objects(&self) -> u16 {
-        self.present & !self.same
+        self.present & !self.same & !self.on_disk
+    }
+
+    /// Pages whose object is in the swap file.
+    pub(crate) fn on_disk(&self) -> u16 {
+        self.on_disk
     }
 
     /// The repeated word of a page without object.
@@ -143,7 +236,15 @@ impl Leaf {
         (self.same >> slot & 1 == 1).then(|| self.words[slot])
     }
 
-    /// The entry of a page with an object.
+    /// Where the object of a page is that has one.
+    pub(crate) fn source(&self, slot: usize) -> Source {
+        match self.on_disk >> slot & 1 {
+            0 => Source::Memory(self.entry(slot)),
+            _ => Source::Disk(DiskEntry(self.words[slot])),
+        }
+    }
+
+    /// The entry of a page with an object in the pool.
     pub(crate) fn entry(&self, slot: usize) -> Entry {
         debug_assert!(self.objects() >> slot & 1 == 1);
         Entry(self.words[slot])
@@ -157,16 +258,16 @@ impl Leaf {
         self.words[slot] = word;
     }
 
-    /// The pages still stored of the unit that the page at `slot` belongs to.
+    /// The pages still stored of the unit that the page at `slot`, which has an object, belongs to.
     pub(crate) fn unit_of(&self, slot: usize) -> u16 {
-        let entry = self.entry(slot);
-        if entry.pages() == 1 {
+        let source = self.source(slot);
+        if source.pages() == 1 {
             return 1 << slot;
         }
-        let first = slot - entry.position();
-        let objects = self.objects();
-        (first..first + entry.pages())
-            .filter(|&other| objects >> other & 1 == 1 && Entry(self.words[other]).same_object(entry))
+        let first = slot - source.position();
+        let objects = self.present & !self.same;
+        (first..first + source.pages())
+            .filter(|&other| objects >> other & 1 == 1 && self.source(other).same_object(source))
             .fold(0, |mask, other| mask | 1 << other)
     }
 
@@ -177,16 +278,17 @@ impl Leaf {
         let removed = if self.same & bit != 0 {
             Removed::Same
         } else {
-            let last = self.unit_of(slot) == bit;
-            let entry = self.entry(slot);
-            if last {
-                Removed::Object(entry)
-            } else {
-                Removed::Part(entry)
+            let is_last = self.unit_of(slot) == bit;
+            match (self.source(slot), is_last) {
+                (Source::Memory(entry), true) => Removed::Object(entry),
+                (Source::Memory(entry), false) => Removed::Part(entry),
+                (Source::Disk(entry), true) => Removed::Disk(entry),
+                (Source::Disk(_), false) => Removed::DiskPart,
             }
         };
         self.present &= !bit;
         self.same &= !bit;
+        self.on_disk &= !bit;
         self.writing &= !bit;
         removed
     }
@@ -197,20 +299,58 @@ impl Leaf {
         Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Notes that the pages are being written back.
-    pub(crate) fn begin_writing(&mut self, mask: u16) {
-        assert!(self.writing == 0 && mask & !self.objects() == 0);
-        self.writing = mask;
+    /// Has a page's object be in the swap file; answers the entry it had.
+    pub(crate) fn move_to_disk(&mut self, slot: usize, entry: DiskEntry) -> Entry {
+        assert!(self.objects() >> slot & 1 == 1 && self.busy >> slot & 1 == 0);
+        self.on_disk |= 1 << slot;
+        Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Which pages are being written back and have not changed.
+    /// Has an object be elsewhere in the swap file for those of a unit's pages that are still in `from`; answers
+    /// which these are.
+    pub(crate) fn move_on_disk(&mut self, first: usize, pages: usize, from: Place, to: Place) -> u16 {
+        let all = self.in_place(first, pages, from);
+        for slot in crate::group::slots(all) {
+            let before = DiskEntry(self.words[slot]);
+            self.words[slot] = DiskEntry::new(to, before.position(), before.pages(), before.pool()).0;
+        }
+        all
+    }
+
+    /// Which of a unit's pages are in that place of the swap file.
+    pub(crate) fn in_place(&self, first: usize, pages: usize, place: Place) -> u16 {
+        (first..(first + pages).min(LEAF_PAGES))
+            .filter(|&slot| self.on_disk >> slot & 1 == 1 && DiskEntry(self.words[slot]).place() == place)
+            .fold(0, |mask, slot| mask | 1 << slot)
+    }
+
+    /// Notes that the pages are being written back in the turn of that mark.
+    pub(crate) fn begin_writing(&mut self, mask: u16, mark: u16) {
+        assert!(self.writing == 0 && mask & !self.objects() == 0);
+        (self.writing, self.mark) = (mask, mark);
+    }
+
+    /// Which pages are being written back and have not changed, by whichever write.
     pub(crate) fn writing(&self) -> u16 {
         self.writing
     }
 
-    /// Which of the pages noted neither went nor changed since.
-    pub(crate) fn end_writing(&mut self) -> u16 {
-        std::mem::take(&mut self.writing)
+    /// Which pages are being written back by that write and have not changed.
+    pub(crate) fn writing_by(&self, mark: u16) -> u16 {
+        if self.mark == mark {
+            self.writing
+        } else {
+            0
+        }
+    }
+
+    /// The write ended: which of its pages neither went nor changed since.
+    pub(crate) fn end_writing(&mut self, mark: u16) -> u16 {
+        if self.mark == mark {
+            std::mem::take(&mut self.writing)
+        } else {
+            0
+        }
     }
 }
 
@@ -223,6 +363,10 @@ pub(crate) enum Removed {
     Part(Entry),
     /// The last page of its unit.
     Object(Entry),
+    /// A page whose unit has other pages yet, in the swap file.
+    DiskPart,
+    /// The last page of its unit, in the swap file.
+    Disk(DiskEntry),
 }
 
 #[cfg(test)]
@@ -279,9 +423,41 @@ mod tests {
         for slot in 0..3 {
             leaf.insert(slot, Entry::new(slot as u32 + 1, 10, 0, 1, 0, 0).0, false);
         }
-        leaf.begin_writing(0b111);
+        leaf.begin_writing(0b111, 7);
         leaf.remove(1);
         leaf.insert(1, Entry::new(2, 10, 0, 1, 0, 0).0, false);
-        assert_eq!(leaf.end_writing(), 0b101);
+        assert_eq!((leaf.writing(), leaf.writing_by(6), leaf.end_writing(6)), (0b101, 0, 0));
+        assert_eq!(leaf.end_writing(7), 0b101);
+        assert_eq!(leaf.end_writing(7), 0);
+    }
+
+    #[test]
+    fn a_unit_on_disk_is_one_object_and_moves_as_one() {
+        let (from, to) = (Place::from_bits(0x1F_FFFF_FFFF_0FFF), Place::from_bits(0xFFF));
+        let mut leaf = empty();
+        let unit = Entry::new(9, 4096, 0, 4, 1, 0);
+        for position in 0..4 {
+            leaf.insert(4 + position, unit.at(position).0, false);
+        }
+        for position in 0..4 {
+            let entry = DiskEntry::new(from, position, 4, 7);
+            assert_eq!(
+                (entry.place(), entry.position(), entry.pages(), entry.pool()),
+                (from, position, 4, 7)
+            );
+            assert_eq!(leaf.move_to_disk(4 + position, entry), unit.at(position));
+        }
+        assert_eq!((leaf.objects(), leaf.on_disk(), leaf.unit_of(5)), (0, 0xF0, 0xF0));
+        assert_eq!(leaf.remove(5), Removed::DiskPart);
+        // A newer page in the unit's range is not of the unit.
+        leaf.insert(5, Entry::new(10, 50, 0, 1, 1, 0).0, false);
+        assert_eq!(leaf.in_place(4, 4, from), 0xD0);
+        assert_eq!(leaf.move_on_disk(4, 4, to, from), 0);
+        assert_eq!(leaf.move_on_disk(4, 4, from, to), 0xD0);
+        assert!(!leaf.source(7).is_raw() && leaf.source(7).position() == 3);
+        assert_eq!(leaf.remove(4), Removed::DiskPart);
+        assert_eq!(leaf.remove(6), Removed::DiskPart);
+        assert_eq!(leaf.remove(7), Removed::Disk(DiskEntry::new(to, 3, 4, 7)));
+        assert_eq!((leaf.present(), leaf.objects(), leaf.on_disk()), (1 << 5, 1 << 5, 0));
     }
 }

@@ -18,9 +18,11 @@
 //!
 //! Lock order: pages pinned by a load, in ascending order, or by a promotion, of one leaf; a worker's context; the group; slabs and the allocator.
 
+mod balance;
 mod checksum;
 mod config;
 mod counters;
+mod disk;
 mod filled;
 mod forms;
 mod group;
@@ -31,20 +33,26 @@ mod lru;
 mod padded;
 mod pool;
 mod promote;
+mod returned;
 mod shrink;
 mod slab;
 mod store;
+mod swap_out;
 mod sync;
+mod tend;
 mod tree;
 mod writeback;
 mod zswap;
 
 pub use acomp::{Page, PAGE_SIZE};
+pub use balance::Costs;
 pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NODES_MAX, POOLS_MAX};
 pub use counters::{Counters, GroupUsage};
 pub use forms::{form_names, Forms, Tally, FORMS_MAX};
 pub use leaf::LEAF_PAGES;
 pub use promote::PromoteReport;
 pub use shrink::ShrinkReport;
+pub use swapfile::{ReadFault, SwapFile};
+pub use tend::TendReport;
 pub use writeback::{FailingWriteback, MemoryWriteback, Writeback, WritebackError};
 pub use zswap::Zswap;

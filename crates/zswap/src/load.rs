@@ -3,8 +3,9 @@
 use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
 use crate::config::{Group, Keep, LoadError};
+use crate::disk::DiskRead;
 use crate::group::{leaf_part, slots, Freed, GroupCell, GroupState};
-use crate::leaf::{Entry, LEAF_PAGES};
+use crate::leaf::{DiskEntry, Entry, Source, LEAF_PAGES};
 use crate::sync::MutexGuard;
 use crate::zswap::{handle_of, in_range};
 use crate::{checksum, filled, filled::fetch_line, Zswap};
@@ -17,17 +18,29 @@ pub(crate) struct Chunk {
     words: [u64; CHUNK],
     /// Which words are repeated words, by index.
     same: u64,
+    /// Which are of objects in the swap file.
+    disk: u64,
     sums: [u32; CHUNK],
     len: usize,
 }
 
 impl Chunk {
     pub(crate) fn new() -> Self {
-        Chunk { words: [0; CHUNK], same: 0, sums: [0; CHUNK], len: 0 }
+        Chunk { words: [0; CHUNK], same: 0, disk: 0, sums: [0; CHUNK], len: 0 }
     }
 
-    fn entry(&self, index: usize) -> Option<Entry> {
-        (self.same >> index & 1 == 0).then(|| Entry(self.words[index]))
+    fn source(&self, index: usize) -> Option<Source> {
+        (self.same >> index & 1 == 0).then(|| match self.disk >> index & 1 {
+            0 => Source::Memory(Entry(self.words[index])),
+            _ => Source::Disk(DiskEntry(self.words[index])),
+        })
+    }
+
+    /// The pages' entries whose objects are in the swap file, with their indices.
+    pub(crate) fn on_disk(&self) -> impl Iterator<Item = (usize, DiskEntry)> + '_ {
+        (0..self.len)
+            .filter(|index| self.disk >> index & 1 == 1)
+            .map(|index| (index, DiskEntry(self.words[index])))
     }
 
     /// Adds the pages of `mask` of a leaf.
@@ -41,7 +54,13 @@ impl Chunk {
                     self.words[at] = word;
                     self.same |= 1 << at;
                 }
-                None => self.words[at] = leaf.entry(slot).0,
+                None => match leaf.source(slot) {
+                    Source::Memory(entry) => self.words[at] = entry.0,
+                    Source::Disk(entry) => {
+                        self.words[at] = entry.0;
+                        self.disk |= 1 << at;
+                    }
+                },
             }
             if let Some(sums) = &sums {
                 self.sums[at] = sums[slot];
@@ -93,27 +112,34 @@ impl Zswap {
         let mut done = 0;
         let mut result = Ok(());
         let mut rest = &mut *pages;
+        // Kept until the end: some algorithms want to see what goes.
+        let mut reads = Vec::new();
         while !rest.is_empty() {
             let (pages, later) = rest.split_at_mut(chunk_len(key, done, rest.len()));
             rest = later;
             let mask = ones(pages.len());
-            if let Err(error) = self.load_chunk(cell, key + done as u64, mask, pages) {
-                result = Err(at_index(error, done));
-                break;
-            }
-            if keep == Keep::Shared {
-                self.end_chunk(cell, key + done as u64, mask, keep);
+            match self.load_chunk(cell, key + done as u64, mask, pages) {
+                Err(error) => {
+                    result = Err(error.shifted(done));
+                    break;
+                }
+                Ok(read) if keep == Keep::Shared => {
+                    self.end_chunk(group, cell, key + done as u64, mask, keep, read)
+                }
+                Ok(read) => reads.extend(read.map(|read| (done, read))),
             }
             done += pages.len();
         }
         if keep == Keep::Exclusive {
             // Every page is here, or none will go.
+            let mut reads = reads.into_iter().peekable();
             let mut ended = 0;
             while ended < done {
                 let count = chunk_len(key, ended, done - ended);
+                let read = reads.next_if(|(at, _)| *at == ended).map(|(_, read)| read);
                 let key = key + ended as u64;
                 match result {
-                    Ok(()) => self.end_chunk(cell, key, ones(count), keep),
+                    Ok(()) => self.end_chunk(group, cell, key, ones(count), keep, read),
                     Err(_) => {
                         let mut state = cell.lock();
                         self.unpin_chunk(cell, &mut state, key, ones(count));
@@ -150,28 +176,84 @@ impl Zswap {
             return Err(missing);
         }
         let Some(cell) = self.group(group) else { return Err(missing) };
-        self.load_chunk(cell, key, mask, pages)?;
-        self.end_chunk(cell, key, mask, keep);
+        let read = self.load_chunk(cell, key, mask, pages)?;
+        self.end_chunk(group, cell, key, mask, keep, read);
         Ok(())
     }
 
-    /// Pins and decompresses up to 64 pages. They are pinned afterwards exactly when that succeeded.
+    /// Loads those of the pages of `wanted` that are there at the moment, in the pool or in the swap file, and answers
+    /// which: nobody can take any of them between the asking and the loading. `pages` has one page a bit of `wanted`, in
+    /// order; those of pages that are not there are left as they are.
+    ///
+    /// # Errors
+    /// As [`load`](Zswap::load), but never for a page that is missing; an index counts the bits of `wanted`.
+    ///
+    /// # Panics
+    /// When `pages` and the mask do not agree.
+    pub fn load_available(
+        &self,
+        group: Group,
+        key: u64,
+        wanted: u64,
+        pages: &mut [&mut Page],
+        keep: Keep,
+    ) -> Result<u64, LoadError> {
+        assert_eq!(pages.len(), wanted.count_ones() as usize, "a page for each bit");
+        loop {
+            let mask = self.present(group, key, 64) & wanted;
+            let mut some: [Option<&mut Page>; CHUNK] = [const { None }; CHUNK];
+            let (mut count, mut before) = (0, wanted);
+            let mut indices = [0; CHUNK];
+            for (index, page) in pages.iter_mut().enumerate() {
+                let bit = before & before.wrapping_neg();
+                before &= !bit;
+                if mask & bit != 0 {
+                    (some[count], indices[count]) = (Some(&mut **page), index);
+                    count += 1;
+                }
+            }
+            let mut some: Vec<&mut Page> = some.into_iter().flatten().collect();
+            match self.load_masked(group, key, mask, &mut some, keep) {
+                Ok(()) => return Ok(mask),
+                // Somebody took it since: look again.
+                Err(LoadError::Missing { .. }) => {}
+                Err(error) => return Err(error.at(|index| indices[index])),
+            }
+        }
+    }
+
+    /// Pins, reads and decompresses up to 64 pages. They are pinned afterwards exactly when that succeeded.
     fn load_chunk(
         &self,
         cell: &GroupCell,
         key: u64,
         mask: u64,
         pages: &mut [&mut Page],
-    ) -> Result<(), LoadError> {
+    ) -> Result<Option<DiskRead<'_>>, LoadError> {
         let mut chunk = Chunk::new();
         self.pin_chunk(cell, key, mask, &mut chunk)?;
-        if let Err(index) = self.decompress(&chunk, pages) {
-            self.events.decompress_fail.add(1);
-            let mut state = cell.lock();
-            self.unpin_chunk(cell, &mut state, key, mask);
-            return Err(LoadError::Damaged { index });
+        let timed = self.config.swap.is_some() && self.balance.samples(&chunk);
+        let began = timed.then(std::time::Instant::now);
+        let loaded =
+            self.read_disk(&chunk).and_then(|read| match self.decompress(&chunk, read.as_ref(), pages) {
+                Ok(()) => Ok(read),
+                Err(index) => {
+                    self.events.decompress_fail.add(1);
+                    Err(LoadError::Damaged { index })
+                }
+            });
+        match &loaded {
+            Ok(_) => {
+                if let Some(began) = began {
+                    self.balance.pool_load(chunk.len, began.elapsed());
+                }
+            }
+            Err(_) => {
+                let mut state = cell.lock();
+                self.unpin_chunk(cell, &mut state, key, mask);
+            }
         }
-        Ok(())
+        loaded
     }
 
     /// Pins the pages, all of them present and none busy, and copies their entries. Waits for busy ones; since every
@@ -211,7 +293,7 @@ impl Zswap {
             return part;
         }
         let leaf = state.tree.leaf(&self.slabs, name);
-        slots(part & leaf.objects()).fold(part, |all, slot| all | leaf.unit_of(slot))
+        slots(part & (leaf.objects() | leaf.on_disk())).fold(part, |all, slot| all | leaf.unit_of(slot))
     }
 
     fn unpin_chunk(&self, cell: &GroupCell, state: &mut MutexGuard<'_, GroupState>, key: u64, mask: u64) {
@@ -223,41 +305,75 @@ impl Zswap {
     }
 
     /// Ends the load of pages that were decompressed: unpins them, and takes them out or gives them a second chance.
-    fn end_chunk(&self, cell: &GroupCell, key: u64, mask: u64, keep: Keep) {
+    fn end_chunk(
+        &self,
+        group: Group,
+        cell: &GroupCell,
+        key: u64,
+        mask: u64,
+        keep: Keep,
+        read: Option<DiskRead<'_>>,
+    ) {
         let mut freed = Freed::new();
+        let mut from_disk = 0;
         let mut state = cell.lock();
         for (key_high, part) in parts(key, mask) {
             let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
             let all = self.with_units(&mut state, name, part);
             cell.unpin(&mut state, &self.slabs, name, all);
+            let leaf = state.tree.leaf(&self.slabs, name);
+            let back = leaf.on_disk() & part;
+            if back != 0 {
+                // What is left of the block is warmer than was thought.
+                from_disk += u64::from(back.count_ones());
+                self.returned.insert(group, key_high);
+                leaf.chances = leaf.chances.max(1);
+            }
             match keep {
                 Keep::Exclusive => cell.remove(&mut state, &self.slabs, name, part, &mut freed),
-                Keep::Shared => state.tree.leaf(&self.slabs, name).referenced = true,
+                Keep::Shared => leaf.chances = leaf.chances.max(1),
             }
         }
         cell.numbers().zswpin.add(u64::from(mask.count_ones()));
+        if from_disk > 0 {
+            cell.numbers().disk_loads.add(from_disk);
+        }
         drop(state);
+        if let Some(read) = &read {
+            self.forget_read(read, &freed);
+        }
         self.free(&mut freed);
     }
 
-    /// Makes the pages of a chunk. The objects stay meanwhile, since their pages are pinned. Answers the index of a
-    /// page that could not be made.
-    pub(crate) fn decompress(&self, chunk: &Chunk, pages: &mut [&mut Page]) -> Result<(), usize> {
+    /// Makes the pages of a chunk, of which `read` has what is in the swap file. The objects stay meanwhile, since their
+    /// pages are pinned. Answers the index of a page that could not be made.
+    pub(crate) fn decompress(
+        &self,
+        chunk: &Chunk,
+        read: Option<&DiskRead<'_>>,
+        pages: &mut [&mut Page],
+    ) -> Result<(), usize> {
         assert_eq!(chunk.len, pages.len());
         let cpu = sys::cpu::current();
         let mut at = 0;
         while at < chunk.len {
-            let Some(entry) = chunk.entry(at) else {
+            let Some(source) = chunk.source(at) else {
                 filled::fill(pages[at], chunk.words[at]);
                 at += 1;
                 continue;
             };
-            if entry.is_raw() {
-                self.copy_raw(entry, pages[at]);
-                at += 1;
+            if !source.is_raw() {
+                at = self.decompress_batch(chunk, read, at, source.pool(), pages, cpu)?;
                 continue;
             }
-            at = self.decompress_batch(chunk, at, entry.pool(), pages, cpu)?;
+            match source {
+                Source::Memory(entry) => self.copy_raw(entry, pages[at]),
+                Source::Disk(entry) => {
+                    let start = entry.position() * PAGE_SIZE;
+                    pages[at].copy_from_slice(&of_disk(read, at)[start..start + PAGE_SIZE]);
+                }
+            }
+            at += 1;
         }
         if self.config.verify {
             for (index, page) in pages.iter().enumerate() {
@@ -284,37 +400,42 @@ impl Zswap {
     fn decompress_batch(
         &self,
         chunk: &Chunk,
+        read: Option<&DiskRead<'_>>,
         from: usize,
         pool_id: usize,
         pages: &mut [&mut Page],
         cpu: usize,
     ) -> Result<usize, usize> {
         let pool = self.pools.of_objects(pool_id);
-        // Consecutive pages of one object are one unit.
+        // Consecutive pages of one object are one unit, wherever the object is.
         let mut units = [(0u8, 0u8); MAX_BATCH];
+        let mut sources = [None; MAX_BATCH];
         let (mut len, mut at) = (0, from);
         while at < chunk.len && len < pool.batch {
-            let Some(entry) = chunk.entry(at) else { break };
-            if entry.is_raw() || entry.pool() != pool_id {
+            let Some(source) = chunk.source(at) else { break };
+            if source.is_raw() || source.pool() != pool_id {
                 break;
             }
-            let same = |index: &usize| chunk.entry(*index).is_some_and(|other| other.same_object(entry));
+            let same = |index: &usize| chunk.source(*index).is_some_and(|other| other.same_object(source));
             let run = (at..chunk.len).take_while(same).count();
-            units[len] = (at as u8, run as u8);
+            (units[len], sources[len]) = ((at as u8, run as u8), Some(source));
             len += 1;
             at += run;
         }
         let units = &units[..len];
+        let unit_pages = |n: usize| sources[n].expect("a unit has an object").pages();
 
         let mut worker = pool.worker(cpu);
         let worker = &mut *worker;
-        let guards: [Option<zsmalloc::ReadGuard<'_>>; MAX_BATCH] = std::array::from_fn(|n| {
-            let entry = Entry(chunk.words[units.get(n)?.0 as usize]);
-            Some(pool.objects.read(handle_of(entry)))
-        });
-        let objects: [Object<'_>; MAX_BATCH] = std::array::from_fn(|n| match &guards[n] {
-            Some(guard) => Object { head: guard.head(), tail: guard.tail() },
-            None => Object::default(),
+        let guards: [Option<zsmalloc::ReadGuard<'_>>; MAX_BATCH] =
+            std::array::from_fn(|n| match sources[n] {
+                Some(Source::Memory(entry)) => Some(pool.objects.read(handle_of(entry))),
+                _ => None,
+            });
+        let objects: [Object<'_>; MAX_BATCH] = std::array::from_fn(|n| match (&guards[n], sources[n]) {
+            (Some(guard), _) => Object { head: guard.head(), tail: guard.tail() },
+            (None, Some(_)) => Object::whole(of_disk(read, units[n].0 as usize)),
+            (None, None) => Object::default(),
         });
         // Objects lie anywhere, so each would begin with a walk through page tables and memory; these overlap.
         for object in &objects[..len] {
@@ -325,12 +446,12 @@ impl Zswap {
             let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
             let mut rest = pages[from..at].iter_mut();
             let mut outputs: [&mut [u8]; MAX_BATCH] = std::array::from_fn(|n| {
-                let Some(&(first, run)) = units.get(n) else { return &mut [][..] };
+                let Some(&(_, run)) = units.get(n) else { return &mut [][..] };
                 let page = rest.next().expect("the unit's first page");
                 for _ in 1..run {
                     rest.next();
                 }
-                match Entry(chunk.words[first as usize]).pages() {
+                match unit_pages(n) {
                     1 => page.as_mut_slice(),
                     pages => &mut rooms.next().expect("a room a unit")[..pages * PAGE_SIZE],
                 }
@@ -342,17 +463,17 @@ impl Zswap {
             });
         }
         let mut rooms = worker.buffers.chunks_exact(self.config.unit_size);
-        for (&(first, run), result) in units.iter().zip(&results) {
+        for (n, (&(first, run), result)) in units.iter().zip(&results).enumerate() {
             let (first, run) = (first as usize, run as usize);
-            let unit_pages = Entry(chunk.words[first]).pages();
+            let unit_pages = unit_pages(n);
             if *result != Ok(unit_pages * PAGE_SIZE) {
                 return Err(first);
             }
             if unit_pages > 1 {
                 let room = rooms.next().expect("a room a unit");
-                let words = &chunk.words[first..first + run];
-                for (page, &word) in pages[first..first + run].iter_mut().zip(words) {
-                    let start = Entry(word).position() * PAGE_SIZE;
+                for (index, page) in (first..).zip(&mut pages[first..first + run]) {
+                    let position = chunk.source(index).expect("of the unit").position();
+                    let start = position * PAGE_SIZE;
                     page.copy_from_slice(&room[start..start + PAGE_SIZE]);
                 }
             }
@@ -378,11 +499,9 @@ fn piece<'a>(head: &'a [u8], tail: &'a [u8], start: usize) -> (&'a [u8], &'a [u8
     (first, second)
 }
 
-fn at_index(error: LoadError, done: usize) -> LoadError {
-    match error {
-        LoadError::Missing { index } => LoadError::Missing { index: index + done },
-        LoadError::Damaged { index } => LoadError::Damaged { index: index + done },
-    }
+/// The object of a page in the swap file.
+fn of_disk<'a>(read: Option<&'a DiskRead<'_>>, index: usize) -> &'a [u8] {
+    read.expect("what is in the swap file was read").object(index)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Writeback: the oldest leaves leave the pool, group by group in turn, with a second chance each.
 
 use acomp::{Page, PAGE_SIZE};
+use swapfile::Writer;
 
-use crate::config::{Config, Group, NODES_MAX};
+use crate::balance::Lately;
+use crate::config::{Config, Error, Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
 use crate::leaf::{LEAF_BITS, LEAF_PAGES};
 use crate::load::Chunk;
@@ -16,6 +18,9 @@ const FAILURES_MAX: u32 = 16;
 /// Leaves written back between two compactions: compacting costs a look at every object.
 const COMPACT_LEAVES: u32 = 64;
 
+/// Turns that a leaf can be passed over: one for being stored or read, and one for having come back from disk lately.
+pub(crate) const CHANCES_MAX: u8 = 2;
+
 /// What a shrink did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
@@ -25,20 +30,59 @@ pub struct ShrinkReport {
     pub failures: u32,
     /// Whether the pool is within the target now.
     pub reached: bool,
+    /// Whether the swap file, or its disk, had no room for more.
+    pub no_space: bool,
 }
 
 /// State of the one shrink that may be in progress.
 pub(crate) struct Shrinker {
     /// The group whose turn is next.
     cursor: usize,
-    /// Where pages are decompressed to; empty when nothing can be written back.
+    /// Where pages are decompressed to for an owner's home; empty when there is none.
     pages: Box<[Page]>,
+    /// Who writes to the swap file.
+    pub(crate) writer: Option<Writer>,
+    /// The node whose turn is next, there.
+    node: usize,
+    /// The last leaf's mark.
+    mark: u16,
+    pub(crate) lately: Lately,
 }
 
 impl Shrinker {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let pages = if config.writeback.is_some() { LEAF_PAGES } else { 0 };
-        Shrinker { cursor: 0, pages: vec![[0; PAGE_SIZE]; pages].into_boxed_slice() }
+        let writer = match &config.swap {
+            None => None,
+            Some(file) => Some(file.writer().ok_or(Error::Swap("the swap file has a writer already"))?),
+        };
+        Ok(Shrinker {
+            cursor: 0,
+            pages: vec![[0; PAGE_SIZE]; pages].into_boxed_slice(),
+            writer,
+            node: 0,
+            mark: 0,
+            lately: Lately::default(),
+        })
+    }
+
+    /// The group whose turn it is.
+    pub(crate) fn next_group(&mut self, groups: usize) -> Group {
+        let number = self.cursor % groups;
+        self.cursor = (number + 1) % groups;
+        Group(number as u16)
+    }
+
+    /// A mark for a leaf that is about to be written: another than those of the few thousand whose writes are under way.
+    pub(crate) fn next_mark(&mut self) -> u16 {
+        self.mark = self.mark.wrapping_add(1);
+        self.mark
+    }
+
+    /// The node whose turn it is.
+    pub(crate) fn next_node(&mut self) -> usize {
+        self.node = (self.node + 1) % NODES_MAX;
+        self.node
     }
 }
 
@@ -56,7 +100,8 @@ impl Zswap {
     /// Whether a store was refused because the pool is full, and writing back would help: time to call
     /// [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
     pub fn wants_shrink(&self) -> bool {
-        self.config.writeback.is_some() && self.reached_full.load(Ordering::Relaxed)
+        let somewhere = self.config.writeback.is_some() || self.config.swap.is_some();
+        somewhere && self.reached_full.load(Ordering::Relaxed)
     }
 
     /// Writes pages back until stores are accepted again.
@@ -65,10 +110,14 @@ impl Zswap {
     }
 
     /// Writes pages back, the oldest first, one leaf a group and node in turn, until the pools take no more than
-    /// `target_bytes`; gives up after 16 leaves that could not be written, or when no page may be written.
+    /// `target_bytes`; gives up after 16 leaves that could not be written, when no page may be written, or when the swap
+    /// file has no room. To a swap file many leaves go at a time.
     pub fn shrink(&self, target_bytes: u64) -> ShrinkReport {
-        let mut report = ShrinkReport::default();
         let mut shrinker = lock(&self.shrinker);
+        if self.config.swap.is_some() {
+            return self.swap_out(&mut shrinker, target_bytes);
+        }
+        let mut report = ShrinkReport::default();
         let groups = self.groups.len();
         // Groups in a row that had nothing to write.
         let mut idle = 0;
@@ -80,9 +129,7 @@ impl Zswap {
                 report.reached = self.pool_bytes() <= target_bytes;
                 return report;
             }
-            let number = shrinker.cursor % groups;
-            shrinker.cursor = (number + 1) % groups;
-            let group = Group(number as u16);
+            let group = shrinker.next_group(groups);
             idle += 1;
             let Some(cell) = self.group(group) else { continue };
             for node in 0..NODES_MAX {
@@ -110,24 +157,35 @@ impl Zswap {
         report
     }
 
-    /// One leaf of a group that is at its limit, by the thread that wants to store. Whether pages left.
-    pub(crate) fn shrink_group(&self, group: Group, cell: &GroupCell) -> bool {
-        let Some(mut shrinker) = try_lock(&self.shrinker) else { return false };
-        let mut written = false;
-        for node in 0..NODES_MAX {
-            written |= matches!(self.write_back_oldest(group, cell, node, &mut shrinker), Visit::Written(_));
+    /// Has a group that is at its limit shrink by the thread that wants to store: to the threshold where there is a swap
+    /// file, else by one leaf a node and call, until it is there or nothing goes.
+    pub(crate) fn shrink_group(&self, group: Group, cell: &GroupCell, threshold: u64) {
+        let Some(mut shrinker) = try_lock(&self.shrinker) else { return };
+        if self.config.swap.is_some() {
+            self.swap_out_group(&mut shrinker, group, cell, threshold);
+            return;
         }
-        written
+        let mut goes = true;
+        while goes && cell.numbers().bytes.get() > threshold {
+            goes = (0..NODES_MAX).fold(false, |goes, node| {
+                goes | matches!(self.write_back_oldest(group, cell, node, &mut shrinker), Visit::Written(_))
+            });
+        }
     }
 
     /// Bytes at which a full pool accepts stores again.
     pub(crate) fn accept_threshold(&self) -> u64 {
-        let share = u128::from(self.config.max_pool_bytes) * u128::from(self.config.accept_threshold_percent);
-        (share / 100) as u64
+        self.threshold_of(self.config.max_pool_bytes)
+    }
+
+    /// Bytes at which whoever reached `limit` is accepted again.
+    pub(crate) fn threshold_of(&self, limit: u64) -> u64 {
+        (u128::from(limit) * u128::from(self.config.accept_threshold_percent) / 100) as u64
     }
 
     pub(crate) fn can_write_back(&self, group: Group, cell: &GroupCell) -> bool {
-        self.writeback_of(group, cell).is_some()
+        let allowed = cell.writeback.load(Ordering::Relaxed);
+        allowed && self.config.swap.is_some() || self.writeback_of(group, cell).is_some()
     }
 
     fn writeback_of(&self, group: Group, cell: &GroupCell) -> Option<&dyn Writeback> {
@@ -158,7 +216,7 @@ impl Zswap {
             }
             let mut rest = shrinker.pages.iter_mut();
             let mut pages: [&mut Page; LEAF_PAGES] = std::array::from_fn(|_| rest.next().expect("16 pages"));
-            match self.decompress(&chunk, &mut pages[..claimed.count_ones() as usize]) {
+            match self.decompress(&chunk, None, &mut pages[..claimed.count_ones() as usize]) {
                 Ok(()) => break,
                 Err(index) => {
                     self.events.decompress_fail.add(1);
@@ -170,7 +228,7 @@ impl Zswap {
         {
             let mut state = cell.lock();
             let name = state.tree.find(&self.slabs, key_high).expect("pinned pages stay");
-            state.tree.leaf(&self.slabs, name).begin_writing(claimed);
+            state.tree.leaf(&self.slabs, name).begin_writing(claimed, 0);
             cell.unpin(&mut state, &self.slabs, name, pinned);
         }
         let written = claimed != 0 && {
@@ -188,7 +246,7 @@ impl Zswap {
                 state = cell.wait(state);
                 continue;
             }
-            let unchanged = leaf.end_writing();
+            let unchanged = leaf.end_writing(0);
             if written && unchanged != 0 {
                 done = unchanged;
                 cell.remove(&mut state, &self.slabs, name, done, &mut freed);
@@ -208,22 +266,26 @@ impl Zswap {
         Visit::Written(u64::from(done.count_ones()))
     }
 
-    /// Pins the pages with objects of the node's oldest leaf that had its second chance and that nobody reads, and
+    /// Pins the pages with objects of the node's oldest leaf that had its chances and that nobody reads, and
     /// makes it the youngest.
-    fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
+    pub(crate) fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
         let mut guard = cell.lock();
         let state = &mut *guard;
-        // Once round, and once more for the first of those that just lost their second chance.
-        for _ in 0..=state.lru.leaves(node) {
+        // Once round for every chance there can be, and once more for the first of those that just lost their last.
+        for _ in 0..=state.lru.leaves(node) * u32::from(CHANCES_MAX) {
             let name = state.lru.oldest(node)?;
             state.lru.touch(&mut state.tree, &self.slabs, name, node);
             let leaf = state.tree.leaf(&self.slabs, name);
-            if std::mem::take(&mut leaf.referenced) || leaf.busy != 0 || leaf.writing() != 0 {
+            if leaf.chances > 0 {
+                leaf.chances -= 1;
+                continue;
+            }
+            if leaf.busy & leaf.objects() != 0 || leaf.writing() != 0 {
                 continue;
             }
             let mask = leaf.objects();
             debug_assert!(mask != 0);
-            leaf.busy = mask;
+            leaf.busy |= mask;
             return Some((leaf.key_high, mask));
         }
         None

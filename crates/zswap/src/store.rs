@@ -63,6 +63,7 @@ struct Objects {
 
 /// What all batches of a folio share.
 struct Folio<'a> {
+    group: Group,
     cell: &'a GroupCell,
     cpu: usize,
     node: usize,
@@ -81,7 +82,8 @@ impl Zswap {
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
         let raw_allowed = self.can_write_back(group, cell);
-        let stored = self.admit(group, cell).and_then(|()| self.store_folio(cell, key, pages, raw_allowed));
+        let stored =
+            self.admit(group, cell).and_then(|()| self.store_folio(group, cell, key, pages, raw_allowed));
         if stored.is_err() {
             self.erase(cell, key, pages.len() as u64);
         }
@@ -98,7 +100,7 @@ impl Zswap {
             return Err(StoreError::OutOfRange);
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let stored = self.store_folio(cell, key, pages, true);
+        let stored = self.store_folio(group, cell, key, pages, true);
         if stored.is_err() {
             self.erase(cell, key, pages.len() as u64);
         }
@@ -107,13 +109,14 @@ impl Zswap {
 
     fn store_folio(
         &self,
+        group: Group,
         cell: &GroupCell,
         key: u64,
         pages: &[&Page],
         raw_allowed: bool,
     ) -> Result<(), StoreError> {
         let cpu = sys::cpu::current();
-        let folio = Folio { cell, cpu, node: self.node_of(cpu), raw_allowed };
+        let folio = Folio { group, cell, cpu, node: self.node_of(cpu), raw_allowed };
         let mut forms = Forms::default();
         let mut done = 0;
         while done < pages.len() {
@@ -125,13 +128,24 @@ impl Zswap {
         Ok(())
     }
 
-    /// Checks the group's limit, then the pools'.
+    /// Checks the group's limit, then the pools'. Whoever reached one is refused until it is down to its threshold.
     fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
         let limit = cell.limit.load(Ordering::Relaxed);
-        if limit != u64::MAX && cell.numbers().bytes.get() >= limit {
-            // As the kernel does: one small, synchronous try, and never at another group's expense.
-            if limit == 0 || !self.shrink_group(group, cell) {
-                return Err(StoreError::GroupLimit);
+        if limit != u64::MAX {
+            let bytes = || cell.numbers().bytes.get();
+            let threshold = self.threshold_of(limit);
+            if bytes() >= limit {
+                cell.reached_full.store(true, Ordering::Relaxed);
+            }
+            if cell.reached_full.load(Ordering::Relaxed) {
+                // As the kernel does: a synchronous try, and never at another group's expense.
+                if bytes() > threshold && limit > 0 {
+                    self.shrink_group(group, cell, threshold);
+                }
+                if limit == 0 || bytes() > threshold {
+                    return Err(StoreError::GroupLimit);
+                }
+                cell.reached_full.store(false, Ordering::Relaxed);
             }
         }
         let max = self.config.max_pool_bytes;
@@ -221,8 +235,9 @@ impl Zswap {
             state = cell.wait(state);
         }
         let items = &items[..cut.pages];
+        let chances = |key_high| self.chances_of(folio.group, key_high);
         let published =
-            cell.publish(&mut state, &self.slabs, key, items, sums, bytes, folio.node, &mut freed);
+            cell.publish(&mut state, &self.slabs, key, items, sums, bytes, folio.node, chances, &mut freed);
         if published.is_err() {
             drop(state);
             if let Some(objects) = objects {

@@ -7,12 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use acomp::{Algorithm, PAGE_SIZE, UNIT_SIZE_MAX};
 
+use crate::balance::Balance;
 use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
 use crate::counters::{Counters, Events, GroupUsage};
 use crate::group::{leaf_part, Freed, GroupCell};
-use crate::leaf::{Entry, LEAF_BYTES, LEAF_BYTES_WITH_SUMS, LEAF_PAGES};
+use crate::leaf::{Entry, Leaf, LEAF_BYTES, LEAF_BYTES_WITH_SUMS, LEAF_PAGES};
 use crate::pool::{Pool, Pools};
-use crate::shrink::Shrinker;
+use crate::returned::Returned;
+use crate::shrink::{Shrinker, CHANCES_MAX};
 use crate::slab::Slab;
 use crate::sync::atomic::Ordering;
 use crate::sync::Mutex;
@@ -35,6 +37,8 @@ pub struct Zswap {
     pub(crate) events: Events,
     pub(crate) reached_full: AtomicBool,
     pub(crate) shrinker: Mutex<Shrinker>,
+    pub(crate) balance: Balance,
+    pub(crate) returned: Returned,
     contexts: usize,
     nodes: usize,
     /// NUMA node of each CPU.
@@ -65,7 +69,9 @@ impl Zswap {
             pools: Pools::new(pool),
             events: Events::default(),
             reached_full: AtomicBool::new(false),
-            shrinker: Mutex::new(Shrinker::new(&config)),
+            shrinker: Mutex::new(Shrinker::new(&config)?),
+            balance: Balance::default(),
+            returned: Returned::default(),
             contexts,
             nodes,
             node_of_cpu,
@@ -113,8 +119,18 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
     }
 
-    /// Which of up to 64 pages from `key` are stored: bit `i` for key `key + i`.
+    /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for key `key + i`.
     pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
+        self.look(group, key, count, Leaf::present)
+    }
+
+    /// Which of them are in the swap file: a load of one reads it from there. Those of a block of sixteen that went there
+    /// together come back with one read.
+    pub fn on_disk(&self, group: Group, key: u64, count: usize) -> u64 {
+        self.look(group, key, count, Leaf::on_disk)
+    }
+
+    fn look(&self, group: Group, key: u64, count: usize, pages: fn(&Leaf) -> u16) -> u64 {
         let count = count.min(64);
         if !in_range(key, count as u64) {
             return 0;
@@ -125,7 +141,7 @@ impl Zswap {
         while done < count {
             let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
             if let Some(name) = state.tree.find(&self.slabs, key_high) {
-                let here = state.tree.leaf(&self.slabs, name).present() & part;
+                let here = pages(state.tree.leaf(&self.slabs, name)) & part;
                 mask |= u64::from(here >> part.trailing_zeros()) << done;
             }
             done += part.count_ones() as usize;
@@ -164,6 +180,18 @@ impl Zswap {
             zswpout: numbers.zswpout.get(),
             zswpin: numbers.zswpin.get(),
             zswpwb: numbers.zswpwb.get(),
+            on_disk: numbers.on_disk_pages.get() * PAGE_SIZE as u64,
+            disk_loads: numbers.disk_loads.get(),
+        }
+    }
+
+    /// How many turns to be written back a leaf that is stored is passed over.
+    pub(crate) fn chances_of(&self, group: Group, key_high: u32) -> u8 {
+        let came_back = self.config.swap.is_some() && self.returned.contains(group, key_high);
+        if came_back {
+            CHANCES_MAX
+        } else {
+            1
         }
     }
 
@@ -178,6 +206,7 @@ impl Zswap {
             reject_alloc_fail: self.events.reject_alloc_fail.get(),
             reject_kmemcache_fail: self.events.reject_kmemcache_fail.get(),
             decompress_fail: self.events.decompress_fail.get(),
+            disk_load_fail: self.events.disk_load_fail.get(),
             ..Counters::default()
         };
         for cell in self.cells() {
@@ -188,12 +217,14 @@ impl Zswap {
             counters.zswpout += numbers.zswpout.get();
             counters.zswpin += numbers.zswpin.get();
             counters.zswpwb += numbers.zswpwb.get();
+            counters.on_disk_pages += numbers.on_disk_pages.get();
+            counters.disk_loads += numbers.disk_loads.get();
         }
         counters.written_back_pages = counters.zswpwb;
         counters
     }
 
-    /// Pages stored now.
+    /// Pages stored in the pool now.
     pub fn stored_pages(&self) -> u64 {
         self.cells().map(|cell| cell.numbers().stored_pages.get()).sum()
     }
@@ -275,6 +306,23 @@ impl Zswap {
 
     /// Frees objects that are in no table any more. Call with no lock held.
     pub(crate) fn free(&self, freed: &mut Freed) {
+        self.free_memory(freed, false);
+        for entry in freed.on_disk() {
+            let file = self.config.swap.as_ref().expect("what is on disk is in the swap file");
+            file.free(entry.place());
+            self.pools.put(entry.pool(), 1);
+        }
+        freed.clear();
+    }
+
+    /// Frees the memory of objects that are in the swap file from now on; their pools stay for them.
+    pub(crate) fn free_moved(&self, freed: &mut Freed) {
+        assert!(freed.on_disk().is_empty());
+        self.free_memory(freed, true);
+        freed.clear();
+    }
+
+    fn free_memory(&self, freed: &Freed, moved: bool) {
         let mut handles = [zsmalloc::Handle::DANGLING; Freed::MAX];
         let mut rest = freed.as_slice();
         while let Some(first) = rest.first() {
@@ -285,7 +333,7 @@ impl Zswap {
                 *handle = handle_of(*entry);
             }
             let of_objects = self.pools.of_objects(pool);
-            if of_objects.keeps_account {
+            if of_objects.keeps_account && !moved {
                 for (&handle, entry) in handles.iter().zip(&rest[..run]) {
                     if !entry.is_raw() {
                         of_objects.forget_stored(handle, entry.pages());
@@ -293,10 +341,11 @@ impl Zswap {
                 }
             }
             of_objects.objects.free_bulk(&handles[..run]);
-            self.pools.put(pool, run);
+            if !moved {
+                self.pools.put(pool, run);
+            }
             rest = &rest[run..];
         }
-        freed.clear();
     }
 }
 
@@ -324,6 +373,9 @@ fn check(config: &Config) -> Result<(), Error> {
     }
     if config.max_groups == 0 {
         return bad("max_groups", 0, "1 or more");
+    }
+    if config.swap.is_some() && config.writeback.is_some() {
+        return Err(Error::Swap("pages go to a swap file or to an owner's home, not to both"));
     }
     if config.contexts > CONTEXTS_MAX {
         return bad("contexts", config.contexts, "0 to 4096");

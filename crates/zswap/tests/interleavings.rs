@@ -3,10 +3,11 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use shuttle::thread;
-use support::{page, refs, Trim};
+use support::{assert_file_empty, page, refs, Swap, Trim};
 use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, Zswap};
 
 const A: Group = Group(0);
@@ -221,4 +222,137 @@ fn loads_that_overlap_wait_in_order() {
         },
         ROUNDS / 5,
     );
+}
+
+/// Objects that cleaning moved: it is in the middle of things, not idle.
+static MOVED: AtomicU64 = AtomicU64::new(0);
+
+/// What a thread does to pages that may be in the pool, on their way to disk, there, or on their way back.
+type Doing = fn(&Zswap, &[Page]) -> Vec<(usize, Page)>;
+
+/// Takes whatever of the pages is anywhere at the moment.
+fn take_available(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    let mut loaded = vec![[0xEE; 4096]; PAGES];
+    let mut pages: Vec<&mut Page> = loaded.iter_mut().collect();
+    let got = zswap.load_available(A, 0, (1 << PAGES) - 1, &mut pages, Keep::Exclusive).unwrap();
+    (0..PAGES).filter(|at| got >> at & 1 == 1).map(|at| (at, loaded[at])).collect()
+}
+
+fn read_available(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    let mut loaded = vec![[0xEE; 4096]; PAGES];
+    let mut pages: Vec<&mut Page> = loaded.iter_mut().collect();
+    zswap.load_available(A, 0, (1 << PAGES) - 1, &mut pages, Keep::Shared).unwrap();
+    Vec::new()
+}
+
+fn store_newer(zswap: &Zswap, newer: &[Page]) -> Vec<(usize, Page)> {
+    zswap.store(A, 0, &refs(newer)).unwrap();
+    Vec::new()
+}
+
+fn swap_out(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    zswap.shrink(0);
+    Vec::new()
+}
+
+fn clean(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    MOVED.fetch_add(zswap.clean_now(4), Ordering::Relaxed);
+    Vec::new()
+}
+
+fn shrink_group(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    zswap.set_group_limit(A, 1);
+    let page = page(2, 999);
+    // Whether there is room by then depends on who was first; the page is not of those that are watched.
+    let _ = zswap.store(A, 100, &[&page]);
+    zswap.set_group_limit(A, u64::MAX);
+    Vec::new()
+}
+
+fn forget_last(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
+    zswap.invalidate(A, PAGES as u64 - 1, 1);
+    Vec::new()
+}
+
+/// Older pages are in the pool or on disk; all of `doings` happens at once. At the end each page was there once: the
+/// newer one if it was stored, unless it was forgotten.
+fn at_once(unit_size: usize, starts_on_disk: bool, doings: &'static [Doing]) {
+    let stores = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, store_newer as Doing));
+    let forgets = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, forget_last as Doing));
+    shuttle::check_random(
+        move || {
+            let swap = Swap::new(4);
+            let config = Config {
+                unit_size,
+                contexts: 2,
+                batch: 2,
+                max_groups: 1,
+                verify: true,
+                swap: Some(swap.file.clone()),
+                ..Config::default()
+            };
+            let zswap = Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap());
+            let (older, newer) = (pages(1), pages(2));
+            zswap.store(A, 0, &refs(&older)).unwrap();
+            if starts_on_disk {
+                zswap.shrink(0);
+                assert_eq!(zswap.on_disk(A, 0, PAGES), 0b1111);
+            }
+            let threads: Vec<_> = doings
+                .iter()
+                .map(|doing| {
+                    let (zswap, newer) = (zswap.clone(), newer.clone());
+                    thread::spawn(move || doing(&zswap, &newer))
+                })
+                .collect();
+            let taken: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            zswap.invalidate(A, 100, 1);
+            for at in 0..PAGES {
+                let mut found: Vec<Page> =
+                    taken.iter().filter(|(other, _)| *other == at).map(|(_, page)| *page).collect();
+                if zswap.present(A, at as u64, 1) == 1 {
+                    found.push(support::load(&zswap, A, at as u64, 1, Keep::Exclusive).unwrap()[0]);
+                }
+                assert!(found.iter().all(|page| *page == newer[at] || *page == older[at]));
+                let last = if stores { newer[at] } else { older[at] };
+                let count = found.iter().filter(|page| **page == last).count();
+                let may_be_gone = forgets && at == PAGES - 1;
+                assert!(count == 1 || count == 0 && may_be_gone, "page {at}: {count}");
+            }
+            support::assert_empty(&zswap);
+            assert_file_empty(&swap.file);
+        },
+        ROUNDS / 2,
+    );
+}
+
+#[test]
+fn a_page_goes_to_disk_while_it_is_stored_loaded_and_forgotten() {
+    at_once(4096, false, &[swap_out, store_newer, take_available]);
+    at_once(4096, false, &[swap_out, store_newer, read_available, forget_last]);
+    at_once(4096, false, &[swap_out, take_available, forget_last]);
+    at_once(8192, false, &[swap_out, store_newer, take_available]);
+    at_once(16384, false, &[swap_out, take_available, forget_last]);
+}
+
+#[test]
+fn a_page_on_disk_is_moved_while_it_is_stored_loaded_and_forgotten() {
+    at_once(4096, true, &[clean, take_available, store_newer]);
+    at_once(4096, true, &[clean, read_available, store_newer, swap_out]);
+    at_once(16384, true, &[clean, take_available, forget_last]);
+    at_once(16384, true, &[clean, read_available, take_available]);
+    let moved = MOVED.load(Ordering::Relaxed);
+    assert!(moved > 1000, "{moved} objects moved");
+}
+
+#[test]
+fn a_page_on_disk_is_taken_once_whoever_comes() {
+    at_once(4096, true, &[take_available, take_available, swap_out]);
+    at_once(16384, true, &[take_available, take_available, store_newer]);
+}
+
+#[test]
+fn two_write_at_once_and_only_one_does() {
+    at_once(4096, false, &[swap_out, swap_out, take_available]);
+    at_once(4096, false, &[swap_out, shrink_group, take_available]);
 }

@@ -1,6 +1,5 @@
 //! Bringing in: zeroes for what was never touched, pages back from staging, pages out of the pool.
 
-
 use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 use zswap::Keep;
@@ -127,7 +126,14 @@ impl Pages {
     }
 
     /// Gives zeroes: real pages for a write, the shared zero page for a read.
-    fn fill(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize, write: bool) -> Brought {
+    fn fill(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+        count: usize,
+        write: bool,
+    ) -> Brought {
         let at = block.base() + index * PAGE_SIZE;
         let Some(quiet) = self.events.quiet(block) else { return Brought::Again };
         let (filled, stop) = match self.mover.way {
@@ -482,7 +488,8 @@ impl Pages {
     }
 
     fn fresh_extent(&self) -> Option<u32> {
-        let extent = if self.has_room_for_extent() { self.staging.take_empty_extent()? } else { return None };
+        let extent =
+            if self.has_room_for_extent() { self.staging.take_empty_extent()? } else { return None };
         // With one call instead of a fault a page.
         sys::memory::populate(self.staging.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
         (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
@@ -504,7 +511,6 @@ impl Pages {
     fn zeroes(&self) -> usize {
         self.staging.hole()
     }
-
 }
 
 /// What an attempt comes to that brought in `done` pages before it ended.

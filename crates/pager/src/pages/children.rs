@@ -82,17 +82,16 @@ impl ChildMemory {
             _ if (from..from + len).contains(&at) => Some(at - from + to),
             _ => None,
         });
-        others.clone().find(|other| is_there(*other)).unwrap_or(at)
+        others.into_iter().find(|other| is_there(*other)).unwrap_or(at)
     }
 
     /// Which page of the parent the child misses at `at`: the other way round.
     pub fn source_of(&self, at: usize) -> usize {
         let uffd = self.heirs[0].uffd;
-        let others = self.moves.iter().rev().filter_map(|&(from, to, len)| {
-            // Moved before the fork, and not known to the parent's table yet.
-            ((to..to + len).contains(&at)).then(|| at - to + from)
-        });
-        others.clone().find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at)
+        // Moved before the fork, and not known to the parent's table yet.
+        let moves = self.moves.iter().rev().filter(|(_, to, len)| (*to..to + len).contains(&at));
+        let mut others = moves.map(|(from, to, _)| at - to + from);
+        others.find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at)
     }
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.

@@ -164,7 +164,10 @@ mod tests {
         pages.end_grace();
         assert!(!pages.has_discarding());
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
-        assert_eq!((pages.pages_out(), read(pages.staging().address(pages.lock(base).slot(), 0), 0)), (16, 1));
+        assert_eq!(
+            (pages.pages_out(), read(pages.staging().address(pages.lock(base).slot(), 0), 0)),
+            (16, 1)
+        );
     }
 
     #[test]
@@ -178,7 +181,11 @@ mod tests {
         let slot = pages.staging().take_empty().unwrap();
         let block = pages.lock(base);
         let quiet = pages.events.quiet(&block).unwrap();
-        assert!(pages.mover.move_out(&quiet, pages.staging().address(slot, 0), base, BLOCK_PAGES).stop.is_none());
+        assert!(pages
+            .mover
+            .move_out(&quiet, pages.staging().address(slot, 0), base, BLOCK_PAGES)
+            .stop
+            .is_none());
         drop(quiet);
         drop(block);
         let mut inbound = Inbound::new(pager.own_page);

@@ -58,7 +58,10 @@ impl Drainers {
         if near.works.load(Ordering::Acquire) {
             return near;
         }
-        self.each.iter().find(|drainer| drainer.works.load(Ordering::Acquire)).expect("an drainer was started")
+        self.each
+            .iter()
+            .find(|drainer| drainer.works.load(Ordering::Acquire))
+            .expect("an drainer was started")
     }
 
     /// Whether evictions can begin.

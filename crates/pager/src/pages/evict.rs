@@ -277,7 +277,10 @@ mod tests {
         write(base, 2, 99);
         // What the compressor reads is as it was.
         let slot = block.slot();
-        assert_eq!((0..4).map(|page| read(pages.staging.address(slot, 0), page)).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(
+            (0..4).map(|page| read(pages.staging.address(slot, 0), page)).collect::<Vec<_>>(),
+            [1, 2, 3, 4]
+        );
         assert_eq!(block.mask(PageState::Staged), 0xfff0);
         block.set_compressing(false);
         drop(block);

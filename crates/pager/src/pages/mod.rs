@@ -118,7 +118,11 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub fn new(config: &Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<(Self, u64), StartError> {
+    pub fn new(
+        config: &Config,
+        store: Zswap,
+        accounts: &'static dyn Accounts,
+    ) -> Result<(Self, u64), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
         let (uffd, features) = Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;

@@ -118,7 +118,13 @@ impl Mover {
     }
 
     /// Returns copies to a mapping that turned out not to be registered; answers how far that came.
-    pub fn copy_to_foreign(&self, _proof: &QuietAlone<'_>, at: usize, source: usize, count: usize) -> Progress {
+    pub fn copy_to_foreign(
+        &self,
+        _proof: &QuietAlone<'_>,
+        at: usize,
+        source: usize,
+        count: usize,
+    ) -> Progress {
         // SAFETY: the bytes return to where they were a moment ago; present pages refuse.
         unsafe { self.staging_uffd.copy(at, source, count * PAGE_SIZE) }
     }

@@ -68,8 +68,7 @@ impl Pages {
         let staged = block.mask(PageState::Staged) & mask;
         for index in (0..BLOCK_PAGES).filter(|index| staged >> index & 1 == 1) {
             // SAFETY: staged pages stay where they are while their block's lock is held.
-            pages[index] =
-                unsafe { *(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
+            pages[index] = unsafe { *(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
         }
         block.change(staged, PageState::Staged, PageState::Kernel);
         block.drop_slot_if_unused();
@@ -99,7 +98,8 @@ impl Pages {
             let block = self.lock_settled(base);
             let mask = span(first, now.len());
             assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");
-            let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] = std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
+            let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] =
+                std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
             let key = (at / PAGE_SIZE) as u64;
             if let Err(error) = self.store.store_any(GROUP, key, &refs[..now.len()]) {
                 self.fatal(format_args!("pages at {at:#x} could not follow mremap: {error}"));
@@ -115,8 +115,8 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::{Brought, Inbound};
     use crate::pager::Pager;
+    use crate::pages::{Brought, Inbound};
     use crate::trial::{blocks, pager, read};
     use sys::userfaultfd::Message;
 

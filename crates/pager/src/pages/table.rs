@@ -320,9 +320,9 @@ impl<'a> RunGuard<'a> {
 
     /// Mask of the pages whose state passes `test`; bit 0 is the first block's first page.
     pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u128 {
-        self.iter().enumerate().fold(0, |mask, (index, block)| {
-            mask | u128::from(block.mask_of(&test)) << (index * BLOCK_PAGES)
-        })
+        self.iter()
+            .enumerate()
+            .fold(0, |mask, (index, block)| mask | u128::from(block.mask_of(&test)) << (index * BLOCK_PAGES))
     }
 }
 
@@ -406,8 +406,7 @@ impl AddressTable {
             return None;
         }
         let block = self.block(address).ok()?;
-        futex::try_lock_bits(&block.word)
-            .then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+        futex::try_lock_bits(&block.word).then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
     }
 
     /// Waits for the lock of a block whose slot nobody is compressing. Compressing takes microseconds and waits for

@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use swapfile::{Engine, Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, SwapFile};
+
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, PromoteRequest,
     Software, UnitCodec, UnitError, UnitResult,
@@ -23,6 +25,8 @@ pub struct Trim {
     pub units: Arc<AtomicU64>,
     /// Requests of each size.
     pub requests: Arc<[AtomicU64; 9]>,
+    /// Requests to decompress of each size.
+    pub decompressions: Arc<[AtomicU64; 9]>,
     /// Objects made and not yet forgotten.
     pub alive: Arc<AtomicI64>,
 }
@@ -45,6 +49,7 @@ impl Trim {
             damage_after: Arc::new(AtomicI64::new(-1)),
             units: Arc::default(),
             requests: Arc::default(),
+            decompressions: Arc::default(),
             alive: Arc::default(),
         }
     }
@@ -101,8 +106,9 @@ impl Algorithm for Trim {
             damage_after: self.damage_after.clone(),
             units: self.units.clone(),
         };
-        let (requests, alive) = (self.requests.clone(), self.alive.clone());
-        Ok(Box::new(Counting { inner: Software::new(codec), requests, alive }))
+        let (requests, decompressions) = (self.requests.clone(), self.decompressions.clone());
+        let alive = self.alive.clone();
+        Ok(Box::new(Counting { inner: Software::new(codec), requests, decompressions, alive }))
     }
 }
 
@@ -110,6 +116,7 @@ struct Counting {
     inner: Software<TrimCodec>,
     alive: Arc<AtomicI64>,
     requests: Arc<[AtomicU64; 9]>,
+    decompressions: Arc<[AtomicU64; 9]>,
 }
 
 impl Context for Counting {
@@ -119,6 +126,7 @@ impl Context for Counting {
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
+        self.decompressions[request.objects.len()].fetch_add(1, Ordering::Relaxed);
         self.inner.decompress(request);
     }
 
@@ -283,12 +291,52 @@ pub fn load(
     Ok(pages)
 }
 
+/// A swap file whose disk is memory and whose faults are asked for.
+pub struct Swap {
+    pub file: Arc<SwapFile>,
+    pub faults: Arc<Faults>,
+    pub disk: MemoryEngine,
+}
+
+impl Swap {
+    /// Of so many segments of 1 MiB.
+    pub fn new(segments: usize) -> Swap {
+        let room = Room { available: 1 << 40, total: 1 << 41 };
+        let disk = MemoryEngine::new(room);
+        let (file, faults) = Swap::on(Arc::new(disk.clone()), segments);
+        Swap { file, faults, disk }
+    }
+
+    /// A swap file on an engine, with faults between.
+    pub fn on(engine: Arc<dyn Engine>, segments: usize) -> (Arc<SwapFile>, Arc<Faults>) {
+        let faults = Faults::new(3);
+        let engine = Arc::new(FaultyEngine::new(engine, faults.clone()));
+        let space = Arc::new(Space::private(segments));
+        (SwapFile::with(engine, Seal::encrypted().unwrap(), space, 1, 5).unwrap(), faults)
+    }
+
+    /// Nothing is left in the file.
+    pub fn assert_empty(&self, zswap: &zswap::Zswap) {
+        assert_empty(zswap);
+        assert_file_empty(&self.file);
+    }
+}
+
+/// Nothing lives in the file.
+pub fn assert_file_empty(file: &SwapFile) {
+    let counters = file.counters();
+    assert_eq!(counters.live_bytes, 0);
+    // But for what is open to be written to.
+    assert!(counters.used_bytes <= 2 << 20, "{} bytes in use", counters.used_bytes);
+}
+
 /// Nothing is left of anything.
 pub fn assert_empty(zswap: &zswap::Zswap) {
     let counters = zswap.counters();
     assert_eq!(counters.stored_pages, 0);
     assert_eq!(counters.stored_incompressible_pages, 0);
     assert_eq!(counters.same_filled_pages, 0);
+    assert_eq!(counters.on_disk_pages, 0);
     assert_eq!(zswap.compressed_bytes(), 0);
     assert_eq!(zswap.objects(), 0);
     assert_eq!(zswap.table_bytes(), 0);

@@ -1,0 +1,114 @@
+//! Memory for transfers: aligned as disks want it, taken from the global allocator, used again.
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+use crate::place::BLOCK_BYTES;
+use crate::sync::lock;
+
+/// Bytes that begin at a multiple of 4096.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the buffer alone.
+unsafe impl Send for Buffer {}
+// SAFETY: shared, it is only read.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A buffer of zeroes, of a multiple of 4096 bytes.
+    ///
+    /// # Panics
+    /// When the length is none or no multiple.
+    pub fn new(len: usize) -> Self {
+        let layout = Buffer::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Buffer { start, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        assert!(len > 0 && len.is_multiple_of(BLOCK_BYTES));
+        Layout::from_size_align(len, BLOCK_BYTES).expect("a length that fits into memory")
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes were allocated, zeroed, and belong to this buffer.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr(), Buffer::layout(self.len)) };
+    }
+}
+
+/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects; a pack is the largest, and
+/// as many are in flight and being filled. A new buffer of that size costs as much as writing it: its memory comes page by
+/// page from the system.
+const KEPT: [(usize, usize); 3] = [(16 << 10, 16), (80 << 10, 8), (256 << 10, 10)];
+
+/// Buffers at hand.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    kept: [Mutex<Vec<Buffer>>; KEPT.len()],
+}
+
+impl Buffers {
+    /// A buffer of at least `len` bytes, whatever they are.
+    pub(crate) fn take(&self, len: usize) -> Buffer {
+        match KEPT.iter().position(|(size, _)| len <= *size) {
+            None => Buffer::new(len.next_multiple_of(BLOCK_BYTES)),
+            Some(class) => lock(&self.kept[class]).pop().unwrap_or_else(|| Buffer::new(KEPT[class].0)),
+        }
+    }
+
+    /// Keeps a buffer for later, or not.
+    pub(crate) fn give(&self, buffer: Buffer) {
+        let Some(class) = KEPT.iter().position(|(size, _)| buffer.len() == *size) else { return };
+        let mut kept = lock(&self.kept[class]);
+        if kept.len() < KEPT[class].1 {
+            kept.push(buffer);
+        }
+    }
+
+    /// Bytes at hand.
+    pub(crate) fn bytes(&self) -> usize {
+        self.kept.iter().zip(KEPT).map(|(kept, (size, _))| lock(kept).len() * size).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_used_again() {
+        let buffers = Buffers::default();
+        for len in [1, 4096, 16 << 10, 50_000, 256 << 10, 600_001] {
+            let mut buffer = buffers.take(len);
+            assert!(buffer.len() >= len && buffer.as_ptr().addr().is_multiple_of(4096));
+            buffer.fill(1);
+            buffers.give(buffer);
+        }
+        assert_eq!(buffers.bytes(), (16 << 10) + (80 << 10) + (256 << 10));
+    }
+}

@@ -1,0 +1,182 @@
+//! What a swap file did, and what is in it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Buckets of latencies: `n` has those below 2^n microseconds, and the last one all above.
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// What happened so far, and what is in the file now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes of objects handed over for writing, as they were compressed.
+    pub object_bytes: u64,
+    /// Bytes written to the file, all told.
+    pub bytes_written: u64,
+    /// Of these, bytes written by cleaning.
+    pub bytes_cleaned: u64,
+    /// Bytes read from the file, all told.
+    pub bytes_read: u64,
+    /// Of these, bytes read by cleaning.
+    pub bytes_read_cleaning: u64,
+    /// Writes, each of a pack.
+    pub writes: u64,
+    /// Reads for loads: one or more a request.
+    pub reads: u64,
+    /// Requests to read objects.
+    pub loads: u64,
+    /// Objects read for them.
+    pub objects_read: u64,
+    /// Nanoseconds all loads took together, from request to objects.
+    pub load_ns: u64,
+    /// Nanoseconds all writes took together, from being handed over to being done.
+    pub write_ns: u64,
+    /// Loads by how long they took.
+    pub load_latency: [u64; LATENCY_BUCKETS],
+    /// Segments cleaned.
+    pub segments_cleaned: u64,
+    /// Objects that cleaning moved.
+    pub objects_moved: u64,
+    /// Nanoseconds spent cleaning.
+    pub clean_ns: u64,
+    /// Writes that failed and were tried elsewhere.
+    pub writes_retried: u64,
+    /// Writes that were given up.
+    pub writes_failed: u64,
+    /// Writes that found no room.
+    pub no_space: u64,
+    /// Segments not used again because writing there failed.
+    pub segments_retired: u64,
+    /// Reads that failed, or found something else than was written.
+    pub reads_failed: u64,
+    /// Bytes of live objects, with their seals.
+    pub live_bytes: u64,
+    /// Bytes of all segments in use by anybody: live, dead, and not written yet.
+    pub used_bytes: u64,
+    /// Bytes of free segments whose blocks are not given back yet.
+    pub kept_bytes: u64,
+    /// Bytes of memory: tables and buffers.
+    pub memory_bytes: u64,
+}
+
+impl Counters {
+    /// Bytes in use that hold no live object of this process.
+    pub fn dead_bytes(&self) -> u64 {
+        self.used_bytes.saturating_sub(self.live_bytes)
+    }
+
+    /// Bytes written for each byte of objects handed over, in thousandths.
+    pub fn write_amplification_milli(&self) -> u64 {
+        self.bytes_written.saturating_mul(1000).checked_div(self.object_bytes).unwrap_or(0)
+    }
+
+    /// The time within which `percent` of all loads were done, to a factor of two.
+    pub fn load_latency_us(&self, percent: u64) -> u64 {
+        let all: u64 = self.load_latency.iter().sum();
+        let mut seen = 0;
+        for (bucket, count) in self.load_latency.iter().enumerate() {
+            seen += count;
+            if all > 0 && seen * 100 >= all * percent {
+                return 1 << bucket;
+            }
+        }
+        0
+    }
+}
+
+/// A number anybody may change.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, value: u64) {
+        self.0.fetch_add(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, value: u64) {
+        self.0.fetch_sub(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) object_bytes: Count,
+    pub(crate) bytes_written: Count,
+    pub(crate) bytes_cleaned: Count,
+    pub(crate) bytes_read: Count,
+    pub(crate) bytes_read_cleaning: Count,
+    pub(crate) writes: Count,
+    pub(crate) reads: Count,
+    pub(crate) loads: Count,
+    pub(crate) objects_read: Count,
+    pub(crate) load_ns: Count,
+    pub(crate) write_ns: Count,
+    pub(crate) load_latency: [Count; LATENCY_BUCKETS],
+    pub(crate) segments_cleaned: Count,
+    pub(crate) objects_moved: Count,
+    pub(crate) clean_ns: Count,
+    pub(crate) writes_retried: Count,
+    pub(crate) writes_failed: Count,
+    pub(crate) no_space: Count,
+    pub(crate) segments_retired: Count,
+    pub(crate) reads_failed: Count,
+    pub(crate) live_bytes: Count,
+}
+
+impl Counts {
+    pub(crate) fn loaded(&self, objects: usize, took: Duration) {
+        self.loads.add(1);
+        self.objects_read.add(objects as u64);
+        self.load_ns.add(took.as_nanos() as u64);
+        let bucket = (64 - (took.as_micros() as u64).leading_zeros()) as usize;
+        self.load_latency[bucket.min(LATENCY_BUCKETS - 1)].add(1);
+    }
+
+    /// What is counted here; the rest is zero.
+    pub(crate) fn read(&self) -> Counters {
+        Counters {
+            object_bytes: self.object_bytes.get(),
+            bytes_written: self.bytes_written.get(),
+            bytes_cleaned: self.bytes_cleaned.get(),
+            bytes_read: self.bytes_read.get(),
+            bytes_read_cleaning: self.bytes_read_cleaning.get(),
+            writes: self.writes.get(),
+            reads: self.reads.get(),
+            loads: self.loads.get(),
+            objects_read: self.objects_read.get(),
+            load_ns: self.load_ns.get(),
+            write_ns: self.write_ns.get(),
+            load_latency: std::array::from_fn(|bucket| self.load_latency[bucket].get()),
+            segments_cleaned: self.segments_cleaned.get(),
+            objects_moved: self.objects_moved.get(),
+            clean_ns: self.clean_ns.get(),
+            writes_retried: self.writes_retried.get(),
+            writes_failed: self.writes_failed.get(),
+            no_space: self.no_space.get(),
+            segments_retired: self.segments_retired.get(),
+            reads_failed: self.reads_failed.get(),
+            live_bytes: self.live_bytes.get(),
+            ..Counters::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_told_by_percent() {
+        let counts = Counts::default();
+        (0..90).for_each(|_| counts.loaded(1, Duration::from_micros(100)));
+        (0..10).for_each(|_| counts.loaded(1, Duration::from_secs(100)));
+        let counters = counts.read();
+        assert_eq!((counters.load_latency_us(50), counters.load_latency_us(90)), (128, 128));
+        assert_eq!(counters.load_latency_us(99), 1 << 23);
+        assert_eq!(Counters::default().load_latency_us(50), 0);
+    }
+}

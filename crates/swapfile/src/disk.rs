@@ -1,0 +1,112 @@
+//! The file itself, as both engines use it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sys::files::{self, Caching, Room};
+
+use crate::engine::{Kind, Transfer};
+use crate::{Buffer, OpenError, BLOCK_BYTES};
+
+/// An open file without a name, and how it is used.
+pub struct Disk {
+    pub(crate) file: File,
+    pub(crate) is_direct: bool,
+    /// What is left out of the page cache's way: why O_DIRECT is not used, if it is not.
+    why_cached: Option<io::Error>,
+}
+
+impl Disk {
+    /// Opens a file in `directory`, past the page cache where that can be had and is `wanted`.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the directory is in memory, or no file can be made there.
+    pub fn open(directory: &Path, wanted: Caching) -> Result<Disk, OpenError> {
+        let failed = |error| OpenError::Open { directory: PathBuf::from(directory), error };
+        if wanted == Caching::Direct {
+            match Disk::open_as(directory, Caching::Direct) {
+                Ok(disk) => return disk.checked(directory),
+                Err(error) if is_about_caching(&error) => {
+                    let mut disk = Disk::open_as(directory, Caching::Cached).map_err(failed)?;
+                    disk.why_cached = Some(error);
+                    return disk.checked(directory);
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Disk::open_as(directory, Caching::Cached).map_err(failed)?.checked(directory)
+    }
+
+    fn open_as(directory: &Path, caching: Caching) -> io::Result<Disk> {
+        let file = files::open_unnamed(directory, caching)?;
+        if caching == Caching::Direct {
+            // Some file systems take the flag and refuse the transfers.
+            let mut block = Buffer::new(BLOCK_BYTES);
+            block.fill(0xA5);
+            file.write_all_at(&block, 0)?;
+            block.fill(0);
+            file.read_exact_at(&mut block, 0)?;
+            if block.iter().any(|&byte| byte != 0xA5) {
+                return Err(io::Error::from_raw_os_error(22));
+            }
+            file.set_len(0)?;
+        }
+        Ok(Disk { file, is_direct: caching == Caching::Direct, why_cached: None })
+    }
+
+    fn checked(self, directory: &Path) -> Result<Disk, OpenError> {
+        let directory = || PathBuf::from(directory);
+        match files::memory_file_system(&self.file) {
+            Ok(None) => Ok(self),
+            Ok(Some(kind)) => Err(OpenError::InMemory { directory: directory(), kind }),
+            Err(error) => Err(OpenError::Open { directory: directory(), error }),
+        }
+    }
+
+    /// Why data go by the page cache although that was not wished.
+    pub fn why_cached(&self) -> Option<&io::Error> {
+        self.why_cached.as_ref()
+    }
+
+    /// Room on its disk.
+    pub(crate) fn room(&self) -> io::Result<Room> {
+        files::room(&self.file)
+    }
+
+    pub(crate) fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        files::reserve(&self.file, offset, len)
+    }
+
+    pub(crate) fn release(&self, offset: u64, len: u64) -> io::Result<()> {
+        files::punch(&self.file, offset, len)
+    }
+
+    /// Does a transfer, by the calling thread.
+    pub(crate) fn run(&self, transfer: &mut Transfer) -> io::Result<usize> {
+        let (start, end) = (transfer.start, transfer.end);
+        let moved = match transfer.kind {
+            Kind::Read => self.file.read_at(&mut transfer.buffer[start..end], transfer.offset)?,
+            Kind::Write => self.file.write_at(&transfer.buffer[start..end], transfer.offset)?,
+        };
+        self.settled(transfer, moved)
+    }
+
+    /// Keeps what was moved out of the page cache; a write is not done before it is on disk.
+    pub(crate) fn settled(&self, transfer: &Transfer, moved: usize) -> io::Result<usize> {
+        if !self.is_direct && moved > 0 {
+            match transfer.kind {
+                Kind::Read => files::forget(&self.file, transfer.offset, moved as u64),
+                Kind::Write => files::settle(&self.file, transfer.offset, moved as u64)?,
+            }
+        }
+        Ok(moved)
+    }
+}
+
+/// EINVAL and EOPNOTSUPP, and what some file systems answer to the first transfer.
+fn is_about_caching(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+        || error.raw_os_error() == Some(22)
+}

@@ -1,0 +1,89 @@
+//! Where an object lies in the file: what an index keeps of a page, eight bytes with room to spare.
+
+/// Bytes of a block: what a disk reads and writes, and what transfers are aligned to.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes of a segment: what is taken, cleaned and given back at once.
+pub const SEGMENT_BYTES: usize = 1 << 20;
+/// Objects begin at multiples of this.
+pub const GRAIN_BYTES: usize = 16;
+/// Most bytes of an object: 64 KiB, sixteen pages that did not compress.
+pub const OBJECT_BYTES_MAX: usize = 1 << 16;
+/// Most segments of a file: 2 TiB.
+pub const SEGMENTS_MAX: usize = 1 << 21;
+
+const GRAINS: usize = SEGMENT_BYTES / GRAIN_BYTES;
+const _: () = assert!(GRAINS == 1 << 16);
+
+/// The place of an object: segment (21 bits), grain within it (16), length (16).
+///
+/// The 11 bits above are its holder's. A place says nothing of the segment's generation: whoever holds a place keeps
+/// the segment from being used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(u64);
+
+impl Place {
+    /// Bits of [`Place::to_bits`] that are used.
+    pub const BITS: u32 = 53;
+
+    pub(crate) fn new(segment: usize, position: usize, len: usize) -> Self {
+        assert!(segment < SEGMENTS_MAX && position < SEGMENT_BYTES && position.is_multiple_of(GRAIN_BYTES));
+        assert!((1..=OBJECT_BYTES_MAX).contains(&len));
+        Place((segment as u64) << 32 | ((position / GRAIN_BYTES) as u64) << 16 | (len as u64 - 1))
+    }
+
+    /// The place as a number below 2^53.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The place that [`Place::to_bits`] said.
+    ///
+    /// # Panics
+    /// When a bit beyond is set.
+    pub fn from_bits(bits: u64) -> Self {
+        assert!(bits >> Place::BITS == 0);
+        Place(bits)
+    }
+
+    /// The segment's number.
+    pub fn segment(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    /// Bytes from the segment's start.
+    pub fn position(self) -> usize {
+        (self.0 >> 16 & 0xFFFF) as usize * GRAIN_BYTES
+    }
+
+    /// Bytes of the object, without what seals it.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(self) -> usize {
+        (self.0 & 0xFFFF) as usize + 1
+    }
+
+    /// Bytes from the file's start.
+    pub fn offset(self) -> u64 {
+        (self.segment() * SEGMENT_BYTES + self.position()) as u64
+    }
+}
+
+/// Grains that an object of `sealed` bytes takes.
+pub(crate) fn grains(sealed: usize) -> u32 {
+    sealed.div_ceil(GRAIN_BYTES) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_kept_at_its_limits() {
+        for (segment, position, len) in
+            [(0, 0, 1), (SEGMENTS_MAX - 1, SEGMENT_BYTES - 16, OBJECT_BYTES_MAX), (77, 4096, 4096)]
+        {
+            let place = Place::from_bits(Place::new(segment, position, len).to_bits());
+            assert_eq!((place.segment(), place.position(), place.len()), (segment, position, len));
+            assert_eq!(place.offset(), (segment * SEGMENT_BYTES + position) as u64);
+        }
+    }
+}

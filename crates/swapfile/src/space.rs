@@ -1,0 +1,466 @@
+//! Which segments of the file are taken, and by whom: in memory that the processes of a tree share.
+//!
+//! ```text
+//!   word 0      1          2      3        4        5..8    8..8+n     then, for each row
+//!   +-------+----------+------+--------+--------+-------+----------+-----------------------+
+//!   | magic | segments | rows | in use | kept   | -     | segments | owner | a bit a segment |
+//!   +-------+----------+------+--------+--------+-------+----------+-----------------------+
+//!   segment: 63..32 generation | 31..24 state | 23..0 holders
+//! ```
+//!
+//! A process has a *row*: the segments it holds. It holds one from taking it until nothing of its own is left there; a
+//! child of fork holds from the start what its parent holds. The last to let go makes the segment free. When a process
+//! dies at any moment, whoever finds out lets go of its row ([`Space::reap`]); between two steps of its own at most one
+//! segment is lost to that, until the run ends.
+//!
+//! A segment's generation goes up whenever it is taken: nonces are never used twice, by whichever process.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::place::SEGMENTS_MAX;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"uzspace\x01");
+const HEADER_WORDS: usize = 8;
+const SEGMENTS: usize = 1;
+const ROWS: usize = 2;
+const IN_USE: usize = 3;
+const KEPT_COUNT: usize = 4;
+
+/// States of a segment. No blocks of the disk, and free.
+const HOLE: u64 = 0;
+/// Somebody's.
+const HELD: u64 = 1;
+/// Free, with its blocks.
+const KEPT: u64 = 2;
+/// Its blocks are being given back.
+const LEAVING: u64 = 3;
+/// Somebody's, and not to be used again: writing there failed.
+const RETIRED: u64 = 4;
+/// Not to be used again.
+const BAD: u64 = 5;
+
+#[derive(Clone, Copy)]
+struct Word(u64);
+
+impl Word {
+    fn new(generation: u32, state: u64, holders: u64) -> Word {
+        debug_assert!(holders < 1 << 24);
+        Word(u64::from(generation) << 32 | state << 24 | holders)
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn state(self) -> u64 {
+        self.0 >> 24 & 0xFF
+    }
+
+    fn holders(self) -> u64 {
+        self.0 & 0xFF_FFFF
+    }
+}
+
+/// The table. All of it is atomics: any process may be at any step when another dies.
+pub struct Space {
+    words: NonNull<AtomicU64>,
+    len: usize,
+    /// The memory, when it is this process's own.
+    _own: Option<Box<[AtomicU64]>>,
+}
+
+// SAFETY: atomics, valid as long as the table: its own, or as who made it from shared memory promised.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// Words of a table for `segments` segments and `rows` processes.
+    pub fn words(segments: usize, rows: usize) -> usize {
+        HEADER_WORDS + segments + rows * Space::row_words(segments)
+    }
+
+    fn row_words(segments: usize) -> usize {
+        1 + segments.div_ceil(64)
+    }
+
+    /// A table for this process and its children without exec, none of which may use it.
+    pub fn private(segments: usize) -> Space {
+        let own: Box<[AtomicU64]> = (0..Space::words(segments, 1)).map(|_| AtomicU64::new(0)).collect();
+        let words = NonNull::from(&own[0]);
+        let space = Space { words, len: own.len(), _own: Some(own) };
+        space.begin(segments, 1);
+        space
+    }
+
+    /// A table in memory that processes share, which is zero at first; the first process to come makes it.
+    ///
+    /// # Safety
+    /// `words` is valid for `len` words as long as the table and what it is given to live, and nobody uses that memory
+    /// otherwise.
+    ///
+    /// # Panics
+    /// When the memory holds another table, or is too small.
+    pub unsafe fn shared(words: NonNull<AtomicU64>, len: usize, segments: usize, rows: usize) -> Space {
+        assert!(len >= Space::words(segments, rows));
+        let space = Space { words, len, _own: None };
+        space.begin(segments, rows);
+        space
+    }
+
+    fn begin(&self, segments: usize, rows: usize) {
+        assert!((1..=SEGMENTS_MAX).contains(&segments) && (1..1 << 16).contains(&rows));
+        let (segments, rows) = (segments as u64, rows as u64);
+        // The same by whoever comes first, so that several may.
+        self.word(SEGMENTS).store(segments, Ordering::Relaxed);
+        self.word(ROWS).store(rows, Ordering::Relaxed);
+        let before = self.word(0).swap(MAGIC, Ordering::AcqRel);
+        assert!(before == 0 || before == MAGIC, "the memory holds something else");
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < self.len);
+        // SAFETY: within the words that the table was made with.
+        unsafe { &*self.words.as_ptr().add(at) }
+    }
+
+    /// Segments there may be.
+    pub fn segments(&self) -> usize {
+        self.word(SEGMENTS).load(Ordering::Relaxed) as usize
+    }
+
+    fn rows(&self) -> usize {
+        self.word(ROWS).load(Ordering::Relaxed) as usize
+    }
+
+    /// Segments held by anybody.
+    pub fn in_use(&self) -> u64 {
+        self.word(IN_USE).load(Ordering::Relaxed)
+    }
+
+    /// Free segments whose blocks were not given back.
+    pub fn kept(&self) -> u64 {
+        self.word(KEPT_COUNT).load(Ordering::Relaxed)
+    }
+
+    fn segment(&self, number: usize) -> &AtomicU64 {
+        assert!(number < self.segments());
+        self.word(HEADER_WORDS + number)
+    }
+
+    fn owner(&self, row: usize) -> &AtomicU64 {
+        self.word(HEADER_WORDS + self.segments() + row * Space::row_words(self.segments()))
+    }
+
+    fn bits(&self, row: usize, segment: usize) -> &AtomicU64 {
+        let row_at = HEADER_WORDS + self.segments() + row * Space::row_words(self.segments());
+        self.word(row_at + 1 + segment / 64)
+    }
+
+    /// A row for the process `owner` (any number but 0); `None` when all are taken.
+    pub fn join(&self, owner: u32) -> Option<usize> {
+        assert!(owner != 0);
+        (0..self.rows()).find(|&row| {
+            let owner = u64::from(owner);
+            self.owner(row).compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Has a row belong to another process.
+    pub(crate) fn rename(&self, row: usize, owner: u32) {
+        self.owner(row).store(u64::from(owner), Ordering::Release);
+    }
+
+    /// Lets go of all that the rows of a process hold, which is gone or has ended using them; answers how many segments.
+    pub fn reap(&self, owner: u32) -> u64 {
+        let mut count = 0;
+        for row in 0..self.rows() {
+            if self.owner(row).load(Ordering::Acquire) == u64::from(owner) {
+                count += self.leave(row);
+            }
+        }
+        count
+    }
+
+    /// Lets go of all that a row holds, and of the row.
+    pub(crate) fn leave(&self, row: usize) -> u64 {
+        let mut count = 0;
+        for segment in self.held(row) {
+            self.let_go(row, segment);
+            count += 1;
+        }
+        self.owner(row).store(0, Ordering::Release);
+        count
+    }
+
+    /// The segments that a row holds.
+    pub(crate) fn held(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.segments()).step_by(64).flat_map(move |first| {
+            let bits = self.bits(row, first).load(Ordering::Acquire);
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| first + bit)
+        })
+    }
+
+    /// Takes a free segment: one with blocks if there is one, else the first hole. Answers its number, its generation,
+    /// and whether it has blocks.
+    pub(crate) fn take(&self, row: usize) -> Option<(usize, u32, bool)> {
+        let wants: &[u64] = if self.kept() > 0 { &[KEPT, HOLE] } else { &[HOLE] };
+        for &state in wants {
+            for number in 0..self.segments() {
+                let segment = self.segment(number);
+                let now = Word(segment.load(Ordering::Relaxed));
+                // A generation is not used twice: after the last one the segment stays as it is.
+                if now.state() != state || now.generation() == u32::MAX {
+                    continue;
+                }
+                let next = Word::new(now.generation() + 1, HELD, 1);
+                if segment.compare_exchange(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    if state == KEPT {
+                        self.word(KEPT_COUNT).fetch_sub(1, Ordering::Relaxed);
+                    }
+                    self.word(IN_USE).fetch_add(1, Ordering::Relaxed);
+                    self.bits(row, number).fetch_or(1 << (number % 64), Ordering::AcqRel);
+                    return Some((number, next.generation(), state == KEPT));
+                }
+            }
+        }
+        None
+    }
+
+    /// Holes that were given blocks: they are taken before others now. Where another process gave some of the
+    /// blocks back meanwhile, a segment has none after all, which is found out by writing.
+    pub(crate) fn keep(&self, range: std::ops::Range<usize>) {
+        for number in range {
+            let segment = self.segment(number);
+            let now = Word(segment.load(Ordering::Relaxed));
+            let kept = Word::new(now.generation(), KEPT, 0);
+            if now.state() == HOLE
+                && segment.compare_exchange(now.0, kept.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                self.word(KEPT_COUNT).fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Holes in a row from `first` on, up to `most`.
+    pub(crate) fn holes(&self, first: usize, most: usize) -> usize {
+        let is_hole = |number: &usize| Word(self.segment(*number).load(Ordering::Relaxed)).state() == HOLE;
+        (first..self.segments().min(first + most)).take_while(is_hole).count()
+    }
+
+    /// The generation of a segment that the caller holds.
+    pub(crate) fn generation(&self, number: usize) -> u32 {
+        Word(self.segment(number).load(Ordering::Relaxed)).generation()
+    }
+
+    /// How many processes hold a segment.
+    pub(crate) fn holders(&self, number: usize) -> u64 {
+        Word(self.segment(number).load(Ordering::Relaxed)).holders()
+    }
+
+    /// Has a segment that the caller holds not be used again.
+    pub(crate) fn retire(&self, number: usize) {
+        self.update(number, |now| Word::new(now.generation(), RETIRED, now.holders()));
+    }
+
+    /// Whether a row holds a segment.
+    #[cfg(test)]
+    fn holds(&self, row: usize, number: usize) -> bool {
+        self.bits(row, number).load(Ordering::Relaxed) >> (number % 64) & 1 == 1
+    }
+
+    /// Ends a row's holding a segment, if it does.
+    pub(crate) fn let_go(&self, row: usize, number: usize) {
+        let bit = 1u64 << (number % 64);
+        if self.bits(row, number).fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
+            return;
+        }
+        let next = self.update(number, |now| {
+            let state = match (now.holders(), now.state()) {
+                (1, RETIRED) => BAD,
+                (1, _) => KEPT,
+                (_, state) => state,
+            };
+            Word::new(now.generation(), state, now.holders() - 1)
+        });
+        if next.holders() == 0 {
+            self.word(IN_USE).fetch_sub(1, Ordering::Relaxed);
+            if next.state() == KEPT {
+                self.word(KEPT_COUNT).fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn update(&self, number: usize, change: impl Fn(Word) -> Word) -> Word {
+        let segment = self.segment(number);
+        let before =
+            segment.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| Some(change(Word(now)).0));
+        change(Word(before.expect("always changed")))
+    }
+
+    /// A row for a child that is about to be forked: it holds what `row` holds. It belongs to `owner`, the parent, until
+    /// the child renames it.
+    pub(crate) fn bequeath(&self, row: usize, owner: u32) -> Option<usize> {
+        let heir = self.join(owner)?;
+        for number in self.held(row) {
+            self.update(number, |now| Word::new(now.generation(), now.state(), now.holders() + 1));
+            self.bits(heir, number).fetch_or(1 << (number % 64), Ordering::AcqRel);
+        }
+        Some(heir)
+    }
+
+    /// Gives the blocks of free segments back, until `keep` of them still have theirs; `release` does it and says
+    /// whether it could. Answers how many segments were given back.
+    pub(crate) fn trim(&self, keep: u64, release: impl Fn(usize) -> bool) -> u64 {
+        let mut count = 0;
+        // The last ones first, so that the file's end comes free.
+        for number in (0..self.segments()).rev() {
+            if self.kept() <= keep {
+                break;
+            }
+            let segment = self.segment(number);
+            let now = Word(segment.load(Ordering::Relaxed));
+            let leaving = Word::new(now.generation(), LEAVING, 0);
+            if now.state() != KEPT
+                || segment.compare_exchange(now.0, leaving.0, Ordering::AcqRel, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            let released = release(number);
+            let state = if released { HOLE } else { KEPT };
+            segment.store(Word::new(now.generation(), state, 0).0, Ordering::Release);
+            if !released {
+                break;
+            }
+            self.word(KEPT_COUNT).fetch_sub(1, Ordering::Relaxed);
+            count += 1;
+        }
+        count
+    }
+
+    /// Bytes of the table.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len * size_of::<AtomicU64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(segments: usize, rows: usize) -> Space {
+        let own: Box<[AtomicU64]> = (0..Space::words(segments, rows)).map(|_| AtomicU64::new(0)).collect();
+        let words = NonNull::from(&own[0]);
+        let space = Space { words, len: own.len(), _own: Some(own) };
+        space.begin(segments, rows);
+        space
+    }
+
+    #[test]
+    fn a_segment_taken_again_has_another_generation() {
+        let space = Space::private(3);
+        let row = space.join(7).unwrap();
+        assert_eq!(space.join(8), None, "one row");
+        assert_eq!(space.take(row), Some((0, 1, false)));
+        assert_eq!(space.take(row), Some((1, 1, false)));
+        space.let_go(row, 0);
+        space.let_go(row, 0);
+        assert_eq!((space.in_use(), space.kept()), (1, 1));
+        assert_eq!(space.take(row), Some((0, 2, true)), "with its blocks, before a hole");
+        assert_eq!(space.take(row), Some((2, 1, false)));
+        assert_eq!(space.take(row), None);
+        assert_eq!((space.in_use(), space.kept()), (3, 0));
+    }
+
+    #[test]
+    fn the_last_holder_frees_and_the_dead_are_reaped() {
+        let space = space(200, 4);
+        let parent = space.join(10).unwrap();
+        for _ in 0..150 {
+            space.take(parent).unwrap();
+        }
+        let child = space.bequeath(parent, 10).unwrap();
+        space.rename(child, 11);
+        space.let_go(parent, 149);
+        assert_eq!(space.in_use(), 150, "what both have is counted once");
+        assert!(space.holds(child, 149) && !space.holds(parent, 149));
+        space.let_go(child, 149);
+        assert_eq!((space.in_use(), space.kept()), (149, 1));
+        // The child takes one of its own and is killed.
+        let (own, ..) = space.take(child).unwrap();
+        assert_eq!(space.reap(11), 150);
+        assert_eq!(space.in_use(), 149);
+        assert_eq!(space.holders(own), 0);
+        assert_eq!(space.reap(10), 149);
+        assert_eq!((space.in_use(), space.kept()), (0, 150));
+        // Rows are free again.
+        assert!((0..4).all(|owner| space.join(20 + owner).is_some()));
+    }
+
+    #[test]
+    fn blocks_go_back_but_for_those_kept() {
+        let space = Space::private(100);
+        let row = space.join(1).unwrap();
+        (0..60).for_each(|_| assert!(space.take(row).is_some()));
+        (0..60).for_each(|number| space.let_go(row, number));
+        let released = std::cell::RefCell::new(Vec::new());
+        let release = |number| {
+            released.borrow_mut().push(number);
+            true
+        };
+        assert_eq!(space.trim(8, release), 52);
+        assert_eq!(released.borrow().len(), 52);
+        assert!(!released.borrow().contains(&3), "the first ones stay");
+        assert_eq!(space.trim(0, |_| false), 0, "a file system that cannot");
+        assert_eq!(space.kept(), 8);
+    }
+
+    #[test]
+    fn holes_that_were_given_blocks_are_taken_before_others() {
+        let space = Space::private(8);
+        let row = space.join(1).unwrap();
+        assert_eq!(space.take(row), Some((0, 1, false)));
+        assert_eq!((space.holes(1, 3), space.holes(6, 5)), (3, 2));
+        space.keep(5..7);
+        assert_eq!((space.kept(), space.holes(1, 8)), (2, 4));
+        assert_eq!(space.take(row), Some((5, 1, true)));
+        assert_eq!(space.take(row), Some((6, 1, true)));
+        assert_eq!(space.take(row), Some((1, 1, false)));
+        assert_eq!(space.kept(), 0);
+    }
+
+    #[test]
+    fn a_retired_segment_is_not_used_again() {
+        let space = Space::private(2);
+        let row = space.join(1).unwrap();
+        let (bad, ..) = space.take(row).unwrap();
+        space.retire(bad);
+        assert_eq!(space.in_use(), 1);
+        space.let_go(row, bad);
+        assert_eq!((space.in_use(), space.kept()), (0, 0));
+        let (good, ..) = space.take(row).unwrap();
+        assert_ne!(good, bad);
+        assert_eq!(space.take(row), None);
+    }
+
+    #[test]
+    fn threads_take_each_segment_once() {
+        let space = space(500, 4);
+        let all: Vec<usize> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4)
+                .map(|owner| {
+                    let space = &space;
+                    scope.spawn(move || {
+                        let row = space.join(owner + 1).unwrap();
+                        std::iter::from_fn(|| space.take(row)).map(|(number, ..)| number).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        assert_eq!(all.len(), 500);
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 500);
+        assert_eq!(space.in_use(), 500);
+    }
+}

@@ -1,0 +1,318 @@
+//! The file: what its readers, its writer and its children share.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sys::files::Caching;
+
+use crate::buffer::Buffers;
+use crate::counters::{Counters, Counts};
+use crate::disk::Disk;
+use crate::engine::{Engine, Lane};
+use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
+use crate::segments::Segments;
+use crate::sync::lock;
+use crate::threads::{Spawn, Threads};
+use crate::uring::Uring;
+use crate::{Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
+
+/// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait for all writes that are
+/// in flight, some milliseconds.
+const RESERVED_AT_ONCE: usize = 16;
+
+/// Lanes kept for later.
+const LANES_KEPT: usize = 8;
+
+/// A swap file. Reading and freeing may be done by any thread at any time; writing goes by its [`Writer`](crate::Writer).
+pub struct SwapFile {
+    pub(crate) seal: Seal,
+    space: Arc<Space>,
+    /// This process's row in the space.
+    row: AtomicUsize,
+    pub(crate) segments: Segments,
+    pub(crate) counts: Counts,
+    pub(crate) buffers: Buffers,
+    lanes: Mutex<Lanes>,
+    keep_free_percent: u8,
+    pub(crate) has_writer: AtomicBool,
+}
+
+struct Lanes {
+    engine: Arc<dyn Engine>,
+    idle: Vec<Box<dyn Lane>>,
+}
+
+/// A row for a child, made before the fork. Dropped without [`SwapFile::inherit`], it is given back.
+pub struct Heir {
+    space: Arc<Space>,
+    row: usize,
+    is_taken: bool,
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.space.leave(self.row);
+        }
+    }
+}
+
+impl Heir {
+    /// The parent, in which the fork succeeded, leaves the row to the child.
+    pub fn leave_to_child(mut self) {
+        self.is_taken = true;
+    }
+}
+
+/// Opens an unnamed file and the engine for it.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
+    let caching = if config.direct { Caching::Direct } else { Caching::Cached };
+    let disk = Arc::new(Disk::open(&config.directory, caching)?);
+    engine_on(disk, config, spawn)
+}
+
+/// The engine for an open file: in a child after fork, whose rings are its parent's and whose threads are gone.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
+    if config.engine != EngineChoice::Threads {
+        match Uring::new(disk.clone()) {
+            Ok(engine) => return Ok(Arc::new(engine)),
+            Err(error) if config.engine == EngineChoice::Uring => {
+                return Err(OpenError::Engine { engine: "io_uring", error });
+            }
+            Err(_) => {}
+        }
+    }
+    match Threads::new(disk, config.threads, spawn) {
+        Ok(engine) => Ok(Arc::new(engine)),
+        Err(error) => Err(OpenError::Engine { engine: "threads", error }),
+    }
+}
+
+impl SwapFile {
+    /// Opens a swap file of this process alone. `spawn` starts the engine's threads, if it needs any.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(config: &Config, spawn: Spawn<'_>) -> Result<Arc<SwapFile>, OpenError> {
+        let seal = if config.plain { Seal::plain() } else { Seal::encrypted().map_err(OpenError::Key)? };
+        let space = Arc::new(Space::private(segments_of(config.size_bytes)?));
+        let engine = open_engine(config, spawn)?;
+        SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)
+    }
+
+    /// A swap file of parts: `owner` is this process in the space.
+    ///
+    /// # Errors
+    /// [`OpenError::NoRow`].
+    pub fn with(
+        engine: Arc<dyn Engine>,
+        seal: Seal,
+        space: Arc<Space>,
+        owner: u32,
+        keep_free_percent: u8,
+    ) -> Result<Arc<SwapFile>, OpenError> {
+        let row = space.join(owner).ok_or(OpenError::NoRow)?;
+        Ok(Arc::new(SwapFile {
+            seal,
+            row: AtomicUsize::new(row),
+            segments: Segments::new(space.segments()),
+            space,
+            counts: Counts::default(),
+            buffers: Buffers::default(),
+            lanes: Mutex::new(Lanes { engine, idle: Vec::new() }),
+            keep_free_percent,
+            has_writer: AtomicBool::new(false),
+        }))
+    }
+
+    /// The engine's name.
+    pub fn engine_name(&self) -> &'static str {
+        lock(&self.lanes).engine.name()
+    }
+
+    /// Whether data go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        lock(&self.lanes).engine.is_direct()
+    }
+
+    /// Whether objects are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.seal.is_encrypted()
+    }
+
+    /// What the file may take at most.
+    pub fn size_bytes(&self) -> u64 {
+        (self.space.segments() * SEGMENT_BYTES) as u64
+    }
+
+    /// Bytes of an object with its seal, as they count as live.
+    pub fn stored_bytes(&self, len: usize) -> u64 {
+        u64::from(grains(len + self.seal.tail_bytes())) * GRAIN_BYTES as u64
+    }
+
+    /// An object is not needed any more. Nobody reads it now, and its place is used no more.
+    pub fn free(&self, place: Place) {
+        let dead = grains(place.len() + self.seal.tail_bytes());
+        self.counts.live_bytes.sub(u64::from(dead) * GRAIN_BYTES as u64);
+        if self.segments.subtract(place.segment(), dead) {
+            self.let_go(place.segment());
+        }
+    }
+
+    pub(crate) fn let_go(&self, segment: usize) {
+        self.space.let_go(self.row(), segment);
+    }
+
+    pub(crate) fn row(&self) -> usize {
+        self.row.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn engine(&self) -> Arc<dyn Engine> {
+        lock(&self.lanes).engine.clone()
+    }
+
+    /// A lane, of those that are idle or a new one.
+    pub(crate) fn lane(&self) -> io::Result<Box<dyn Lane>> {
+        let engine = {
+            let mut lanes = lock(&self.lanes);
+            if let Some(lane) = lanes.idle.pop() {
+                return Ok(lane);
+            }
+            lanes.engine.clone()
+        };
+        engine.lane()
+    }
+
+    /// Keeps a lane for later, or not.
+    pub(crate) fn give_lane(&self, lane: Box<dyn Lane>) {
+        assert!(lane.in_flight() == 0);
+        let mut lanes = lock(&self.lanes);
+        if lanes.idle.len() < LANES_KEPT {
+            lanes.idle.push(lane);
+        }
+    }
+
+    /// Takes a segment, with blocks where that can be had in advance. Answers its number and generation.
+    pub(crate) fn take_segment(&self) -> Result<(usize, u32), WriteError> {
+        let (number, generation, has_blocks) = self.space.take(self.row()).ok_or(WriteError::NoSpace)?;
+        if !has_blocks {
+            let reserved = self.reserve(number);
+            if reserved.is_err() {
+                self.let_go(number);
+                // It has no blocks, but nothing else is known of it; so it has another turn like the others.
+                self.trim(0);
+                return reserved.map(|()| (number, generation));
+            }
+        }
+        self.segments.open(number);
+        Ok((number, generation))
+    }
+
+    /// Gives a segment blocks, and some of the holes behind it if there is room to spare.
+    fn reserve(&self, number: usize) -> Result<(), WriteError> {
+        let ahead = (self.space.segments() / 16).min(RESERVED_AT_ONCE - 1);
+        let more = self.space.holes(number + 1, ahead);
+        if more > 0 && self.reserve_run(number, 1 + more).is_ok() {
+            self.space.keep(number + 1..number + 1 + more);
+            return Ok(());
+        }
+        self.reserve_run(number, 1)
+    }
+
+    fn reserve_run(&self, first: usize, count: usize) -> Result<(), WriteError> {
+        let engine = self.engine();
+        let len = (count * SEGMENT_BYTES) as u64;
+        if let Ok(room) = engine.room() {
+            let kept = u128::from(room.total) * u128::from(self.keep_free_percent) / 100;
+            if u128::from(room.available) < kept + u128::from(len) {
+                return Err(WriteError::NoSpace);
+            }
+        }
+        match engine.reserve((first * SEGMENT_BYTES) as u64, len) {
+            Ok(()) => Ok(()),
+            Err(error) if is_no_space(&error) => Err(WriteError::NoSpace),
+            // Where that cannot be done in advance it is found out by writing.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives the blocks of free segments back to the disk, but for `keep` segments', which are used first. Answers how
+    /// many bytes went back.
+    pub fn trim(&self, keep: u64) -> u64 {
+        let engine = self.engine();
+        let release = |number| engine.release((number * SEGMENT_BYTES) as u64, SEGMENT_BYTES as u64).is_ok();
+        self.space.trim(keep, release) * SEGMENT_BYTES as u64
+    }
+
+    /// Bytes that can be written without cleaning, as far as the file's own limit goes.
+    pub fn free_bytes(&self) -> u64 {
+        self.size_bytes() - (self.space.in_use() * SEGMENT_BYTES as u64).min(self.size_bytes())
+    }
+
+    /// All counters, as they are now.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            used_bytes: self.space.in_use() * SEGMENT_BYTES as u64,
+            kept_bytes: self.space.kept() * SEGMENT_BYTES as u64,
+            memory_bytes: (self.segments.bytes() + self.space.bytes() + self.buffers.bytes()) as u64,
+            ..self.counts.read()
+        }
+    }
+
+    /// Before a fork, while no call is in progress: the child's row, which holds all that this process holds.
+    ///
+    /// # Errors
+    /// [`OpenError::NoRow`].
+    pub fn bequeath(&self, owner: u32) -> Result<Heir, OpenError> {
+        let row = self.space.bequeath(self.row(), owner).ok_or(OpenError::NoRow)?;
+        Ok(Heir { space: self.space.clone(), row, is_taken: false })
+    }
+
+    /// In a child after fork, before any other call: what this process has in the file is its own now, by the row that
+    /// was made for it, and is moved by an engine of its own. What was open for writing is closed.
+    pub fn inherit(&self, mut heir: Heir, owner: u32, engine: Arc<dyn Engine>) {
+        heir.is_taken = true;
+        self.space.rename(heir.row, owner);
+        self.row.store(heir.row, Ordering::Relaxed);
+        let mut lanes = lock(&self.lanes);
+        // Rings that are not mapped here, threads that are not there: nothing of them is to be dropped.
+        std::mem::forget(std::mem::replace(&mut lanes.engine, engine));
+        lanes.idle.drain(..).for_each(std::mem::forget);
+    }
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        self.space.leave(self.row());
+    }
+}
+
+/// ENOSPC, EDQUOT and EFBIG.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+/// Segments of a file of that size.
+///
+/// # Errors
+/// [`OpenError::Size`].
+pub fn segments_of(size_bytes: u64) -> Result<usize, OpenError> {
+    match usize::try_from(size_bytes / SEGMENT_BYTES as u64) {
+        Ok(segments @ 1..=SEGMENTS_MAX) => Ok(segments),
+        _ => Err(OpenError::Size { bytes: size_bytes }),
+    }
+}

@@ -1,0 +1,199 @@
+//! The engine that goes everywhere: pread(2) and pwrite(2), by threads that the caller starts.
+//!
+//! A thread that waits for a transfer which nobody took yet does it itself. So one transfer costs no change of thread,
+//! and without any threads everything is done by the callers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::disk::Disk;
+use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
+use crate::sync::lock;
+
+/// Transfers a lane has in flight at most.
+const DEPTH: usize = 8;
+
+/// What starts a thread: given what it has to do until the engine goes.
+pub type Spawn<'a> = &'a dyn Fn(Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+/// The engine.
+pub struct Threads {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    disk: Arc<Disk>,
+    queue: Mutex<Queue>,
+    /// Signalled when there is work, or an end.
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Job {
+    lane: Arc<Ended>,
+    transfer: Transfer,
+}
+
+/// A lane's transfers that ended.
+#[derive(Default)]
+struct Ended {
+    done: Mutex<VecDeque<Done>>,
+    changed: Condvar,
+}
+
+impl Threads {
+    /// An engine with `threads` threads beside its callers' own.
+    ///
+    /// # Errors
+    /// What `spawn` answers.
+    pub fn new(disk: Arc<Disk>, threads: usize, spawn: Spawn<'_>) -> io::Result<Threads> {
+        let shared = Arc::new(Shared { disk, queue: Mutex::default(), work: Condvar::new() });
+        let engine = Threads { shared };
+        for _ in 0..threads {
+            let shared = engine.shared.clone();
+            spawn(Box::new(move || shared.serve()))?;
+        }
+        Ok(engine)
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                self.run(job);
+                queue = lock(&self.queue);
+            } else if queue.closed {
+                return;
+            } else {
+                queue = self.work.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+            }
+        }
+    }
+
+    fn run(&self, job: Job) {
+        let Job { lane, mut transfer } = job;
+        let result = self.disk.run(&mut transfer);
+        lock(&lane.done).push_back(Done { transfer, result });
+        lane.changed.notify_one();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Engine for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn is_direct(&self) -> bool {
+        self.shared.disk.is_direct
+    }
+
+    fn lane(&self) -> io::Result<Box<dyn Lane>> {
+        let (shared, ended) = (self.shared.clone(), Arc::default());
+        Ok(Box::new(ThreadsLane { shared, ended, own: None, in_flight: 0 }))
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.shared.disk.reserve(offset, len)
+    }
+
+    fn release(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.shared.disk.release(offset, len)
+    }
+
+    fn room(&self) -> io::Result<Room> {
+        self.shared.disk.room()
+    }
+}
+
+struct ThreadsLane {
+    shared: Arc<Shared>,
+    ended: Arc<Ended>,
+    /// A read that this thread does itself while others do the rest.
+    own: Option<Transfer>,
+    in_flight: usize,
+}
+
+impl ThreadsLane {
+    fn publish(&mut self, transfer: Transfer) {
+        let lane = self.ended.clone();
+        lock(&self.shared.queue).jobs.push_back(Job { lane, transfer });
+        self.shared.work.notify_one();
+    }
+
+    /// One of this lane's transfers that nobody took yet.
+    fn take_back(&self) -> Option<Transfer> {
+        let mut queue = lock(&self.shared.queue);
+        let at = queue.jobs.iter().position(|job| Arc::ptr_eq(&job.lane, &self.ended))?;
+        queue.jobs.remove(at).map(|job| job.transfer)
+    }
+}
+
+impl Lane for ThreadsLane {
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn push(&mut self, transfer: Transfer) {
+        transfer.assert_valid();
+        assert!(self.in_flight < DEPTH, "more transfers than the lane is deep");
+        self.in_flight += 1;
+        match transfer.kind {
+            Kind::Read if self.own.is_none() => self.own = Some(transfer),
+            _ => self.publish(transfer),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        if let Some(done) = self.try_pop() {
+            return Some(done);
+        }
+        if let Some(mut transfer) = self.own.take().or_else(|| self.take_back()) {
+            let result = self.shared.disk.run(&mut transfer);
+            self.in_flight -= 1;
+            return Some(Done { transfer, result });
+        }
+        let mut done = lock(&self.ended.done);
+        loop {
+            if let Some(done) = done.pop_front() {
+                self.in_flight -= 1;
+                return Some(done);
+            }
+            done = self.ended.changed.wait(done).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    fn try_pop(&mut self) -> Option<Done> {
+        let done = lock(&self.ended.done).pop_front();
+        self.in_flight -= usize::from(done.is_some());
+        done
+    }
+}
+
+impl Drop for ThreadsLane {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}

@@ -1,0 +1,218 @@
+//! Swap files for tests, and whoever holds the objects in them.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use swapfile::{
+    Age, CleanReport, Config, Engine, EngineChoice, Faults, FaultyEngine, MemoryEngine, Owner, Pack, Place,
+    ReadError, Record, Room, Seal, Space, SwapFile, WriteError, Writer,
+};
+
+/// A disk with room for everything.
+pub const ROOM: Room = Room { available: 1 << 40, total: 1 << 41 };
+
+/// Starts threads as any program would.
+pub fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+    std::thread::Builder::new().spawn(work).map(|_| ())
+}
+
+/// An engine on a real file; says why when the machine has none.
+pub fn real_engine(choice: EngineChoice, direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
+    let config = Config {
+        directory: Path::new("/var/tmp").into(),
+        engine: choice,
+        direct,
+        threads,
+        ..Config::default()
+    };
+    match swapfile::open_engine(&config, &spawn) {
+        Ok(engine) => Some(engine),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+pub type Held = BTreeMap<(u16, u64), (Record, Place, Vec<u8>)>;
+
+/// A file, its writer, and what is in it.
+pub struct World {
+    pub file: Arc<SwapFile>,
+    pub writer: Writer,
+    pub faults: Arc<Faults>,
+    pub held: Mutex<Held>,
+}
+
+impl World {
+    pub fn new(engine: Arc<dyn Engine>, seal: Seal, segments: usize) -> World {
+        let faults = Faults::new(7);
+        let engine = Arc::new(FaultyEngine::new(engine, faults.clone()));
+        let file = SwapFile::with(engine, seal, Arc::new(Space::private(segments)), 1, 5).unwrap();
+        let writer = file.writer().unwrap();
+        World { file, writer, faults, held: Mutex::default() }
+    }
+
+    pub fn in_memory(segments: usize) -> (World, MemoryEngine) {
+        let disk = MemoryEngine::new(ROOM);
+        (World::new(Arc::new(disk.clone()), Seal::encrypted().unwrap(), segments), disk)
+    }
+
+    /// Writes objects, each a block of its own unless its neighbours follow, and waits for them. Answers how many got to
+    /// disk; what was not written is not held.
+    pub fn write(&mut self, objects: &[(u16, u64, Vec<u8>)]) -> Result<usize, WriteError> {
+        let mut written = 0;
+        let mut result = Ok(());
+        let mut pack = None;
+        for together in objects.chunk_by(|a, b| (a.0, a.1 >> 4) == (b.0, b.1 >> 4) && a.1 < b.1) {
+            let records: Vec<Record> = together
+                .iter()
+                .map(|(group, key, bytes)| Record {
+                    group: *group,
+                    key: *key,
+                    len: bytes.len() as u32,
+                    pages: 1,
+                    codec: 3,
+                    mark: 0,
+                })
+                .collect();
+            let mut filling: Pack = match pack.take().map_or_else(|| self.writer.pack(Age::New), Ok) {
+                Ok(pack) => pack,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            let first = match filling.add(&records) {
+                Some(first) => first,
+                None => {
+                    self.writer.submit(Age::New, filling);
+                    while !self.writer.is_ready() {
+                        written += self.finish(objects, &mut result);
+                    }
+                    filling = match self.writer.pack(Age::New) {
+                        Ok(pack) => pack,
+                        Err(error) => {
+                            result = Err(error);
+                            break;
+                        }
+                    };
+                    filling.add(&records).expect("an empty pack has room for a block")
+                }
+            };
+            for (number, (.., bytes)) in together.iter().enumerate() {
+                filling.object_mut(first + number).copy_from_slice(bytes);
+            }
+            pack = Some(filling);
+        }
+        if let Some(pack) = pack {
+            self.writer.submit(Age::New, pack);
+        }
+        while self.writer.in_flight() > 0 {
+            written += self.finish(objects, &mut result);
+        }
+        result.map(|()| written)
+    }
+
+    fn finish(&mut self, objects: &[(u16, u64, Vec<u8>)], result: &mut Result<(), WriteError>) -> usize {
+        let finished = self.writer.poll(true).expect("in flight");
+        let mut count = 0;
+        let mut held = self.held.lock().unwrap();
+        match &finished.result {
+            Ok(()) => {
+                for (record, place) in finished.objects() {
+                    let find =
+                        |(group, key, _): &&(u16, u64, Vec<u8>)| (*group, *key) == (record.group, record.key);
+                    let bytes = objects.iter().find(find).expect("one of them").2.clone();
+                    if let Some((_, old, _)) = held.insert((record.group, record.key), (record, place, bytes))
+                    {
+                        self.file.free(old);
+                    }
+                    count += 1;
+                }
+            }
+            Err(WriteError::NoSpace) => *result = Err(WriteError::NoSpace),
+            Err(WriteError::Io { offset, error }) => {
+                let error = std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(5));
+                *result = Err(WriteError::Io { offset: *offset, error });
+            }
+        }
+        drop(held);
+        self.writer.recycle(finished);
+        count
+    }
+
+    /// Reads objects and compares them; an error is the caller's to judge.
+    pub fn read(&self, keys: &[(u16, u64)]) -> Result<(), ReadError> {
+        let held = self.held.lock().unwrap();
+        let wanted: Vec<_> = keys.iter().map(|key| &held[key]).collect();
+        let places: Vec<Place> = wanted.iter().map(|(_, place, _)| *place).collect();
+        let objects = self.file.read(&places)?;
+        for (index, (record, _, bytes)) in wanted.iter().enumerate() {
+            assert!(objects.get(index) == &bytes[..], "{record:?} is another");
+        }
+        Ok(())
+    }
+
+    pub fn free(&self, key: (u16, u64)) {
+        let (_, place, _) = self.held.lock().unwrap().remove(&key).unwrap();
+        self.file.free(place);
+    }
+
+    pub fn clean(&mut self, segments: u64) -> Result<CleanReport, WriteError> {
+        let (writer, held) = (&mut self.writer, &self.held);
+        writer.clean(&Holder(held), segments)
+    }
+
+    pub fn keys(&self) -> Vec<(u16, u64)> {
+        self.held.lock().unwrap().keys().copied().collect()
+    }
+
+    /// Frees everything and checks that nothing is left.
+    pub fn end(mut self) {
+        for key in self.keys() {
+            self.free(key);
+        }
+        self.writer.close_logs();
+        self.faults.set_rates(swapfile::Rates::default());
+        self.file.trim(0);
+        let counters = self.file.counters();
+        assert_eq!((counters.live_bytes, counters.used_bytes, counters.kept_bytes), (0, 0, 0));
+    }
+}
+
+struct Holder<'a>(&'a Mutex<Held>);
+
+impl Owner for Holder<'_> {
+    fn holds(&self, record: &Record, place: Place) -> bool {
+        let held = self.0.lock().unwrap();
+        held.get(&(record.group, record.key)).is_some_and(|(_, at, _)| *at == place)
+    }
+
+    fn moved(&self, record: &Record, from: Place, to: Place) -> bool {
+        let mut held = self.0.lock().unwrap();
+        match held.get_mut(&(record.group, record.key)) {
+            Some((_, at, _)) if *at == from => {
+                *at = to;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Bytes that are only this object's.
+pub fn object(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,228 @@
+//! What a file on disk can do beyond reading and writing: be without a name, take and give back blocks, stay out of
+//! the page cache; and how much room its disk has.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// How a file's data reaches the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caching {
+    /// By the page cache.
+    Cached,
+    /// Past the page cache: transfers begin and end at multiples of 4 KiB, in memory too.
+    Direct,
+}
+
+/// Room on a disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// What may still be written.
+    pub available: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// Names tried for a file that has one for a moment.
+const NAMES_MAX: u32 = 64;
+
+/// Opens a new file without a name in a directory, for its owner to read and write only. Where the file system has no
+/// such files, one is made and its name removed at once.
+///
+/// # Errors
+/// When the directory is none or may not be written, and EINVAL where [`Caching::Direct`] is not had.
+pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
+    let direct = if caching == Caching::Direct { libc::O_DIRECT } else { 0 };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    // With O_EXCL nobody can give it a name later.
+    let unnamed = options.clone().custom_flags(libc::O_TMPFILE | libc::O_EXCL | direct).open(directory);
+    match unnamed {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
+        other => return other,
+    }
+    for number in 0..NAMES_MAX {
+        let path = directory.join(format!(".uzswap-{}-{number}", std::process::id()));
+        match options.clone().create_new(true).custom_flags(libc::O_NOFOLLOW | direct).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => {
+                // With O_DIRECT the file may be there although it could not be opened.
+                if error.raw_os_error() == Some(libc::EINVAL) {
+                    let _ = std::fs::remove_file(&path);
+                }
+                return Err(error);
+            }
+            Ok(file) => {
+                std::fs::remove_file(&path)?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// The name of the file system that a file lies in when that keeps its files in memory.
+///
+/// # Errors
+/// What fstatfs(2) answers.
+pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
+    // SAFETY: all fields are integers, for which zeroes are values.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `stat` is writable.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // From linux/magic.h.
+    Ok(match stat.f_type as u32 {
+        0x0102_1994 => Some("tmpfs"),
+        0x8584_58F6 => Some("ramfs"),
+        0x9584_58F6 => Some("hugetlbfs"),
+        _ => None,
+    })
+}
+
+/// Room on the disk of a file.
+///
+/// # Errors
+/// What fstatvfs(3) answers.
+pub fn room(file: &File) -> io::Result<Room> {
+    // SAFETY: all fields are integers, for which zeroes are values.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `stat` is writable.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize as u64);
+    Ok(Room { available: bytes(stat.f_bavail as u64), total: bytes(stat.f_blocks as u64) })
+}
+
+/// Gives a range of a file blocks of its own, and the file its length at least.
+///
+/// # Errors
+/// ENOSPC without room; EOPNOTSUPP where the file system cannot.
+pub fn reserve(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    allocate(file, 0, offset, len)
+}
+
+/// Gives the blocks of a range back; it reads as zeroes then.
+///
+/// # Errors
+/// EOPNOTSUPP where the file system cannot.
+pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
+}
+
+fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: takes an open descriptor and numbers.
+        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Has written pages of a range reach the disk, and drops them from the page cache.
+///
+/// # Errors
+/// EIO when they could not be written.
+pub fn settle(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: takes an open descriptor and numbers.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) } != 0 {
+        let error = io::Error::last_os_error();
+        // Where there is no such call (gVisor), the range is written by a call that there is.
+        match error.raw_os_error() {
+            Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL) => file.sync_data()?,
+            _ => return Err(error),
+        }
+    }
+    forget(file, offset, len);
+    Ok(())
+}
+
+/// Drops the pages of a range, which were read, from the page cache.
+pub fn forget(file: &File, offset: u64, len: u64) {
+    // SAFETY: takes an open descriptor and numbers. Advice: that it is not taken does no harm.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as i64, len as i64, libc::POSIX_FADV_DONTNEED) };
+}
+
+/// Fills a slice with random bytes from the kernel.
+///
+/// # Errors
+/// ENOSYS where there is no getrandom(2).
+pub fn random(mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is writable and as long as said.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        match usize::try_from(got) {
+            Ok(got) => bytes = &mut bytes[got..],
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn a_file_has_no_name_and_is_its_owners() {
+        let directory = Path::new("/var/tmp");
+        let file = open_unnamed(directory, Caching::Cached).unwrap();
+        let stat = file.metadata().unwrap();
+        assert_eq!((stat.nlink(), stat.mode() & 0o777), (0, 0o600));
+        file.write_all_at(b"here", 8192).unwrap();
+        settle(&file, 0, 12288).unwrap();
+        let mut back = [0; 4];
+        file.read_exact_at(&mut back, 8192).unwrap();
+        assert_eq!(&back, b"here");
+    }
+
+    #[test]
+    fn blocks_are_taken_and_given_back() {
+        let file = open_unnamed(Path::new("/var/tmp"), Caching::Cached).unwrap();
+        if let Err(error) = reserve(&file, 0, 1 << 20) {
+            println!("skipped: {error}");
+            return;
+        }
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+        punch(&file, 0, 1 << 20).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        assert!(file.metadata().unwrap().blocks() * 512 < 1 << 16);
+        let room = room(&file).unwrap();
+        assert!(room.available > 0 && room.available <= room.total);
+    }
+
+    #[test]
+    fn memory_is_told_from_disk() {
+        let on_disk = open_unnamed(Path::new("/var/tmp"), Caching::Cached).unwrap();
+        println!("/var/tmp: {:?}", memory_file_system(&on_disk).unwrap());
+        match open_unnamed(Path::new("/dev/shm"), Caching::Cached) {
+            Ok(file) => assert_eq!(memory_file_system(&file).unwrap(), Some("tmpfs")),
+            Err(error) => println!("skipped: /dev/shm: {error}"),
+        }
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        let (mut first, mut second) = ([0; 32], [0; 32]);
+        random(&mut first).unwrap();
+        random(&mut second).unwrap();
+        assert_ne!(first, second);
+    }
+}

@@ -1,0 +1,213 @@
+//! What a byte of memory costs when it is had by writing pages out, and when by storing more pages: measured.
+//!
+//! Who needs memory can have it in two ways. Writing cold objects to disk frees what they take in the pool, and costs a
+//! load from disk for each page that comes back. Storing resident pages frees most of a page, and costs a load from
+//! the pool for each that comes back. How many come back and how long it takes is measured; the cheaper way is taken to
+//! the extent that it is cheaper. So a disk that is slow, or pages that are wanted again, damp the writing by themselves.
+
+use std::time::Duration;
+
+use acomp::PAGE_SIZE;
+
+use crate::load::Chunk;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::lock;
+use crate::{ShrinkReport, Zswap};
+
+/// One of so many loads from the pool is timed.
+const SAMPLE: u64 = 64;
+/// Pages after which the past counts half.
+const WINDOW_PAGES: u64 = 16384;
+/// What a load from disk is taken to cost before there was one.
+const DISK_LOAD_NS: u64 = 100_000;
+/// What a load from the pool is taken to cost before there was one.
+const POOL_LOAD_NS: u64 = 1000;
+/// Least share, of 1024: cold pages go to disk under whatever pressure there is, if slowly.
+const SHARE_MIN: u64 = 16;
+
+/// What the shrinker weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs {
+    /// Of 1024 pages written lately, how many came back.
+    pub disk_return: u64,
+    /// Nanoseconds to have a page back from disk.
+    pub disk_load_ns: u64,
+    /// Of 1024 pages stored lately, how many came back.
+    pub pool_return: u64,
+    /// Nanoseconds to have a page back from the pool.
+    pub pool_load_ns: u64,
+    /// Bytes of the pool that a page takes.
+    pub object_bytes: u64,
+}
+
+impl Costs {
+    /// How much of the memory that is wanted is to be had by writing pages out, in 1024ths.
+    pub fn share(&self) -> u64 {
+        let object = self.object_bytes.clamp(1, PAGE_SIZE as u64 - 1);
+        let disk = u128::from(self.disk_return)
+            * u128::from(self.disk_load_ns)
+            * u128::from(PAGE_SIZE as u64 - object);
+        let pool = u128::from(self.pool_return) * u128::from(self.pool_load_ns) * u128::from(object);
+        match (pool * 1024).checked_div(disk) {
+            None => 1024,
+            Some(share) => (share.min(1024) as u64).max(SHARE_MIN),
+        }
+    }
+}
+
+/// Times of loads from the pool.
+#[derive(Default)]
+pub(crate) struct Balance {
+    loads: AtomicU64,
+    pool_load_ns: AtomicU64,
+}
+
+impl Balance {
+    /// Whether the load of this chunk is to be timed: some of those from the pool alone.
+    pub(crate) fn samples(&self, chunk: &Chunk) -> bool {
+        // Not exact between threads, and need not be.
+        let loads = self.loads.load(Ordering::Relaxed);
+        self.loads.store(loads + 1, Ordering::Relaxed);
+        loads.is_multiple_of(SAMPLE) && chunk.on_disk().next().is_none()
+    }
+
+    /// A load from the pool took so long.
+    pub(crate) fn pool_load(&self, pages: usize, took: Duration) {
+        let ns = took.as_nanos() as u64 / pages.max(1) as u64;
+        let before = self.pool_load_ns.load(Ordering::Relaxed);
+        let now = if before == 0 { ns } else { before - before / 8 + ns / 8 };
+        self.pool_load_ns.store(now.max(1), Ordering::Relaxed);
+    }
+
+    fn pool_load_ns(&self) -> u64 {
+        match self.pool_load_ns.load(Ordering::Relaxed) {
+            0 => POOL_LOAD_NS,
+            ns => ns,
+        }
+    }
+}
+
+/// Pages that went and came lately; the shrinker's.
+#[derive(Default)]
+pub(crate) struct Lately {
+    before: Totals,
+    recent: Totals,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Totals {
+    stored: u64,
+    loaded: u64,
+    written: u64,
+    read: u64,
+    disk_ns: u64,
+    disk_objects: u64,
+}
+
+impl Lately {
+    fn update(&mut self, now: Totals) {
+        let (before, recent) = (std::mem::replace(&mut self.before, now), &mut self.recent);
+        recent.stored += now.stored - before.stored;
+        recent.loaded += now.loaded - before.loaded;
+        recent.written += now.written - before.written;
+        recent.read += now.read - before.read;
+        recent.disk_ns += now.disk_ns - before.disk_ns;
+        recent.disk_objects += now.disk_objects - before.disk_objects;
+        while recent.stored > WINDOW_PAGES {
+            (recent.stored, recent.loaded) = (recent.stored / 2, recent.loaded / 2);
+        }
+        while recent.written > WINDOW_PAGES {
+            (recent.written, recent.read) = (recent.written / 2, recent.read / 2);
+        }
+        while recent.disk_objects > WINDOW_PAGES {
+            (recent.disk_objects, recent.disk_ns) = (recent.disk_objects / 2, recent.disk_ns / 2);
+        }
+    }
+}
+
+/// Of 1024 that went, how many came back; no more than all.
+fn of_1024(back: u64, gone: u64) -> u64 {
+    (back * 1024).checked_div(gone).unwrap_or(0).min(1024)
+}
+
+impl Zswap {
+    /// What the shrinker weighs, as it is now.
+    pub fn costs(&self) -> Costs {
+        let counters = self.counters();
+        let file = self.config.swap.as_ref().map(|file| file.counters()).unwrap_or_default();
+        let mut shrinker = lock(&self.shrinker);
+        shrinker.lately.update(Totals {
+            stored: counters.zswpout,
+            loaded: counters.zswpin - counters.disk_loads,
+            written: counters.zswpwb,
+            read: counters.disk_loads,
+            disk_ns: file.load_ns,
+            disk_objects: file.objects_read,
+        });
+        let recent = shrinker.lately.recent;
+        let disk_ns = recent.disk_ns.checked_div(recent.disk_objects).unwrap_or(DISK_LOAD_NS);
+        let objects = counters.stored_pages - counters.same_filled_pages.min(counters.stored_pages);
+        Costs {
+            disk_return: of_1024(recent.read, recent.written),
+            disk_load_ns: disk_ns + self.config.fault_ns,
+            // One that nobody knows anything of yet may come back.
+            pool_return: of_1024(recent.loaded + 1, recent.stored + 1),
+            pool_load_ns: self.balance.pool_load_ns() + self.config.fault_ns,
+            object_bytes: counters.pool_total_size.checked_div(objects).unwrap_or(PAGE_SIZE as u64),
+        }
+    }
+
+    /// For who needs `wanted_bytes` of memory and could store more pages instead: writes pages out for that part of it
+    /// which is had cheaper so ([`Costs::share`]). The report's target is that part.
+    pub fn shrink_for(&self, wanted_bytes: u64) -> ShrinkReport {
+        let share = u128::from(wanted_bytes) * u128::from(self.costs().share()) / 1024;
+        self.shrink(self.pool_bytes().saturating_sub(share as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVEN: Costs = Costs {
+        disk_return: 100,
+        disk_load_ns: 10_000,
+        pool_return: 100,
+        pool_load_ns: 10_000,
+        object_bytes: 2048,
+    };
+
+    #[test]
+    fn the_cheaper_way_is_taken_to_the_extent_that_it_is_cheaper() {
+        assert_eq!(EVEN.share(), 1024);
+        assert_eq!(
+            Costs { disk_load_ns: 100_000, ..EVEN }.share(),
+            102,
+            "a disk ten times as slow as the pool"
+        );
+        assert_eq!(
+            Costs { disk_load_ns: 100_000, disk_return: 10, ..EVEN }.share(),
+            1024,
+            "but hardly wanted"
+        );
+        assert_eq!(
+            Costs { disk_return: 0, disk_load_ns: 1 << 40, ..EVEN }.share(),
+            1024,
+            "nothing comes back"
+        );
+        assert_eq!(Costs { disk_return: 1024, disk_load_ns: 1 << 40, ..EVEN }.share(), SHARE_MIN);
+        // What compresses well frees little by going.
+        assert!(Costs { object_bytes: 400, ..EVEN }.share() < 200);
+        assert_eq!(Costs { object_bytes: 4096, ..EVEN }.share(), 1024);
+    }
+
+    #[test]
+    fn the_past_counts_less_and_less() {
+        let mut lately = Lately::default();
+        let totals = |written, read| Totals { written, read, ..Totals::default() };
+        lately.update(totals(10_000, 10_000));
+        assert_eq!(of_1024(lately.recent.read, lately.recent.written), 1024);
+        lately.update(totals(110_000, 10_000));
+        assert!(of_1024(lately.recent.read, lately.recent.written) < 100);
+    }
+}

@@ -1,0 +1,338 @@
+//! Writeback to the swap file: the oldest leaves' objects as they are, many leaves at a time, several writes at once.
+//!
+//! A leaf's pages are busy for as long as their objects take to be copied. From then on until the write is done they are
+//! *writing*: they can be loaded, stored anew and invalidated as ever, and to whichever that happened its copy on disk is
+//! dead before it lived. Those that are still writing afterwards change their object's place under the group's lock.
+
+use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_MAX};
+
+use crate::config::{Group, NODES_MAX};
+use crate::group::{slots, Freed, GroupCell};
+use crate::leaf::{DiskEntry, Entry, LEAF_BITS, LEAF_PAGES};
+use crate::shrink::Shrinker;
+use crate::zswap::handle_of;
+use crate::{ShrinkReport, Zswap};
+
+/// Objects that go at least, if there are so many: a write of fewer is not worth its seek.
+const OBJECTS_MIN: u64 = 32;
+/// Writes that fail, each in several places, until a shrink gives up: a disk that is broken is not to be worn further.
+const FAILURES_MAX: u32 = 2;
+/// Segments cleaned when the file is full, and when it wants to be cleaned.
+const CLEAN_FULL: u64 = 4;
+const CLEAN_SOME: u64 = 2;
+
+/// A leaf whose pages with objects are pinned.
+struct Pinned<'a> {
+    group: Group,
+    cell: &'a GroupCell,
+    key_high: u32,
+    mask: u16,
+    /// Of this turn alone: the leaf may go, come anew and have another while this one's write is under way.
+    mark: u16,
+}
+
+/// What of a leaf goes: its objects, with their units' first slots.
+struct Going {
+    records: [Record; TOGETHER_MAX],
+    entries: [Entry; TOGETHER_MAX],
+    len: usize,
+}
+
+/// What a round of writing has done so far.
+#[derive(Default)]
+struct Round {
+    /// Bytes of objects handed over.
+    bytes: u64,
+    objects: u64,
+    /// Whether there was nothing more to write.
+    is_dry: bool,
+}
+
+impl Zswap {
+    /// Writes pages to the swap file until the pools take no more than `target_bytes`.
+    pub(crate) fn swap_out(&self, shrinker: &mut Shrinker, target_bytes: u64) -> ShrinkReport {
+        let mut report = ShrinkReport::default();
+        let mut cleaned = false;
+        while !report.reached && report.failures < FAILURES_MAX {
+            let now = self.pool_bytes();
+            if now <= target_bytes {
+                break;
+            }
+            report.no_space = false;
+            let round = self.write_oldest(shrinker, None, now - target_bytes, &mut report);
+            if self.pool_bytes() > target_bytes {
+                // Where pages went one by one no whole zspage may have become free.
+                self.compact();
+            }
+            if report.no_space {
+                // Once: room that cleaning makes and that is used up at once is no room.
+                if std::mem::replace(&mut cleaned, true) || self.clean(shrinker, CLEAN_FULL).bytes_freed == 0
+                {
+                    break;
+                }
+            } else if round.is_dry {
+                break;
+            }
+        }
+        report.reached = self.pool_bytes() <= target_bytes;
+        if self.config.swap.as_ref().is_some_and(|file| file.wants_cleaning()) {
+            self.clean(shrinker, CLEAN_SOME);
+        }
+        report
+    }
+
+    /// Writes pages of one group until its objects take no more than `target_bytes`.
+    pub(crate) fn swap_out_group(
+        &self,
+        shrinker: &mut Shrinker,
+        group: Group,
+        cell: &GroupCell,
+        target_bytes: u64,
+    ) -> ShrinkReport {
+        let mut report = ShrinkReport::default();
+        while report.failures < FAILURES_MAX {
+            let now = cell.numbers().bytes.get();
+            report.reached = now <= target_bytes;
+            if report.reached {
+                break;
+            }
+            let round = self.write_oldest(shrinker, Some(group), now - target_bytes, &mut report);
+            if round.is_dry || report.no_space {
+                report.reached = cell.numbers().bytes.get() <= target_bytes;
+                break;
+            }
+        }
+        report
+    }
+
+    /// Writes the oldest leaves of one group, or of all in turn, until so many bytes of objects went; waits for all.
+    fn write_oldest(
+        &self,
+        shrinker: &mut Shrinker,
+        only: Option<Group>,
+        goal_bytes: u64,
+        report: &mut ShrinkReport,
+    ) -> Round {
+        let mut writer = shrinker.writer.take().expect("a store with a swap file writes to it");
+        let mut round = Round::default();
+        let mut pack = None;
+        while round.bytes < goal_bytes || round.objects < OBJECTS_MIN {
+            if report.failures >= FAILURES_MAX {
+                break;
+            }
+            let Some(pinned) = self.next_leaf(shrinker, only) else {
+                round.is_dry = true;
+                break;
+            };
+            if let Err(error) = self.add_leaf(&pinned, &mut pack, &mut writer, &mut round, report) {
+                self.unpin_leaf(&pinned);
+                self.count_failure(&error, report);
+                break;
+            }
+        }
+        if let Some(pack) = pack {
+            self.make_ready(&mut writer, report);
+            writer.submit(Age::New, pack);
+        }
+        while let Some(finished) = writer.poll(true) {
+            self.settle(&mut writer, finished, report);
+        }
+        shrinker.writer = Some(writer);
+        round
+    }
+
+    /// Pins the oldest leaf of the group, or of the group whose turn it is; nodes take turns too.
+    fn next_leaf(&self, shrinker: &mut Shrinker, only: Option<Group>) -> Option<Pinned<'_>> {
+        let groups = self.groups.len();
+        for _ in 0..if only.is_some() { 1 } else { groups } {
+            let group = only.unwrap_or_else(|| shrinker.next_group(groups));
+            let Some(cell) = self.group(group) else { continue };
+            if !self.can_write_back(group, cell) {
+                continue;
+            }
+            for _ in 0..NODES_MAX {
+                let node = shrinker.next_node();
+                if let Some((key_high, mask)) = self.pin_oldest(cell, node) {
+                    return Some(Pinned { group, cell, key_high, mask, mark: shrinker.next_mark() });
+                }
+            }
+        }
+        None
+    }
+
+    fn unpin_leaf(&self, pinned: &Pinned<'_>) {
+        let mut state = pinned.cell.lock();
+        let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
+        pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
+    }
+
+    /// What of a pinned leaf is to go.
+    fn going(&self, pinned: &Pinned<'_>) -> Going {
+        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
+        let mut going = Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 };
+        let mut state = pinned.cell.lock();
+        let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
+        let leaf = state.tree.leaf(&self.slabs, name);
+        let mut left = pinned.mask;
+        for slot in slots(pinned.mask) {
+            if left >> slot & 1 == 0 {
+                continue;
+            }
+            left &= !leaf.unit_of(slot);
+            let entry = leaf.entry(slot);
+            let first = slot - entry.position();
+            going.entries[going.len] = entry;
+            going.records[going.len] = Record {
+                group: pinned.group.0,
+                key: (u64::from(pinned.key_high) << LEAF_BITS) + first as u64,
+                len: entry.len() as u32,
+                pages: entry.pages() as u8,
+                codec: entry.pool() as u8,
+                mark: pinned.mark,
+            };
+            going.len += 1;
+        }
+        going
+    }
+
+    /// Copies a leaf's objects into the pack, or a new one when it is full, and has its pages be writing.
+    fn add_leaf(
+        &self,
+        pinned: &Pinned<'_>,
+        pack: &mut Option<Pack>,
+        writer: &mut Writer,
+        round: &mut Round,
+        report: &mut ShrinkReport,
+    ) -> Result<(), WriteError> {
+        let going = self.going(pinned);
+        let (records, entries) = (&going.records[..going.len], &going.entries[..going.len]);
+        let mut first = pack.as_mut().and_then(|pack| pack.add(records));
+        if first.is_none() {
+            if let Some(full) = pack.take() {
+                self.make_ready(writer, report);
+                writer.submit(Age::New, full);
+            }
+            first = pack.insert(writer.pack(Age::New)?).add(records);
+        }
+        let first = first.expect("an empty pack has room for a leaf");
+        let pack = pack.as_mut().expect("it was put there");
+        for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
+            let object = self.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
+            let room = pack.object_mut(first + number);
+            let (head, tail) = room.split_at_mut(object.head().len().min(record.len as usize));
+            head.copy_from_slice(&object.head()[..head.len()]);
+            tail.copy_from_slice(&object.tail()[..tail.len()]);
+        }
+        round.objects += records.len() as u64;
+        round.bytes += records.iter().map(|record| u64::from(record.len)).sum::<u64>();
+        let mut state = pinned.cell.lock();
+        let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
+        state.tree.leaf(&self.slabs, name).begin_writing(pinned.mask, pinned.mark);
+        pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
+        Ok(())
+    }
+
+    /// Waits until another write can be started.
+    fn make_ready(&self, writer: &mut Writer, report: &mut ShrinkReport) {
+        while let Some(finished) = writer.poll(!writer.is_ready()) {
+            self.settle(writer, finished, report);
+        }
+    }
+
+    fn count_failure(&self, error: &WriteError, report: &mut ShrinkReport) {
+        report.failures += 1;
+        report.no_space |= matches!(error, WriteError::NoSpace);
+        self.events.reject_reclaim_fail.add(1);
+    }
+
+    /// The end of a write.
+    fn settle(&self, writer: &mut Writer, finished: Finished, report: &mut ShrinkReport) {
+        if let Err(error) = &finished.result {
+            self.count_failure(error, report);
+        }
+        let is_written = finished.result.is_ok();
+        let mut leaf = [None; LEAF_PAGES];
+        let mut objects = finished.objects().peekable();
+        while let Some((record, place)) = objects.next() {
+            let of = |record: &Record| (record.group, record.key >> LEAF_BITS, record.mark);
+            leaf[0] = Some((record, place));
+            let mut len = 1;
+            while let Some(next) = objects.next_if(|(next, _)| len < LEAF_PAGES && of(next) == of(&record)) {
+                leaf[len] = Some(next);
+                len += 1;
+            }
+            report.pages_written += self.settle_leaf(&leaf[..len], is_written);
+        }
+        drop(objects);
+        writer.recycle(finished);
+    }
+
+    /// The end of a write for a leaf's objects; answers how many pages are on disk by it.
+    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
+        let (record, _) = objects[0].expect("a leaf that was written has objects");
+        let cell = self.group(Group(record.group)).expect("groups stay");
+        let key_high = (record.key >> LEAF_BITS) as u32;
+        let mut freed = Freed::new();
+        let (mut pages, mut bytes, mut raw, mut dead) = (0, 0, 0, u16::from(is_written) * u16::MAX);
+        let mut state = cell.lock();
+        // A reader of such a page ends by itself; if it takes the page, the page is no longer being written.
+        while let Some(name) = state.tree.find(&self.slabs, key_high) {
+            let leaf = state.tree.leaf(&self.slabs, name);
+            if is_written && leaf.busy & leaf.writing_by(record.mark) != 0 {
+                state = cell.wait(state);
+                continue;
+            }
+            let unchanged = leaf.end_writing(record.mark);
+            if !is_written {
+                break;
+            }
+            for (number, &(record, place)) in objects.iter().flatten().enumerate() {
+                let first = (record.key & (LEAF_PAGES as u64 - 1)) as usize;
+                let mut object = None;
+                for slot in
+                    slots(unchanged).filter(|slot| (first..first + record.pages as usize).contains(slot))
+                {
+                    // A page that was stored later may lie within the range of an older unit.
+                    if leaf.on_disk() >> slot & 1 == 1 {
+                        continue;
+                    }
+                    let entry = leaf.entry(slot);
+                    if (entry.pages(), entry.position()) != (record.pages as usize, slot - first) {
+                        continue;
+                    }
+                    assert!(
+                        entry.len() == record.len as usize,
+                        "an object that did not change has its length"
+                    );
+                    leaf.move_to_disk(slot, DiskEntry::new(place, slot - first, entry.pages(), entry.pool()));
+                    (pages, raw, object) = (pages + 1, raw + u64::from(entry.is_raw()), Some(entry));
+                }
+                if let Some(entry) = object {
+                    dead &= !(1 << number);
+                    bytes += entry.len() as u64;
+                    freed.push(entry);
+                }
+            }
+            if leaf.objects() == 0 {
+                let state = &mut *state;
+                state.lru.remove(&mut state.tree, &self.slabs, name);
+            }
+            break;
+        }
+        let numbers = cell.numbers();
+        numbers.stored_pages.sub(pages);
+        numbers.on_disk_pages.add(pages);
+        numbers.zswpwb.add(pages);
+        numbers.bytes.sub(bytes);
+        numbers.incompressible.sub(raw);
+        drop(state);
+        self.free_moved(&mut freed);
+        let file = self.config.swap.as_ref().expect("it was written to");
+        for (number, (_, place)) in objects.iter().flatten().enumerate() {
+            if dead >> number & 1 == 1 {
+                file.free(*place);
+            }
+        }
+        pages
+    }
+}

@@ -1,0 +1,544 @@
+//! Writeback to a swap file: what goes, how, and how it comes back; what happens meanwhile, and when the disk fails.
+#![cfg(not(feature = "shuttle"))]
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{assert_file_empty, load, page, refs, Swap, Trim};
+use swapfile::{Fault, ReadFault, Room};
+use zswap::{Config, Error, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+
+const A: Group = Group(0);
+const B: Group = Group(1);
+
+fn pages(count: usize, seed: u64) -> Vec<Page> {
+    (0..count as u64).map(|n| page(2, seed * 1000 + n)).collect()
+}
+
+fn raw_pages(count: usize, seed: u64) -> Vec<Page> {
+    (0..count as u64).map(|n| page(1, seed * 1000 + n)).collect()
+}
+
+struct World {
+    zswap: Zswap,
+    swap: Swap,
+    trim: Arc<Trim>,
+}
+
+fn world_with(config: Config) -> World {
+    let (swap, trim) = (Swap::new(64), Trim::new("trim", 1));
+    let config = Config { swap: Some(swap.file.clone()), ..config };
+    World { zswap: Zswap::new(config, trim.clone()).unwrap(), swap, trim }
+}
+
+fn world() -> World {
+    world_with(Config::default())
+}
+
+impl World {
+    /// Stores pages of one seed and has all of them written.
+    fn written(&self, count: usize, seed: u64) -> Vec<Page> {
+        let all = pages(count, seed);
+        self.zswap.store(A, 0, &refs(&all)).unwrap();
+        assert!(self.zswap.shrink(0).reached);
+        all
+    }
+}
+
+#[test]
+fn objects_go_as_they_are_in_large_writes_and_come_back() {
+    let world = world();
+    let all = pages(1024, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    let (bytes, units) = (world.zswap.compressed_bytes(), world.trim.units.load(Ordering::Relaxed));
+    // Whatever were decompressed on the way would be an error.
+    world.trim.damage_after.store(0, Ordering::Relaxed);
+    let report = world.zswap.shrink(0);
+    assert!(report.reached && report.pages_written == 1024 && report.failures == 0, "{report:?}");
+    world.trim.damage_after.store(-1, Ordering::Relaxed);
+    assert_eq!(world.trim.units.load(Ordering::Relaxed), units, "nothing was compressed");
+    let (counters, file) = (world.zswap.counters(), world.swap.file.counters());
+    assert_eq!((counters.zswpwb, counters.on_disk_pages, counters.stored_pages), (1024, 1024, 0));
+    assert_eq!((world.zswap.compressed_bytes(), world.zswap.pool_bytes(), file.object_bytes), (0, 0, bytes));
+    assert!(file.writes <= 1024 / 32, "{} writes", file.writes);
+    assert!(file.bytes_written < bytes * 115 / 100, "{} bytes for {bytes}", file.bytes_written);
+    assert_eq!((world.zswap.present(A, 0, 64), world.zswap.on_disk(A, 0, 64)), (u64::MAX, u64::MAX));
+    assert_eq!(world.zswap.group_usage(A).on_disk, 1024 * 4096);
+    assert!(load(&world.zswap, A, 0, 1024, Keep::Shared).unwrap() == all);
+    assert_eq!(world.zswap.counters().disk_loads, 1024);
+    assert!(load(&world.zswap, A, 0, 1024, Keep::Exclusive).unwrap() == all);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_block_comes_back_with_one_read_and_full_requests() {
+    let world = world();
+    let all = world.written(64, 1);
+    let before = world.swap.file.counters();
+    let requests = |n: usize| world.trim.decompressions[n].load(Ordering::Relaxed);
+    assert!(load(&world.zswap, A, 16, 16, Keep::Exclusive).unwrap() == all[16..32]);
+    let after = world.swap.file.counters();
+    assert_eq!((after.reads - before.reads, after.loads - before.loads), (1, 1));
+    assert_eq!((after.objects_read - before.objects_read, requests(8)), (16, 2));
+    // One page alone is one object, in as few blocks as its length needs.
+    load(&world.zswap, A, 40, 1, Keep::Exclusive).unwrap();
+    assert_eq!(world.swap.file.counters().bytes_read - after.bytes_read, 4096);
+    // In the pool and on disk, mixed, in one request.
+    let newer = pages(4, 9);
+    world.zswap.store(A, 50, &refs(&newer)).unwrap();
+    assert_eq!(world.zswap.on_disk(A, 48, 16), 0xFFFF & !0b11_1100);
+    let mut expected = all[48..64].to_vec();
+    expected[2..6].copy_from_slice(&newer);
+    assert!(load(&world.zswap, A, 48, 16, Keep::Exclusive).unwrap() == expected);
+}
+
+#[test]
+fn what_does_not_compress_goes_as_it_is_whole_runs_at_a_time() {
+    let world = world();
+    let all = raw_pages(256, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    assert_eq!(world.zswap.counters().stored_incompressible_pages, 256);
+    assert!(world.zswap.shrink(0).reached);
+    let file = world.swap.file.counters();
+    assert!(file.bytes_written < 256 * 4096 * 103 / 100 && file.writes <= 6, "{file:?}");
+    assert_eq!(world.zswap.counters().stored_incompressible_pages, 0);
+    assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all[..64]);
+    assert!(world.swap.file.counters().reads <= 4);
+    assert!(load(&world.zswap, A, 64, 192, Keep::Exclusive).unwrap() == all[64..]);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn same_filled_pages_stay_since_they_take_nothing() {
+    let world = world();
+    let mut all = pages(16, 1);
+    all[3] = [7; 4096];
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.zswap.shrink(0);
+    assert_eq!(world.zswap.on_disk(A, 0, 16), 0xFFFF & !(1 << 3));
+    assert!(load(&world.zswap, A, 0, 16, Keep::Exclusive).unwrap() == all);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn the_oldest_go_first_and_what_came_back_has_another_chance() {
+    let world = world();
+    for folio in 0..16 {
+        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+    }
+    let write_some = || world.zswap.shrink(world.zswap.pool_bytes() - 1);
+    assert_eq!(write_some().pages_written, 32, "no fewer than a batch");
+    assert_eq!(
+        (world.zswap.on_disk(A, 0, 48), world.zswap.present(A, 0, 48)),
+        (0xFFFF_FFFF, 0xFFFF_FFFF_FFFF)
+    );
+    // The oldest block comes back and is stored again; so is a new one after it, which did not.
+    load(&world.zswap, A, 0, 16, Keep::Exclusive).unwrap();
+    world.zswap.store(A, 0, &refs(&pages(16, 0))).unwrap();
+    world.zswap.store(A, 1000 * 16, &refs(&pages(16, 50))).unwrap();
+    while world.zswap.on_disk(A, 1000 * 16, 16) == 0 {
+        assert_eq!(world.zswap.on_disk(A, 0, 16), 0, "it came back, so it outlives what did not");
+        write_some();
+    }
+    world.zswap.shrink(0);
+    assert_eq!(world.zswap.on_disk(A, 0, 16), 0xFFFF);
+}
+
+#[test]
+fn newer_pages_and_invalidations_free_what_is_on_disk() {
+    let world = world();
+    world.written(256, 1);
+    let live = world.swap.file.counters().live_bytes;
+    let newer = pages(100, 7);
+    world.zswap.store(A, 20, &refs(&newer)).unwrap();
+    let less = world.swap.file.counters().live_bytes;
+    assert!(less < live);
+    assert!(load(&world.zswap, A, 20, 100, Keep::Shared).unwrap() == newer);
+    assert_eq!(world.zswap.invalidate(A, 10, 5), 5);
+    assert!(world.swap.file.counters().live_bytes < less);
+    assert_eq!(load(&world.zswap, A, 10, 1, Keep::Shared), Err(LoadError::Missing { index: 0 }));
+    assert_eq!(world.zswap.invalidate(A, 0, u64::MAX), 251);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_full_pool_writes_down_to_its_threshold_and_accepts_again() {
+    const MAX: u64 = 1 << 20;
+    let world = world_with(Config { max_pool_bytes: MAX, ..Config::default() });
+    let mut key = 0;
+    let refused = loop {
+        match world.zswap.store(A, key, &refs(&pages(16, key))) {
+            Ok(()) => key += 16,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused == StoreError::PoolLimit && world.zswap.wants_shrink());
+    let report = world.zswap.shrink_to_accept();
+    assert!(report.reached && world.zswap.pool_bytes() <= MAX * 9 / 10);
+    assert!(world.zswap.pool_bytes() > MAX / 2, "and no more than needed");
+    world.zswap.store(A, key, &refs(&pages(16, key))).unwrap();
+    for at in (0..=key).step_by(16) {
+        assert!(load(&world.zswap, A, at, 16, Keep::Exclusive).unwrap() == pages(16, at));
+    }
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_group_at_its_limit_writes_its_own_down_to_the_threshold() {
+    let world = world();
+    world.zswap.store(B, 0, &refs(&pages(64, 9))).unwrap();
+    let limit = 200_000;
+    world.zswap.set_group_limit(A, limit);
+    for folio in 0..40 {
+        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+        assert!(world.zswap.group_usage(A).zswap <= limit + 16 * 4096);
+    }
+    assert!(world.zswap.group_usage(A).zswpwb > 0);
+    assert_eq!((world.zswap.group_usage(B).zswpwb, world.zswap.on_disk(B, 0, 64)), (0, 0));
+    // Without writeback whoever reached the limit is refused until it is down to the threshold.
+    world.zswap.set_group_writeback(A, false);
+    let mut folio = 100;
+    while world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).is_ok() {
+        folio += 1;
+    }
+    let usage = || world.zswap.group_usage(A).zswap;
+    assert!(usage() >= limit);
+    let mut gone = 0;
+    while usage() > limit * 9 / 10 {
+        assert!(gone <= folio);
+        assert_eq!(world.zswap.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
+        world.zswap.invalidate(A, gone * 16, 4);
+        gone += 1;
+    }
+    world.zswap.store(A, 5000, &refs(&pages(1, 1))).unwrap();
+    // Nor is anything of it written for the pool's sake.
+    let before = world.zswap.group_usage(A).zswpwb;
+    assert!(!world.zswap.shrink(0).reached);
+    assert_eq!(world.zswap.group_usage(A).zswpwb, before);
+    assert_eq!(world.zswap.group_usage(B).on_disk, 64 * 4096);
+}
+
+#[test]
+fn groups_take_turns() {
+    let world = world();
+    for group in [A, B] {
+        for folio in 0..32 {
+            world.zswap.store(group, folio * 16, &refs(&pages(16, folio))).unwrap();
+        }
+    }
+    let full = world.zswap.pool_bytes();
+    assert!(world.zswap.shrink(full / 2).reached);
+    let written = [A, B].map(|group| world.zswap.group_usage(group).zswpwb);
+    assert!(written[0].abs_diff(written[1]) <= 16, "{written:?}");
+}
+
+#[test]
+fn units_of_several_pages_are_one_object_there_too() {
+    let world = world_with(Config { unit_size: 16384, ..Config::default() });
+    let all = pages(64, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    // One page of a unit goes before, one while it is on disk; newer pages lie in the range of others.
+    load(&world.zswap, A, 5, 1, Keep::Exclusive).unwrap();
+    world.zswap.store(A, 12, &refs(&all[12..13])).unwrap();
+    assert!(world.zswap.shrink(0).reached);
+    assert_eq!(world.zswap.on_disk(A, 0, 64), !(1 << 5));
+    let objects = world.swap.file.counters();
+    assert!(load(&world.zswap, A, 4, 1, Keep::Exclusive).unwrap()[0] == all[4]);
+    assert!(load(&world.zswap, A, 6, 2, Keep::Exclusive).unwrap() == all[6..8]);
+    assert!(world.swap.file.counters().live_bytes < objects.live_bytes, "the unit's last page took it along");
+    assert!(load(&world.zswap, A, 8, 56, Keep::Shared).unwrap() == all[8..]);
+    assert!(load(&world.zswap, A, 0, 4, Keep::Exclusive).unwrap() == all[..4]);
+    assert!(load(&world.zswap, A, 8, 56, Keep::Exclusive).unwrap() == all[8..]);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_pool_lives_as_long_as_its_objects_on_disk() {
+    let world = world();
+    let all = world.written(64, 1);
+    world.zswap.set_compressor(Trim::new("other", 1)).unwrap();
+    assert_eq!(world.zswap.pools(), ["trim", "other"]);
+    assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
+    assert_eq!(world.zswap.pools(), ["other"]);
+}
+
+#[test]
+fn what_an_algorithm_keeps_account_of_stays_known_on_disk() {
+    let swap = Swap::new(8);
+    let trim = Trim::tiered("trim", 1);
+    let config = Config { swap: Some(swap.file.clone()), ..Config::default() };
+    let zswap = Zswap::new(config, trim.clone()).unwrap();
+    let all = pages(48, 1);
+    zswap.store(A, 0, &refs(&all)).unwrap();
+    zswap.promote(A, 100, 2);
+    assert!(zswap.shrink(0).reached);
+    assert_eq!(trim.alive.load(Ordering::Relaxed), 48, "going to disk is not being dropped");
+    load(&zswap, A, 0, 40, Keep::Exclusive).unwrap();
+    assert_eq!(trim.alive.load(Ordering::Relaxed), 8, "what was read back is");
+}
+
+#[test]
+fn what_is_there_is_loaded_and_the_rest_left_alone() {
+    let world = world();
+    let all = world.written(32, 1);
+    world.zswap.invalidate(A, 7, 1);
+    let mut room = vec![[0xEE; 4096]; 16];
+    let wanted = 0b1111_1111 << 4 | 0xFF << 40;
+    let got = world
+        .zswap
+        .load_available(A, 0, wanted, &mut room.iter_mut().collect::<Vec<_>>(), Keep::Exclusive)
+        .unwrap();
+    assert_eq!(got, 0b1111_0111 << 4);
+    assert!(room[..3] == all[4..7] && room[3] == [0xEE; 4096] && room[4..8] == all[8..12]);
+    assert!(room[8..].iter().all(|page| *page == [0xEE; 4096]));
+    assert_eq!(world.zswap.present(A, 0, 32) & got, 0);
+}
+
+#[test]
+fn a_disk_without_room_leaves_pages_where_they_are_until_it_has_some() {
+    let world = world();
+    world.swap.faults.set_room(Some(Room { available: 0, total: 1 << 40 }));
+    let all = pages(256, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    let report = world.zswap.shrink(0);
+    assert!(report.no_space && !report.reached && report.pages_written == 0, "{report:?}");
+    assert!(load(&world.zswap, A, 0, 256, Keep::Shared).unwrap() == all);
+    assert_eq!(world.swap.file.counters().bytes_written, 0);
+    world.swap.faults.set_room(None);
+    assert!(world.zswap.shrink(0).reached);
+    // In the middle of writing.
+    let more = pages(256, 2);
+    world.zswap.store(A, 1000, &refs(&more)).unwrap();
+    world.swap.faults.next_write(Fault::Errno(28));
+    let report = world.zswap.shrink(0);
+    assert_eq!((report.failures, world.swap.file.counters().no_space), (1, 2));
+    assert!(world.zswap.shrink(0).reached);
+    assert!(load(&world.zswap, A, 0, 256, Keep::Exclusive).unwrap() == all);
+    assert!(load(&world.zswap, A, 1000, 256, Keep::Exclusive).unwrap() == more);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_file_that_is_too_small_is_full_and_nothing_is_lost() {
+    let swap = Swap::new(2);
+    let config = Config { swap: Some(swap.file.clone()), ..Config::default() };
+    let zswap = Zswap::new(config, Trim::new("trim", 1)).unwrap();
+    let all = raw_pages(1024, 1);
+    zswap.store(A, 0, &refs(&all)).unwrap();
+    let report = zswap.shrink(0);
+    assert!(report.no_space && !report.reached && report.pages_written > 400, "{report:?}");
+    assert_eq!(zswap.counters().stored_pages, 1024 - report.pages_written);
+    assert!(load(&zswap, A, 0, 1024, Keep::Exclusive).unwrap() == all);
+    swap.assert_empty(&zswap);
+}
+
+#[test]
+fn a_write_that_fails_goes_elsewhere_or_leaves_pages_where_they_are() {
+    let world = world();
+    let all = pages(256, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.swap.faults.next_write(Fault::Errno(5));
+    let report = world.zswap.shrink(0);
+    assert!(report.reached && report.failures == 0);
+    assert_eq!(world.swap.file.counters().segments_retired, 1);
+    let more = pages(256, 2);
+    world.zswap.store(A, 1000, &refs(&more)).unwrap();
+    (0..3000).for_each(|_| world.swap.faults.next_write(Fault::Errno(5)));
+    let report = world.zswap.shrink(0);
+    assert!(!report.reached && report.pages_written == 0 && report.failures > 0, "{report:?}");
+    assert!(load(&world.zswap, A, 1000, 256, Keep::Exclusive).unwrap() == more);
+    assert!(load(&world.zswap, A, 0, 256, Keep::Exclusive).unwrap() == all);
+    assert_eq!(world.zswap.counters().stored_pages, 0);
+    assert_file_empty(&world.swap.file);
+}
+
+#[test]
+fn a_read_that_fails_says_where_and_takes_nothing() {
+    let world = world();
+    let all = world.written(64, 1);
+    for (fault, expected) in [(Fault::Errno(5), ReadFault::Io(5)), (Fault::Lost, ReadFault::Damaged)] {
+        for keep in [Keep::Exclusive, Keep::Shared] {
+            world.swap.faults.next_read(fault);
+            match load(&world.zswap, A, 16, 16, keep) {
+                Err(error @ LoadError::Disk { index, offset, fault }) => {
+                    assert!(index < 16 && offset < 64 << 20 && fault == expected);
+                    assert!(
+                        error.to_string().contains(&format!("byte {offset} of the swap file")),
+                        "{error}"
+                    );
+                }
+                other => panic!("{:?}", other.map(|_| ())),
+            }
+        }
+    }
+    assert_eq!(world.zswap.counters().disk_load_fail, 4);
+    assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_bit_that_changed_on_disk_is_never_a_page() {
+    let world = world();
+    let all = world.written(64, 1);
+    // Somewhere in what was written; whichever object it hits is the only one that is lost.
+    let written = world.swap.disk.bytes();
+    for at in (100..written).step_by(9973) {
+        assert!(world.swap.disk.flip(at, 4));
+        for key in 0..64 {
+            match load(&world.zswap, A, key, 1, Keep::Shared) {
+                Ok(page) => assert!(page[0] == all[key as usize]),
+                Err(error) => assert!(matches!(error, LoadError::Disk { fault: ReadFault::Damaged, .. })),
+            }
+        }
+        world.swap.disk.flip(at, 4);
+    }
+    assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
+}
+
+/// Has the shrinker's write wait while something else happens.
+fn meanwhile(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>) {
+    let world = world_with(config);
+    let all = pages(48, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.swap.faults.hold(true);
+    std::thread::scope(|scope| {
+        let shrinking = scope.spawn(|| world.zswap.shrink(0));
+        world.swap.faults.wait_for_held(1);
+        happens(&world.zswap);
+        world.swap.faults.hold(false);
+        shrinking.join().unwrap();
+    });
+    (world, all)
+}
+
+#[test]
+fn pages_being_written_can_be_had_changed_and_forgotten() {
+    for unit_size in [4096, 16384] {
+        let newer = page(2, 4711);
+        let (world, all) = meanwhile(Config { unit_size, ..Config::default() }, |zswap| {
+            assert_eq!(zswap.on_disk(A, 0, 48), 0, "not before it is written");
+            load(zswap, A, 5, 2, Keep::Exclusive).unwrap();
+            load(zswap, A, 7, 1, Keep::Shared).unwrap();
+            zswap.store(A, 20, &[&newer]).unwrap();
+            zswap.invalidate(A, 32, 16);
+        });
+        assert_eq!(world.zswap.present(A, 0, 48), 0xFFFF_FFFF & !(0b11 << 5));
+        let live = world.swap.file.counters();
+        assert!(live.live_bytes > 0);
+        assert!(load(&world.zswap, A, 0, 5, Keep::Exclusive).unwrap() == all[..5]);
+        assert!(load(&world.zswap, A, 7, 13, Keep::Exclusive).unwrap() == all[7..20]);
+        assert!(load(&world.zswap, A, 20, 1, Keep::Exclusive).unwrap()[0] == newer);
+        assert!(load(&world.zswap, A, 21, 11, Keep::Exclusive).unwrap() == all[21..32]);
+        world.swap.assert_empty(&world.zswap);
+    }
+}
+
+#[test]
+fn a_leaf_that_goes_and_comes_while_it_is_written_is_another() {
+    let again = pages(48, 2);
+    let (world, _) = meanwhile(Config::default(), |zswap| {
+        zswap.invalidate(A, 0, 48);
+        zswap.store(A, 0, &refs(&again)).unwrap();
+    });
+    assert!(load(&world.zswap, A, 0, 48, Keep::Exclusive).unwrap() == again);
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_slow_disk_does_not_keep_the_pool_from_answering() {
+    let (world, all) = meanwhile(Config::default(), |zswap| {
+        let fresh = pages(16, 5);
+        zswap.store(B, 0, &refs(&fresh)).unwrap();
+        assert!(load(zswap, B, 0, 16, Keep::Exclusive).unwrap() == fresh);
+        assert!(load(zswap, A, 0, 48, Keep::Shared).unwrap().len() == 48);
+    });
+    assert!(load(&world.zswap, A, 0, 48, Keep::Exclusive).unwrap() == all);
+}
+
+#[test]
+fn cleaning_keeps_every_page_and_gives_room_back() {
+    let world = world();
+    let all: Vec<Page> = raw_pages(4096, 1);
+    for (n, folio) in all.chunks(16).enumerate() {
+        world.zswap.store(A, n as u64 * 16, &refs(folio)).unwrap();
+    }
+    assert!(world.zswap.shrink(0).reached);
+    let used = world.swap.file.counters().used_bytes;
+    (0..4096).filter(|key| key % 16 < 11).for_each(|key| assert_eq!(world.zswap.invalidate(A, key, 1), 1));
+    assert_eq!(world.swap.file.counters().used_bytes, used, "something lives in every segment");
+    let mut report = world.zswap.tend(4);
+    assert!(report.segments_cleaned == 4 && report.objects_moved > 0, "{report:?}");
+    while report.segments_cleaned > 0 {
+        report = world.zswap.tend(4);
+    }
+    let counters = world.swap.file.counters();
+    assert!(counters.used_bytes < used / 2, "{} of {used}", counters.used_bytes);
+    assert!(counters.kept_bytes <= 24 << 20 && counters.bytes_cleaned > 0 && counters.clean_ns > 0);
+    for key in (0..4096).filter(|key| key % 16 >= 11) {
+        assert!(load(&world.zswap, A, key, 1, Keep::Exclusive).unwrap()[0] == all[key as usize]);
+    }
+    world.swap.assert_empty(&world.zswap);
+}
+
+#[test]
+fn a_disk_whose_loads_cost_much_is_written_to_less() {
+    let share = |latency: Duration, back: u64| {
+        let world = world_with(Config { fault_ns: 1_000_000, ..Config::default() });
+        world.written(640, 1);
+        world.swap.faults.throttle(latency, 0);
+        for folio in 0..back {
+            load(&world.zswap, A, folio * 16, 16, Keep::Exclusive).unwrap();
+        }
+        world.swap.faults.throttle(Duration::ZERO, 0);
+        // Most of what is in the pool is wanted again, too.
+        for folio in 100..140 {
+            world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+            load(&world.zswap, A, folio * 16, 16, Keep::Exclusive).unwrap();
+        }
+        world.zswap.store(A, 5000, &refs(&pages(640, 3))).unwrap();
+        let costs = world.zswap.costs();
+        let before = world.zswap.pool_bytes();
+        let report = world.zswap.shrink_for(before / 2);
+        assert!(report.reached);
+        let freed = before - world.zswap.pool_bytes();
+        assert!(freed as f64 > 0.9 * (before / 2) as f64 * costs.share() as f64 / 1024.0);
+        (costs, costs.share())
+    };
+    let (_, untouched) = share(Duration::ZERO, 0);
+    assert_eq!(untouched, 1024, "what never comes back costs nothing");
+    let (slow, some) = share(Duration::from_millis(20), 8);
+    assert!(slow.disk_load_ns > 1_000_000 && slow.disk_return > 0, "{slow:?}");
+    let (_, much) = share(Duration::from_millis(20), 40);
+    assert!(much < some && some < 1024, "{much} {some}");
+}
+
+#[test]
+fn the_tables_take_eight_bytes_a_page_and_a_hundredth_of_what_is_written() {
+    let world = world();
+    for folio in 0..1024 {
+        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+    }
+    assert!(world.zswap.shrink(0).reached);
+    let (tables, sums) = (world.zswap.table_bytes(), 4 * 16 * 1024 * u64::from(cfg!(debug_assertions)));
+    let file = world.swap.file.counters();
+    let allowed = 8 * 16 * 1024 + file.bytes_written / 100;
+    assert!(tables - sums <= allowed, "{tables} bytes, {sums} of checksums; {allowed} allowed");
+    println!("{} bytes a page", (tables - sums) as f64 / (16.0 * 1024.0));
+}
+
+#[test]
+fn a_store_gone_leaves_its_file_empty_and_a_file_has_one_writer() {
+    let world = world();
+    world.written(64, 1);
+    let again = Config { swap: Some(world.swap.file.clone()), ..Config::default() };
+    assert!(matches!(Zswap::new(again.clone(), Trim::new("trim", 1)), Err(Error::Swap(_))));
+    drop(world.zswap);
+    assert_file_empty(&world.swap.file);
+    assert_eq!(world.swap.file.counters().used_bytes, 0);
+    Zswap::new(again.clone(), Trim::new("trim", 1)).unwrap();
+    let both = Config { writeback: Some(Arc::new(MemoryWriteback::new())), ..again };
+    assert!(Zswap::new(both, Trim::new("trim", 1)).is_err());
+}
