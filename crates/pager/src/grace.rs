@@ -50,7 +50,7 @@ impl Pager {
             self.pages.begin_grace();
             grace.suspects.clear();
             grace.is_incomplete = false;
-            let own = sys::thread::id();
+            let own = threads::own();
             threads::for_each(|thread| match threads::look(thread) {
                 _ if thread == own => {}
                 Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {

@@ -126,12 +126,10 @@ fn end_if_program_ended() {
         return;
     }
     LOOKED_NS.store(now, Ordering::Relaxed);
-    // SAFETY: takes nothing, cannot fail.
-    let leader = unsafe { libc::getpid() };
-    if sys::threads::look(leader).is_none() {
+    if let Some(status) = sys::threads::first_has_ended() {
         let own = pager().map_or(1, Pager::own_threads);
         if sys::threads::count().is_some_and(|all| all <= own + 1) {
-            thread::exit_process(sys::threads::exit_status(leader));
+            thread::exit_process(status);
         }
     }
 }

@@ -54,13 +54,27 @@ pub fn count() -> Option<u32> {
     std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
 }
 
-/// The status that a thread of this process has ended with, as exit(2) was given it; 0 when that cannot be known.
-pub fn exit_status(thread: i32) -> i32 {
+/// Whether the first thread of this process has ended while others go on, and the status it gave to exit(2).
+///
+/// Asked by way of /proc/self, which is right also where /proc counts processes otherwise than getpid() does.
+pub fn first_has_ended() -> Option<i32> {
+    let file = ProcFile::open(c"/proc/self/stat").ok()?;
     let mut buffer = [0; 1024];
-    let stat = read(thread, "stat", &mut buffer).unwrap_or_default();
-    let rest = stat.iter().rposition(|byte| *byte == b')').map_or(&[][..], |at| &stat[at + 1..]);
-    let fields = std::str::from_utf8(rest).unwrap_or_default().split_ascii_whitespace();
-    fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff)
+    let text = file.read_at(&mut buffer, 0);
+    file.close();
+    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
+    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    if fields.next()? != "Z" {
+        return None;
+    }
+    Some(fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff))
+}
+
+/// The calling thread's number as [`for_each`] gives it.
+pub fn own() -> i32 {
+    let path = std::fs::read_link("/proc/thread-self").ok();
+    let name = path.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());
+    name.and_then(|name| name.parse().ok()).unwrap_or_else(crate::thread::id)
 }
 
 /// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that cannot be looked at counts
@@ -147,6 +161,7 @@ mod tests {
             let stack = 0u8;
             assert!(robust_list(crate::thread::id())
                 .is_some_and(|at| at.abs_diff(&raw const stack as usize) < 64 << 20));
+            assert_eq!((own(), first_has_ended()), (crate::thread::id(), None));
             assert!(count().unwrap() as usize >= all.len().min(3));
             assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
             while look(id(0)) != Some(Sight::Elsewhere) {
