@@ -144,6 +144,7 @@ impl Pager {
         inbound.frames.empty_out(self.pages.staging());
         self.accounts.add(Count::BroughtIn, brought as u64);
         self.registrations.lock().expect("no panic while held").unregister_all(&self.pages);
+        self.pages.watch_changes(false);
         while self.faults.any_busy() || self.faults.has_parked() || self.pages.has_pending_events() {
             thread::sleep_ns(10_000);
         }
@@ -192,6 +193,7 @@ impl Pager {
 
     /// Goes on after a halt.
     pub fn go_on(&self) {
+        self.pages.watch_changes(true);
         self.halt.over();
         self.refresh_mappings();
     }

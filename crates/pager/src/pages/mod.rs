@@ -243,6 +243,11 @@ impl Pages {
         debug_assert!(self.events.is_quiet());
     }
 
+    /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered then.
+    pub fn watch_changes(&self, on: bool) {
+        self.mover.guard_probe(on);
+    }
+
     /// Counts a thread of the pager's that has started.
     pub fn add_own_thread(&self) {
         self.own_threads.add();

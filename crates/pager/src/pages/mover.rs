@@ -87,6 +87,15 @@ impl Mover {
         self.uffd.zero(at, PAGE_SIZE)
     }
 
+    /// Registers the probe, or not: while nothing is registered a fork must not wait for anybody to read of it.
+    pub fn guard_probe(&self, on: bool) {
+        // Either may be so already.
+        let _ = match on {
+            true => self.uffd.register(self.probe, PAGE_SIZE, MISSING),
+            false => self.uffd.unregister(self.probe, PAGE_SIZE),
+        };
+    }
+
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
     pub fn is_changing(&self) -> bool {
         self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
