@@ -164,6 +164,13 @@ impl Pager {
     /// Serves what there is to serve now.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        // Faults that handlers had read and parked before they stood still: nobody else serves them now, and the forking
+        // thread may wait for a lock that such a thread holds.
+        while session.held_count < HELD_MAX {
+            let Some(fault) = self.faults.unpark() else { break };
+            session.held[session.held_count] = Some(fault);
+            session.held_count += 1;
+        }
         // The gate's guards are not needed for reading: nobody else reads or moves.
         while session.held_count < HELD_MAX && self.pages.uffd().read(&mut messages, 1) == 1 {
             match messages[0] {
