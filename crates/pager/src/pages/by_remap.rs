@@ -98,7 +98,8 @@ impl Pages {
         // page stays: a guard region would leave the program and be in the slot.
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
-        let elsewhere = (self.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
+        let elsewhere =
+            (self.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
         for (first, count) in runs(kernel & span(first, last - first) & !elsewhere) {
             let (mut rest, end) = (wanted & span(first, count), first + count);
             while rest != 0 {
