@@ -144,6 +144,7 @@ impl Pager {
         let give_up = session.since_ns + PATIENCE_NS;
         while self.pages.has_pending_events() && sys::now_ns() < give_up {
             self.attend(&mut session);
+            self.pages.apply_events();
             thread::sleep_ns(20_000);
         }
         session.torn |= self.pages.has_pending_events();
@@ -303,9 +304,24 @@ impl Pager {
         }
         for child in &session.children[..session.child_count] {
             // Closed at the end of the session, like what was not handed over.
-            self.pages.hand_over_all(&mut ChildMemory::new(*child, session.moves()));
+            let mut child = ChildMemory::new(*child, session.moves());
+            child.leave_out_wiped();
+            self.pages.hand_over_all(&mut child);
         }
         Outcome::Complete
+    }
+
+    /// Reads reports of the gate that nobody waits for any more: a fork past the C library, while another one was attended
+    /// to, reports to every userfaultfd that it copied, and its thread waits until each report is read. To be called by
+    /// the control thread between its looks.
+    pub fn dismiss_gate_reports(&self) {
+        let Some(gate) = self.gate else { return };
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while gate.read(&mut messages, 1) == 1 {
+            if let Message::Fork { descriptor } = messages[0] {
+                Userfaultfd::from_descriptor(descriptor).close();
+            }
+        }
     }
 
     fn end_gate(&self) {

@@ -149,6 +149,9 @@ fn say_end(accounts: &Ledgered) {
 fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
     fork::answer_halt();
+    if let Some(pager) = pager() {
+        pager.dismiss_gate_reports();
+    }
     if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
         match announce::kind() {
             Announced::Ordinary => pager.register(range),

@@ -1,7 +1,8 @@
 //! What a forked child gets of the pages that are out here.
 
+use sys::procfs::ProcFile;
 use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
-use sys::{thread, PAGE_SIZE};
+use sys::{maps, thread, PAGE_SIZE};
 
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::Pages;
@@ -26,6 +27,8 @@ pub(crate) struct ChildMemory {
     heirs: Vec<Heir>,
     /// mremap() calls of the parent of which it is not known whether they came before the fork: from, to, length.
     moves: Vec<(usize, usize, usize)>,
+    /// What the child gets without its bytes.
+    wiped: Vec<(usize, usize)>,
 }
 
 impl Heir {
@@ -66,7 +69,14 @@ impl ChildMemory {
     /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
     pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
-        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves }
+        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves, wiped: Vec::new() }
+    }
+
+    /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
+    pub fn leave_out_wiped(&mut self) {
+        let Ok(smaps) = ProcFile::open(c"/proc/self/smaps") else { return };
+        maps::for_each_wiped(&smaps, &mut [0; 8192], |start, end| self.wiped.push((start, end)));
+        smaps.close();
     }
 
     /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
@@ -96,6 +106,9 @@ impl ChildMemory {
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
     fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
+        if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
+            return;
+        }
         let at = self.place_at_fork(at);
         let mut index = 0;
         while index < self.heirs.len() {
@@ -131,6 +144,7 @@ impl Pages {
     /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
     pub(super) fn foster(&self, descriptor: i32) {
         let mut child = ChildMemory::new(descriptor, self.recent_moves());
+        child.leave_out_wiped();
         self.hand_over_all(&mut child);
         self.accounts.add(Count::Forks, 1);
         child.close();
