@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Userfaultfd};
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
@@ -73,7 +73,7 @@ impl Pager {
         let (pages, features) = Pages::new(&config, store, accounts)?;
         // The caller, which is to be the control thread.
         pages.add_own_thread();
-        let gate = match house::porch() {
+        let gate = match arena::lowest_pages() {
             Some(_) if features & feature::EVENT_FORK != 0 && pages.way() == Way::Move => {
                 Some(Userfaultfd::open(feature::EVENT_FORK)?)
             }
@@ -97,7 +97,7 @@ impl Pager {
                 rollup: open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
             },
             gate,
-            own_page: house::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
+            own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
             shared_discount: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             shared_stale: AtomicBool::new(false),

@@ -3,12 +3,12 @@
 //! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match on enums, never on
 //! errno.
 
+pub mod arena;
 pub mod cpu;
 pub mod directory;
 pub mod files;
 pub mod flusher;
 pub mod futex;
-pub mod house;
 pub mod maps;
 pub mod memory;
 pub mod packets;

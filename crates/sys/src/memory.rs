@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::{errno, house, PAGE_SIZE};
+use crate::{arena, errno, PAGE_SIZE};
 
 /// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than x86-64.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
@@ -91,12 +91,12 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
 }
 
 /// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards. Pages of a stocked
-/// house stay.
+/// arena stay.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller and holds nothing that is needed.
 pub unsafe fn discard(at: NonNull<u8>, len: usize) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         // SAFETY: the caller owns the range, which is mapped and writable.
         unsafe { at.as_ptr().write_bytes(0, len) };
         return;
@@ -142,7 +142,7 @@ pub unsafe fn prefer_huge_pages(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         return;
     }
     // SAFETY: the caller owns the range; the advice changes no content.
@@ -155,7 +155,7 @@ pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         return;
     }
     let mut nodes = [0u64; 4];
@@ -176,7 +176,7 @@ pub fn unshare(start: usize, len: usize) {
 /// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.
 /// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
 pub fn populate(start: usize, len: usize) {
-    if house::is_stocked(start) {
+    if arena::is_stocked(start) {
         return;
     }
     const MADV_POPULATE_WRITE: libc::c_int = 23;

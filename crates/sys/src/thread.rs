@@ -5,7 +5,7 @@
 //! the C library would take part in all of that, and its set-up allocates from the program's heap, which the pager
 //! pages out. So these are made with clone(2) directly:
 //!
-//! * their stack and TLS block lie in memory given by the caller (the house), nothing is allocated by the C library;
+//! * their stack and TLS block lie in memory given by the caller (the arena), nothing is allocated by the C library;
 //! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the program reaches a
 //!   userfaultfd; the others share the first one's;
 //! * every signal is blocked in them, so no handler of the program runs there;
