@@ -119,11 +119,6 @@ impl ChildMemory {
         self.fill(at, |uffd, place| unsafe { uffd.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
     }
 
-    /// Poisons a page that may be missing, if it is.
-    fn poison(&mut self, at: usize) {
-        self.fill(at, |uffd, place| uffd.poison(place, PAGE_SIZE).stop);
-    }
-
     /// Ends it: what is not there is zeroes from now on.
     pub fn close(self) {
         self.heirs.iter().for_each(|heir| heir.uffd.close());
@@ -132,15 +127,11 @@ impl ChildMemory {
 
 impl Pages {
     /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
-    /// that, and what came in since the fork and might be missing there is poisoned: a child of this kind gets its bytes or
-    /// SIGBUS, never zeroes.
+    /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
+    /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
     pub(super) fn foster(&self, descriptor: i32) {
         let mut child = ChildMemory::new(descriptor, self.recent_moves());
         self.hand_over_all(&mut child);
-        // One by one: a page that is there ends a call.
-        self.mover.for_each_arrival(|at, pages| {
-            (0..pages).for_each(|page| child.poison(at + page * PAGE_SIZE));
-        });
         self.accounts.add(Count::Forks, 1);
         child.close();
     }
