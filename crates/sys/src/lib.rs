@@ -4,6 +4,7 @@
 //! errno.
 
 pub mod arena;
+pub mod atfork;
 pub mod cpu;
 pub mod directory;
 pub mod files;
@@ -16,6 +17,7 @@ pub mod pagemap;
 pub mod pins;
 pub mod procfs;
 pub mod remap;
+pub mod stderr;
 pub mod thread;
 pub mod threads;
 pub mod userfaultfd;

@@ -80,6 +80,37 @@ pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
+/// Makes memory inaccessible; what is in it stays.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns and does not touch until it is accessible again.
+///
+/// # Errors
+/// ENOMEM when the kernel cannot split the mapping.
+pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range.
+    match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_NONE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether forked children are to have a copy of the range; without one, their accesses raise SIGSEGV.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+///
+/// # Errors
+/// ENOMEM when the kernel cannot split the mapping.
+pub unsafe fn inherit(at: NonNull<u8>, len: usize, inherits: bool) -> io::Result<()> {
+    let advice = if inherits { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+    // SAFETY: the caller owns the range; the advice changes no content.
+    match unsafe { libc::madvise(at.as_ptr().cast(), len, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Unmaps a mapping made here.
 ///
 /// # Safety
@@ -171,6 +202,14 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
 /// without writing. Changes no content; pages that cannot be had are left as they are.
 pub fn unshare(start: usize, len: usize) {
     populate(start, len);
+}
+
+/// Has the kernel bring in the pages of a range as if each had been read, in order. Changes no content. Linux 5.14; does
+/// nothing before, and stops at the first page that cannot be had.
+pub fn fetch(start: usize, len: usize) {
+    const MADV_POPULATE_READ: libc::c_int = 22;
+    // SAFETY: populating changes no byte, whoever owns the range.
+    unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_READ) };
 }
 
 /// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.

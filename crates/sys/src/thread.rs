@@ -233,6 +233,34 @@ fn restore_signals(mask: u64) {
     };
 }
 
+/// Gives the calling thread a file table of its own, a copy of the one it shared: what others close from now on is not closed
+/// here. Threads that it starts share the new one.
+///
+/// # Errors
+/// ENOMEM; EPERM under a seccomp filter that forbids unshare(2).
+pub fn leave_file_table() -> io::Result<()> {
+    // SAFETY: concerns descriptors of this thread alone.
+    match unsafe { libc::unshare(libc::CLONE_FILES) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has no signal handler of the program run in the calling thread, a thread of the C library's, or in those that it starts. The
+/// library's own two signals stay, which setuid() and its like need.
+pub fn hold_signals() {
+    // SAFETY: a plain set of bits; the old mask is not asked for.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        // Raised by this thread itself, and then the process is to end.
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT] {
+            libc::sigdelset(&mut all, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}
+
 /// Closes every descriptor of the calling thread's file table. Only for a thread with a table of its own.
 pub fn close_all_files() {
     // SAFETY: descriptors of this table are unused; memory is not concerned.

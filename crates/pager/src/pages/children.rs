@@ -26,6 +26,8 @@ pub(crate) struct ChildMemory {
     heirs: Vec<Heir>,
     /// mremap() calls of the parent of which it is not known whether they came before the fork: from, to, length.
     moves: Vec<(usize, usize, usize)>,
+    /// All of them have ended, or become other programs.
+    is_over: bool,
 }
 
 impl Heir {
@@ -66,7 +68,7 @@ impl ChildMemory {
     /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
     pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
-        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves }
+        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves, is_over: false }
     }
 
     /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
@@ -97,7 +99,7 @@ impl ChildMemory {
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
     fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
         let at = self.place_at_fork(at);
-        let mut index = 0;
+        let (mut index, mut gone) = (0, 0);
         while index < self.heirs.len() {
             let heir = &mut self.heirs[index];
             if let Some(child) = heir.read_changes() {
@@ -108,9 +110,13 @@ impl ChildMemory {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
-                _ => index += 1,
+                stop => {
+                    gone += usize::from(stop == Some(Stop::Gone));
+                    index += 1;
+                }
             }
         }
+        self.is_over = gone == self.heirs.len();
     }
 
     /// Copies a page that the parent has at `at`.
@@ -145,6 +151,9 @@ impl Pages {
                 if self.read_out(at, &mut page) {
                     child.give(at, &page);
                 }
+            }
+            if child.is_over {
+                break;
             }
         }
     }
