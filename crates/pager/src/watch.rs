@@ -17,6 +17,9 @@ const SETTLED_NS: u64 = 10_000_000;
 /// Runs of present pages that one look of [`Pager::measure_range`] may find.
 const RUNS: usize = 4096;
 
+/// When memory changes by more while it is counted, others are not found to have more than before.
+const DRIFT_BYTES: u64 = 256 << 10;
+
 /// What the watch remembers between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -98,6 +101,8 @@ impl Pager {
         }
         watch.runs.resize(RUNS, Run::default());
         let mut buffer = [0; 128];
+        let mut all = || procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let before = all();
         let (mut at, mut pages) = (range.start, 0);
         loop {
             let mapping = self.registrations.lock().expect("no panic while held").from(at);
@@ -108,15 +113,20 @@ impl Pager {
                 watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>() / PAGE_SIZE as u64;
             at = walked.max(start + PAGE_SIZE);
         }
-        let all = procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let store = self.pages.store();
         let pages = pages as usize + self.pages.staging().pages();
         let ours = (pages * PAGE_SIZE) as u64 + store.pool_bytes() + store.metadata_bytes();
-        self.shared_discount.store(all.saturating_sub(ours), Ordering::Relaxed);
+        let after = all();
+        // What came meanwhile may have been counted or not: it is taken for theirs, never for somebody else's.
+        let others = before.min(after).saturating_sub(ours);
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.shared_discount.load(Ordering::Relaxed) {
+            return;
+        }
+        self.shared_discount.store(others, Ordering::Relaxed);
         self.measure();
         watch.counted = self.resident.load(Ordering::Relaxed);
         // At most a twentieth of the time goes into this.
-        watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(4_000_000);
+        watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 
     /// To be called when relatives that may share memory with this process came or went.

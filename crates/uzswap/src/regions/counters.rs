@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pager::{Accounts, Count};
+use sys::PAGE_SIZE;
 
 /// What became of a space's pages so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +46,9 @@ pub struct Stats {
 pub(super) struct Counters {
     pub budget: AtomicU64,
     pub used: AtomicU64,
+    /// Pages that came into regions since that was measured. A page of zeroes that is read takes no memory until it is written, which
+    /// nobody hears of: it counts all the same, since the worst that comes of it is one measurement more.
+    arrived: AtomicU64,
     pub region_bytes: AtomicUsize,
     pub regions: AtomicUsize,
     pool: AtomicU64,
@@ -97,11 +101,13 @@ impl Accounts for Counters {
     }
 
     fn total(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        let arrived = self.arrived.load(Ordering::Relaxed) * PAGE_SIZE as u64;
+        self.used.load(Ordering::Relaxed) + arrived
     }
 
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
         self.used.store(resident, Ordering::Relaxed);
+        self.arrived.store(0, Ordering::Relaxed);
         self.pool.store(pool, Ordering::Relaxed);
         self.staged.store(staged, Ordering::Relaxed);
         self.stored_pages.store(stored_pages, Ordering::Relaxed);
@@ -120,9 +126,14 @@ impl Accounts for Counters {
             _ => return,
         };
         counter.fetch_add(by, Ordering::Relaxed);
+        if matches!(count, Count::ZeroFilled | Count::PagesIn | Count::Refaults) {
+            self.arrived.fetch_add(by, Ordering::Relaxed);
+        }
     }
 
-    fn fault(&self, _ns: u64) {}
+    fn fault(&self, _ns: u64) {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
 
     fn say(&self, text: &str) {
         if let Some(messages) = self.messages {

@@ -64,6 +64,7 @@ impl Counters {
 
 fn control(inner: &'static Inner, settings: &Builder, tell: &SyncSender<Started>) {
     thread::hold_signals();
+    thread::hurry();
     // Where that is forbidden the files are the process's, which must not close what it did not open.
     if thread::leave_file_table().is_ok() {
         thread::close_all_files();
