@@ -168,7 +168,7 @@ impl Pages {
     }
 
     fn fill_shared(&self, quiet: &Quiet<'_>, at: usize) -> (usize, Option<Stop>) {
-        let progress = self.mover.zero(quiet, at);
+        let progress = self.mover.zero(quiet, at, 1);
         (progress.done / PAGE_SIZE, progress.stop)
     }
 

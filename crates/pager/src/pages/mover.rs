@@ -72,9 +72,9 @@ impl Mover {
         unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) }
     }
 
-    /// Maps the zero page at a missing page.
-    pub fn zero(&self, _proof: &impl NothingUnread, at: usize) -> Progress {
-        self.uffd.zero(at, PAGE_SIZE)
+    /// Maps the zero page at missing pages of one mapping.
+    pub fn zero(&self, _proof: &impl NothingUnread, at: usize, count: usize) -> Progress {
+        self.uffd.zero(at, count * PAGE_SIZE)
     }
 
     /// Registers the probe, or not: while nothing is registered a fork must not wait for anybody to read of it.
