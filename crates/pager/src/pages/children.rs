@@ -29,6 +29,8 @@ pub(crate) struct ChildMemory {
     moves: Vec<(usize, usize, usize)>,
     /// What the child gets without its bytes.
     wiped: Vec<(usize, usize)>,
+    /// All of them have ended, or become other programs.
+    is_over: bool,
 }
 
 impl Heir {
@@ -69,7 +71,12 @@ impl ChildMemory {
     /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
     pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
-        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves, wiped: Vec::new() }
+        ChildMemory {
+            heirs: vec![Heir { uffd, changes: Vec::new() }],
+            moves,
+            wiped: Vec::new(),
+            is_over: false,
+        }
     }
 
     /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
@@ -110,7 +117,7 @@ impl ChildMemory {
             return;
         }
         let at = self.place_at_fork(at);
-        let mut index = 0;
+        let (mut index, mut gone) = (0, 0);
         while index < self.heirs.len() {
             let heir = &mut self.heirs[index];
             if let Some(child) = heir.read_changes() {
@@ -121,9 +128,13 @@ impl ChildMemory {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
-                _ => index += 1,
+                stop => {
+                    gone += usize::from(stop == Some(Stop::Gone));
+                    index += 1;
+                }
             }
         }
+        self.is_over = gone == self.heirs.len();
     }
 
     /// Copies a page that the parent has at `at`.
@@ -159,6 +170,9 @@ impl Pages {
                 if self.read_out(at, &mut page) {
                     child.give(at, &page);
                 }
+            }
+            if child.is_over {
+                break;
             }
         }
     }

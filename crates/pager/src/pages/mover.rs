@@ -44,7 +44,7 @@ impl Mover {
         pagemap: Pagemap,
         way: Way,
     ) -> std::io::Result<Self> {
-        let probe = sys::house::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
+        let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
         if uffd.register(probe, PAGE_SIZE, MISSING).is_err() {
