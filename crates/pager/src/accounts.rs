@@ -46,6 +46,14 @@ pub trait Accounts: Sync {
     fn add(&self, count: Count, by: u64);
     /// Notes one fault's latency.
     fn fault(&self, ns: u64);
+    /// When references are recorded: a thread needed a page. May wait.
+    fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
+        let _ = (page, write, thread, time_ns);
+    }
+    /// The same: `[start, end)` was given back by the program.
+    fn forgotten(&self, start: usize, end: usize) {
+        let _ = (start, end);
+    }
     /// Tells the user something. Must not allocate.
     fn say(&self, text: &str);
     /// Tells the user why the process is about to be ended. Must not allocate.

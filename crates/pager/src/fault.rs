@@ -177,6 +177,9 @@ impl Pager {
         // one to be moved to an idle CPU, where its next faults would be served from afar.
         self.balance(handler.owed);
         let page = fault.address / PAGE_SIZE;
+        if self.config.records {
+            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+        }
         let stream = self.streams.find(fault.thread, page as u64);
         let done = self.bring_page(&mut handler.inbound, fault, stream);
         let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
