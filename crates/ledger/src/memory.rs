@@ -52,10 +52,17 @@ pub enum Counter {
     BroughtIn,
     Forks,
     Promoted,
+    Returned,
+    ReturnDistance,
+    LookedAt,
+    Spared,
+    Tried,
+    ReadAhead,
+    ReadAheadWasted,
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 18] = [
+pub const COUNTERS: [&str; 25] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -74,6 +81,13 @@ pub const COUNTERS: [&str; 18] = [
     "brought_in",
     "forks",
     "promoted",
+    "returned",
+    "return_distance",
+    "looked_at",
+    "spared",
+    "tried",
+    "read_ahead",
+    "read_ahead_wasted",
 ];
 
 /// What the supervisor decides for the whole tree.

@@ -31,6 +31,20 @@ pub enum Count {
     Forks,
     /// Stored pages whose objects were made denser.
     Promoted,
+    /// Pages that came back because they were needed, from staging or the pool.
+    Returned,
+    /// Sum of their distances: pages that went out between a page's going and its return.
+    ReturnDistance,
+    /// Present pages that were looked at to find some that can go.
+    LookedAt,
+    /// Of these, were left where they are.
+    Spared,
+    /// Pages that went only to learn whether they return.
+    Tried,
+    /// Pages that came in ahead of any use.
+    ReadAhead,
+    /// Of these, pages of windows behind which the thread did not go on.
+    ReadAheadWasted,
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain

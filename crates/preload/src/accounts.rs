@@ -195,6 +195,13 @@ impl Accounts for Ledgered {
             Count::BroughtIn => Counter::BroughtIn,
             Count::Forks => Counter::Forks,
             Count::Promoted => Counter::Promoted,
+            Count::Returned => Counter::Returned,
+            Count::ReturnDistance => Counter::ReturnDistance,
+            Count::LookedAt => Counter::LookedAt,
+            Count::Spared => Counter::Spared,
+            Count::Tried => Counter::Tried,
+            Count::ReadAhead => Counter::ReadAhead,
+            Count::ReadAheadWasted => Counter::ReadAheadWasted,
         };
         if let Some(slot) = self.slot() {
             slot.add(counter, by);

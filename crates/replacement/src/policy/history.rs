@@ -1,10 +1,10 @@
 //! What is remembered of each page: sixteen bits, thirty-two bytes for a block of sixteen pages.
 //!
 //! ```text
-//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 5 bits | went at, 10 bits
+//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits 
 //! ```
 //!
-//! Times are ticks of [`super::Policy`], counted in evictions. All zero means in memory, never seen to come back.
+//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory, never seen to come back.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -13,11 +13,11 @@ pub const BLOCK_PAGES: usize = 16;
 
 const OUT: u16 = 1 << 15;
 const CAME_BITS: u32 = 12;
-const WENT_BITS: u32 = 10;
+const WENT_BITS: u32 = 9;
 
 /// How soon a page used to come back, 0 to 7.
 pub type Score = u8;
-/// Score and age of a page, 0 to 31.
+/// Score and age of a page, 0 to 63.
 pub type Class = u8;
 
 /// A page as it is remembered.
@@ -34,7 +34,7 @@ pub enum Page {
     Out {
         /// What it was when it went.
         class: Class,
-        /// When it went, in ticks, of which 1024 are told apart.
+        /// When it went, in ticks, of which 512 are told apart.
         went: u16,
     },
 }
@@ -52,7 +52,7 @@ impl History {
         let word = self.pages[index].load(Ordering::Relaxed);
         match word & OUT {
             0 => Page::In { score: (word >> CAME_BITS) as u8 & 7, came: word & ((1 << CAME_BITS) - 1) },
-            _ => Page::Out { class: (word >> WENT_BITS) as u8 & 31, went: word & ((1 << WENT_BITS) - 1) },
+            _ => Page::Out { class: (word >> WENT_BITS) as u8 & 63, went: word & ((1 << WENT_BITS) - 1) },
         }
     }
 
@@ -64,7 +64,7 @@ impl History {
 
     /// Notes that the page went out at `tick`.
     pub(super) fn set_out(&self, index: usize, class: Class, tick: u64) {
-        let word = OUT | u16::from(class & 31) << WENT_BITS | tick as u16 & ((1 << WENT_BITS) - 1);
+        let word = OUT | u16::from(class & 63) << WENT_BITS | tick as u16 & ((1 << WENT_BITS) - 1);
         self.pages[index].store(word, Ordering::Relaxed);
     }
 }
@@ -99,10 +99,10 @@ mod tests {
         assert_eq!(history.page(3), Page::In { score: 0, came: 0 });
         history.set_in(3, 7, 4096 + 5);
         assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
-        history.set_out(4, 31, 1023);
+        history.set_out(4, 63, 1023);
         assert_eq!((history.page(3), history.page(4)), (
             Page::In { score: 7, came: 5 },
-            Page::Out { class: 31, went: 1023 }
+            Page::Out { class: 63, went: 511 }
         ));
         assert_eq!((age(4095, 4096 + 2), distance(1023, 2048 + 1)), (3, 2));
         assert_eq!(each(0b1000_0000_0000_0101).collect::<Vec<_>>(), [0, 2, 15]);

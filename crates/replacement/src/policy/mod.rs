@@ -14,12 +14,12 @@
 //! To know the rates of classes that stay, some of their blocks are moved out, too: one in [`TRY_EVERY`] that the hand
 //! passes. That is the price; it is an *ageing sample* rather than a bit of every page, which hardware alone could set.
 //!
-//! Time is counted in evictions: a *tick* is a thirty-second of the pages that fit into memory.
+//! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a thirty-second of memory holds.
 
 mod history;
 mod rates;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use history::{each, Class, History, Page, Score, BLOCK_PAGES};
 use rates::Rates;
@@ -27,9 +27,9 @@ use rates::Rates;
 /// Ticks in which as many pages go as memory holds.
 pub const TICKS: u64 = 32;
 /// Classes.
-pub const CLASSES: usize = 32;
+pub const CLASSES: usize = 64;
 /// One in so many blocks that the hand passes is tried, whatever its class.
-const TRY_EVERY: u64 = 128;
+const TRY_EVERY: u64 = 256;
 /// Score of a page that came ahead of any use.
 const AHEAD: Score = 7;
 
@@ -37,35 +37,31 @@ const AHEAD: Score = 7;
 pub struct Policy {
     /// Pages a tick.
     tick_pages: u64,
-    /// Pages that went out.
-    went: AtomicU64,
+    /// Pages that came.
+    came: AtomicU64,
     /// Ticks until then.
     tick: AtomicU64,
     /// Classes whose pages go now, a bit each.
-    going: AtomicU32,
+    going: AtomicU64,
     rates: Rates,
-    tries: AtomicU64,
-    looks: AtomicU64,
-    spared: AtomicU64,
-    returns: AtomicU64,
-    distances: AtomicU64,
 }
 
-/// What a policy did so far.
+/// What the policy says of a block's pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Pages that went out.
-    pub evicted: u64,
-    /// Of these, went only to learn whether they return.
-    pub tried: u64,
-    /// Pages that came back because they were needed.
-    pub returned: u64,
+pub struct Choice {
+    /// Those that go.
+    pub going: u32,
+    /// Of these, go only to learn whether they return.
+    pub tried: u32,
+}
+
+/// Pages that came back because they were needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// How many.
+    pub pages: u64,
     /// Sum of their distances: pages that went out between a page's going and its return.
     pub distance_pages: u64,
-    /// Present pages that the hand passed.
-    pub looked_at: u64,
-    /// Of these, were left where they are.
-    pub spared: u64,
 }
 
 impl Policy {
@@ -76,27 +72,23 @@ impl Policy {
         let count = || AtomicU64::new(0);
         Policy {
             tick_pages,
-            went: count(),
+            came: count(),
             tick: count(),
-            going: AtomicU32::new(rates.choose()),
+            going: AtomicU64::new(rates.choose()),
             rates,
-            tries: count(),
-            looks: count(),
-            spared: count(),
-            returns: count(),
-            distances: count(),
         }
     }
 
     /// Pages were touched for the first time.
     pub fn touched(&self, history: &History, mask: u32) {
-        let tick = self.tick.load(Ordering::Relaxed);
+        let tick = self.pass(mask);
         each(mask).for_each(|index| history.set_in(index, 0, tick));
     }
 
     /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the others came with them.
-    pub fn returned(&self, history: &History, mask: u32, needed: u32) {
-        let tick = self.tick.load(Ordering::Relaxed);
+    pub fn returned(&self, history: &History, mask: u32, needed: u32) -> Returned {
+        let mut sum = Returned::default();
+        let tick = self.pass(mask);
         for index in each(mask) {
             let Page::Out { class, went } = history.page(index) else {
                 history.set_in(index, 0, tick);
@@ -111,11 +103,12 @@ impl Policy {
                 false => AHEAD,
             };
             if is_needed {
-                self.returns.fetch_add(1, Ordering::Relaxed);
-                self.distances.fetch_add(u64::from(ticks), Ordering::Relaxed);
+                sum.pages += 1;
+                sum.distance_pages += u64::from(ticks) * self.tick_pages;
             }
             history.set_in(index, score, tick);
         }
+        sum
     }
 
     /// Pages went out.
@@ -126,51 +119,42 @@ impl Policy {
             self.rates.went(class);
             history.set_out(index, class, tick);
         }
-        let went = self.went.fetch_add(mask.count_ones().into(), Ordering::Relaxed) + u64::from(mask.count_ones());
-        if went / self.tick_pages > tick
+    }
+
+    /// Time passes as pages come; answers the present tick.
+    fn pass(&self, mask: u32) -> u64 {
+        let count = u64::from(mask.count_ones());
+        let came = self.came.fetch_add(count, Ordering::Relaxed) + count;
+        let tick = self.tick.load(Ordering::Relaxed);
+        // One of those who come by at the end of a tick, whoever is first.
+        if came / self.tick_pages > tick
             && self.tick.compare_exchange(tick, tick + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             self.rates.age();
             self.going.store(self.rates.choose(), Ordering::Relaxed);
         }
+        tick
     }
 
     /// The pages of a block that go, of those in `present`. `chance` is any number that differs from look to look.
-    pub fn choose(&self, history: &History, present: u32, chance: u64) -> u32 {
+    pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
         let tick = self.tick.load(Ordering::Relaxed);
         let going = self.going.load(Ordering::Relaxed);
-        let mut mask = 0;
+        let mut choice = Choice::default();
         for index in each(present) {
             let page = history.page(index);
             let class = class_of(page, tick);
             self.rates.seen(class);
             if going >> class & 1 != 0 && !is_new(page, tick) {
-                mask |= 1 << index;
+                choice.going |= 1 << index;
             }
         }
-        let count = u64::from(present.count_ones());
-        self.looks.fetch_add(count, Ordering::Relaxed);
         if chance.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (TRY_EVERY - 1) == 0 {
-            let tried = each(present & !mask).filter(|index| !is_new(history.page(*index), tick));
-            let tried = tried.fold(0, |tried, index| tried | 1 << index);
-            self.tries.fetch_add(u64::from(u32::count_ones(tried)), Ordering::Relaxed);
-            mask |= tried;
+            let tried = each(present & !choice.going).filter(|index| !is_new(history.page(*index), tick));
+            choice.tried = tried.fold(0, |tried, index| tried | 1 << index);
+            choice.going |= choice.tried;
         }
-        self.spared.fetch_add(count - u64::from(u32::count_ones(mask)), Ordering::Relaxed);
-        mask
-    }
-
-    /// What happened so far.
-    pub fn figures(&self) -> Figures {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Figures {
-            evicted: get(&self.went),
-            tried: get(&self.tries),
-            returned: get(&self.returns),
-            distance_pages: get(&self.distances) * self.tick_pages,
-            looked_at: get(&self.looks),
-            spared: get(&self.spared),
-        }
+        choice
     }
 
     /// Rates of all classes, and which go: for people.
@@ -180,7 +164,7 @@ impl Policy {
 }
 
 /// Ages that are told apart.
-const AGES: u8 = 4;
+const AGES: u8 = 8;
 
 /// Whether a page came so lately that it was hardly used.
 fn is_new(page: Page, tick: u64) -> bool {
@@ -193,9 +177,13 @@ fn class_of(page: Page, tick: u64) -> Class {
         Page::In { score, came } => {
             let age = match history::age(came, tick) {
                 0..2 => 0,
-                2..8 => 1,
-                8..32 => 2,
-                _ => 3,
+                2..4 => 1,
+                4..8 => 2,
+                8..16 => 3,
+                16..24 => 4,
+                24..32 => 5,
+                32..64 => 6,
+                _ => 7,
             };
             score * AGES + age
         }

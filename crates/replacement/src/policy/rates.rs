@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use super::{Class, CLASSES, TICKS};
+use super::{Class, AGES, CLASSES, TICKS};
 
 /// What is kept of returns and of time out, from tick to tick: half of it after half a memory's worth of evictions.
 const KEPT: f32 = 1.0 - 1.0 / 23.0;
 /// Pages that have been out for long leave the account, as if they had gone for good.
-const GONE: f32 = 1.0 - 1.0 / (4 * TICKS) as f32;
+const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
 const GOING: f32 = 1.0 / 12.0;
 /// Page ticks for which what is assumed of a class counts.
@@ -46,8 +46,8 @@ fn set(cell: &AtomicU32, value: f32) {
 /// Returns a tick and page that are assumed of a class before anything is known.
 fn assumed(class: Class) -> f32 {
     const BY_SCORE: [f32; 8] = [0.6, 8.0, 4.0, 2.0, 1.2, 0.5, 0.2, 0.8];
-    const BY_AGE: [f32; 4] = [1.3, 1.1, 1.0, 0.8];
-    BY_SCORE[usize::from(class / 4)] * BY_AGE[usize::from(class % 4)] / TICKS as f32
+    const BY_AGE: [f32; 8] = [1.4, 1.3, 1.2, 1.1, 1.0, 0.95, 0.9, 0.8];
+    BY_SCORE[usize::from(class / AGES)] * BY_AGE[usize::from(class % AGES)] / TICKS as f32
 }
 
 impl Rates {
@@ -89,12 +89,12 @@ impl Rates {
     }
 
     /// The classes that go, a bit each: those with the lowest rates, until they are enough of what there is.
-    pub fn choose(&self) -> u32 {
+    pub fn choose(&self) -> u64 {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class), class as Class));
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
-        let (mut going, mut share) = (0u32, 0.0);
+        let (mut going, mut share) = (0u64, 0.0);
         for (_, class) in order {
             going |= 1 << class;
             share += get(&self.accounts[usize::from(class)].present);
@@ -106,15 +106,15 @@ impl Rates {
     }
 
     /// For people.
-    pub fn describe(&self, going: u32) -> String {
+    pub fn describe(&self, going: u64) -> String {
         let mut text = String::new();
         let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
         for class in 0..CLASSES as Class {
             let account = &self.accounts[usize::from(class)];
             text += &format!(
                 "score {} age {}: rate {:.4} ret {:.0} exp {:.0} out {:.0} share {:.3} {}\n",
-                class / 4,
-                class % 4,
+                class / AGES,
+                class % AGES,
                 self.rate(class),
                 get(&account.returns),
                 get(&account.exposure),

@@ -2,7 +2,7 @@
 
 use super::clock::{place, Hand};
 use super::{References, Replacement};
-use crate::policy::{History, Policy, BLOCK_PAGES};
+use crate::policy::{History, Policy, Returned, BLOCK_PAGES};
 
 /// The pager.
 pub struct Pager {
@@ -13,6 +13,10 @@ pub struct Pager {
     count: usize,
     pages: usize,
     turn: u64,
+    looks: u64,
+    evicted: u64,
+    tried: u64,
+    returned: Returned,
 }
 
 impl Pager {
@@ -27,6 +31,10 @@ impl Pager {
             count: 0,
             pages,
             turn: 0,
+            looks: 0,
+            evicted: 0,
+            tried: 0,
+            returned: Returned::default(),
         }
     }
 }
@@ -45,13 +53,17 @@ impl Replacement for Pager {
             let block = self.hand.next(&self.present);
             let present = self.present[block];
             self.turn += 1;
-            let mut going = self.policy.choose(&self.histories[block], present.into(), self.turn) as u16;
-            fruitless = if going == 0 { fruitless + usize::from(present.count_ones() as u16) } else { 0 };
+            let choice = self.policy.choose(&self.histories[block], present.into(), self.turn);
+            self.looks += u64::from(present.count_ones());
+            self.tried += u64::from(choice.tried.count_ones());
+            let mut going = choice.going as u16;
+            fruitless = if going == 0 { fruitless + present.count_ones() as usize } else { 0 };
             // As the pager does after a round: whatever there is.
             if fruitless > self.pages {
                 going = present;
             }
             self.policy.evicted(&self.histories[block], going.into());
+            self.evicted += u64::from(going.count_ones());
             self.present[block] &= !going;
             self.count -= going.count_ones() as usize;
         }
@@ -60,7 +72,11 @@ impl Replacement for Pager {
         self.count += 1;
         match first_touch {
             true => self.policy.touched(&self.histories[block], 1 << bit),
-            false => self.policy.returned(&self.histories[block], 1 << bit, 1 << bit),
+            false => {
+                let returned = self.policy.returned(&self.histories[block], 1 << bit, 1 << bit);
+                self.returned.pages += returned.pages;
+                self.returned.distance_pages += returned.distance_pages;
+            }
         }
     }
 
@@ -71,16 +87,14 @@ impl Replacement for Pager {
     }
 
     fn looks(&self) -> u64 {
-        self.policy.figures().looked_at
+        self.looks
     }
 
     fn note(&self) -> String {
-        let figures = self.policy.figures();
         format!(
-            "{} of {} evicted were tried; mean distance {:.2} memories",
-            figures.tried,
-            figures.evicted,
-            figures.distance_pages as f64 / figures.returned.max(1) as f64 / self.pages as f64
+            "{:.1} % of the evicted were tried; mean distance {:.2} memories",
+            self.tried as f64 * 100.0 / self.evicted.max(1) as f64,
+            self.returned.distance_pages as f64 / self.returned.pages.max(1) as f64 / self.pages as f64
         )
     }
 }
