@@ -33,7 +33,7 @@ pub enum Count {
     Promoted,
     /// Pages that came back because they were needed, from staging or the pool.
     Returned,
-    /// Sum of their distances: pages that went out between a page's going and its return.
+    /// Sum of their distances: pages that came in between a page's going and its return.
     ReturnDistance,
     /// Present pages that were looked at to find some that can go.
     LookedAt,

@@ -188,6 +188,11 @@ impl Pages {
         &self.store
     }
 
+    /// Whether a page is staged or stored. A hint: no lock is taken.
+    pub fn is_out(&self, at: usize) -> bool {
+        self.table.find(at).is_some_and(|block| block.is_out(at % BLOCK_BYTES / PAGE_SIZE))
+    }
+
     /// The replacement policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

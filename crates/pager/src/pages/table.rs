@@ -105,6 +105,11 @@ impl Block {
         self.word.load(Ordering::Relaxed) & flag != 0
     }
 
+    /// Whether page `index` is staged or stored. A hint without the lock.
+    pub fn is_out(&self, index: usize) -> bool {
+        !PageState::of(self.pages.load(Ordering::Relaxed) >> (4 * index)).is_kernels()
+    }
+
     /// What the policy remembers of the pages. Hints: no lock is needed.
     pub fn history(&self) -> &History {
         &self.history

@@ -77,7 +77,7 @@ pub struct Report {
 struct Replacement {
     /// Pages that came back because they were needed, from staging or the pool.
     returned: u64,
-    /// Pages that went out between a page's going and its return, on average.
+    /// Pages that came in between a page's going and its return, on average.
     mean_distance: f64,
     /// Present pages that were looked at to find some that can go.
     looked_at: u64,

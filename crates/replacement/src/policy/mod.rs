@@ -60,7 +60,7 @@ pub struct Choice {
 pub struct Returned {
     /// How many.
     pub pages: u64,
-    /// Sum of their distances: pages that went out between a page's going and its return.
+    /// Sum of their distances: pages that came in between a page's going and its return.
     pub distance_pages: u64,
 }
 
