@@ -84,7 +84,10 @@ impl Pager {
         Ok(Pager {
             faults: Faults::new().map_err(system("memory for waiting faults"))?,
             handlers: Handlers::default(),
-            streams: Streams::new((config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES)),
+            streams: Streams::new(match config.records {
+                true => 1,
+                false => (config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES),
+            }),
             registrations: Mutex::new(Registrations::new()),
             hand: Mutex::new(Hand::new()),
             reclaim: Reclaim::new(),
@@ -150,7 +153,11 @@ impl Pager {
             self.resident.store(fair, Ordering::Relaxed);
             let staged = (self.pages.staging().pages() * PAGE_SIZE) as u64;
             let store = self.pages.store();
-            self.accounts.publish(fair, store.pool_bytes(), staged, store.stored_pages());
+            let counted = match self.config.records {
+                true => fair.saturating_sub(store.pool_bytes() + staged),
+                false => fair,
+            };
+            self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
         }
         self.accounts.total()
     }

@@ -259,6 +259,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     use pager::Accounts;
     let settings = accounts.ledger().settings();
     let without = accounts.ledger().without();
+    accounts.open_recorder();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
@@ -268,6 +269,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
+        records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,
     };

@@ -67,9 +67,13 @@ impl Pages {
         }
         let block = self.lock(at);
         let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let was_kernels = block.state(index).is_kernels();
         let brought = self.bring_within(&block, inbound, index, write, window.min(BLOCK_PAGES - index));
-        if matches!(brought, Brought::Done(_)) {
-            block.set_recent();
+        if let Brought::Done(pages) = brought {
+            match was_kernels {
+                true => self.policy.touched(block.history(), span(index, pages)),
+                false => self.note_returned(block.history(), span(index, pages), span(index, 1)),
+            }
         }
         brought
     }
@@ -100,7 +104,7 @@ impl Pages {
             0 => 0,
             run => match self.load(&block, inbound, 0, run) {
                 Brought::Done(pages) => {
-                    block.set_recent();
+                    self.note_returned(block.history(), span(0, pages), 0);
                     pages
                 }
                 _ => 0,
@@ -439,12 +443,14 @@ impl Pages {
             if mask == 0 {
                 continue;
             }
-            block.set_recent();
             if !is_stored {
+                self.policy.touched(block.history(), mask);
                 block.change_kernels(mask, PageState::Kernel);
                 continue;
             }
             block.change(mask, PageState::Stored, PageState::Kernel);
+            let needed = if index == 0 { span(skipped, 1) } else { 0 };
+            self.note_returned(block.history(), mask, needed);
             for (page, count) in runs(mask) {
                 self.store.invalidate(GROUP, (block.base() / PAGE_SIZE + page) as u64, count as u64);
             }

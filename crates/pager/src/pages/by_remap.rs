@@ -149,6 +149,7 @@ impl Pages {
             return 0;
         }
         block.change(run, PageState::Kernel, PageState::Staged);
+        self.policy.evicted(block.history(), run);
         let came = match self.take(quiet, slot, at, target, len) {
             Taken::Ours => (self.mover.mapped(target, count) as u32) << first,
             Taken::Foreign => 0,
