@@ -15,7 +15,9 @@ fn main() {
                 let mut p = policy(name, &refs, pages).unwrap();
                 let o = play(&refs, &mut *p);
                 print!(" {name} {} ({:.1}s)", o.pages_in, t.elapsed().as_secs_f64());
-                if name == "pager" { print!(" [{}; looks/in {:.1}]", o.note, o.looks as f64 / o.pages_in as f64); }
+                if name == "pager" {
+                    print!(" [{}; looks/in {:.1}]", o.note, o.looks as f64 / o.pages_in as f64);
+                }
             }
             println!();
         }

@@ -33,7 +33,10 @@ fn pages_in<const N: usize>(names: [&str; N], references: &References, pages: us
     names.map(|name| {
         let mut policy = policy(name, references, pages).unwrap();
         let outcome = play(references, &mut *policy);
-        println!("{name}: {} in of {} uses, {} looks; {}", outcome.pages_in, outcome.uses, outcome.looks, outcome.note);
+        println!(
+            "{name}: {} in of {} uses, {} looks; {}",
+            outcome.pages_in, outcome.uses, outcome.looks, outcome.note
+        );
         outcome.pages_in
     })
 }

@@ -169,11 +169,13 @@ impl Pages {
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }
         }
-        let unmaps = (0..aside.len()).filter(|index| !is_twin(aside, *index)).filter_map(|index| match aside[index] {
-            Message::Unmap { start, end } => Some((start, end)),
-            _ => None,
-        });
-        let came: Vec<_> = arrivals.iter().map(|arrival| (arrival.start, arrival.end)).chain(targets(aside)).collect();
+        let unmaps =
+            (0..aside.len()).filter(|index| !is_twin(aside, *index)).filter_map(|index| match aside[index] {
+                Message::Unmap { start, end } => Some((start, end)),
+                _ => None,
+            });
+        let came: Vec<_> =
+            arrivals.iter().map(|arrival| (arrival.start, arrival.end)).chain(targets(aside)).collect();
         let mut left: Vec<_> = unmaps.collect();
         // What has been done is not to be done again, whatever begins meanwhile.
         arrivals.iter_mut().for_each(|arrival| arrival.settled = true);
@@ -196,7 +198,8 @@ impl Pages {
     /// when that cannot be told now.
     fn discard_unmapped(&self, start: usize, end: usize, came: &[(usize, usize)]) -> bool {
         for base in self.table.known(start, end) {
-            let Some(out) = self.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
+            let Some(out) =
+                self.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
             else {
                 continue;
             };
