@@ -22,9 +22,8 @@
 
 use std::sync::atomic::Ordering;
 
-use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Message, Stop, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::{arena, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
@@ -32,6 +31,7 @@ use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
 use crate::pages::{Brought, ChildMemory};
+use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
 const PATIENCE_NS: u64 = 10_000_000;

@@ -19,6 +19,8 @@ mod grace;
 mod halt;
 mod handlers;
 mod kept;
+#[cfg(feature = "shuttle")]
+mod model;
 mod pager;
 mod pages;
 mod pins;
@@ -26,7 +28,8 @@ mod promotion;
 mod readahead;
 mod reclaim;
 mod registrations;
-#[cfg(test)]
+mod sync;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
 mod watch;
 

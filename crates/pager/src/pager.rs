@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Userfaultfd};
+use sys::userfaultfd::feature;
 use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
@@ -17,6 +17,7 @@ use crate::grace::GracePeriod;
 use crate::halt::Halt;
 use crate::handlers::Handlers;
 use crate::kept::KeptPages;
+use crate::sync::Userfaultfd;
 use crate::pages::{Pages, Way, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pins::Pins;
 use crate::promotion::Promotion;

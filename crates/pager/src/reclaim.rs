@@ -541,7 +541,7 @@ impl Pager {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::trial::{blocks, pager};

@@ -241,7 +241,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 

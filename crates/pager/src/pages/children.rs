@@ -1,12 +1,13 @@
 //! What a forked child gets of the pages that are out here.
 
 use sys::procfs::ProcFile;
-use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
-use sys::{maps, thread, PAGE_SIZE};
+use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
+use sys::{maps, PAGE_SIZE};
 
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::Pages;
 use crate::accounts::Count;
+use crate::sync::{sleep_ns, Userfaultfd};
 
 /// A change of the child's address space since the fork.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +148,7 @@ impl ChildMemory {
             match heir.place_of(at).and_then(|place| with(&heir.uffd, place)) {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
-                Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
                 stop => {
                     gone += usize::from(stop == Some(Stop::Gone));
                     index += 1;

@@ -133,7 +133,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pages::{Brought, Inbound, BLOCK_PAGES};

@@ -220,7 +220,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pages::{Brought, Compressed, Inbound, BLOCK_PAGES};

@@ -25,6 +25,8 @@ mod drainer;
 mod events;
 mod evict;
 mod extents;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod mover;
 mod order;
 mod refs;
@@ -34,17 +36,16 @@ pub(crate) mod table;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Mutex;
 
 use replacement::policy::{History, Policy};
-use sys::pagemap::Pagemap;
-use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
 use crate::accounts::{Accounts, Count};
 use crate::config::{Config, FixedText, StartError};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, Pagemap, Userfaultfd};
 
 pub(crate) use bring::{Brought, Inbound};
 pub(crate) use children::ChildMemory;
@@ -255,7 +256,7 @@ impl Pages {
                 return Some(done);
             }
             self.apply_events();
-            sys::thread::yield_now();
+            crate::sync::yield_now();
         }
         None
     }

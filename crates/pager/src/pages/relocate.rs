@@ -112,7 +112,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pager::Pager;
