@@ -132,7 +132,7 @@ impl Handler {
 impl Pager {
     /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) -> ! {
-        let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
+        let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);

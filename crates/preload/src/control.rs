@@ -9,7 +9,7 @@ use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files};
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
@@ -149,6 +149,9 @@ fn say_end(accounts: &Ledgered) {
 fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
     fork::answer_halt();
+    if let Some(pager) = pager() {
+        pager.dismiss_gate_reports();
+    }
     if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
         match announce::kind() {
             Announced::Ordinary => pager.register(range),
@@ -396,7 +399,7 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
 }
 
 fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
-    let memory = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
     unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
 }

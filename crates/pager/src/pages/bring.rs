@@ -172,7 +172,7 @@ impl Pages {
     }
 
     fn fill_shared(&self, quiet: &Quiet<'_>, at: usize) -> (usize, Option<Stop>) {
-        let progress = self.mover.zero(quiet, at);
+        let progress = self.mover.zero(quiet, at, 1);
         (progress.done / PAGE_SIZE, progress.stop)
     }
 
@@ -335,7 +335,6 @@ impl Pages {
         }
         let progress = self.mover.move_in(quiet, at, source, count);
         if progress.done > 0 || progress.stop.is_none() {
-            self.mover.note_arrival(at, progress.done / PAGE_SIZE);
             return Placed::Moved(progress.done / PAGE_SIZE);
         }
         match progress.stop.expect("nothing was done") {
@@ -346,7 +345,6 @@ impl Pages {
             Stop::Exists => {
                 let arrived = self.mover.arrived(at, source, count).trailing_ones() as usize;
                 self.mover.wake(at, arrived.max(1));
-                self.mover.note_arrival(at, arrived);
                 match arrived {
                     0 => Placed::Gone,
                     arrived => Placed::Moved(arrived),
@@ -362,7 +360,6 @@ impl Pages {
     fn place_one(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         // The run may only have crossed a border between mappings.
         if count > 1 && self.mover.move_in(quiet, at, source, 1).done == PAGE_SIZE {
-            self.mover.note_arrival(at, 1);
             return Placed::Moved(1);
         }
         // Copying works whatever the protection.
@@ -371,7 +368,6 @@ impl Pages {
 
     fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         let progress = self.copy_in(quiet, at, source, count);
-        self.mover.note_arrival(at, progress.done / PAGE_SIZE);
         match progress.stop {
             _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
             None | Some(Stop::Again) => Placed::Again,
@@ -439,9 +435,6 @@ impl Pages {
             None => u128::MAX >> (EXTENT_PAGES - count),
             Some(_) => self.mover.arrived(at, source, count),
         };
-        if is_stored {
-            self.mover.note_arrival(at, count);
-        }
         for index in 0..EXTENT_SLOTS {
             self.staging.left(extent + index as u32, part(arrived, index));
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use replacement::policy::History;
 use sys::memory::ADDRESS_BITS;
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 
 /// Pages in a block.
 pub const BLOCK_PAGES: usize = 16;
@@ -352,9 +352,9 @@ impl AddressTable {
     /// An empty table: 1 MiB of address space, nothing resident.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn new() -> io::Result<Self> {
-        Ok(AddressTable { leaves: house::take(LEAVES * 8, PAGE_SIZE)?.cast() })
+        Ok(AddressTable { leaves: arena::take(LEAVES * 8, PAGE_SIZE)?.cast() })
     }
 
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
@@ -376,14 +376,14 @@ impl AddressTable {
     /// The block of `address`, its leaf made if need be: 256 KiB of address space, resident as used.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn block(&self, address: usize) -> io::Result<&Block> {
         if let Some(block) = self.find(address) {
             return Ok(block);
         }
         let entry = self.leaf(address >> LEAF_BITS);
         let fresh: NonNull<Block> =
-            house::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
+            arena::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
         // Two threads may race; the loser's leaf stays unused address space.
         let null = std::ptr::null_mut();
         let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -393,7 +393,7 @@ impl AddressTable {
     /// Waits for the lock of the block of `address`.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         let block = self.block(address)?;
         block.lock();
@@ -420,7 +420,7 @@ impl AddressTable {
     /// nothing but locks that are leaves, so whoever waits here may be waited for by anybody but a compressor.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn lock_settled(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         loop {
             let guard = self.lock(address)?;
