@@ -10,8 +10,8 @@ mod pause;
 mod run;
 mod size;
 mod standard;
-mod trace;
 mod top;
+mod trace;
 mod ways;
 
 use clap::{Parser, Subcommand};

@@ -32,7 +32,10 @@ fn uses(pages: impl Iterator<Item = u64>) -> References {
 fn pages_in(name: &str, references: &References, pages: usize) -> u64 {
     let mut policy = policy(name, references, pages).unwrap();
     let outcome = play(references, &mut *policy);
-    println!("{name}: {} in of {} uses; {} looks; {}", outcome.pages_in, outcome.uses, outcome.looks, outcome.note);
+    println!(
+        "{name}: {} in of {} uses; {} looks; {}",
+        outcome.pages_in, outcome.uses, outcome.looks, outcome.note
+    );
     outcome.pages_in
 }
 
@@ -102,7 +105,10 @@ fn min_is_the_bound_and_policies_keep_to_their_memory() {
         for _ in 0..4000 {
             let page = random.below(pages) as u32;
             match random.below(50) {
-                0 => events.push(Event::Drop { first: page, end: (page + 1 + random.below(20) as u32).min(pages as u32) }),
+                0 => events.push(Event::Drop {
+                    first: page,
+                    end: (page + 1 + random.below(20) as u32).min(pages as u32),
+                }),
                 _ => events.push(Event::Use { page, write: false }),
             }
         }

@@ -48,7 +48,8 @@ pub struct RecordArguments {
 
 /// Records; answers the program's exit status.
 pub fn record(arguments: &RecordArguments) -> Result<i32> {
-    let ram_bytes = size::parse(&arguments.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?;
+    let ram_bytes =
+        size::parse(&arguments.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?;
     anyhow::ensure!(
         ram_bytes >= RAM_BYTES_MIN,
         "--ram {}: the least that works is {}",
@@ -100,7 +101,10 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
         filled -= whole;
     }
     let compressed = writer.finish().context("cannot write the trace")?;
-    compressed.finish().and_then(|file| file.into_inner().map_err(Into::into)).context("cannot write the trace")?;
+    compressed
+        .finish()
+        .and_then(|file| file.into_inner().map_err(Into::into))
+        .context("cannot write the trace")?;
     let status = child.wait().context("cannot wait for uzswap run")?;
     eprintln!("uzswap: {count} references in {}", path.display());
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))

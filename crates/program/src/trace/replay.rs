@@ -100,7 +100,9 @@ pub fn replay(arguments: &ReplayArguments) -> Result<()> {
         let pages = memory_pages(text, peak)?;
         if (pages as u64) < 4 * meta.filter_pages {
             let filter = Size::from(meta.filter_pages * PAGE_SIZE as u64);
-            eprintln!("uzswap: --memory {text}: little more than the {filter} whose use the trace does not show");
+            eprintln!(
+                "uzswap: --memory {text}: little more than the {filter} whose use the trace does not show"
+            );
         }
         let mut rows = Vec::new();
         for name in &arguments.policy {
@@ -128,7 +130,8 @@ pub fn replay(arguments: &ReplayArguments) -> Result<()> {
         replay.rows.extend(rows);
     }
     if let Some(path) = &arguments.plot {
-        std::fs::write(path, plot::svg(&replay)).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, plot::svg(&replay))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     match arguments.json {
         true => println!("{}", serde_json::to_string_pretty(&replay)?),
@@ -166,7 +169,10 @@ fn print(replay: &Replay) {
         replay.first_touches,
         size(replay.filter_pages)
     );
-    println!("{:>10} {:12} {:>10} {:>7} {:>11} {:>9}", "MEMORY", "POLICY", "PAGES IN", "OF MIN", "LOOKS", "SECONDS");
+    println!(
+        "{:>10} {:12} {:>10} {:>7} {:>11} {:>9}",
+        "MEMORY", "POLICY", "PAGES IN", "OF MIN", "LOOKS", "SECONDS"
+    );
     for row in &replay.rows {
         println!(
             "{:>10} {:12} {:>10} {:>7} {:>11} {:>9.2}  {}",

@@ -1,7 +1,7 @@
 //! What is remembered of each page: sixteen bits, thirty-two bytes for a block of sixteen pages.
 //!
 //! ```text
-//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits 
+//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits
 //! ```
 //!
 //! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory, never seen to come back.
@@ -100,10 +100,10 @@ mod tests {
         history.set_in(3, 7, 4096 + 5);
         assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
         history.set_out(4, 63, 1023);
-        assert_eq!((history.page(3), history.page(4)), (
-            Page::In { score: 7, came: 5 },
-            Page::Out { class: 63, went: 511 }
-        ));
+        assert_eq!(
+            (history.page(3), history.page(4)),
+            (Page::In { score: 7, came: 5 }, Page::Out { class: 63, went: 511 })
+        );
         assert_eq!((age(4095, 4096 + 2), distance(1023, 2048 + 1)), (3, 2));
         assert_eq!(each(0b1000_0000_0000_0101).collect::<Vec<_>>(), [0, 2, 15]);
         assert_eq!(each(0).count(), 0);

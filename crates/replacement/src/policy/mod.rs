@@ -70,13 +70,7 @@ impl Policy {
         let tick_pages = (pages / TICKS).max(1);
         let rates = Rates::new();
         let count = || AtomicU64::new(0);
-        Policy {
-            tick_pages,
-            came: count(),
-            tick: count(),
-            going: AtomicU64::new(rates.choose()),
-            rates,
-        }
+        Policy { tick_pages, came: count(), tick: count(), going: AtomicU64::new(rates.choose()), rates }
     }
 
     /// Pages were touched for the first time.

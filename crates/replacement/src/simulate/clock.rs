@@ -39,7 +39,14 @@ impl BlockClock {
     /// A memory of `pages`.
     pub fn new(references: &References, pages: usize) -> Self {
         let blocks = references.pages() / BLOCK_PAGES;
-        BlockClock { present: vec![0; blocks], recent: vec![false; blocks], hand: Hand::new(), count: 0, pages, looks: 0 }
+        BlockClock {
+            present: vec![0; blocks],
+            recent: vec![false; blocks],
+            hand: Hand::new(),
+            count: 0,
+            pages,
+            looks: 0,
+        }
     }
 }
 

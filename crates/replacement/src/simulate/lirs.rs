@@ -40,7 +40,8 @@ impl Lirs {
 
     /// The stack ends with a page of the low set.
     fn prune(&mut self) {
-        while let Some(page) = self.stack.last(STACK).filter(|page| self.state[*page as usize] != State::Low) {
+        while let Some(page) = self.stack.last(STACK).filter(|page| self.state[*page as usize] != State::Low)
+        {
             self.stack.take(page);
         }
     }

@@ -131,14 +131,8 @@ mod tests {
 
     #[test]
     fn pages_are_numbered_by_address_and_dropped_where_they_are() {
-        let reference = |kind, process, page, pages| Reference {
-            kind,
-            process,
-            thread: 0,
-            page,
-            pages,
-            time_ns: 0,
-        };
+        let reference =
+            |kind, process, page, pages| Reference { kind, process, thread: 0, page, pages, time_ns: 0 };
         let trace = [
             reference(Kind::Write, 1, 1000, 1),
             reference(Kind::Read, 2, 17, 1),

@@ -22,7 +22,14 @@ pub struct TwoLists {
 impl TwoLists {
     /// A memory of `pages` of `count` pages.
     pub fn new(count: usize, pages: usize) -> Self {
-        TwoLists { rows: Rows::new(count, 2), used: vec![false; count], went: vec![0; count], age: 1, pages, looks: 0 }
+        TwoLists {
+            rows: Rows::new(count, 2),
+            used: vec![false; count],
+            went: vec![0; count],
+            age: 1,
+            pages,
+            looks: 0,
+        }
     }
 
     fn make_room(&mut self) {

@@ -183,7 +183,13 @@ impl ProgramArgs {
         })
     }
 
-    fn under_kernel(&self, versus: &Versus, ram_bytes: u64, wanted_bytes: u64, bare: &Outcome) -> Result<Kernel> {
+    fn under_kernel(
+        &self,
+        versus: &Versus,
+        ram_bytes: u64,
+        wanted_bytes: u64,
+        bare: &Outcome,
+    ) -> Result<Kernel> {
         let start = |enter: &mut dyn FnMut(&mut Command) -> Result<()>| {
             let mut command = self.bare();
             enter(&mut command)?;

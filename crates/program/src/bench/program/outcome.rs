@@ -31,7 +31,8 @@ pub struct Outcome {
 impl Outcome {
     /// Whether a command ended in the same way and wrote the same.
     pub fn is_like(&self, other: &Outcome) -> bool {
-        (self.exit_status, self.output_bytes, self.digest) == (other.exit_status, other.output_bytes, other.digest)
+        (self.exit_status, self.output_bytes, self.digest)
+            == (other.exit_status, other.output_bytes, other.digest)
     }
 }
 

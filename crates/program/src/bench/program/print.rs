@@ -75,7 +75,11 @@ pub fn table(measured: &Measured) -> String {
             line.pages_out,
             line.ratio,
             Size::from(line.peak_bytes).to_string(),
-            if line.is_same { "same".to_owned() } else { format!("DIFFERENT, status {}", outcome.exit_status) },
+            if line.is_same {
+                "same".to_owned()
+            } else {
+                format!("DIFFERENT, status {}", outcome.exit_status)
+            },
         );
     }
     for row in &measured.rows {

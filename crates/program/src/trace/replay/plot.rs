@@ -35,8 +35,15 @@ pub fn svg(replay: &Replay) -> String {
         base = HEIGHT - bottom,
         end = WIDTH - right
     ));
-    line(format_args!("<text x=\"{left}\" y=\"{}\">memory, MiB: 0 to {:.0}</text>\n", HEIGHT - 15.0, memory_max / 256.0));
-    line(format_args!("<text x=\"5\" y=\"{top}\">{in_max:.0}</text>\n<text x=\"5\" y=\"{}\">pages in</text>\n", top + 16.0));
+    line(format_args!(
+        "<text x=\"{left}\" y=\"{}\">memory, MiB: 0 to {:.0}</text>\n",
+        HEIGHT - 15.0,
+        memory_max / 256.0
+    ));
+    line(format_args!(
+        "<text x=\"5\" y=\"{top}\">{in_max:.0}</text>\n<text x=\"5\" y=\"{}\">pages in</text>\n",
+        top + 16.0
+    ));
     for (index, policy) in policies.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         let mut points: Vec<(u64, u64)> = replay
@@ -49,10 +56,17 @@ pub fn svg(replay: &Replay) -> String {
         let places: Vec<String> = points.iter().map(|(m, n)| format!("{:.1},{:.1}", x(*m), y(*n))).collect();
         line(format_args!("<polyline points=\"{}\" stroke=\"{colour}\" fill=\"none\"/>\n", places.join(" ")));
         for (memory, pages_in) in &points {
-            line(format_args!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>\n", x(*memory), y(*pages_in)));
+            line(format_args!(
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>\n",
+                x(*memory),
+                y(*pages_in)
+            ));
         }
         let at = top + 16.0 * index as f64;
-        line(format_args!("<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{policy}</text>\n", WIDTH - right + 15.0));
+        line(format_args!(
+            "<text x=\"{}\" y=\"{at}\" fill=\"{colour}\">{policy}</text>\n",
+            WIDTH - right + 15.0
+        ));
     }
     text += "</svg>\n";
     text

@@ -15,7 +15,9 @@ use serde::Serialize;
 use super::cgroup::Cgroup;
 use super::counters::Counters;
 use super::undo::Changes;
-use super::{check, lock_machine, machine_bytes, pool_percent, read_trimmed, swap_file, Pool, Versus, SAMPLE, ZSWAP};
+use super::{
+    check, lock_machine, machine_bytes, pool_percent, read_trimmed, swap_file, Pool, Versus, SAMPLE, ZSWAP,
+};
 
 /// Runs until the total is within this share of the budget.
 const CLOSE: f64 = 0.03;
@@ -62,7 +64,8 @@ pub fn run<T>(
             let ended_well = has_ended_well(&outcome);
             let off = figures.total_peak_bytes as f64 / budget_bytes as f64 - 1.0;
             let is_better = |best: &(bool, f64, T, InKernel)| {
-                (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs())) == Some(std::cmp::Ordering::Greater)
+                (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs()))
+                    == Some(std::cmp::Ordering::Greater)
             };
             if best.as_ref().is_none_or(is_better) {
                 best = Some((ended_well, off, outcome, figures));
@@ -92,7 +95,8 @@ fn set_up(changes: &Changes, versus: &Versus, wanted_bytes: u64) -> Result<()> {
     changes
         .write(&parameter("compressor"), &versus.compressor)
         .with_context(|| format!("the kernel has no compressor {:?} for zswap", versus.compressor))?;
-    let percent = pool_percent(&read_trimmed(&parameter("max_pool_percent"))?, wanted_bytes, machine_bytes()?)?;
+    let percent =
+        pool_percent(&read_trimmed(&parameter("max_pool_percent"))?, wanted_bytes, machine_bytes()?)?;
     if let Some(percent) = percent {
         changes.write(&parameter("max_pool_percent"), &percent.to_string())?;
     }
