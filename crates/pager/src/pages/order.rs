@@ -12,14 +12,17 @@
 //! Applied as they are read, the second would discard what the first has brought to `s`. The kernel counts the calls that
 //! are under way, and refuses to fill pages until it is zero: that is how one knows whether some older report is still to
 //! come. So after a REMAP nothing is brought in or evicted until no call is under way, and what is reported meanwhile about
-//! the target of such a REMAP is put aside. Then:
+//! the target of such a REMAP is put aside. Then everything has been reported, and what is mapped at a place now tells the rest:
 //!
-//! * pages that were out at the target when the REMAP was read, or a target that is registered still: the report was about
-//!   the older mapping, whose pages are dropped or follow it;
-//! * else it was about the newer one.
+//! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered any more is of no use,
+//!   and what is registered is the newest mapping's. (The kernel also reports an UNMAP of what mremap() has moved away, of
+//!   which nothing is left in the table.)
+//! * A REMAP away from the place was about the mapping before the one that came there if that one is there still, which is so
+//!   when the place is registered and nothing else has been reported to have come since. What was out at the place when the
+//!   newer mapping came has been kept apart, and follows.
 //!
-//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so of several reports about one
-//! target the first is the older mapping's. A program with one thread has no such cases, and they are not looked for.
+//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so reports of what comes to a place
+//! are read in the order in which it came. A program with one thread has no such cases, and they are not looked for.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,7 +30,7 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
-use super::table::{within, BLOCK_PAGES};
+use super::table::{span, within, BLOCK_PAGES};
 use super::{Pages, GROUP, LIMBO};
 
 /// Where a REMAP has moved pages to lately.
@@ -136,10 +139,10 @@ impl Pages {
         }
         let Contest { arrivals, aside } = &mut *contest;
         let mut plan = Vec::with_capacity(aside.len());
-        for event in aside.iter() {
+        for (index, event) in aside.iter().enumerate() {
             let parts = match *event {
-                Message::Unmap { start, end } => self.parts(arrivals, start, end),
-                Message::Remap { from, len, .. } => self.parts(arrivals, from, from + len),
+                Message::Remap { from, len, .. } => self.parts(arrivals, &aside[index..], from, from + len),
+                // Decided by each page that is out, below.
                 _ => Some(Vec::new()),
             };
             let Some(parts) = parts else {
@@ -149,20 +152,11 @@ impl Pages {
             };
             plan.push(parts);
         }
-        for (event, parts) in aside.drain(..).zip(plan) {
-            match event {
+        for (event, parts) in aside.iter().zip(plan) {
+            match *event {
                 Message::Remove { start, end } => {
                     self.discard(start, end);
                     self.mark_discarding(start, end);
-                }
-                Message::Unmap { start, end } => {
-                    for part in parts {
-                        match part.is_older {
-                            true => _ = self.store.invalidate(LIMBO, key(part.start), pages(part)),
-                            false => self.discard(part.start, part.end),
-                        }
-                    }
-                    self.note_changed(start, end);
                 }
                 Message::Remap { from, to, len } => {
                     for part in parts {
@@ -171,18 +165,71 @@ impl Pages {
                     }
                     self.note_move(from, to, len);
                 }
+                Message::Unmap { start, end } => self.note_changed(start, end),
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }
         }
+        let unmaps =
+            (0..aside.len()).filter(|index| !is_twin(aside, *index)).filter_map(|index| match aside[index] {
+                Message::Unmap { start, end } => Some((start, end)),
+                _ => None,
+            });
+        let came: Vec<_> =
+            arrivals.iter().map(|arrival| (arrival.start, arrival.end)).chain(targets(aside)).collect();
+        let mut left: Vec<_> = unmaps.collect();
+        // What has been done is not to be done again, whatever begins meanwhile.
+        arrivals.iter_mut().for_each(|arrival| arrival.settled = true);
+        arrivals.extend(targets(aside).map(|(start, end)| Arrival { start, end, settled: true }));
+        aside.clear();
+        while let Some((start, end)) = left.pop() {
+            if !self.discard_unmapped(start, end, &came) {
+                left.push((start, end));
+                aside.extend(left.drain(..).map(|(start, end)| Message::Unmap { start, end }));
+                return;
+            }
+        }
         arrivals.clear();
-        // Displaced pages that no report was about: their mapping was replaced without one.
+        // Displaced pages that no report was about: their mapping is gone, or was replaced without one.
         self.store.invalidate(LIMBO, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
-    /// The parts of a reported range, and whether the report is about what was there before a REMAP; `None` when that cannot be
-    /// told now.
-    fn parts(&self, arrivals: &mut [Arrival], start: usize, end: usize) -> Option<Vec<Part>> {
+    /// Discards what is out in `[start, end)`, but for what is registered in one of the ranges that something `came` to; false
+    /// when that cannot be told now.
+    fn discard_unmapped(&self, start: usize, end: usize, came: &[(usize, usize)]) -> bool {
+        for base in self.table.known(start, end) {
+            let Some(out) =
+                self.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
+            else {
+                continue;
+            };
+            let mask = within(base, start, end);
+            for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
+                let at = base + index * PAGE_SIZE;
+                let is_contested = came.iter().any(|(start, end)| (*start..*end).contains(&at));
+                let is_kept = match is_contested && out & span(index, 1) != 0 {
+                    true => self.mover.is_registered(at),
+                    false => Some(is_contested),
+                };
+                match is_kept {
+                    Some(true) => {}
+                    Some(false) => self.discard(at, at + PAGE_SIZE),
+                    None => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// The parts of the range that a REMAP, the first of `reports`, was away from, and whether it was about what was there before
+    /// an earlier REMAP came; `None` when that cannot be told now.
+    fn parts(
+        &self,
+        arrivals: &mut [Arrival],
+        reports: &[Message],
+        start: usize,
+        end: usize,
+    ) -> Option<Vec<Part>> {
         let mut parts = Vec::new();
         let mut at = start;
         while at < end {
@@ -191,7 +238,10 @@ impl Pages {
             let over = arrivals.iter_mut().rev().find(|arrival| arrival.start <= at && until <= arrival.end);
             let is_older = match over {
                 Some(arrival) if !arrival.settled => {
-                    let is_older = self.has_displaced(at, until) || self.mover.is_registered(at)?;
+                    let is_older = match self.has_displaced(at, until) {
+                        true => !has_surplus_unmap(reports, at),
+                        false => !is_target(&reports[1..], at) && self.mover.is_registered(at)?,
+                    };
                     arrival.settled |= is_older;
                     is_older
                 }
@@ -254,6 +304,40 @@ fn key(at: usize) -> u64 {
     (at / PAGE_SIZE) as u64
 }
 
-fn pages(part: Part) -> u64 {
-    key(part.end - part.start)
+/// The ranges that something came to.
+fn targets(reports: &[Message]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    reports.iter().filter_map(|report| match *report {
+        Message::Remap { to, len, .. } => Some((to, to + len)),
+        _ => None,
+    })
+}
+
+/// Whether one of the reports is of something that came to `at`.
+fn is_target(reports: &[Message], at: usize) -> bool {
+    targets(reports).any(|(start, end)| (start..end).contains(&at))
+}
+
+/// Whether an UNMAP is the one that comes along with a REMAP away from that very range.
+fn is_twin(reports: &[Message], index: usize) -> bool {
+    let Message::Unmap { start, end } = reports[index] else { return false };
+    let is_same = |report: &&Message| match **report {
+        Message::Remap { from, len, .. } => (from, from + len) == (start, end),
+        _ => false,
+    };
+    let is_earlier = |report: &&Message| **report == reports[index];
+    let before = &reports[..index];
+    before.iter().filter(is_same).count() > before.iter().filter(is_earlier).count()
+}
+
+/// Whether the reports have more UNMAPs of `at` than come along with REMAPs away from there.
+fn has_surplus_unmap(reports: &[Message], at: usize) -> bool {
+    let (mut unmaps, mut remaps) = (0, 0);
+    for report in reports {
+        match *report {
+            Message::Unmap { start, end } => unmaps += usize::from((start..end).contains(&at)),
+            Message::Remap { from, len, .. } => remaps += usize::from((from..from + len).contains(&at)),
+            _ => {}
+        }
+    }
+    unmaps > remaps
 }
