@@ -150,11 +150,6 @@ impl Policy {
         }
         choice
     }
-
-    /// Rates of all classes, and which go: for people.
-    pub fn describe(&self) -> String {
-        self.rates.describe(self.going.load(Ordering::Relaxed))
-    }
 }
 
 /// Ages that are told apart.
