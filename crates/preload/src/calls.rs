@@ -5,8 +5,10 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use crate::announce::{self, Kind};
-use crate::{control, environment, fork};
+use agent::announce::{self, Kind};
+use agent::{control, fork};
+
+use crate::environment;
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;

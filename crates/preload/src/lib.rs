@@ -1,23 +1,11 @@
-//! The shared object that uzswap run injects into a program.
+//! The shared object that uzswap run injects into a program: the agent, brought by the dynamic loader.
 //!
-//! It has no mechanism of its own: it opens the house, starts the control thread thread, joins the tree's ledger, and sets up
-//! a pager when half of the budget is in use. What it adds is where the pager meets the program: fork, exec, and the calls that
-//! would make paging impossible.
+//! What it adds is where the pager meets the program: fork, exec, and the calls that would make paging impossible.
 
-mod accounts;
-mod announce;
-mod arena;
-mod broken;
 mod calls;
-mod channel;
-mod control;
 mod environment;
-mod errors;
 mod exec;
 mod fork;
 mod remap;
 mod start;
 mod tls;
-
-#[global_allocator]
-static HEAP: arena::Arena = arena::Arena::new();

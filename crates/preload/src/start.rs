@@ -2,46 +2,35 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ledger::wire::Kind;
-use pager::FixedText;
-use sys::thread::{self, Files};
-use sys::{house, PAGE_SIZE};
+use agent::{broken, control, start};
+use sys::{thread, PAGE_SIZE};
 
-use crate::{accounts, broken, control, environment, exec, fork, tls};
-
-/// Most shared objects that a program is started with, as far as they matter here.
-const OBJECTS_MAX: usize = 256;
+use crate::{environment, exec, fork, tls};
 
 /// Most bytes of thread-local storage that a program is started with.
 const STATIC_TLS_MAX: usize = 16 << 20;
-
-/// Where the shared objects that were there from the start are mapped, their bss included: this one, the C library and
-/// whatever else pager threads may touch without knowing (the C library's system call wrappers look at a flag in its
-/// bss). The program itself, whose bss may be large, is not among them.
-static OBJECTS: [[AtomicUsize; 2]; OBJECTS_MAX] =
-    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; OBJECTS_MAX];
-static OBJECT_COUNT: AtomicUsize = AtomicUsize::new(0);
-static TLS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
     // Without a supervisor's socket this object does nothing.
     // SAFETY: a terminated name; the environment is not changed by others while constructors run.
     let socket = unsafe { libc::getenv(c"UZSWAP_SOCKET".as_ptr()) };
-    if socket.is_null() || !open_house() {
+    if socket.is_null() || !start::open_house() {
         return;
     }
     // SAFETY: the callback fits the signature and is called before the function returns.
     unsafe { libc::dl_iterate_phdr(Some(note_object), std::ptr::null_mut()) };
-    TLS.store(thread::own_thread_pointer(), Ordering::Relaxed);
+    // The first thread's TLS block: a pager thread that panics looks at it.
+    let pointer = thread::own_thread_pointer() & !(PAGE_SIZE - 1);
+    let around = thread::static_tls() + 2 * PAGE_SIZE;
+    start::add_own_range(pointer - around..pointer + around);
     // SAFETY: getenv answers a terminated string.
     control::remember_socket(unsafe { std::ffi::CStr::from_ptr(socket) });
     // SAFETY: as for the socket; iaa's variable is named here because constructors read the environment with getenv.
     let emulate = unsafe { libc::getenv(c"UZSWAP_IAA_EMULATE".as_ptr()) };
     if !emulate.is_null() {
         // SAFETY: getenv answers a terminated string.
-        control::remember_emulation(unsafe { std::ffi::CStr::from_ptr(emulate) });
+        control::remember_emulation(&unsafe { std::ffi::CStr::from_ptr(emulate) }.to_string_lossy());
     }
     tls::prepare();
     broken::install();
@@ -50,60 +39,12 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { environment::remember() };
     exec::prepare();
     fork::install();
-    start_control();
+    start::start_control();
 }
 
 #[used]
 #[link_section = ".init_array"]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
-
-/// Starts the control thread thread on memory of the house.
-pub fn start_control() {
-    control::set_alive(true);
-    // SAFETY: the memory is the thread's for ever; the control thread keeps to the rules for such threads.
-    let started = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)
-        .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, control::run, 0) });
-    if let Err(error) = started {
-        control::set_alive(false);
-        let text = FixedText::new(format_args!("no thread: {error}"));
-        let _ = accounts::tell(Kind::Unmanaged, text.as_str());
-    }
-}
-
-/// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
-/// table. False when there is no memory for it, or no more threads.
-pub fn start_inheriting(connection: i32) -> bool {
-    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
-        return false;
-    };
-    // SAFETY: as above.
-    unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
-}
-
-/// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.
-fn open_house() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    let mut bytes: usize = 256 << 30;
-    if limit.rlim_cur != libc::RLIM_INFINITY {
-        bytes = (limit.rlim_cur as usize / 2).next_power_of_two() / 2;
-        // What the house takes is added to the limit, so that the program has what it had.
-        let raised = libc::rlimit { rlim_cur: limit.rlim_cur + bytes as u64, ..limit };
-        let raised = libc::rlimit { rlim_max: limit.rlim_max.max(raised.rlim_cur), ..raised };
-        // SAFETY: as above. Without the right to raise it the house shares the limit with the program.
-        if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raised) } != 0 {
-            bytes /= 4;
-        }
-    }
-    while bytes >= 16 << 20 {
-        if house::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
-            return true;
-        }
-        bytes /= 2;
-    }
-    false
-}
 
 unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid structure with `dlpi_phnum` headers.
@@ -128,26 +69,10 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
     }
     // SAFETY: the loader's names are terminated; the program's own is empty.
     let is_program = unsafe { (*info).dlpi_name.is_null() || *(*info).dlpi_name == 0 };
-    let index = OBJECT_COUNT.load(Ordering::Relaxed);
-    if !is_program && span.start < span.end && index < OBJECTS_MAX {
-        OBJECTS[index][0].store(span.start & !(PAGE_SIZE - 1), Ordering::Relaxed);
-        OBJECTS[index][1].store(span.end.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
-        OBJECT_COUNT.store(index + 1, Ordering::Relaxed);
+    // This object, the C library and whatever else pager threads may touch without knowing, bss included (the C library's
+    // system call wrappers look at a flag there). The program itself, whose bss may be large, is not among them.
+    if !is_program {
+        start::add_own_range(span);
     }
     0
-}
-
-/// Ranges that must never be paged, in address order: the house and the shared objects of the start.
-pub fn own_ranges() -> Vec<Range<usize>> {
-    let objects = &OBJECTS[..OBJECT_COUNT.load(Ordering::Relaxed)];
-    let bounds =
-        |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
-    let mut ranges: Vec<_> = objects.iter().map(bounds).collect();
-    ranges.push(house::range());
-    // The first thread's TLS block: a pager thread that panics looks at it.
-    let pointer = TLS.load(Ordering::Relaxed);
-    let around = thread::static_tls() + 2 * PAGE_SIZE;
-    ranges.push((pointer & !(PAGE_SIZE - 1)) - around..(pointer & !(PAGE_SIZE - 1)) + around);
-    ranges.sort_by_key(|range| range.start);
-    ranges
 }

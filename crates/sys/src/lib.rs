@@ -15,6 +15,7 @@ pub mod packets;
 pub mod pagemap;
 pub mod pins;
 pub mod procfs;
+pub mod ptrace;
 pub mod remap;
 pub mod thread;
 pub mod threads;

@@ -351,6 +351,14 @@ pub fn sleep_ns(ns: u64) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
+/// Ends the calling thread alone.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
 /// Ends the process, all its threads, without running anything of the program's.
 pub fn exit_process(status: i32) -> ! {
     loop {

@@ -1,5 +1,6 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
+mod attach;
 mod guardian;
 mod process;
 mod program_file;
@@ -95,6 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
+    let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
     let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &signals) {
@@ -107,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     let mut supervisor =
-        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, child)?;
+        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, attacher, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }

@@ -46,8 +46,8 @@ pub fn socket() -> &'static [u8] {
 static EMULATE: OnceLock<String> = OnceLock::new();
 
 /// Keeps what the environment said at the start about emulated accelerators.
-pub fn remember_emulation(spec: &CStr) {
-    let _ = EMULATE.set(spec.to_string_lossy().into_owned());
+pub fn remember_emulation(spec: &str) {
+    let _ = EMULATE.set(spec.to_owned());
 }
 
 /// The program hands out references to its pages, or may.
