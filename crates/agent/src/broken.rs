@@ -103,8 +103,6 @@ pub enum Point {
     Store,
     /// The same, and it wants more memory than there is.
     Memory,
-    /// A thread of the program has made a large mapping.
-    Mapping,
 }
 
 static POINT: AtomicU8 = AtomicU8::new(0);
@@ -123,7 +121,7 @@ pub fn choose_point() {
     let text = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().unwrap_or("");
     let (name, times) = text.split_once(':').unwrap_or((text, "1"));
     let chosen =
-        [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory), ("mapping", Mapping)]
+        [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory)]
             .into_iter()
             .find(|(known, _)| *known == name);
     TIMES.store(times.parse().unwrap_or(1), Ordering::Relaxed);

@@ -1,28 +1,11 @@
-//! The connection between a forking process and its child: how the child gets its userfaultfds.
-//!
-//! The control thread listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
-//! has the connection, and both close their end of it in the program's file table afterwards. Descriptors on their way
-//! are held by the connection; when the last end of it is closed, so are they, and whoever waits is told.
-//!
-//! | word | from | meaning | descriptors |
-//! |---|---|---|---|
-//! | back | parent | fork() has returned | - |
-//! | take | child | it has a thread that can take over | - |
-//! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
-//! | complete | parent's control thread | everything is in place, start anew | - |
+//! The control thread's end of the connection between a forking process and its child: see `doorway`'s module of this
+//! name.
 
 use std::mem::size_of;
 
 use sys::packets;
 
-/// fork() has returned in the parent.
-pub const BACK: u64 = 1;
-/// The child is ready.
-pub const TAKE: u64 = 2;
-/// The child inherits.
-pub const INHERITS: u64 = 3;
-/// The child starts anew.
-pub const COMPLETE: u64 = 4;
+pub use doorway::channel::{COMPLETE, INHERITS, TAKE};
 
 const WORDS: usize = 512;
 const _: () = assert!(pager::COPIED_MAX + 1 < WORDS);
@@ -70,25 +53,6 @@ pub fn listen() -> Option<(i32, u64)> {
         let name = address.sun_path[1..6].iter().fold(0, |name, byte| name << 8 | *byte as u8 as u64);
         Some((listener, name))
     }
-}
-
-/// Connects to a control thread of this process; -1 when that is not possible.
-pub fn connect(name: u64) -> i32 {
-    let Ok(connection) = packets::socket() else { return -1 };
-    // SAFETY: all zeroes is a valid address, whose length is given.
-    unsafe {
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (at, byte) in address.sun_path[1..6].iter_mut().enumerate() {
-            *byte = (name >> (8 * (4 - at))) as u8 as libc::c_char;
-        }
-        let len = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
-        if libc::connect(connection, std::ptr::from_ref(&address).cast(), len) != 0 {
-            libc::close(connection);
-            return -1;
-        }
-    }
-    connection
 }
 
 /// Accepts the connection of a thread of this process, if there is one; others' are closed.
@@ -163,6 +127,26 @@ pub fn wait(descriptors: [i32; 4], timeout_ms: i32) -> [bool; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doorway::channel::BACK;
+
+    /// Connects to a control thread of this process; -1 when that is not possible.
+    fn connect(name: u64) -> i32 {
+        let Ok(connection) = packets::socket() else { return -1 };
+        // SAFETY: all zeroes is a valid address, whose length is given.
+        unsafe {
+            let mut address: libc::sockaddr_un = std::mem::zeroed();
+            address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            for (at, byte) in address.sun_path[1..6].iter_mut().enumerate() {
+                *byte = (name >> (8 * (4 - at))) as u8 as libc::c_char;
+            }
+            let len = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
+            if libc::connect(connection, std::ptr::from_ref(&address).cast(), len) != 0 {
+                libc::close(connection);
+                return -1;
+            }
+        }
+        connection
+    }
 
     #[test]
     fn words_addresses_and_descriptors_cross_and_ends_are_noticed() {

@@ -27,117 +27,71 @@
 //! on. A child that is stopped at its birth (by a debugger) is waited for [`BIRTH_NS`], then it gets all its memory. A
 //! parent that is killed before its child has taken over takes the child along.
 //!
-//! The handlers are the C library's (pthread_atfork), so every fork that goes through it is covered: fork(), daemon(),
-//! forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need nothing. A fork by bare system
-//! call is noticed by the pager itself, see `Pager::foster`.
+//! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
+//! forks, see `Pager::foster`.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use doorway::desk::halt::{ASKED, HALTED, RUNNING};
 use pager::{Outcome, Pager};
-use sys::procfs::ProcFile;
-use sys::userfaultfd::{feature, Userfaultfd};
-use sys::{futex, thread};
+use sys::futex;
 
-use crate::{announce, channel, control, start};
-
-const RUNNING: u32 = 0;
-const ASKED: u32 = 1;
-const HALTED: u32 = 2;
-/// In a child whose control thread is taking over.
-const TAKING: u32 = 3;
+use crate::desk::{desk, is_set};
+use crate::{channel, control};
 
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
-/// Fewer descriptors than this are too few for a child's pager.
-const DESCRIPTORS_MIN: u64 = 256;
 
-static STATE: AtomicU32 = AtomicU32::new(RUNNING);
-/// Held from prepare to parent or child: one fork at a time.
-static ONE: AtomicU32 = AtomicU32::new(0);
-/// Paging has ended for good.
-static STOPPED: AtomicBool = AtomicBool::new(false);
-/// A seccomp filter may be in force in forked children.
-static FILTERED: AtomicBool = AtomicBool::new(false);
-/// Forked children may not have all of the memory.
-static WIPED: AtomicBool = AtomicBool::new(false);
-static FORKED: AtomicBool = AtomicBool::new(false);
-/// Where the control thread listens for forking threads: the socket's name, 0 for nowhere, and its number for the control thread.
-static LISTENER: AtomicU64 = AtomicU64::new(0);
+/// Where the control thread listens for forking threads.
 static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
-/// The forking thread, and its connection to the control thread, -1 when everything is to come in.
-static FORKER: AtomicU32 = AtomicU32::new(0);
-static CONNECTION: AtomicI32 = AtomicI32::new(-1);
-/// Whether the control thread stands by this fork with everything left out.
-static KEEPS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process has forked or was forked: some of its pages may be shared.
 pub fn has_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// Ends paging in this process: everything is brought in, and its pager stands still from now on.
-pub fn stop_for_good(why: &'static str) {
-    if control::is_alive() && !STOPPED.swap(true, Ordering::AcqRel) {
-        control::remember_end(why);
-        futex::lock_bits(&ONE);
-        CONNECTION.store(-1, Ordering::Release);
-        halt_and_wait();
-        // The state stays: nobody lets the pager go on. Forks find it stopped.
-        futex::unlock_bits(&ONE);
-    }
+    is_set(&desk().forks.forked)
 }
 
 /// Paging has ended in this process, with everything brought in by the caller.
 pub fn note_stopped() {
-    STOPPED.store(true, Ordering::Release);
+    desk().forks.stopped.store(1, Ordering::Release);
 }
 
-/// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
-pub fn expect_filter() {
-    FILTERED.store(true, Ordering::Release);
-}
-
-/// Whether a filter may bind the calling thread.
+/// Whether a filter may bind threads of the program.
 pub fn expects_filter() -> bool {
-    FILTERED.load(Ordering::Acquire)
-}
-
-/// Some memory is not inherited from now on.
-pub fn expect_wiped() {
-    WIPED.store(true, Ordering::Release);
+    is_set(&desk().forks.filtered)
 }
 
 /// Lets forks of this process leave everything where it is. Called by its control thread when the pager is set up.
 pub fn keep() {
     if let Some((number, name)) = channel::listen() {
         LISTENER_NUMBER.store(number, Ordering::Relaxed);
-        LISTENER.store(name, Ordering::Release);
+        desk().forks.listener.store(name, Ordering::Release);
     }
 }
 
 /// Called by the control thread between its looks: answers a halt that was asked for, and returns when it is over.
 pub fn answer_halt() {
-    if STATE.load(Ordering::Acquire) != ASKED {
+    let forks = &desk().forks;
+    if forks.state.load(Ordering::Acquire) != ASKED {
         return;
     }
     let pager = control::pager();
-    if let (Some(pager), 0..) = (pager, CONNECTION.load(Ordering::Acquire)) {
+    if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
         if attend(pager) {
             return;
         }
     }
     if let Some(pager) = pager {
         pager.halt();
-        if STOPPED.load(Ordering::Acquire) {
+        if is_set(&forks.stopped) {
             pager.park();
         }
     }
-    STATE.store(HALTED, Ordering::Release);
-    futex::wake(&STATE, i32::MAX);
-    while STATE.load(Ordering::Acquire) == HALTED {
+    forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&forks.state, i32::MAX);
+    while forks.state.load(Ordering::Acquire) == HALTED {
         // When it is for good, the filter that comes next may not allow to wait once more.
-        let limit = (!STOPPED.load(Ordering::Acquire)).then_some(100_000_000);
-        futex::wait(&STATE, HALTED, limit);
+        let limit = (!is_set(&forks.stopped)).then_some(100_000_000);
+        futex::wait(&forks.state, HALTED, limit);
     }
     if let Some(pager) = pager {
         pager.go_on();
@@ -147,13 +101,13 @@ pub fn answer_halt() {
 /// Stands by a fork until the child has taken over; false when it cannot be done this way.
 fn attend(pager: &Pager) -> bool {
     let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
-    let Some(mut session) = pager.begin_fork(FORKER.load(Ordering::Relaxed)) else {
+    let Some(mut session) = pager.begin_fork(desk().forks.forker.load(Ordering::Relaxed)) else {
         channel::close(connection);
         return false;
     };
-    KEEPS.store(true, Ordering::Release);
-    STATE.store(HALTED, Ordering::Release);
-    futex::wake(&STATE, i32::MAX);
+    desk().forks.keeps.store(1, Ordering::Release);
+    desk().forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&desk().forks.state, i32::MAX);
     let mut birth_ns = u64::MAX;
     loop {
         let [main, gate, child] = pager.fork_descriptors(&session);
@@ -193,140 +147,8 @@ fn attend(pager: &Pager) -> bool {
     true
 }
 
-/// Has the control thread halt the pager and waits until it has. The caller has [`ONE`].
-fn halt_and_wait() {
-    KEEPS.store(false, Ordering::Release);
-    STATE.store(ASKED, Ordering::Release);
-    // A control thread that stands still for good, for a fork that was under way, waits for this.
-    futex::wake(&STATE, i32::MAX);
-    while control::is_alive() {
-        control::nudge();
-        if STATE.load(Ordering::Acquire) == ASKED {
-            futex::wait(&STATE, ASKED, Some(10_000_000));
-        }
-        if STATE.load(Ordering::Acquire) == HALTED {
-            return;
-        }
-        thread::yield_now();
-    }
-}
-
-/// Connects to the control thread, if a child of this thread will be able to have a pager.
-fn connect() -> i32 {
-    let name = LISTENER.load(Ordering::Acquire);
-    if name == 0 || FILTERED.load(Ordering::Acquire) || WIPED.load(Ordering::Acquire) {
-        return -1;
-    }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    if limit.rlim_cur < DESCRIPTORS_MIN {
-        return -1;
-    }
-    let Ok(trial) = Userfaultfd::open(feature::MOVE) else { return -1 };
-    trial.close();
-    let Ok(trial) = ProcFile::open(c"/proc/self/pagemap") else { return -1 };
-    trial.close();
-    channel::connect(name)
-}
-
-/// What the forking thread does before the call.
-///
-/// # Safety
-/// Called by the C library, in this order: prepare, then parent or child.
-pub unsafe extern "C" fn prepare() {
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
-    futex::lock_bits(&ONE);
-    let connection = if STOPPED.load(Ordering::Acquire) { -1 } else { connect() };
-    if STOPPED.load(Ordering::Acquire) {
-        KEEPS.store(false, Ordering::Release);
-        CONNECTION.store(connection, Ordering::Release);
-        return;
-    }
-    FORKER.store(thread::id() as u32, Ordering::Relaxed);
-    CONNECTION.store(connection, Ordering::Release);
-    halt_and_wait();
-    // SAFETY: the calling thread is the program's, with an errno of its own.
-    unsafe { *libc::__errno_location() = error };
-}
-
-/// What the forking thread does after the call.
-///
-/// # Safety
-/// As [`prepare`].
-pub unsafe extern "C" fn parent() {
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    FORKED.store(true, Ordering::Relaxed);
-    let connection = CONNECTION.swap(-1, Ordering::AcqRel);
-    if connection >= 0 {
-        channel::send(connection, channel::BACK, &[], None);
-        channel::close(connection);
-    }
-    if !STOPPED.load(Ordering::Acquire) || KEEPS.load(Ordering::Acquire) {
-        // A control thread that attends to the child goes on by itself.
-        STATE.store(RUNNING, Ordering::Release);
-        futex::wake(&STATE, i32::MAX);
-    }
-    futex::unlock_bits(&ONE);
-    // SAFETY: the calling thread is the program's, with an errno of its own.
-    unsafe { *libc::__errno_location() = error };
-}
-
-/// What the only thread of the child does first.
-///
-/// # Safety
-/// As [`prepare`].
-pub unsafe extern "C" fn child() {
-    FORKED.store(true, Ordering::Relaxed);
-    announce::forget();
-    LISTENER.store(0, Ordering::Release);
-    let connection = CONNECTION.swap(-1, Ordering::AcqRel);
-    if connection >= 0 && KEEPS.swap(false, Ordering::AcqRel) {
-        take_over(connection);
-    } else {
-        if connection >= 0 {
-            channel::close(connection);
-        }
-        start_anew();
-    }
-    ONE.store(0, Ordering::Release);
-}
-
-/// Has a new control thread take over what the parent left, and waits until it has.
-fn take_over(connection: i32) {
-    STATE.store(TAKING, Ordering::Release);
-    // Whoever ended paging in the parent this moment did not get to do so.
-    STOPPED.store(false, Ordering::Release);
-    if start::start_inheriting(connection) {
-        channel::close(connection);
-        while STATE.load(Ordering::Acquire) == TAKING {
-            futex::wait(&STATE, TAKING, Some(100_000_000));
-        }
-        return;
-    }
-    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends everything.
-    match channel::receive(connection) {
-        Some(message) if message.word() == channel::COMPLETE => {
-            channel::close(connection);
-            control::forget();
-            STATE.store(RUNNING, Ordering::Release);
-        }
-        _ => crate::accounts::kill_process(),
-    }
-}
-
 /// The child's control thread has taken over: the program may run.
 pub fn taken() {
-    STATE.store(RUNNING, Ordering::Release);
-    futex::wake(&STATE, i32::MAX);
-}
-
-fn start_anew() {
-    // The control thread and its kind exist in the parent only. Their tables are dead weight here and hold no page.
-    control::forget();
-    STATE.store(RUNNING, Ordering::Release);
-    if !STOPPED.load(Ordering::Acquire) && !FILTERED.load(Ordering::Acquire) {
-        start::start_control();
-    }
+    desk().forks.state.store(RUNNING, Ordering::Release);
+    futex::wake(&desk().forks.state, i32::MAX);
 }

@@ -7,7 +7,8 @@
 //! thread-local storage, and calls [`main`] below. What its start would do to the process is replaced: all memory comes
 //! from the house (`heap`), and Rust's own start, which sets signal handlers, is left out.
 //!
-//! Arguments: a name, the supervisor's socket, and where the stack lies, as START-END in hex.
+//! Arguments: a name; the supervisor's socket; where the stack lies, as START-END in hex; where a shared object has
+//! brought it, the address of the desk in hex, and where that object lies.
 
 #![no_main]
 
@@ -17,7 +18,7 @@ mod heap;
 use std::ffi::{c_char, c_int, CStr};
 use std::ops::Range;
 
-use agent::{broken, control, start};
+use agent::{broken, control, desk, start};
 
 extern "C" {
     /// The first byte of the image and the first behind it, by the linker.
@@ -34,20 +35,26 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     // SAFETY: as many terminated strings as said.
     let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)) };
     // In processes that had no agent before, this one has opened a house when it first needed memory.
-    if count != 3 || sys::house::range().is_empty() {
+    if count < 3 || sys::house::range().is_empty() {
         return 1;
     }
     let Some(stack) = argument(2).to_str().ok().and_then(parse_range) else { return 1 };
     start::add_own_range(stack);
     start::add_own_range((&raw const __ehdr_start).addr()..(&raw const _end).addr());
+    if count == 5 {
+        let text = |index| argument(index).to_str().unwrap_or("");
+        let (Ok(desk), Some(object)) = (usize::from_str_radix(text(3), 16), parse_range(text(4))) else { return 1 };
+        start::add_own_range(object);
+        // SAFETY: the object is never unloaded.
+        unsafe { desk::share(desk) };
+    }
     control::remember_socket(argument(1));
     if let Ok(emulate) = std::env::var("UZSWAP_IAA_EMULATE") {
         control::remember_emulation(&emulate);
     }
     broken::install();
     broken::choose_point();
-    control::set_alive(true);
-    control::run(0);
+    control::begin();
     // Not exit(), which is the whole process's.
     sys::thread::exit()
 }

@@ -3,12 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ledger::wire::Kind;
-use pager::FixedText;
-use sys::thread::{self, Files};
 use sys::{house, PAGE_SIZE};
-
-use crate::{accounts, control};
 
 /// Most ranges that are kept out of paging, as far as they matter here.
 const RANGES_MAX: usize = 256;
@@ -36,29 +31,6 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     ranges.push(house::range());
     ranges.sort_by_key(|range| range.start);
     ranges
-}
-
-/// Starts the control thread on memory of the house.
-pub fn start_control() {
-    control::set_alive(true);
-    // SAFETY: the memory is the thread's for ever; the control thread keeps to the rules for such threads.
-    let started = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)
-        .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, control::run, 0) });
-    if let Err(error) = started {
-        control::set_alive(false);
-        let text = FixedText::new(format_args!("no thread: {error}"));
-        let _ = accounts::tell(Kind::Unmanaged, text.as_str());
-    }
-}
-
-/// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
-/// table. False when there is no memory for it, or no more threads.
-pub fn start_inheriting(connection: i32) -> bool {
-    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
-        return false;
-    };
-    // SAFETY: as above.
-    unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
 }
 
 /// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.

@@ -5,10 +5,9 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use agent::announce::{self, Kind};
-use agent::{control, fork};
+use doorway::desk::{end, kind};
 
-use crate::environment;
+use crate::{announce, desk, environment, fork};
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -19,7 +18,7 @@ const HARMLESS: c_int =
 /// Whether the caller is a thread of the pager's, which comes this way, too: they live in the arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
-    sys::house::range().contains(&(&raw const here as usize))
+    desk::is_agents(&raw const here as usize)
 }
 
 /// A system call's answer as the C library gives it.
@@ -48,7 +47,7 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: the caller's arguments, unchanged.
     let answer = unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, file, offset) };
     if answer != -1 && protection == libc::PROT_READ | libc::PROT_WRITE && flags & !HARMLESS == ORDINARY {
-        announce::announce(answer as usize, len, Kind::Ordinary);
+        announce::announce(answer as usize, len, kind::ORDINARY);
     }
     answer as *mut c_void
 }
@@ -79,7 +78,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
     // SAFETY: the caller's arguments, unchanged.
     let answer = unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) };
     if answer == 0 && protection == libc::PROT_READ | libc::PROT_WRITE {
-        announce::announce(address as usize, len, Kind::Unknown);
+        announce::announce(address as usize, len, kind::UNKNOWN);
     }
     answer as c_int
 }
@@ -98,11 +97,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 
 fn note_advice(address: usize, len: usize, advice: c_int) {
     const MADV_GUARD_INSTALL: c_int = 102;
-    let own = sys::house::range().contains(&address);
+    let own = desk::is_agents(address);
     match advice {
         libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
         // Guarding discards what was there, and raises no event. Discarding it before does.
-        MADV_GUARD_INSTALL if control::pager().is_some() => {
+        MADV_GUARD_INSTALL if desk::has_pager() => {
             // SAFETY: the program is about to discard this itself.
             unsafe { raw_syscall(libc::SYS_madvise, [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
         }
@@ -125,7 +124,7 @@ pub unsafe extern "C" fn mremap(
     let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
     let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
-    if answer == -(libc::EFAULT as c_long) && control::pager().is_some() && !is_pagers_thread() {
+    if answer == -(libc::EFAULT as c_long) && desk::has_pager() && !is_pagers_thread() {
         answer = crate::remap::piecewise(address as usize, len, new_len, flags, target as usize);
     }
     set_errno(answer) as *mut c_void
@@ -158,7 +157,7 @@ pub unsafe extern "C" fn vmsplice(
     count: usize,
     flags: c_uint,
 ) -> isize {
-    control::note_references();
+    announce::note_references();
     let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
@@ -177,7 +176,7 @@ pub unsafe extern "C" fn setsockopt(
     len: libc::socklen_t,
 ) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
-        control::note_references();
+        announce::note_references();
     }
     let arguments = [socket as usize, level as usize, name as usize, value as usize, len as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
@@ -190,7 +189,7 @@ pub unsafe extern "C" fn setsockopt(
 /// As mlockall(2).
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    fork::stop_for_good("mlockall() was called");
+    fork::stop_for_good(end::LOCKED);
     // SAFETY: the caller's argument, unchanged.
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
 }
@@ -229,7 +228,7 @@ pub unsafe extern "C" fn syscall(
     const FILTER_FLAG_TSYNC: usize = 1;
     if number == libc::SYS_seccomp && (a == SET_MODE_STRICT || a == SET_MODE_FILTER) {
         if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
-            fork::stop_for_good("a seccomp filter for all threads was set");
+            fork::stop_for_good(end::FILTERED);
         }
         // Whoever it binds, children of this thread inherit it.
         fork::expect_filter();
@@ -238,10 +237,10 @@ pub unsafe extern "C" fn syscall(
         note_advice(a, b, c as c_int);
     }
     if matches!(number, libc::SYS_vmsplice | libc::SYS_io_uring_setup) {
-        control::note_references();
+        announce::note_references();
     }
     if number == libc::SYS_mlockall {
-        fork::stop_for_good("mlockall() was called");
+        fork::stop_for_good(end::LOCKED);
     }
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {

@@ -22,9 +22,8 @@ use std::ffi::{c_char, c_long, CStr, CString};
 use std::ptr::{addr_of, null, null_mut};
 use std::sync::OnceLock;
 
-use agent::fork;
-
 use crate::calls::raw_syscall;
+use crate::fork;
 
 /// Strings, up to a null pointer.
 pub type Strings = *const *const c_char;

@@ -1,12 +1,25 @@
-//! The handlers that the C library calls around fork().
+//! The program's side of fork(): see the agent's module `fork` for how the two sides meet.
 //!
-//! `__register_atfork` is interposed so that no other library is before this object, and ours is the last to run before
-//! the fork and the first after it.
+//! The handlers are the C library's (pthread_atfork), so every fork that goes through it is covered: fork(), daemon(),
+//! forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need nothing. A fork by bare system
+//! call is noticed by the pager itself, see `Pager::foster`. `__register_atfork` is interposed so that no other library
+//! is before this object, and ours is the last to run before the fork and the first after it.
+//!
+//! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use agent::fork::{child, parent, prepare};
+use doorway::desk::{end, halt, ANEW};
+use sys::procfs::ProcFile;
+use sys::userfaultfd::{feature, Userfaultfd};
+use sys::{futex, thread};
+
+use crate::desk::{is_alive, is_set, nudge, set, DESK};
+use crate::{announce, channel, spawn};
+
+/// Fewer descriptors than this are too few for a child's pager.
+const DESCRIPTORS_MIN: u64 = 256;
 
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -50,4 +63,177 @@ pub unsafe extern "C" fn __register_atfork(
     }
     // SAFETY: the C library's function has this type; the caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
+}
+
+/// Ends paging in this process: everything is brought in, and its pager stands still from now on. `why` is of [`end`].
+pub fn stop_for_good(why: u32) {
+    debug_assert_ne!(why, end::NONE);
+    let forks = &DESK.forks;
+    if is_alive() && forks.stopped.swap(1, Ordering::AcqRel) == 0 {
+        DESK.end.store(why, Ordering::Release);
+        futex::lock_bits(&forks.one);
+        forks.connection.store(-1, Ordering::Release);
+        halt_and_wait();
+        // The state stays: nobody lets the pager go on. Forks find it stopped.
+        futex::unlock_bits(&forks.one);
+    }
+}
+
+/// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
+pub fn expect_filter() {
+    set(&DESK.forks.filtered);
+}
+
+/// Whether a filter may bind the calling thread.
+pub fn expects_filter() -> bool {
+    is_set(&DESK.forks.filtered)
+}
+
+/// Some memory is not inherited from now on.
+pub fn expect_wiped() {
+    set(&DESK.forks.wiped);
+}
+
+/// Has the control thread halt the pager and waits until it has. The caller has the lock.
+fn halt_and_wait() {
+    let state = &DESK.forks.state;
+    DESK.forks.keeps.store(0, Ordering::Release);
+    state.store(halt::ASKED, Ordering::Release);
+    // A control thread that stands still for good, for a fork that was under way, waits for this.
+    futex::wake(state, i32::MAX);
+    while is_alive() {
+        nudge();
+        if state.load(Ordering::Acquire) == halt::ASKED {
+            futex::wait(state, halt::ASKED, Some(10_000_000));
+        }
+        if state.load(Ordering::Acquire) == halt::HALTED {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+/// Connects to the control thread, if a child of this thread will be able to have a pager.
+fn connect() -> i32 {
+    let name = DESK.forks.listener.load(Ordering::Acquire);
+    if name == 0 || expects_filter() || is_set(&DESK.forks.wiped) {
+        return -1;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    if limit.rlim_cur < DESCRIPTORS_MIN {
+        return -1;
+    }
+    let Ok(trial) = Userfaultfd::open(feature::MOVE) else { return -1 };
+    trial.close();
+    let Ok(trial) = ProcFile::open(c"/proc/self/pagemap") else { return -1 };
+    trial.close();
+    channel::connect(name)
+}
+
+unsafe extern "C" fn prepare() {
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let forks = &DESK.forks;
+    // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
+    futex::lock_bits(&forks.one);
+    let connection = if is_set(&forks.stopped) { -1 } else { connect() };
+    if is_set(&forks.stopped) {
+        forks.keeps.store(0, Ordering::Release);
+        forks.connection.store(connection, Ordering::Release);
+        return;
+    }
+    forks.forker.store(thread::id() as u32, Ordering::Relaxed);
+    forks.connection.store(connection, Ordering::Release);
+    halt_and_wait();
+    // SAFETY: the calling thread is the program's, with an errno of its own.
+    unsafe { *libc::__errno_location() = error };
+}
+
+unsafe extern "C" fn parent() {
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let forks = &DESK.forks;
+    set(&forks.forked);
+    let connection = forks.connection.swap(-1, Ordering::AcqRel);
+    if connection >= 0 {
+        channel::send(connection, channel::BACK);
+        channel::close(connection);
+    }
+    if !is_set(&forks.stopped) || is_set(&forks.keeps) {
+        // A control thread that attends to the child goes on by itself.
+        forks.state.store(halt::RUNNING, Ordering::Release);
+        futex::wake(&forks.state, i32::MAX);
+    }
+    futex::unlock_bits(&forks.one);
+    // SAFETY: the calling thread is the program's, with an errno of its own.
+    unsafe { *libc::__errno_location() = error };
+}
+
+unsafe extern "C" fn child() {
+    let forks = &DESK.forks;
+    set(&forks.forked);
+    announce::forget();
+    forks.listener.store(0, Ordering::Release);
+    let connection = forks.connection.swap(-1, Ordering::AcqRel);
+    if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {
+        take_over(connection);
+    } else {
+        if connection >= 0 {
+            channel::close(connection);
+        }
+        start_anew();
+    }
+    forks.one.store(0, Ordering::Release);
+}
+
+/// Makes the control thread that the agent left ready. False when there is no more thread.
+fn start_spare(argument: usize) -> bool {
+    let [stack, pointer] = DESK.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
+    // SAFETY: the agent's promise: a stack that is nobody's, whose lowest word is the argument's.
+    stack != 0 && unsafe {
+        (stack as *mut usize).write(argument);
+        spawn::spare(stack, pointer)
+    }
+}
+
+/// Has a new control thread take over what the parent left, and waits until it has.
+fn take_over(connection: i32) {
+    let state = &DESK.forks.state;
+    state.store(halt::TAKING, Ordering::Release);
+    // Whoever ended paging in the parent this moment did not get to do so.
+    DESK.forks.stopped.store(0, Ordering::Release);
+    if start_spare(connection as usize) {
+        channel::close(connection);
+        while state.load(Ordering::Acquire) == halt::TAKING {
+            futex::wait(state, halt::TAKING, Some(100_000_000));
+        }
+        return;
+    }
+    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends everything.
+    if channel::receive(connection) == Some(channel::COMPLETE) {
+        channel::close(connection);
+        forget_agent();
+        state.store(halt::RUNNING, Ordering::Release);
+    } else {
+        thread::exit_process(128 + libc::SIGKILL);
+    }
+}
+
+/// In a forked child: there is no control thread and no pager any more.
+fn forget_agent() {
+    DESK.is_alive.store(0, Ordering::Release);
+    DESK.has_pager.store(0, Ordering::Release);
+}
+
+fn start_anew() {
+    // The control thread and its kind exist in the parent only. Their tables are dead weight here and hold no page.
+    forget_agent();
+    let forks = &DESK.forks;
+    forks.state.store(halt::RUNNING, Ordering::Release);
+    if !is_set(&forks.stopped) && !is_set(&forks.filtered) {
+        DESK.is_alive.store(1, Ordering::Release);
+        if !start_spare(ANEW) {
+            DESK.is_alive.store(0, Ordering::Release);
+        }
+    }
 }

@@ -16,8 +16,10 @@ use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
 use ledger::{Ledger, Settings};
+use sys::userfaultfd::OpenError;
 
 use crate::embedded;
+use crate::place::Place;
 use crate::size::{self, Size};
 use crate::ways;
 
@@ -85,8 +87,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(error.exit_status());
         }
     };
-    if let Err(error) = sys::userfaultfd::Userfaultfd::open(0) {
-        bail!("{error}");
+    match sys::userfaultfd::Userfaultfd::open(0) {
+        Ok(opened) => opened.close(),
+        Err(OpenError::NotPermitted) => {
+            let place = Place::here();
+            bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
+        }
+        Err(OpenError::Missing) if Place::here() == Place::Gvisor => bail!("{}", Place::Gvisor.fix()),
+        Err(error) => bail!("{error}"),
     }
     let unmanaged = program_file::why_unmanaged(&file);
     let without = ways::without()?;
@@ -99,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
-    let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &signals) {
+    let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &attacher.path(), &signals) {
         Ok(child) => child,
         Err(error) => {
             let is_missing = error.raw_os_error() == Some(libc::ENOENT);

@@ -3,15 +3,14 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
+use doorway::stack::{self, Start};
+use doorway::{AGENT_NAME, STACK_BYTES};
 use sys::ptrace::{self, TraceError, Tracee};
 use sys::PAGE_SIZE;
 
-use super::image::{Image, NAME};
+use super::image::Image;
 use super::process;
-use super::stack::{self, Addresses};
 
-/// The first thread's stack, as large as those of the threads that it makes.
-const STACK_BYTES: usize = 512 * 1024;
 /// As the agent's threads have it: not the program's descriptors.
 const FLAGS: i32 =
     libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
@@ -23,6 +22,8 @@ const SEARCHED_BYTES: usize = 1 << 20;
 pub enum Failure {
     /// It has ended.
     Gone,
+    /// It has the object, which sees to that.
+    NotOurs,
     /// To be tried again, with this thread, if any, which is traced already.
     NotYet(Option<i32>),
     /// It cannot be.
@@ -57,9 +58,9 @@ pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Res
     }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
         .map_err(|_| Failure::Refused("it may not be looked into".to_owned()))?;
-    // The object comes with an agent of its own, which is about to say hello, or cannot.
+    // The object brings the agent itself, which is about to say hello, or cannot.
     if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
-        return Err(Failure::NotYet(None));
+        return Err(Failure::NotOurs);
     }
     let vdso = range_of(&maps, "[vdso]");
     let gate = gate(pid, &maps).ok_or_else(|| Failure::Refused("it makes no system calls".to_owned()))?;
@@ -106,7 +107,7 @@ fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -
         own.call(libc::SYS_mmap, arguments)?.map_err(refused)
     };
     let stack_at = map(own, 0, STACK_BYTES, read_write, private, no_file, 0)?;
-    let base = map(own, 0, image.span, libc::PROT_NONE, private, no_file, 0)?;
+    let base = map(own, 0, image.layout.span(), libc::PROT_NONE, private, no_file, 0)?;
 
     // Where this process's memory file can be opened its pages are shared with others that have the agent. Another user,
     // another root, another namespace of processes gets a copy.
@@ -115,46 +116,58 @@ fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let opened = own.call(libc::SYS_openat, [libc::AT_FDCWD as usize, stack_at, flags, 0, 0, 0])?;
     let file = opened.ok().filter(|_| is_agent(own, pid, stack_at));
-    for segment in &image.segments {
+    for segment in image.layout.segments() {
         let at = base + segment.start;
-        let writable = segment.protection & libc::PROT_WRITE != 0;
+        let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
+        let protection = bit(segment.read, libc::PROT_READ)
+            | bit(segment.write, libc::PROT_WRITE)
+            | bit(segment.execute, libc::PROT_EXEC);
         let from_file = segment.filled.next_multiple_of(PAGE_SIZE);
         match file {
             Some(file) => {
                 let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-                map(own, at, from_file, segment.protection, flags, file, segment.offset)?;
-                if writable && segment.filled < from_file {
+                map(own, at, from_file, protection, flags, file, segment.offset)?;
+                if segment.write && segment.filled < from_file {
                     let zeroes = vec![0; from_file - segment.filled];
                     ptrace::write_memory(pid, at + segment.filled, &zeroes).map_err(refused)?;
                 }
                 if from_file < segment.len {
                     let flags = private | libc::MAP_FIXED;
-                    map(own, at + from_file, segment.len - from_file, segment.protection, flags, no_file, 0)?;
+                    map(own, at + from_file, segment.len - from_file, protection, flags, no_file, 0)?;
                 }
             }
             None => {
                 map(own, at, segment.len, read_write, private | libc::MAP_FIXED, no_file, 0)?;
                 ptrace::write_memory(pid, at, image.contents(segment)).map_err(refused)?;
-                let arguments = [at, segment.len, segment.protection as usize, 0, 0, 0];
+                let arguments = [at, segment.len, protection as usize, 0, 0, 0];
                 own.call(libc::SYS_mprotect, arguments)?.map_err(refused)?;
             }
         }
     }
 
     let top = stack_at + STACK_BYTES;
-    let arguments =
-        [NAME.to_string_lossy().into_owned(), socket.to_owned(), format!("{stack_at:x}-{top:x}")];
-    let addresses = Addresses {
-        headers: base + image.headers.0,
-        header_count: image.headers.1,
-        entry: base + image.entry,
-        vdso,
-    };
+    let range = format!("{stack_at:x}-{top:x}");
+    let environment = environment();
     let mut random = [0; 16];
     sys::files::random(&mut random).map_err(refused)?;
-    let (bytes, pointer) = stack::build(top, &arguments, &environment(), &addresses, random);
-    ptrace::write_memory(pid, pointer, &bytes).map_err(refused)?;
-    own.divert(addresses.entry, pointer)
+    let layout = &image.layout;
+    let start = Start {
+        arguments: &[AGENT_NAME.to_bytes(), socket.as_bytes(), range.as_bytes()],
+        environment: &environment.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+        // SAFETY: asks for numbers.
+        shared: stack::SHARED.map(|kind| unsafe { libc::getauxval(kind) }),
+        vdso,
+        headers: base + layout.headers,
+        header_count: layout.header_count,
+        entry: base + layout.entry,
+        random,
+    };
+    let mut bytes = [0; stack::BYTES];
+    let too_long = || TraceError::Refused("variables", std::io::ErrorKind::ArgumentListTooLong.into());
+    let pointer = start.write(top, &mut bytes).ok_or_else(too_long)?;
+    let written = &bytes[bytes.len() - (top - pointer)..];
+    ptrace::write_memory(pid, pointer, written).map_err(refused)?;
+    own.divert(start.entry, pointer)
 }
 
 /// Whether what was opened by a path of this process's is what is meant: the path may lead elsewhere there.
@@ -162,7 +175,7 @@ fn is_agent(own: &mut Tracee, pid: i32, scratch: usize) -> bool {
     let mut name = [0u8; 64];
     let link = own.call(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, scratch, scratch + 4096, 64, 0, 0]);
     let Ok(Ok(len)) = link else { return false };
-    let expected = format!("/memfd:{}", NAME.to_string_lossy());
+    let expected = format!("/memfd:{}", AGENT_NAME.to_string_lossy());
     ptrace::read_memory(pid, scratch + 4096, &mut name).is_ok() && name[..len.min(64)].starts_with(expected.as_bytes())
 }
 

@@ -8,7 +8,6 @@
 mod image;
 mod injection;
 mod process;
-mod stack;
 mod tree;
 
 use std::collections::HashMap;
@@ -73,6 +72,11 @@ impl Attacher {
         })
     }
 
+    /// Where the agent is for processes that bring it themselves.
+    pub fn path(&self) -> String {
+        self.image.path()
+    }
+
     /// When the next look is due.
     pub fn next(&self) -> Instant {
         self.next
@@ -123,7 +127,7 @@ impl Attacher {
             Ok(()) => (State::Brought, None),
             Err(Failure::NotYet(thread)) if since.elapsed() < BUSY => (State::Waiting(thread), None),
             Err(Failure::NotYet(_)) => (State::Refused, Some("it could not be stopped".to_owned())),
-            Err(Failure::Gone) => return None,
+            Err(Failure::Gone | Failure::NotOurs) => return None,
             Err(Failure::Refused(why)) => (State::Refused, Some(why)),
         };
         self.known.insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });

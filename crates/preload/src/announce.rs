@@ -1,0 +1,90 @@
+//! Large new mappings, announced to the control thread by the thread that made them.
+//!
+//! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages, and while every CPU is
+//! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
+//! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
+
+use std::sync::atomic::Ordering;
+
+use doorway::desk::{kind, ASKED, IDLE};
+use sys::{futex, PAGE_SIZE};
+
+use crate::desk::{self, DESK};
+
+/// Mappings from this size on are announced.
+pub const LARGE_BYTES: usize = 512 * 1024;
+/// New mappings from this size on have the control thread look at once: they could fill before its next look.
+const BURST_BYTES: usize = 16 << 20;
+/// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork) is not waited for.
+const WAIT_NS: u64 = 3_000_000;
+/// To let go of a range means to bring everything in.
+const RELEASE_NS: u64 = 10_000_000_000;
+/// What stands by until then may be wrong.
+const REFERENCES_NS: u64 = 1_000_000_000;
+
+/// Has `[start, start + len)` registered if memory is tight; `what` is of [`kind`].
+pub fn announce(start: usize, len: usize, what: u32) {
+    if len < LARGE_BYTES || desk::is_agents(start) {
+        return;
+    }
+    if !desk::has_pager() || !desk::is_tight_with(len) {
+        if len >= BURST_BYTES {
+            desk::nudge();
+        }
+        return;
+    }
+    let one = &DESK.announcement.one;
+    if !futex::try_lock_bits(one) {
+        // Others are being answered; the control thread finds this one when it looks at all mappings.
+        desk::nudge();
+        return;
+    }
+    ask(start, len, what, WAIT_NS);
+    futex::unlock_bits(one);
+}
+
+/// Has the pager let go of `[start, start + len)`.
+pub fn release(start: usize, len: usize) {
+    insist(start, len, kind::RELEASE, RELEASE_NS);
+}
+
+/// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
+/// another one's bytes from now on. What was moved out before has no such references.
+pub fn note_references() {
+    if DESK.references.swap(1, Ordering::AcqRel) == 0 {
+        insist(0, 0, kind::REFERENCES, REFERENCES_NS);
+    }
+}
+
+fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
+    if desk::has_pager() {
+        futex::lock_bits(&DESK.announcement.one);
+        ask(start, len, what, wait_ns);
+        futex::unlock_bits(&DESK.announcement.one);
+    }
+}
+
+/// Asks, and waits for the answer. The caller has the lock.
+fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
+    let announcement = &DESK.announcement;
+    announcement.range[0].store(start, Ordering::Relaxed);
+    announcement.range[1].store(start + len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+    announcement.kind.store(what, Ordering::Relaxed);
+    announcement.state.store(ASKED, Ordering::Release);
+    desk::nudge();
+    let give_up = sys::now_ns() + wait_ns;
+    while announcement.state.load(Ordering::Acquire) == ASKED {
+        let left = give_up.saturating_sub(sys::now_ns());
+        if left == 0 {
+            break;
+        }
+        futex::wait(&announcement.state, ASKED, Some(left));
+    }
+    announcement.state.store(IDLE, Ordering::Release);
+}
+
+/// In a forked child: whoever was waiting exists in the parent only.
+pub fn forget() {
+    DESK.announcement.state.store(IDLE, Ordering::Release);
+    DESK.announcement.one.store(0, Ordering::Release);
+}
