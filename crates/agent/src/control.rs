@@ -10,7 +10,7 @@ use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files};
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
@@ -121,6 +121,9 @@ fn say_end(accounts: &Ledgered) {
 fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
     fork::answer_halt();
+    if let Some(pager) = pager() {
+        pager.dismiss_gate_reports();
+    }
     if let (Some((kind, range)), Some(pager)) = (announce::asked(), pager()) {
         match kind {
             Announced::Ordinary => pager.register(range),
@@ -182,9 +185,9 @@ fn live() {
 /// Lets the program's threads see how near the tree is to its budget.
 fn share_figures(accounts: &'static Ledgered) {
     use pager::Accounts;
-    let house = house::range();
-    desk().house[0].store(house.start, Ordering::Relaxed);
-    desk().house[1].store(house.end, Ordering::Relaxed);
+    let own = arena::range();
+    desk().arena[0].store(own.start, Ordering::Relaxed);
+    desk().arena[1].store(own.end, Ordering::Relaxed);
     desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
     desk().total.store(accounts.ledger().total_address(), Ordering::Release);
 }
@@ -232,6 +235,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     use pager::Accounts;
     let settings = accounts.ledger().settings();
     let without = accounts.ledger().without();
+    accounts.open_recorder();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
@@ -241,6 +245,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
+        records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,
     };
@@ -313,7 +318,7 @@ extern "C" fn begin_child(channel: usize) {
 
 /// Leaves a thread ready for a forked child: its stack and its thread-local storage.
 fn keep_spare() {
-    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else { return };
+    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else { return };
     // SAFETY: the memory is that thread's for ever; it keeps to the rules for such threads.
     let (stack, pointer) = unsafe { thread::prepare(memory, begin_child, 0) };
     let spare = &desk().forks.spare;
@@ -393,7 +398,7 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
 }
 
 fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
-    let memory = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
     unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
 }

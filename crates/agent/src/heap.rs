@@ -128,7 +128,7 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
 /// Where glibc's start takes its first thread's storage from (2.35 and later). Nothing was allocated before.
 #[no_mangle]
 extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
-    if agent::start::open_house() {
+    if agent::start::open_arena() {
         allocate(64, size)
     } else {
         null_mut()
@@ -139,7 +139,7 @@ extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
 #[no_mangle]
 extern "C" fn __sbrk(size: isize) -> *mut c_void {
     match usize::try_from(size) {
-        Ok(size) if sys::house::range().is_empty() => _dl_early_allocate(size),
+        Ok(size) if sys::arena::range().is_empty() => _dl_early_allocate(size),
         _ => usize::MAX as *mut c_void,
     }
 }

@@ -110,7 +110,7 @@ pub struct Desk {
     /// The use at which memory is registered, in bytes.
     pub tight_bytes: AtomicU64,
     /// The agent's memory: first byte, and the first behind.
-    pub house: [AtomicUsize; 2],
+    pub arena: [AtomicUsize; 2],
     /// See there.
     pub announcement: Announcement,
     /// See there.
@@ -134,7 +134,7 @@ impl Desk {
             end: word(),
             total: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
-            house: pair(),
+            arena: pair(),
             announcement: Announcement { one: word(), state: word(), kind: word(), range: pair() },
             forks: Forks {
                 state: word(),

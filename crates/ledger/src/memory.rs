@@ -52,10 +52,17 @@ pub enum Counter {
     BroughtIn,
     Forks,
     Promoted,
+    Returned,
+    ReturnDistance,
+    LookedAt,
+    Spared,
+    Tried,
+    ReadAhead,
+    ReadAheadWasted,
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 18] = [
+pub const COUNTERS: [&str; 25] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -74,6 +81,13 @@ pub const COUNTERS: [&str; 18] = [
     "brought_in",
     "forks",
     "promoted",
+    "returned",
+    "return_distance",
+    "looked_at",
+    "spared",
+    "tried",
+    "read_ahead",
+    "read_ahead_wasted",
 ];
 
 /// What the supervisor decides for the whole tree.
@@ -100,7 +114,8 @@ struct Header {
     supervisor: AtomicU32,
     slots_used: AtomicU32,
     without: AtomicU32,
-    padding: AtomicU32,
+    /// The supervisor's descriptor of the recorder's pipe, and one; 0 without a recorder.
+    recorder: AtomicU32,
     compressor: CompressorText,
     forms: FormsText,
     /// Sum of the live slots' resident bytes.
@@ -268,6 +283,17 @@ impl Ledger {
     /// Says what pagers are to do without. For the supervisor alone, before there are processes.
     pub fn set_without(&self, parts: u32) {
         self.header().without.store(parts, Ordering::Relaxed);
+    }
+
+    /// The number that the recorder's pipe has in the supervisor, when references are recorded.
+    pub fn recorder(&self) -> Option<i32> {
+        (self.header().recorder.load(Ordering::Relaxed) as i32).checked_sub(1).filter(|number| *number >= 0)
+    }
+
+    /// Has processes record every reference they see into that pipe of the supervisor's. For the supervisor alone, before there
+    /// are processes.
+    pub fn set_recorder(&self, descriptor: i32) {
+        self.header().recorder.store(descriptor as u32 + 1, Ordering::Relaxed);
     }
 
     /// The supervisor's process.

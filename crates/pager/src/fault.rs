@@ -24,7 +24,7 @@ use crate::accounts::Count;
 use crate::handlers::Record;
 use crate::pager::Pager;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
-use crate::readahead::Stream;
+use crate::readahead::{Over, Stream};
 use crate::HANDLERS_MAX;
 
 /// Faults read and not yet served, at most: each is a thread that waits.
@@ -132,7 +132,7 @@ impl Handler {
 impl Pager {
     /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) -> ! {
-        let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
+        let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
@@ -177,7 +177,11 @@ impl Pager {
         // one to be moved to an idle CPU, where its next faults would be served from afar.
         self.balance(handler.owed);
         let page = fault.address / PAGE_SIZE;
-        let stream = self.streams.find(fault.thread, page as u64);
+        if self.config.records {
+            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+        }
+        let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
+        let stream = self.streams.find(fault.thread, page as u64, over);
         let done = self.bring_page(&mut handler.inbound, fault, stream);
         let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
         self.streams.ended(stream, (page + done + ahead) as u64);
@@ -186,6 +190,12 @@ impl Pager {
         self.accounts.fault(ns);
         self.accounts.add(Count::Faults, 1);
         self.accounts.add(Count::FaultNs, ns);
+        if over == Over::Out && done + ahead > 1 {
+            self.accounts.add(Count::ReadAhead, (done + ahead - 1) as u64);
+        }
+        if stream.wasted() > 0 {
+            self.accounts.add(Count::ReadAheadWasted, stream.wasted());
+        }
         self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
         handler.owed = done + ahead;
     }

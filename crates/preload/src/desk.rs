@@ -20,7 +20,7 @@ pub fn has_pager() -> bool {
 
 /// Whether an address is in the agent's memory.
 pub fn is_agents(address: usize) -> bool {
-    let [start, end] = DESK.house.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+    let [start, end] = DESK.arena.each_ref().map(|bound| bound.load(Ordering::Relaxed));
     (start..end).contains(&address)
 }
 

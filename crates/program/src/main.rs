@@ -11,6 +11,7 @@ mod place;
 mod run;
 mod size;
 mod standard;
+mod trace;
 mod top;
 mod ways;
 
@@ -48,6 +49,9 @@ enum Verb {
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Record which pages a program refers to, and replay that under replacement policies
+    #[command(subcommand)]
+    Trace(trace::Trace),
     /// Capture, compress and decompress pages of memory
     #[command(subcommand)]
     Pages(pages::Pages),
@@ -78,6 +82,7 @@ fn main() {
         Verb::Pause(arguments) => pause::pause(arguments),
         Verb::Resume(arguments) => pause::resume(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
+        Verb::Trace(trace) => trace.run(),
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Device(device) => device.run(),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),

@@ -65,14 +65,35 @@ pub struct Report {
     forks: u64,
     /// Pages made denser when they had become cold.
     promoted: u64,
+    replacement: Replacement,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
 }
 
+/// What the replacement policy did, in pages.
+#[derive(Debug, Serialize)]
+struct Replacement {
+    /// Pages that came back because they were needed, from staging or the pool.
+    returned: u64,
+    /// Pages that came in between a page's going and its return, on average.
+    mean_distance: f64,
+    /// Present pages that were looked at to find some that can go.
+    looked_at: u64,
+    /// The share of these that was left where it is.
+    protected_share: f64,
+    /// Pages that went only to learn whether they return.
+    tried: u64,
+    /// Pages that came in ahead of any use.
+    read_ahead: u64,
+    /// Of these, pages of windows behind which the thread did not go on.
+    read_ahead_wasted: u64,
+}
+
 #[derive(Debug, Serialize)]
 struct Latency {
+    mean: f64,
     p50: f64,
     p90: f64,
     p99: f64,
@@ -126,6 +147,7 @@ impl Report {
             faults: sum(Counter::Faults),
             fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
             fault_latency_us: Latency {
+                mean: ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
                 p50: percentile(0.5),
                 p90: percentile(0.9),
                 p99: percentile(0.99),
@@ -139,6 +161,15 @@ impl Report {
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),
             promoted: sum(Counter::Promoted),
+            replacement: Replacement {
+                returned: sum(Counter::Returned),
+                mean_distance: ratio(sum(Counter::ReturnDistance), sum(Counter::Returned)),
+                looked_at: sum(Counter::LookedAt),
+                protected_share: ratio(sum(Counter::Spared), sum(Counter::LookedAt)),
+                tried: sum(Counter::Tried),
+                read_ahead: sum(Counter::ReadAhead),
+                read_ahead_wasted: sum(Counter::ReadAheadWasted),
+            },
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
         }
