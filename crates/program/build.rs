@@ -8,16 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that they are made of, themselves included.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 16] = [
     "acomp",
     "agent",
     "codecs",
+    "doorway",
     "iaa",
     "idxd",
     "ledger",
     "pagecodec",
     "pager",
     "preload",
+    "replacement",
+    "swapfile",
     "sys",
     "uzswap",
     "zsmalloc",
@@ -40,14 +43,6 @@ fn main() {
         }
         return;
     }
-    if let Some(dev) = std::env::var_os("DEVDIR") { // LOCAL
-        println!("cargo::rerun-if-env-changed=DEVDIR"); // LOCAL
-        for name in ["libpreload.so", "uzswap-agent"] { // LOCAL
-            println!("cargo::rerun-if-changed={}", Path::new(&dev).join(name).display()); // LOCAL
-            std::fs::copy(Path::new(&dev).join(name), out.join(name)).unwrap(); // LOCAL
-        } // LOCAL
-        return; // LOCAL
-    } // LOCAL
     let (host, target) = (variable("HOST"), variable("TARGET"));
     // The program's own target is named only where it is another than the machine's: so the object is found in one place.
     let mut object = inner_cargo(&crates, &out.join("object"), "preload");

@@ -40,7 +40,12 @@ impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
         let (ledger, index, socket) = Self::ask(name)?;
-        Ok(Ledgered { ledger, index: AtomicUsize::new(index), socket: AtomicI32::new(socket), recorder: AtomicI32::new(-1) })
+        Ok(Ledgered {
+            ledger,
+            index: AtomicUsize::new(index),
+            socket: AtomicI32::new(socket),
+            recorder: AtomicI32::new(-1),
+        })
     }
 
     /// In a forked child: forgets the parent's place. Nothing is counted until [`Ledgered::rejoin`].

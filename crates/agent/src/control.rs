@@ -318,7 +318,9 @@ extern "C" fn begin_child(channel: usize) {
 
 /// Leaves a thread ready for a forked child: its stack and its thread-local storage.
 fn keep_spare() {
-    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else { return };
+    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
+        return;
+    };
     // SAFETY: the memory is that thread's for ever; it keeps to the rules for such threads.
     let (stack, pointer) = unsafe { thread::prepare(memory, begin_child, 0) };
     let spare = &desk().forks.spare;

@@ -20,7 +20,8 @@ const _: () = assert!(size_of::<Header>() == ALIGN_MIN);
 
 fn allocate(align: usize, size: usize) -> *mut c_void {
     let align = align.max(ALIGN_MIN);
-    let Some(layout) = size.checked_add(align).and_then(|all| Layout::from_size_align(all, align).ok()) else {
+    let Some(layout) = size.checked_add(align).and_then(|all| Layout::from_size_align(all, align).ok())
+    else {
         return null_mut();
     };
     // SAFETY: not empty. The block begins `align` bytes into the room, and the header is just before it.

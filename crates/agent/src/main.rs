@@ -43,7 +43,9 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     start::add_own_range((&raw const __ehdr_start).addr()..(&raw const _end).addr());
     if count == 5 {
         let text = |index| argument(index).to_str().unwrap_or("");
-        let (Ok(desk), Some(object)) = (usize::from_str_radix(text(3), 16), parse_range(text(4))) else { return 1 };
+        let (Ok(desk), Some(object)) = (usize::from_str_radix(text(3), 16), parse_range(text(4))) else {
+            return 1;
+        };
         start::add_own_range(object);
         // SAFETY: the object is never unloaded.
         unsafe { desk::share(desk) };

@@ -26,7 +26,8 @@ pub fn add_own_range(range: Range<usize>) {
 /// Ranges that must never be paged, in address order: the arena and what was added.
 pub fn own_ranges() -> Vec<Range<usize>> {
     let added = &RANGES[..RANGE_COUNT.load(Ordering::Relaxed)];
-    let bounds = |range: &[AtomicUsize; 2]| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed);
+    let bounds =
+        |range: &[AtomicUsize; 2]| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed);
     let mut ranges: Vec<_> = added.iter().map(bounds).collect();
     ranges.push(arena::range());
     ranges.sort_by_key(|range| range.start);

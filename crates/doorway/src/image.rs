@@ -77,7 +77,8 @@ impl Layout {
             layout.count += 1;
         }
         // In order, and the first one has the headers and is where the image starts.
-        let is_ordered = layout.segments().windows(2).all(|pair| pair[0].start + pair[0].len <= pair[1].start);
+        let is_ordered =
+            layout.segments().windows(2).all(|pair| pair[0].start + pair[0].len <= pair[1].start);
         let first = layout.segments().first().filter(|first| first.start == 0 && first.offset == 0)?;
         (is_ordered && table + header_count * HEADER_BYTES <= first.filled).then_some(layout)
     }

@@ -146,7 +146,16 @@ mod tests {
     fn start<'a>(arguments: &'a [&'a [u8]], environment: &'a [&'a [u8]]) -> Start<'a> {
         let mut shared = [0; SHARED.len()];
         shared[0] = 4096;
-        Start { arguments, environment, shared, vdso: 0, headers: 64, header_count: 9, entry: 5, random: [7; 16] }
+        Start {
+            arguments,
+            environment,
+            shared,
+            vdso: 0,
+            headers: 64,
+            header_count: 9,
+            entry: 5,
+            random: [7; 16],
+        }
     }
 
     #[test]
@@ -157,7 +166,8 @@ mod tests {
             let pointer = start(arguments, &[b"X=1"]).write(top, &mut room).unwrap();
             assert_eq!(pointer % 16, 0);
             let bytes = &room[room.len() - (top - pointer)..];
-            let word = |index: usize| u64::from_le_bytes(bytes[index * 8..][..8].try_into().unwrap()) as usize;
+            let word =
+                |index: usize| u64::from_le_bytes(bytes[index * 8..][..8].try_into().unwrap()) as usize;
             let text = |at: usize| {
                 let rest = &bytes[at - pointer..];
                 &rest[..rest.iter().position(|byte| *byte == 0).unwrap()]
@@ -171,9 +181,14 @@ mod tests {
             let pairs = (0..).map(|pair| behind + 2 + 2 * pair).map(|at| (word(at) as u64, word(at + 1)));
             let vector: Vec<_> = pairs.take_while(|(kind, _)| *kind != 0).collect();
             let value = |kind: u64| vector.iter().find(|(known, _)| *known == kind).unwrap().1;
-            assert_eq!((value(auxiliary::PHNUM), value(auxiliary::ENTRY), value(auxiliary::PAGESZ)), (9, 5, 4096));
+            assert_eq!(
+                (value(auxiliary::PHNUM), value(auxiliary::ENTRY), value(auxiliary::PAGESZ)),
+                (9, 5, 4096)
+            );
             assert_eq!(bytes[value(auxiliary::RANDOM) - pointer..][..16], [7; 16]);
-            assert!(!vector.iter().any(|(kind, _)| [auxiliary::SYSINFO_EHDR, auxiliary::HWCAP].contains(kind)));
+            assert!(!vector
+                .iter()
+                .any(|(kind, _)| [auxiliary::SYSINFO_EHDR, auxiliary::HWCAP].contains(kind)));
         }
     }
 

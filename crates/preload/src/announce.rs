@@ -4,12 +4,13 @@
 //! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
 //! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
 
-use std::sync::atomic::Ordering;
+use core::sync::atomic::Ordering;
 
 use doorway::desk::{kind, ASKED, IDLE};
-use sys::{futex, PAGE_SIZE};
+use doorway::PAGE_SIZE;
 
 use crate::desk::{self, DESK};
+use crate::system::{self, now_ns};
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
@@ -34,13 +35,13 @@ pub fn announce(start: usize, len: usize, what: u32) {
         return;
     }
     let one = &DESK.announcement.one;
-    if !futex::try_lock_bits(one) {
+    if !system::try_lock(one) {
         // Others are being answered; the control thread finds this one when it looks at all mappings.
         desk::nudge();
         return;
     }
     ask(start, len, what, WAIT_NS);
-    futex::unlock_bits(one);
+    system::unlock(one);
 }
 
 /// Has the pager let go of `[start, start + len)`.
@@ -58,9 +59,9 @@ pub fn note_references() {
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
     if desk::has_pager() {
-        futex::lock_bits(&DESK.announcement.one);
+        system::lock(&DESK.announcement.one);
         ask(start, len, what, wait_ns);
-        futex::unlock_bits(&DESK.announcement.one);
+        system::unlock(&DESK.announcement.one);
     }
 }
 
@@ -72,13 +73,13 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     announcement.kind.store(what, Ordering::Relaxed);
     announcement.state.store(ASKED, Ordering::Release);
     desk::nudge();
-    let give_up = sys::now_ns() + wait_ns;
+    let give_up = now_ns() + wait_ns;
     while announcement.state.load(Ordering::Acquire) == ASKED {
-        let left = give_up.saturating_sub(sys::now_ns());
+        let left = give_up.saturating_sub(now_ns());
         if left == 0 {
             break;
         }
-        futex::wait(&announcement.state, ASKED, Some(left));
+        system::wait(&announcement.state, ASKED, left);
     }
     announcement.state.store(IDLE, Ordering::Release);
 }

@@ -3,11 +3,14 @@
 //! Paging does not depend on these: what bypasses them is found by the kernel's events and by looking at the mappings.
 //! They make the pager learn early of large new mappings, and in time of what would take its footing away.
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
 use crate::{announce, desk, environment, fork};
+
+/// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
+const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -136,7 +139,7 @@ pub unsafe extern "C" fn mremap(
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST && !is_pagers_thread() {
+    if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
         // SAFETY: the request takes a structure that begins with a range.
         let [start, len] = unsafe { *(argument as *const [u64; 2]) };
         announce::release(start as usize, len as usize);
@@ -266,14 +269,14 @@ pub unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
     // SAFETY: the caller vouches for the arguments.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        std::arch::asm!(
+        core::arch::asm!(
             "syscall",
             inlateout("rax") number => answer,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
         );
         #[cfg(target_arch = "aarch64")]
-        std::arch::asm!(
+        core::arch::asm!(
             "svc 0",
             in("x8") number,
             inlateout("x0") a => answer,

@@ -1,51 +1,58 @@
 //! A forking thread's end of the connection to its control thread: see `doorway`'s module of this name.
 
-use std::mem::size_of;
-
 pub use doorway::channel::{BACK, COMPLETE};
-use sys::packets;
+
+use crate::calls::raw_syscall;
+use crate::system;
+
+fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the functions below pass what the calls take.
+    unsafe { raw_syscall(number, arguments) as isize }
+}
 
 /// Connects to the control thread that listens at a name that the kernel chose, five characters; -1 when that is not
 /// possible.
 pub fn connect(name: u64) -> i32 {
-    let Ok(connection) = packets::socket() else { return -1 };
-    // SAFETY: all zeroes is a valid address, whose length is given.
-    unsafe {
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (at, byte) in address.sun_path[1..6].iter_mut().enumerate() {
-            *byte = (name >> (8 * (4 - at))) as u8 as libc::c_char;
-        }
-        let len = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
-        if libc::connect(connection, std::ptr::from_ref(&address).cast(), len) != 0 {
-            libc::close(connection);
-            return -1;
-        }
+    const ADDRESS_BYTES: usize = 8;
+    let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
+    let connection = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind, 0, 0, 0, 0]);
+    if connection < 0 {
+        return -1;
     }
-    connection
+    // The family, a zero byte, and the name.
+    let mut address = [0u8; ADDRESS_BYTES];
+    address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    address[3..].copy_from_slice(&name.to_be_bytes()[3..]);
+    let arguments = [connection as usize, address.as_ptr().addr(), ADDRESS_BYTES, 0, 0, 0];
+    if call(libc::SYS_connect, arguments) != 0 {
+        system::close(connection);
+        return -1;
+    }
+    connection as i32
 }
 
 /// Closes an end.
 pub fn close(connection: i32) {
-    // SAFETY: closing a number is memory-safe.
-    unsafe { libc::close(connection) };
+    system::close(connection as isize);
 }
 
-/// Sends a word.
+/// Sends a word. Whoever is not there any more needs none.
 pub fn send(connection: i32, word: u64) {
-    // Whoever is not there any more needs no word.
-    let _ = packets::send(connection, &[&word.to_ne_bytes()], &[]);
+    let bytes = word.to_ne_bytes();
+    let flags = libc::MSG_NOSIGNAL as usize;
+    call(libc::SYS_sendto, [connection as usize, bytes.as_ptr().addr(), bytes.len(), flags, 0, 0]);
 }
 
 /// Waits for a word; `None` when the other side is gone.
 pub fn receive(connection: i32) -> Option<u64> {
     let mut bytes = [0; 8];
     loop {
-        match packets::receive(connection, &mut bytes) {
-            Ok((len, _)) => return (len >= 8).then(|| u64::from_ne_bytes(bytes)),
+        let arguments = [connection as usize, bytes.as_mut_ptr().addr(), bytes.len(), 0, 0, 0];
+        match call(libc::SYS_recvfrom, arguments) as i32 {
+            8 => return Some(u64::from_ne_bytes(bytes)),
             // The other side closed its end before it read everything: said once, before what it sent itself.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EINTR)) => {}
-            Err(_) => return None,
+            error if error == -libc::ECONNRESET || error == -libc::EINTR => {}
+            _ => return None,
         }
     }
 }

@@ -1,9 +1,10 @@
 //! This object's side of the desk.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use doorway::desk::Desk;
-use sys::futex;
+
+use crate::system;
 
 /// What the agent is given the address of.
 pub static DESK: Desk = Desk::new();
@@ -27,7 +28,7 @@ pub fn is_agents(address: usize) -> bool {
 /// Wakes the control thread.
 pub fn nudge() {
     DESK.nudge.fetch_add(1, Ordering::Release);
-    futex::wake(&DESK.nudge, 1);
+    system::wake(&DESK.nudge);
 }
 
 /// Whether `bytes` more would bring all processes so near their budget that memory is registered.

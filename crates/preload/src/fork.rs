@@ -7,16 +7,13 @@
 //!
 //! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
 
-use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use doorway::desk::{end, halt, ANEW};
-use sys::procfs::ProcFile;
-use sys::userfaultfd::{feature, Userfaultfd};
-use sys::{futex, thread};
 
 use crate::desk::{is_alive, is_set, nudge, set, DESK};
-use crate::{announce, channel, spawn};
+use crate::{announce, channel, spawn, system};
 
 /// Fewer descriptors than this are too few for a child's pager.
 const DESCRIPTORS_MIN: u64 = 256;
@@ -50,7 +47,7 @@ pub unsafe extern "C" fn __register_atfork(
     object: *mut c_void,
 ) -> c_int {
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     install();
     let mut next = NEXT.load(Ordering::Relaxed);
     if next.is_null() {
@@ -62,7 +59,7 @@ pub unsafe extern "C" fn __register_atfork(
         return libc::ENOSYS;
     }
     // SAFETY: the C library's function has this type; the caller's arguments.
-    unsafe { std::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
+    unsafe { core::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
 }
 
 /// Ends paging in this process: everything is brought in, and its pager stands still from now on. `why` is of [`end`].
@@ -71,11 +68,11 @@ pub fn stop_for_good(why: u32) {
     let forks = &DESK.forks;
     if is_alive() && forks.stopped.swap(1, Ordering::AcqRel) == 0 {
         DESK.end.store(why, Ordering::Release);
-        futex::lock_bits(&forks.one);
+        system::lock(&forks.one);
         forks.connection.store(-1, Ordering::Release);
         halt_and_wait();
         // The state stays: nobody lets the pager go on. Forks find it stopped.
-        futex::unlock_bits(&forks.one);
+        system::unlock(&forks.one);
     }
 }
 
@@ -100,16 +97,16 @@ fn halt_and_wait() {
     DESK.forks.keeps.store(0, Ordering::Release);
     state.store(halt::ASKED, Ordering::Release);
     // A control thread that stands still for good, for a fork that was under way, waits for this.
-    futex::wake(state, i32::MAX);
+    system::wake(state);
     while is_alive() {
         nudge();
         if state.load(Ordering::Acquire) == halt::ASKED {
-            futex::wait(state, halt::ASKED, Some(10_000_000));
+            system::wait(state, halt::ASKED, 10_000_000);
         }
         if state.load(Ordering::Acquire) == halt::HALTED {
             return;
         }
-        thread::yield_now();
+        system::yield_now();
     }
 }
 
@@ -119,39 +116,33 @@ fn connect() -> i32 {
     if name == 0 || expects_filter() || is_set(&DESK.forks.wiped) {
         return -1;
     }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    if limit.rlim_cur < DESCRIPTORS_MIN {
+    if system::descriptors_max() < DESCRIPTORS_MIN || !system::may_have_userfaultfd() {
         return -1;
     }
-    let Ok(trial) = Userfaultfd::open(feature::MOVE) else { return -1 };
-    trial.close();
-    let Ok(trial) = ProcFile::open(c"/proc/self/pagemap") else { return -1 };
-    trial.close();
+    let trial = system::open(c"/proc/self/pagemap", libc::O_RDONLY);
+    if trial < 0 {
+        return -1;
+    }
+    system::close(trial);
     channel::connect(name)
 }
 
 unsafe extern "C" fn prepare() {
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let forks = &DESK.forks;
     // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
-    futex::lock_bits(&forks.one);
+    system::lock(&forks.one);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
     if is_set(&forks.stopped) {
         forks.keeps.store(0, Ordering::Release);
         forks.connection.store(connection, Ordering::Release);
         return;
     }
-    forks.forker.store(thread::id() as u32, Ordering::Relaxed);
+    forks.forker.store(system::thread_id(), Ordering::Relaxed);
     forks.connection.store(connection, Ordering::Release);
     halt_and_wait();
-    // SAFETY: the calling thread is the program's, with an errno of its own.
-    unsafe { *libc::__errno_location() = error };
 }
 
 unsafe extern "C" fn parent() {
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let forks = &DESK.forks;
     set(&forks.forked);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
@@ -162,11 +153,9 @@ unsafe extern "C" fn parent() {
     if !is_set(&forks.stopped) || is_set(&forks.keeps) {
         // A control thread that attends to the child goes on by itself.
         forks.state.store(halt::RUNNING, Ordering::Release);
-        futex::wake(&forks.state, i32::MAX);
+        system::wake(&forks.state);
     }
-    futex::unlock_bits(&forks.one);
-    // SAFETY: the calling thread is the program's, with an errno of its own.
-    unsafe { *libc::__errno_location() = error };
+    system::unlock(&forks.one);
 }
 
 unsafe extern "C" fn child() {
@@ -190,10 +179,11 @@ unsafe extern "C" fn child() {
 fn start_spare(argument: usize) -> bool {
     let [stack, pointer] = DESK.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
     // SAFETY: the agent's promise: a stack that is nobody's, whose lowest word is the argument's.
-    stack != 0 && unsafe {
-        (stack as *mut usize).write(argument);
-        spawn::spare(stack, pointer)
-    }
+    stack != 0
+        && unsafe {
+            (stack as *mut usize).write(argument);
+            spawn::spare(stack, pointer)
+        }
 }
 
 /// Has a new control thread take over what the parent left, and waits until it has.
@@ -205,7 +195,7 @@ fn take_over(connection: i32) {
     if start_spare(connection as usize) {
         channel::close(connection);
         while state.load(Ordering::Acquire) == halt::TAKING {
-            futex::wait(state, halt::TAKING, Some(100_000_000));
+            system::wait(state, halt::TAKING, 100_000_000);
         }
         return;
     }
@@ -215,7 +205,7 @@ fn take_over(connection: i32) {
         forget_agent();
         state.store(halt::RUNNING, Ordering::Release);
     } else {
-        thread::exit_process(128 + libc::SIGKILL);
+        system::exit_process(128 + libc::SIGKILL);
     }
 }
 

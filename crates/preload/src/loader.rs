@@ -1,8 +1,8 @@
 //! Brings the agent into this process: maps its file, makes the stack that it starts on, and a thread that starts there.
 
-use std::ffi::CStr;
-use std::fmt::Write;
-use std::ops::Range;
+use core::ffi::CStr;
+use core::fmt::Write;
+use core::ops::Range;
 
 use doorway::image::Layout;
 use doorway::stack::{self, auxiliary, Start, STRINGS_MAX};
@@ -26,7 +26,7 @@ struct Hex {
 }
 
 impl Hex {
-    fn new(what: std::fmt::Arguments<'_>) -> Self {
+    fn new(what: core::fmt::Arguments<'_>) -> Self {
         let mut hex = Hex { text: [0; 40], len: 0 };
         // Two addresses are shorter.
         let _ = hex.write_fmt(what);
@@ -39,8 +39,8 @@ impl Hex {
 }
 
 impl Write for Hex {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.text.get_mut(self.len..self.len + text.len()).ok_or(std::fmt::Error)?;
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let room = self.text.get_mut(self.len..self.len + text.len()).ok_or(core::fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
         self.len += text.len();
         Ok(())
@@ -65,7 +65,8 @@ fn unmap(at: usize, len: usize) {
 /// is given. False when that could not be done; the process is as before then.
 pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let Some(file) = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0]) else {
+    let Some(file) = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
+    else {
         return false;
     };
     let image = map_image(file);
@@ -94,8 +95,15 @@ fn map_image(file: usize) -> Option<(usize, Layout)> {
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
         let mapped = map(at, from_file, protection, flags, file, segment.offset).is_some()
             && (from_file == segment.len
-                || map(at + from_file, segment.len - from_file, protection, PRIVATE | libc::MAP_FIXED, NO_FILE, 0)
-                    .is_some());
+                || map(
+                    at + from_file,
+                    segment.len - from_file,
+                    protection,
+                    PRIVATE | libc::MAP_FIXED,
+                    NO_FILE,
+                    0,
+                )
+                .is_some());
         if !mapped {
             unmap(base, layout.span());
             return None;
@@ -130,9 +138,10 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
         random: unsafe { random.as_ref() }.copied().unwrap_or_default(),
     };
     // SAFETY: the upper end of the stack, mapped above.
-    let bytes = unsafe { std::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
+    let bytes = unsafe { core::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
     // SAFETY: the stack is as it should be, and the thread's own.
-    let started = start.write(top, bytes).is_some_and(|pointer| unsafe { spawn::program(start.entry, pointer) });
+    let started =
+        start.write(top, bytes).is_some_and(|pointer| unsafe { spawn::program(start.entry, pointer) });
     if !started {
         unmap(stack_at, STACK_BYTES);
     }

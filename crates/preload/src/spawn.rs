@@ -11,7 +11,10 @@ fn with_signals_blocked(act: impl FnOnce() -> isize) -> bool {
     let set = libc::SIG_SETMASK as usize;
     // SAFETY: both masks are 8 bytes, as said.
     unsafe {
-        raw_syscall(libc::SYS_rt_sigprocmask, [set, (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0]);
+        raw_syscall(
+            libc::SYS_rt_sigprocmask,
+            [set, (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0],
+        );
         let answer = act();
         raw_syscall(libc::SYS_rt_sigprocmask, [set, (&raw const before).addr(), 0, 8, 0, 0]);
         answer > 0
@@ -29,7 +32,7 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
         // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            std::arch::asm!(
+            core::arch::asm!(
                 "syscall",
                 "test rax, rax",
                 "jnz 2f",
@@ -55,7 +58,7 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
         // SAFETY: as above; aarch64 takes the thread pointer as the fourth argument.
         #[cfg(target_arch = "aarch64")]
         unsafe {
-            std::arch::asm!(
+            core::arch::asm!(
                 "svc 0",
                 "cbnz x0, 2f",
                 "mov x29, xzr",
@@ -90,7 +93,7 @@ pub unsafe fn program(entry: usize, stack: usize) -> bool {
         // until it sets its own, and is not used before.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            std::arch::asm!(
+            core::arch::asm!(
                 "syscall",
                 "test rax, rax",
                 "jnz 2f",
@@ -112,7 +115,7 @@ pub unsafe fn program(entry: usize, stack: usize) -> bool {
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         unsafe {
-            std::arch::asm!(
+            core::arch::asm!(
                 "svc 0",
                 "cbnz x0, 2f",
                 "mov x29, xzr",

@@ -1,7 +1,7 @@
 //! What happens when the dynamic loader has mapped this object into a program.
 
-use std::ffi::{c_char, c_int, CStr};
-use std::ops::Range;
+use core::ffi::{c_char, c_int, CStr};
+use core::ops::Range;
 
 use crate::desk::DESK;
 use crate::{environment, exec, fork, loader};
@@ -29,14 +29,15 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { environment::remember() };
     exec::prepare();
     fork::install();
-    DESK.is_alive.store(1, std::sync::atomic::Ordering::Release);
+    DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
-    let all = unsafe { environment::entries(environment::own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
+    let all =
+        unsafe { environment::entries(environment::own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
     let wanted = all.filter(|entry| entry.starts_with(b"UZSWAP_") && !entry.starts_with(b"UZSWAP_SOCKET="));
     let count = wanted.zip(&mut entries).map(|(from, to)| *to = from).count();
     if !loader::start(agent, socket, own_range(), &entries[..count]) {
-        DESK.is_alive.store(0, std::sync::atomic::Ordering::Release);
+        DESK.is_alive.store(0, core::sync::atomic::Ordering::Release);
     }
 }
 

@@ -11,8 +11,8 @@ mod place;
 mod run;
 mod size;
 mod standard;
-mod trace;
 mod top;
+mod trace;
 mod ways;
 
 use clap::{Parser, Subcommand};

@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn places_are_known_by_their_signs() {
-        let machine = || Signs { version: "Linux version 6.8.0".into(), uid_map: WHOLE.into(), ..Signs::default() };
+        let machine =
+            || Signs { version: "Linux version 6.8.0".into(), uid_map: WHOLE.into(), ..Signs::default() };
         let cases = [
             (machine(), Place::User),
             (Signs { is_root: true, ..machine() }, Place::Root),
@@ -142,9 +143,15 @@ mod tests {
             (Signs { has_containerenv: true, ..machine() }, Place::Podman),
             (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
             (Signs { uid_map: "0 1000 1\n".into(), is_root: true, ..machine() }, Place::UserNamespace),
-            (Signs { version: "Linux version 5.15.90.1-microsoft-standard-WSL2".into(), ..machine() }, Place::Wsl),
             (
-                Signs { version: "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016".into(), ..machine() },
+                Signs { version: "Linux version 5.15.90.1-microsoft-standard-WSL2".into(), ..machine() },
+                Place::Wsl,
+            ),
+            (
+                Signs {
+                    version: "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016".into(),
+                    ..machine()
+                },
                 Place::Gvisor,
             ),
         ];

@@ -18,7 +18,8 @@ fn guest() -> Option<&'static str> {
         let scratch = Scratch::new("static-guest");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
         let trial = scratch.write("trial.c", "int main(void) { return 0; }\n");
-        let built = Command::new("cc").arg("-static").arg("-o").arg(scratch.path("trial")).arg(trial).output();
+        let built =
+            Command::new("cc").arg("-static").arg("-o").arg(scratch.path("trial")).arg(trial).output();
         if !built.unwrap().status.success() {
             println!("skipped: no static C library");
             return None;
@@ -93,7 +94,14 @@ fn a_static_program_of_another_user_with_another_root() {
         return;
     }
     if has("setpriv") {
-        let command = ["setpriv", "--reuid=65534", "--clear-groups", "/bin/sh", "-c", "cat /dev/null; exec ./guest plain 64"];
+        let command = [
+            "setpriv",
+            "--reuid=65534",
+            "--clear-groups",
+            "/bin/sh",
+            "-c",
+            "cat /dev/null; exec ./guest plain 64",
+        ];
         let directory = std::env::temp_dir().join(format!("uzswap-user-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::copy(program, directory.join("guest")).unwrap();
@@ -101,11 +109,24 @@ fn a_static_program_of_another_user_with_another_root() {
         is_managed("user", "40M", &["sh", "-c", &script]);
         std::fs::remove_dir_all(directory).unwrap();
     }
+}
+
+#[test]
+fn a_static_program_with_another_root() {
+    let Some(program) = guest() else { return };
+    let isolates = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
+    if !isolates {
+        println!("skipped: no namespaces can be made");
+        return;
+    }
+    // What pages it looks into /proc, which every root has that programs are to run in.
     let scratch = Scratch::new("static-root");
-    std::fs::copy(program, scratch.path("guest")).unwrap();
-    std::fs::create_dir(scratch.path("tmp")).unwrap();
-    let root = scratch.path("");
-    is_managed("root", "40M", &["chroot", root.to_str().unwrap(), "/guest", "plain", "64"]);
+    let root = scratch.path("root");
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    std::fs::copy(program, root.join("guest")).unwrap();
+    let root = root.display();
+    let script = format!("mount --bind /proc {root}/proc && exec chroot {root} /guest plain 64");
+    is_managed("root", "40M", &["unshare", "-m", "sh", "-c", &script]);
 }
 
 fn shell(words: &[&str]) -> String {
@@ -122,7 +143,8 @@ fn one_that_is_traced_runs_alone_and_is_named() {
     let command = ["strace", "-f", "-o", "/dev/null", program, "plain", "64"];
     let (output, report) = managed("40M", &scratch, &["-q"], &command);
     assert_eq!(output.status.code(), Some(0), "{report}");
-    let named = report["unmanaged"].as_array().unwrap().iter().any(|one| one.as_str().unwrap().contains("traced"));
+    let named =
+        report["unmanaged"].as_array().unwrap().iter().any(|one| one.as_str().unwrap().contains("traced"));
     assert!(named, "{report}");
 }
 
@@ -209,7 +231,10 @@ fn a_static_rust_program() {
     let source = scratch.write("heap.rs", RUST);
     let target = scratch.path("heap");
     let mut rustc = Command::new("rustc");
-    rustc.args(["--edition", "2021", "-O", "-C", "target-feature=+crt-static", "-o"]).arg(&target).arg(source);
+    rustc
+        .args(["--edition", "2021", "-O", "-C", "target-feature=+crt-static", "-o"])
+        .arg(&target)
+        .arg(source);
     let built = rustc.output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let target = target.to_str().unwrap();
@@ -234,12 +259,15 @@ fn pipelines_of_a_static_shell() {
         return;
     }
     let scratch = Scratch::new("static-busybox");
-    let script = "i=0; while [ $i -lt 40 ]; do seq 1 200 | sort -n | tail -n 1; i=$((i+1)); done | sort | uniq -c; \
+    let script =
+        "i=0; while [ $i -lt 40 ]; do seq 1 200 | sort -n | tail -n 1; i=$((i+1)); done | sort | uniq -c; \
                   seq 1 900000 | sort -r | tail -n 3";
     let bare = Command::new("busybox").args(["sh", "-c", script]).output().unwrap();
     let report = scratch.path("report.json");
     let mut run = uzswap();
-    run.args(["run", "-q", "--ram", "32M", "--report"]).arg(&report).args(["--", "busybox", "sh", "-c", script]);
+    run.args(["run", "-q", "--ram", "32M", "--report"])
+        .arg(&report)
+        .args(["--", "busybox", "sh", "-c", script]);
     let output = run.output().unwrap();
     assert_eq!((output.status.code(), &output.stdout), (Some(0), &bare.stdout));
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();

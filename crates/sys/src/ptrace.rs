@@ -233,8 +233,11 @@ impl Tracee {
             let answer = answer(&self::registers(self.thread)?);
             if answer != -ERESTARTNOINTR {
                 let is_error = (-4095..0).contains(&answer);
-                let answer =
-                    if is_error { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer as usize) };
+                let answer = if is_error {
+                    Err(io::Error::from_raw_os_error(-answer as i32))
+                } else {
+                    Ok(answer as usize)
+                };
                 return Ok((answer, made));
             }
         }
@@ -313,7 +316,8 @@ const NT_PRSTATUS: usize = 1;
 fn registers(thread: i32) -> Result<Registers, TraceError> {
     let mut registers = MaybeUninit::<Registers>::zeroed();
     let mut vector = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
-    request(libc::PTRACE_GETREGSET as u32, thread, NT_PRSTATUS, (&raw mut vector).addr()).map_err(error_of)?;
+    request(libc::PTRACE_GETREGSET as u32, thread, NT_PRSTATUS, (&raw mut vector).addr())
+        .map_err(error_of)?;
     // A 32-bit program has fewer.
     if vector.iov_len != size_of::<Registers>() {
         return Err(TraceError::NotPermitted);
@@ -413,7 +417,9 @@ fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     };
     // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort handler at 24.
     let Some(sequence) = word(configuration.area + 8).filter(|sequence| *sequence != 0) else { return };
-    if let (Some(start), Some(len), Some(abort)) = (word(sequence + 8), word(sequence + 16), word(sequence + 24)) {
+    if let (Some(start), Some(len), Some(abort)) =
+        (word(sequence + 8), word(sequence + 16), word(sequence + 24))
+    {
         let counter = program_counter(registers);
         if counter.wrapping_sub(start) < len {
             *counter = abort;

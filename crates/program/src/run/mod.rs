@@ -111,7 +111,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
-    let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &attacher.path(), &signals) {
+    let child = match process::spawn(
+        &file,
+        &arguments.program,
+        &socket,
+        object.as_raw_fd(),
+        &attacher.path(),
+        &signals,
+    ) {
         Ok(child) => child,
         Err(error) => {
             let is_missing = error.raw_os_error() == Some(libc::ENOENT);

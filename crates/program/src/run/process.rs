@@ -36,7 +36,12 @@ pub fn spawn(
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut command = Command::new(file);
-    command.arg0(&argv[0]).args(&argv[1..]).env("LD_PRELOAD", preload).env("UZSWAP_SOCKET", socket).env("UZSWAP_AGENT", agent);
+    command
+        .arg0(&argv[0])
+        .args(&argv[1..])
+        .env("LD_PRELOAD", preload)
+        .env("UZSWAP_SOCKET", socket)
+        .env("UZSWAP_AGENT", agent);
     // SAFETY: only async-signal-safe system calls.
     unsafe {
         command.pre_exec(move || {

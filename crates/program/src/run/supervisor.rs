@@ -162,7 +162,8 @@ impl Supervisor {
             return;
         }
         // Who has just said hello is known from its connection alone.
-        let managed: Vec<i32> = self.connections.iter().filter_map(|one| one.pid).map(|pid| pid as i32).collect();
+        let managed: Vec<i32> =
+            self.connections.iter().filter_map(|one| one.pid).map(|pid| pid as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         for note in self.attacher.look(guardian, &managed) {
             self.note_unmanaged(&note);
@@ -177,7 +178,9 @@ impl Supervisor {
         let timeout = if near { SAMPLE } else { SAMPLE_IDLE };
         let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
         // SAFETY: as many entries as said.
-        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1) };
+        unsafe {
+            libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1)
+        };
         for index in (0..self.connections.len()).rev() {
             if polled[index + 2].revents != 0 && !self.answer(index) {
                 self.end(index);

@@ -69,7 +69,8 @@ pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Res
         None => {
             // One that sleeps for its disk, or for a child's exec, would not come.
             let threads = process::threads(pid).into_iter();
-            let mut ready = threads.filter(|thread| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S')));
+            let mut ready =
+                threads.filter(|thread| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S')));
             let Some(thread) = ready.next() else { return Err(Failure::NotYet(None)) };
             (thread, Tracee::seize(thread, gate))
         }
@@ -102,10 +103,11 @@ fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
     let refused = |error| TraceError::Refused("no memory for the agent", error);
     let no_file = usize::MAX;
-    let mut map = |own: &mut Tracee, at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize| {
-        let arguments = [at, len, protection as usize, flags as usize, file, offset];
-        own.call(libc::SYS_mmap, arguments)?.map_err(refused)
-    };
+    let mut map =
+        |own: &mut Tracee, at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize| {
+            let arguments = [at, len, protection as usize, flags as usize, file, offset];
+            own.call(libc::SYS_mmap, arguments)?.map_err(refused)
+        };
     let stack_at = map(own, 0, STACK_BYTES, read_write, private, no_file, 0)?;
     let base = map(own, 0, image.layout.span(), libc::PROT_NONE, private, no_file, 0)?;
 
@@ -176,12 +178,14 @@ fn is_agent(own: &mut Tracee, pid: i32, scratch: usize) -> bool {
     let link = own.call(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, scratch, scratch + 4096, 64, 0, 0]);
     let Ok(Ok(len)) = link else { return false };
     let expected = format!("/memfd:{}", AGENT_NAME.to_string_lossy());
-    ptrace::read_memory(pid, scratch + 4096, &mut name).is_ok() && name[..len.min(64)].starts_with(expected.as_bytes())
+    ptrace::read_memory(pid, scratch + 4096, &mut name).is_ok()
+        && name[..len.min(64)].starts_with(expected.as_bytes())
 }
 
 /// This program's own variables, but for the socket, which is an argument.
 fn environment() -> Vec<Vec<u8>> {
-    let own = std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"UZSWAP_") && name != "UZSWAP_SOCKET");
+    let own = std::env::vars_os()
+        .filter(|(name, _)| name.as_bytes().starts_with(b"UZSWAP_") && name != "UZSWAP_SOCKET");
     own.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
 }
 
@@ -192,14 +196,18 @@ fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
 
 /// The address of a system call instruction: in the kernel's own object, or in the program.
 fn gate(pid: i32, maps: &str) -> Option<usize> {
-    let code = maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);
+    let code =
+        maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);
     let ranges = range_of(maps, "[vdso]").into_iter().chain(code.map(|mapping| (mapping.start, mapping.end)));
     ranges.into_iter().find_map(|(start, end)| {
         let mut bytes = vec![0; (end - start).min(SEARCHED_BYTES)];
         let len = ptrace::read_memory(pid, start, &mut bytes).ok()?;
         let step = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
         let call = ptrace::CALL_INSTRUCTION;
-        (0..len.saturating_sub(call.len() - 1)).step_by(step).find(|at| bytes[*at..].starts_with(call)).map(|at| start + at)
+        (0..len.saturating_sub(call.len() - 1))
+            .step_by(step)
+            .find(|at| bytes[*at..].starts_with(call))
+            .map(|at| start + at)
     })
 }
 

@@ -93,7 +93,8 @@ impl Attacher {
         self.known.retain(|pid, known| {
             let is_there = alive.contains(pid);
             // With the next program of the process comes another look.
-            is_there && !(known.state == State::Brought && managed.contains(pid) && known.since.elapsed() > HELLO)
+            is_there
+                && !(known.state == State::Brought && managed.contains(pid) && known.since.elapsed() > HELLO)
         });
         let mut notes = Vec::new();
         for pid in alive.into_iter().filter(|pid| !managed.contains(pid)) {
@@ -130,7 +131,8 @@ impl Attacher {
             Err(Failure::Gone | Failure::NotOurs) => return None,
             Err(Failure::Refused(why)) => (State::Refused, Some(why)),
         };
-        self.known.insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });
+        self.known
+            .insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });
         why.map(|why| note(pid, &why))
     }
 }
