@@ -12,8 +12,8 @@ static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a range out of paging for ever. To be called before other threads, for [`RANGES_MAX`] ranges at most: the rest
-/// is not kept.
+/// Keeps a range out of paging for ever. To be called before other threads, for 256 ranges at most: the rest is not
+/// kept.
 pub fn add_own_range(range: Range<usize>) {
     let index = RANGE_COUNT.load(Ordering::Relaxed);
     if range.start < range.end && index < RANGES_MAX {

@@ -152,3 +152,9 @@ impl Desk {
         }
     }
 }
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
