@@ -50,7 +50,6 @@ pub const ANEW: usize = usize::MAX;
 
 /// Mappings that are waited for.
 #[repr(C)]
-
 pub struct Announcement {
     /// Held by the thread that asks.
     pub one: AtomicU32,
@@ -64,7 +63,6 @@ pub struct Announcement {
 
 /// Forks, and what they depend on.
 #[repr(C)]
-
 pub struct Forks {
     /// Of [`halt`]; woken at each change.
     pub state: AtomicU32,
@@ -93,7 +91,6 @@ pub struct Forks {
 
 /// All of it.
 #[repr(C)]
-
 pub struct Desk {
     /// Whether there is a control thread to answer.
     pub is_alive: AtomicU32,
