@@ -1,21 +1,26 @@
-//! Builds the preload object with a cargo of its own, so that the program can carry it.
+//! Builds the preload object and the agent with a cargo of its own, so that the program can carry them.
 //!
 //! A crate cannot depend on another's shared object, and building it into a static library would not help: it has to
-//! be a file for the dynamic loader. The inner cargo has its own target directory, hence its own lock.
+//! be a file for the dynamic loader. The inner cargo has its own target directory, hence its own lock. The agent has its
+//! own C library inside, hence compiler flags of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The crates that the object is made of, itself included.
-const CRATES: [&str; 12] = [
+/// The crates that they are made of, themselves included.
+const CRATES: [&str; 16] = [
     "acomp",
+    "agent",
     "codecs",
+    "doorway",
     "iaa",
     "idxd",
     "ledger",
     "pagecodec",
     "pager",
     "preload",
+    "replacement",
+    "swapfile",
     "sys",
     "uzswap",
     "zsmalloc",
@@ -31,24 +36,44 @@ fn main() {
         println!("cargo::rerun-if-changed={}", crates.join(name).join("Cargo.toml").display());
     }
     println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
-    let object = out.join("libpreload.so");
-    // Linting the program does not need the object.
+    // Linting the program needs neither.
     if std::env::var_os("UZSWAP_NO_OBJECT").is_some() || is_lint() {
-        std::fs::write(&object, b"").expect("OUT_DIR is writable");
+        for name in ["libpreload.so", "uzswap-agent"] {
+            std::fs::write(out.join(name), b"").expect("OUT_DIR is writable");
+        }
         return;
     }
-    let target = out.join("object");
-    let mut cargo = Command::new(variable("CARGO"));
-    cargo.current_dir(crates.join("preload")).args(["build", "--release", "--package", "preload"]);
-    cargo.arg("--target-dir").arg(&target);
-    // The program's own target, named only where it is another than the machine's: so it is found in one place.
-    let (host, triple) = (variable("HOST"), variable("TARGET"));
-    let mut built = target.join("release/libpreload.so");
-    if host != triple {
-        cargo.args(["--target", &triple]);
-        built = target.join(&triple).join("release/libpreload.so");
+    let (host, target) = (variable("HOST"), variable("TARGET"));
+    // The program's own target is named only where it is another than the machine's: so the object is found in one place.
+    let mut object = inner_cargo(&crates, &out.join("object"), "preload");
+    let mut built = out.join("object/release");
+    if host != target {
+        object.args(["--target", &target]);
+        built = out.join("object").join(&target).join("release");
     }
-    // The object lies in memory while programs run: functions' names suffice, lines are not needed.
+    build(object, &built.join("libpreload.so"), &out.join("libpreload.so"));
+    // Always named here: so the flags are not for what the build itself runs.
+    let mut agent = inner_cargo(&crates, &out.join("agent"), "agent");
+    agent.args(["--bin", "uzswap-agent", "--target", &target]);
+    agent.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=pie");
+    let built = out.join("agent").join(&target).join("release/uzswap-agent");
+    build(agent, &built, &out.join("uzswap-agent"));
+}
+
+/// Builds one file and takes a copy.
+fn build(mut cargo: Command, built: &Path, copy: &Path) {
+    let status = cargo.status().expect("cargo can be started");
+    assert!(status.success(), "building {} failed", copy.display());
+    std::fs::copy(built, copy).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+}
+
+/// A cargo that builds a package for programs that are paged.
+fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command {
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo.current_dir(crates.join(package)).args(["build", "--release", "--package", package]);
+    cargo.arg("--target-dir").arg(target_directory);
+    // It lies in memory while programs run: functions' names suffice, lines are not needed.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
     // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
     // A panic in it ends the process before anything unwinds.
@@ -74,9 +99,7 @@ fn main() {
             cargo.env_remove(&name);
         }
     }
-    let status = cargo.status().expect("cargo can be started");
-    assert!(status.success(), "building the preload object failed");
-    std::fs::copy(built, &object).expect("the object was built");
+    cargo
 }
 
 /// Whether cargo runs clippy, which needs no object.

@@ -306,6 +306,11 @@ impl Ledger {
         self.header().total.load(Ordering::Relaxed)
     }
 
+    /// Where that sum is, for readers in this process that have no ledger.
+    pub fn total_address(&self) -> usize {
+        self.header().total.as_ptr().addr()
+    }
+
     /// The highest total so far.
     pub fn total_peak_bytes(&self) -> u64 {
         self.header().total_peak.load(Ordering::Relaxed)

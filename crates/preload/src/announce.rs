@@ -4,103 +4,88 @@
 //! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
 //! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
-use sys::{arena, futex, PAGE_SIZE};
+use doorway::desk::{kind, ASKED, IDLE};
+use doorway::PAGE_SIZE;
 
-use crate::broken::{self, Point};
-use crate::control;
+use crate::desk::{self, DESK};
+use crate::system::{self, now_ns};
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
+/// New mappings from this size on have the control thread look at once: they could fill before its next look.
+const BURST_BYTES: usize = 16 << 20;
 /// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork) is not waited for.
 const WAIT_NS: u64 = 3_000_000;
-
-const IDLE: u32 = 0;
-const ASKED: u32 = 1;
-
-static ONE: AtomicU32 = AtomicU32::new(0);
-static STATE: AtomicU32 = AtomicU32::new(IDLE);
-static RANGE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-static KIND: AtomicU32 = AtomicU32::new(0);
 /// To let go of a range means to bring everything in.
 const RELEASE_NS: u64 = 10_000_000_000;
+/// What stands by until then may be wrong.
+const REFERENCES_NS: u64 = 1_000_000_000;
 
-/// What the control thread has to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Register the range: it is a new private anonymous mapping.
-    Ordinary,
-    /// Look at all mappings: only /proc/self/maps tells what this one is.
-    Unknown,
-    /// Let go of the range for good: the program has a userfaultfd of its own for it.
-    Release,
-}
-
-/// Has `[start, start + len)` registered if memory is tight. Called by the program's threads.
-pub fn announce(start: usize, len: usize, kind: Kind) {
-    if len < LARGE_BYTES || arena::range().contains(&start) {
+/// Has `[start, start + len)` registered if memory is tight; `what` is of [`kind`].
+pub fn announce(start: usize, len: usize, what: u32) {
+    if len < LARGE_BYTES || desk::is_agents(start) {
         return;
     }
-    broken::here(Point::Mapping);
-    if control::pager().is_none() || !control::is_tight_with(len) {
-        control::note_mapping(len);
+    if !desk::has_pager() || !desk::is_tight_with(len) {
+        if len >= BURST_BYTES {
+            desk::nudge();
+        }
         return;
     }
-    if !futex::try_lock_bits(&ONE) {
+    let one = &DESK.announcement.one;
+    if !system::try_lock(one) {
         // Others are being answered; the control thread finds this one when it looks at all mappings.
-        control::nudge();
+        desk::nudge();
         return;
     }
-    ask(start, len, kind, WAIT_NS);
-    futex::unlock_bits(&ONE);
+    ask(start, len, what, WAIT_NS);
+    system::unlock(one);
 }
 
-/// Has the pager let go of `[start, start + len)`. Called by the program's threads.
+/// Has the pager let go of `[start, start + len)`.
 pub fn release(start: usize, len: usize) {
-    if control::pager().is_some() {
-        futex::lock_bits(&ONE);
-        ask(start, len, Kind::Release, RELEASE_NS);
-        futex::unlock_bits(&ONE);
+    insist(start, len, kind::RELEASE, RELEASE_NS);
+}
+
+/// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
+/// another one's bytes from now on. What was moved out before has no such references.
+pub fn note_references() {
+    if DESK.references.swap(1, Ordering::AcqRel) == 0 {
+        insist(0, 0, kind::REFERENCES, REFERENCES_NS);
     }
 }
 
-/// Asks, and waits for the answer. The caller has [`ONE`].
-fn ask(start: usize, len: usize, kind: Kind, wait_ns: u64) {
-    RANGE[0].store(start, Ordering::Relaxed);
-    RANGE[1].store(start + len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
-    KIND.store(kind as u32, Ordering::Relaxed);
-    STATE.store(ASKED, Ordering::Release);
-    control::nudge();
-    futex::wait(&STATE, ASKED, Some(wait_ns));
-    STATE.store(IDLE, Ordering::Release);
-}
-
-/// What is asked.
-pub fn kind() -> Kind {
-    match KIND.load(Ordering::Relaxed) {
-        0 => Kind::Ordinary,
-        1 => Kind::Unknown,
-        _ => Kind::Release,
+fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
+    if desk::has_pager() {
+        system::lock(&DESK.announcement.one);
+        ask(start, len, what, wait_ns);
+        system::unlock(&DESK.announcement.one);
     }
 }
 
-/// The range that somebody waits for. Called by the control thread, which answers
-/// with [`done`].
-pub fn asked() -> Option<Range<usize>> {
-    (STATE.load(Ordering::Acquire) == ASKED)
-        .then(|| RANGE[0].load(Ordering::Relaxed)..RANGE[1].load(Ordering::Relaxed))
-}
-
-/// Lets the waiting thread go on.
-pub fn done() {
-    STATE.store(IDLE, Ordering::Release);
-    futex::wake(&STATE, 1);
+/// Asks, and waits for the answer. The caller has the lock.
+fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
+    let announcement = &DESK.announcement;
+    announcement.range[0].store(start, Ordering::Relaxed);
+    announcement.range[1].store(start + len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+    announcement.kind.store(what, Ordering::Relaxed);
+    announcement.state.store(ASKED, Ordering::Release);
+    desk::nudge();
+    let give_up = now_ns() + wait_ns;
+    while announcement.state.load(Ordering::Acquire) == ASKED {
+        let left = give_up.saturating_sub(now_ns());
+        if left == 0 {
+            break;
+        }
+        system::wait(&announcement.state, ASKED, left);
+    }
+    announcement.state.store(IDLE, Ordering::Release);
 }
 
 /// In a forked child: whoever was waiting exists in the parent only.
 pub fn forget() {
-    STATE.store(IDLE, Ordering::Release);
-    ONE.store(0, Ordering::Release);
+    DESK.announcement.state.store(IDLE, Ordering::Release);
+    DESK.announcement.one.store(0, Ordering::Release);
 }

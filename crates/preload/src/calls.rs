@@ -3,10 +3,14 @@
 //! Paging does not depend on these: what bypasses them is found by the kernel's events and by looking at the mappings.
 //! They make the pager learn early of large new mappings, and in time of what would take its footing away.
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 
-use crate::announce::{self, Kind};
-use crate::{control, environment, fork};
+use doorway::desk::{end, kind};
+
+use crate::{announce, desk, environment, fork};
+
+/// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
+const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -17,7 +21,7 @@ const HARMLESS: c_int =
 /// Whether the caller is a thread of the pager's, which comes this way, too: they live in the arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
-    sys::arena::range().contains(&(&raw const here as usize))
+    desk::is_agents(&raw const here as usize)
 }
 
 /// A system call's answer as the C library gives it.
@@ -46,7 +50,7 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: the caller's arguments, unchanged.
     let answer = unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, file, offset) };
     if answer != -1 && protection == libc::PROT_READ | libc::PROT_WRITE && flags & !HARMLESS == ORDINARY {
-        announce::announce(answer as usize, len, Kind::Ordinary);
+        announce::announce(answer as usize, len, kind::ORDINARY);
     }
     answer as *mut c_void
 }
@@ -77,7 +81,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
     // SAFETY: the caller's arguments, unchanged.
     let answer = unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) };
     if answer == 0 && protection == libc::PROT_READ | libc::PROT_WRITE {
-        announce::announce(address as usize, len, Kind::Unknown);
+        announce::announce(address as usize, len, kind::UNKNOWN);
     }
     answer as c_int
 }
@@ -96,11 +100,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 
 fn note_advice(address: usize, len: usize, advice: c_int) {
     const MADV_GUARD_INSTALL: c_int = 102;
-    let own = sys::arena::range().contains(&address);
+    let own = desk::is_agents(address);
     match advice {
         libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
         // Guarding discards what was there, and raises no event. Discarding it before does.
-        MADV_GUARD_INSTALL if control::pager().is_some() => {
+        MADV_GUARD_INSTALL if desk::has_pager() => {
             // SAFETY: the program is about to discard this itself.
             unsafe { raw_syscall(libc::SYS_madvise, [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
         }
@@ -123,7 +127,7 @@ pub unsafe extern "C" fn mremap(
     let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
     let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
-    if answer == -(libc::EFAULT as c_long) && control::pager().is_some() && !is_pagers_thread() {
+    if answer == -(libc::EFAULT as c_long) && desk::has_pager() && !is_pagers_thread() {
         answer = crate::remap::piecewise(address as usize, len, new_len, flags, target as usize);
     }
     set_errno(answer) as *mut c_void
@@ -135,7 +139,7 @@ pub unsafe extern "C" fn mremap(
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    if request & 0xffff_ffff == sys::userfaultfd::REGISTER_REQUEST && !is_pagers_thread() {
+    if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
         // SAFETY: the request takes a structure that begins with a range.
         let [start, len] = unsafe { *(argument as *const [u64; 2]) };
         announce::release(start as usize, len as usize);
@@ -156,7 +160,7 @@ pub unsafe extern "C" fn vmsplice(
     count: usize,
     flags: c_uint,
 ) -> isize {
-    control::note_references();
+    announce::note_references();
     let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
@@ -175,7 +179,7 @@ pub unsafe extern "C" fn setsockopt(
     len: libc::socklen_t,
 ) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
-        control::note_references();
+        announce::note_references();
     }
     let arguments = [socket as usize, level as usize, name as usize, value as usize, len as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
@@ -188,7 +192,7 @@ pub unsafe extern "C" fn setsockopt(
 /// As mlockall(2).
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    fork::stop_for_good("mlockall() was called");
+    fork::stop_for_good(end::LOCKED);
     // SAFETY: the caller's argument, unchanged.
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
 }
@@ -227,7 +231,7 @@ pub unsafe extern "C" fn syscall(
     const FILTER_FLAG_TSYNC: usize = 1;
     if number == libc::SYS_seccomp && (a == SET_MODE_STRICT || a == SET_MODE_FILTER) {
         if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
-            fork::stop_for_good("a seccomp filter for all threads was set");
+            fork::stop_for_good(end::FILTERED);
         }
         // Whoever it binds, children of this thread inherit it.
         fork::expect_filter();
@@ -236,10 +240,10 @@ pub unsafe extern "C" fn syscall(
         note_advice(a, b, c as c_int);
     }
     if matches!(number, libc::SYS_vmsplice | libc::SYS_io_uring_setup) {
-        control::note_references();
+        announce::note_references();
     }
     if number == libc::SYS_mlockall {
-        fork::stop_for_good("mlockall() was called");
+        fork::stop_for_good(end::LOCKED);
     }
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {
@@ -265,14 +269,14 @@ pub unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
     // SAFETY: the caller vouches for the arguments.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        std::arch::asm!(
+        core::arch::asm!(
             "syscall",
             inlateout("rax") number => answer,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
         );
         #[cfg(target_arch = "aarch64")]
-        std::arch::asm!(
+        core::arch::asm!(
             "svc 0",
             in("x8") number,
             inlateout("x0") a => answer,

@@ -18,9 +18,10 @@
 //! allocated or locked here, and the new environment is an array on the stack of [`ENTRIES_MAX`] entries. A larger one
 //! stays as it is: its child is managed only if the variables are in it.
 
-use std::ffi::{c_char, c_long, CStr, CString};
-use std::ptr::{addr_of, null, null_mut};
-use std::sync::OnceLock;
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_long, CStr};
+use core::ptr::{addr_of, null, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::calls::raw_syscall;
 use crate::fork;
@@ -34,6 +35,8 @@ const ENTRIES_MAX: usize = 512;
 const PRELOAD_BYTES_MAX: usize = 1024;
 /// Most variables of this object's own.
 const OWN_MAX: usize = 6;
+/// The longest of them that is kept.
+const VARIABLE_BYTES_MAX: usize = 512;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SOCKET: &[u8] = b"UZSWAP_SOCKET=";
@@ -49,16 +52,72 @@ pub fn own() -> Strings {
     unsafe { addr_of!(environ).read() }
 }
 
+/// A terminated string in a place of its own.
+#[derive(Clone, Copy)]
+struct Text<const BYTES: usize> {
+    bytes: [u8; BYTES],
+    len: usize,
+}
+
+impl<const BYTES: usize> Text<BYTES> {
+    const EMPTY: Self = Text { bytes: [0; BYTES], len: 0 };
+
+    /// The parts, one behind the other; `None` when they do not fit.
+    fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut text = Self::EMPTY;
+        for part in parts {
+            // The last byte stays zero.
+            let room = text.bytes[..BYTES - 1].get_mut(text.len..text.len + part.len())?;
+            room.copy_from_slice(part);
+            text.len += part.len();
+        }
+        Some(text)
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is zero")
+    }
+}
+
 /// What the children need, as it stands in an environment.
 struct Own {
-    preload: CString,
+    preload: Text<PRELOAD_BYTES_MAX>,
     /// The socket's name and whatever else began with [`PREFIX`].
-    variables: Vec<CString>,
+    variables: [Text<VARIABLE_BYTES_MAX>; OWN_MAX],
+    /// How many those are.
+    count: usize,
     /// The object's device, inode and owner: its path may lead elsewhere later.
     file: (u64, u64, u32),
 }
 
-static OWN: OnceLock<Own> = OnceLock::new();
+/// Written once, by the constructor.
+struct Once {
+    is_set: AtomicBool,
+    own: UnsafeCell<Own>,
+    /// The program's own LD_PRELOAD, where it has one: its environment points here.
+    restored: UnsafeCell<Text<PRELOAD_BYTES_MAX>>,
+}
+
+// SAFETY: written by the constructor, before there are other threads, and only read afterwards.
+unsafe impl Sync for Once {}
+
+static OWN: Once = Once {
+    is_set: AtomicBool::new(false),
+    own: UnsafeCell::new(Own {
+        preload: Text::EMPTY,
+        variables: [Text::EMPTY; OWN_MAX],
+        count: 0,
+        file: (0, 0, 0),
+    }),
+    restored: UnsafeCell::new(Text::EMPTY),
+};
+
+impl Once {
+    fn get(&self) -> Option<&Own> {
+        // SAFETY: not written any more.
+        self.is_set.load(Ordering::Acquire).then(|| unsafe { &*self.own.get() })
+    }
+}
 
 /// Keeps what the environment says at the start, for the children.
 ///
@@ -66,7 +125,7 @@ static OWN: OnceLock<Own> = OnceLock::new();
 /// To be called by the object's constructor: nobody else changes the environment.
 pub unsafe fn remember() {
     // SAFETY: the structure is plain pointers, filled by dladdr.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
     // SAFETY: an address of this object; the structure is writable.
     let found = unsafe { libc::dladdr(addr_of!(OWN).cast(), &mut info) };
     if found == 0 || info.dli_fname.is_null() {
@@ -78,20 +137,24 @@ pub unsafe fn remember() {
     // SAFETY: nobody changes the environment, and its strings are terminated.
     let variables = unsafe { entries(own()).map(|entry| CStr::from_ptr(entry)) };
     let variables = variables.filter(|entry| entry.to_bytes().starts_with(PREFIX));
-    let variables: Vec<CString> = variables.take(OWN_MAX).map(CStr::to_owned).collect();
-    let preload = CString::new([PRELOAD, path.to_bytes()].concat()).expect("no zero byte");
-    let own = Own { preload, variables, file };
-    // SAFETY: the caller's promise.
-    unsafe { own.restore_preload() };
-    let _ = OWN.set(own);
+    let kept = variables.filter_map(|entry| Text::of([entry.to_bytes()]));
+    let Some(preload) = Text::of([PRELOAD, path.to_bytes()]) else { return };
+    let mut own = Own { preload, variables: [Text::EMPTY; OWN_MAX], count: 0, file };
+    own.count = kept.zip(&mut own.variables).map(|(from, to)| *to = from).count();
+    // SAFETY: the caller's promise: nobody else is here.
+    unsafe {
+        own.restore_preload(&mut *OWN.restored.get());
+        OWN.own.get().write(own);
+    }
+    OWN.is_set.store(true, Ordering::Release);
 }
 
 /// Which file a path leads to, for this process as it is now: device, inode, owner.
 fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
     // SAFETY: all zeroes is a valid structure.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
     let arguments =
-        [libc::AT_FDCWD as usize, path.as_ptr() as usize, std::ptr::from_mut(&mut status) as usize, 0, 0, 0];
+        [libc::AT_FDCWD as usize, path.as_ptr() as usize, core::ptr::from_mut(&mut status) as usize, 0, 0, 0];
     // SAFETY: a terminated path; the kernel fills the structure.
     let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
     (answer == 0).then_some((status.st_dev, status.st_ino, status.st_uid))
@@ -112,7 +175,7 @@ unsafe fn begins(string: *const c_char, start: &[u8]) -> bool {
 /// A null pointer, or pointers to terminated strings that end with a null pointer.
 pub unsafe fn entries(environment: Strings) -> impl Iterator<Item = *const c_char> {
     let mut at = environment;
-    std::iter::from_fn(move || {
+    core::iter::from_fn(move || {
         // SAFETY: within the array, up to the null pointer at its end.
         let string = if at.is_null() { null() } else { unsafe { *at } };
         if string.is_null() {
@@ -130,7 +193,7 @@ fn name_of(entry: &CStr) -> &[u8] {
     &bytes[..len]
 }
 
-fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty())
 }
 
@@ -151,15 +214,20 @@ struct Change<'a> {
 impl Own {
     /// This object's file.
     fn path(&self) -> &CStr {
-        let bytes = self.preload.as_bytes_with_nul();
+        let bytes = self.preload.as_c_str().to_bytes_with_nul();
         CStr::from_bytes_with_nul(&bytes[PRELOAD.len()..]).expect("the end of a terminated string")
+    }
+
+    /// What else the children need.
+    fn variables(&self) -> &[Text<VARIABLE_BYTES_MAX>] {
+        &self.variables[..self.count]
     }
 
     /// Shows the program its own LD_PRELOAD, if it has one: some start themselves again until it is as they want it.
     ///
     /// # Safety
     /// As [`remember`].
-    unsafe fn restore_preload(&self) {
+    unsafe fn restore_preload(&self, restored: &'static mut Text<PRELOAD_BYTES_MAX>) {
         let own = self.path().to_bytes();
         // SAFETY: nobody changes the environment meanwhile; its array is writable.
         unsafe {
@@ -167,10 +235,15 @@ impl Own {
                 entries(self::own()).enumerate().filter(|(_, string)| begins(*string, PRELOAD))
             {
                 let names = names_in(&CStr::from_ptr(string).to_bytes()[PRELOAD.len()..]);
-                let others: Vec<&[u8]> = names.filter(|name| *name != own).collect();
-                if !others.is_empty() {
-                    let entry = CString::new([PRELOAD, &others.join(&b':')].concat()).expect("no zero byte");
-                    self::own().cast_mut().add(at).write(entry.into_raw());
+                let others = || names.clone().filter(|name| *name != own);
+                let separated = others().enumerate().flat_map(|(index, name)| {
+                    let separator: &[u8] = if index == 0 { b"" } else { b":" };
+                    [separator, name]
+                });
+                let entry = Text::of(core::iter::once(PRELOAD).chain(separated));
+                if let Some(entry) = entry.filter(|_| others().next().is_some()) {
+                    *restored = entry;
+                    self::own().cast_mut().add(at).write(restored.bytes.as_ptr().cast());
                 }
             }
         }
@@ -191,7 +264,7 @@ impl Own {
     /// As [`entries`]; the environment lives and stays as it is for as long as the answer is used.
     unsafe fn change(&self, environment: Strings) -> Option<Change<'_>> {
         let (mut count, mut preload) = (0, None);
-        let mut missing = (1u32 << self.variables.len()) - 1;
+        let mut missing = (1u32 << self.count) - 1;
         // SAFETY: the caller's environment.
         for string in unsafe { entries(environment) } {
             // SAFETY: as above.
@@ -203,10 +276,10 @@ impl Own {
             } else if unsafe { begins(string, PREFIX) } {
                 // SAFETY: as above.
                 let entry = unsafe { CStr::from_ptr(string) };
-                if name_of(entry) == SOCKET && !self.variables.iter().any(|own| own.as_c_str() == entry) {
+                if name_of(entry) == SOCKET && !self.variables().iter().any(|own| own.as_c_str() == entry) {
                     return None;
                 }
-                let known = self.variables.iter().position(|own| name_of(own) == name_of(entry));
+                let known = self.variables().iter().position(|own| name_of(own.as_c_str()) == name_of(entry));
                 missing &= !known.map_or(0, |index| 1 << index);
             }
             count += 1;
@@ -216,7 +289,7 @@ impl Own {
         // A filter may end the process for a system call that it does not know.
         let loads = !fork::expects_filter() && self.can_load();
         let names_len = preload.map_or(0, |(_, names)| names.len());
-        let is_long = names_len + self.preload.count_bytes() + 2 > PRELOAD_BYTES_MAX;
+        let is_long = names_len + self.preload.len + 2 > PRELOAD_BYTES_MAX;
         let is_right = loads == is_there && missing == 0;
         (!is_right && !is_long).then_some(Change { own: self, environment, count, preload, loads, missing })
     }
@@ -262,11 +335,11 @@ impl Change<'_> {
             push(if is_preload { text.as_ptr().cast() } else { string });
         }
         if self.preload.is_none() && self.loads {
-            push(self.own.preload.as_ptr());
+            push(self.own.preload.as_c_str().as_ptr());
         }
-        for (index, variable) in self.own.variables.iter().enumerate() {
+        for (index, variable) in self.own.variables().iter().enumerate() {
             if self.missing & 1 << index != 0 {
-                push(variable.as_ptr());
+                push(variable.as_c_str().as_ptr());
             }
         }
         act(strings.as_ptr())
@@ -305,7 +378,7 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     change.write_preload(&mut preload);
     let preload = CStr::from_bytes_until_nul(&preload).expect("written terminated");
     let missing =
-        change.own.variables.iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
+        change.own.variables().iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
     let variables = missing.map(|(_, variable)| variable.as_c_str());
     // A quote would need quoting, and the shell gives up when it is to set what is no name.
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'=');
@@ -341,14 +414,18 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::ffi::CString;
 
     /// What this process would have kept at its start, were `path` the object.
     fn own_at(path: &CStr, variables: &[String]) -> Own {
-        Own {
-            preload: CString::new([PRELOAD, path.to_bytes()].concat()).unwrap(),
-            variables: variables.iter().map(|entry| CString::new(entry.as_str()).unwrap()).collect(),
-            file: identity(path).unwrap(),
-        }
+        let mut texts = [Text::EMPTY; OWN_MAX];
+        let count = variables
+            .iter()
+            .zip(&mut texts)
+            .map(|(from, to)| *to = Text::of([from.as_bytes()]).unwrap())
+            .count();
+        let preload = Text::of([PRELOAD, path.to_bytes()]).unwrap();
+        Own { preload, variables: texts, count, file: identity(path).unwrap() }
     }
 
     fn this_file() -> CString {
@@ -425,8 +502,8 @@ mod tests {
             let loaded = after.iter().rfind(|entry| entry.to_bytes().starts_with(PRELOAD)).unwrap();
             let names: Vec<&[u8]> = names_in(&loaded.to_bytes()[PRELOAD.len()..]).collect();
             prop_assert_eq!(names.iter().filter(|name| **name == own.path().to_bytes()).count(), 1);
-            for variable in &own.variables {
-                prop_assert!(after.iter().any(|entry| name_of(entry) == name_of(variable)));
+            for variable in own.variables() {
+                prop_assert!(after.iter().any(|entry| name_of(entry) == name_of(variable.as_c_str())));
             }
             prop_assert_eq!(changed(&own, &after), None);
         }

@@ -3,9 +3,9 @@
 //! Paging does not depend on these: a program that bypasses them starts its children as it likes, and they are managed
 //! if they inherit the variables.
 
-use std::ffi::{c_char, c_int, c_long, c_void, CStr};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::{c_char, c_int, c_long, c_void, CStr};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
@@ -39,7 +39,7 @@ impl Next {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let found = self.find();
         // SAFETY: not null, and of the type that the caller vouches for.
-        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+        (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
     }
 }
 
@@ -171,7 +171,7 @@ macro_rules! listed_arguments {
         #[unsafe(naked)]
         #[no_mangle]
         pub unsafe extern "C" fn $name() -> c_int {
-            std::arch::naked_asm!(
+            core::arch::naked_asm!(
                 "endbr64",
                 "pop rax",
                 "push r9",
@@ -198,7 +198,7 @@ macro_rules! listed_arguments {
         #[unsafe(naked)]
         #[no_mangle]
         pub unsafe extern "C" fn $name() -> c_int {
-            std::arch::naked_asm!(
+            core::arch::naked_asm!(
                 "stp x6, x7, [sp, #-16]!",
                 "stp x4, x5, [sp, #-16]!",
                 "stp x2, x3, [sp, #-16]!",

@@ -1,23 +1,39 @@
 //! The shared object that uzswap run injects into a program.
 //!
-//! It has no mechanism of its own: it opens the arena, starts the control thread, joins the tree's ledger, and sets up
-//! a pager when half of the budget is in use. What it adds is where the pager meets the program: fork, exec, and the calls that
-//! would make paging impossible.
+//! It brings the agent into the process, and has the calls that meet the pager: fork, exec, and what would make paging impossible. Its code
+//! runs on the program's threads, the agent's on its own; what they say to each other stands on the `desk`.
+//!
+//! It loads into programs of any C library: as it is shipped (with `panic=abort`, see the program's build script) it has no
+//! standard library, and needs of the C library what every one has.
 
-mod accounts;
+#![cfg_attr(all(panic = "abort", not(test)), no_std)]
+
 mod announce;
-mod arena;
-mod broken;
 mod calls;
 mod channel;
-mod control;
+mod desk;
 mod environment;
-mod errors;
 mod exec;
 mod fork;
+mod loader;
+mod mappings;
 mod remap;
+mod spawn;
 mod start;
-mod tls;
+mod system;
 
-#[global_allocator]
-static HEAP: arena::Arena = arena::Arena::new();
+/// What is left of a panic without a standard library: none is known.
+#[cfg(all(panic = "abort", not(test)))]
+#[panic_handler]
+fn panicked(_info: &core::panic::PanicInfo<'_>) -> ! {
+    system::exit_process(128 + libc::SIGABRT)
+}
+
+// Named by the core library's tables for unwinding, which never begins. Hidden, hence for this object alone.
+#[cfg(all(panic = "abort", not(test)))]
+core::arch::global_asm!(
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    "rust_eh_personality:",
+    ".byte 0"
+);

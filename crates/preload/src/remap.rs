@@ -8,14 +8,13 @@
 //! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a userfaultfd. There every such
 //! call comes here.
 
-use std::ffi::{c_int, c_long};
-use std::sync::atomic::{AtomicU8, Ordering};
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::{AtomicU8, Ordering};
 
-use sys::maps::{self, Mapping};
-use sys::procfs::ProcFile;
-use sys::PAGE_SIZE;
+use doorway::PAGE_SIZE;
 
 use crate::calls::raw_syscall;
+use crate::mappings;
 
 /// Most pieces: more are answered as the kernel does.
 const PIECES_MAX: usize = 64;
@@ -32,20 +31,15 @@ impl Pieces {
     /// Those of `[start, end)`; `None` when there is a gap, or the kernel would not have made one mapping of them. With
     /// `several`, when nothing is mapped at `start`.
     fn of(start: usize, end: usize, several: bool) -> Option<Self> {
-        let file = ProcFile::open(c"/proc/self/maps").ok()?;
         let mut pieces = Pieces { each: [(0, 0); PIECES_MAX], count: 0 };
         let (mut at, mut kind, mut is_whole) = (start, None, true);
-        let mut buffer = [0; 8192];
-        maps::for_each(&file, &mut buffer, |mapping| {
+        mappings::for_each(|mapping| {
             if mapping.end <= at || at >= end || !is_whole {
                 return;
             }
-            let of = |mapping: &Mapping| {
-                (mapping.read, mapping.write, mapping.execute, mapping.shared, mapping.file, mapping.special)
-            };
             let is_one = mapping.start <= at
-                && *kind.get_or_insert(of(&mapping)) == of(&mapping)
-                && !mapping.shared
+                && *kind.get_or_insert(mapping.rights) == mapping.rights
+                && !mapping.shared()
                 && !mapping.file;
             is_whole =
                 pieces.count < PIECES_MAX && (is_one || several && (mapping.start <= at || at > start));
@@ -55,8 +49,7 @@ impl Pieces {
                 pieces.count += 1;
                 at = until;
             }
-        });
-        file.close();
+        })?;
         (is_whole && (at >= end || several && pieces.count > 0)).then_some(pieces)
     }
 
@@ -148,14 +141,12 @@ fn moves_several() -> bool {
 
 /// The first mapped address of a range.
 fn first_mapping(start: usize, end: usize) -> Option<usize> {
-    let file = ProcFile::open(c"/proc/self/maps").ok()?;
     let mut first = None;
-    maps::for_each(&file, &mut [0; 8192], |mapping| {
+    mappings::for_each(|mapping| {
         if mapping.end > start && mapping.start < end && first.is_none() {
             first = Some(mapping.start.max(start));
         }
-    });
-    file.close();
+    })?;
     first
 }
 
@@ -175,7 +166,12 @@ mod tests {
 
     /// Two mappings side by side that the kernel does not merge: one is locked out of huge pages.
     fn two_pieces() -> usize {
-        let at = sys::memory::map(8 * PAGE_SIZE).unwrap().as_ptr() as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 8 * PAGE_SIZE, protection, flags, -1, 0) } as usize;
+        assert_ne!(at, libc::MAP_FAILED as usize);
         for page in 0..8 {
             // SAFETY: the mapping made above.
             unsafe { ((at + page * PAGE_SIZE) as *mut usize).write(page + 1) };

@@ -7,6 +7,7 @@ mod embedded;
 mod iaa;
 mod pages;
 mod pause;
+mod place;
 mod run;
 mod size;
 mod standard;

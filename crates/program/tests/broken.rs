@@ -69,9 +69,9 @@ fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
 fn a_panic_in_any_thread_ends_the_program_with_a_message() {
     let Some(guest) = guest() else { return };
     for (point, words) in [
-        ("publish", ["crates/preload/src/accounts.rs:", "a test wanted it: Publish"]),
-        ("fault", ["crates/preload/src/accounts.rs:", "a test wanted it: Fault"]),
-        ("store:200", ["crates/preload/src/accounts.rs:", "a test wanted it: Store"]),
+        ("publish", ["crates/agent/src/accounts.rs:", "a test wanted it: Publish"]),
+        ("fault", ["crates/agent/src/accounts.rs:", "a test wanted it: Fault"]),
+        ("store:200", ["crates/agent/src/accounts.rs:", "a test wanted it: Store"]),
         ("memory", ["the limit of its memory", "70368744177664 bytes could not be had"]),
     ] {
         let (output, report) = breaks(point, &[&guest.program, "fill", "64"]);
@@ -79,9 +79,6 @@ fn a_panic_in_any_thread_ends_the_program_with_a_message() {
         names(&output, &report, &["the program is ended", words[0], words[1]]);
         assert_eq!(report["exit_status"], 125, "{report}");
     }
-    let (output, report) = breaks("mapping", &[&guest.program, "map", "64"]);
-    assert_eq!(output.status.code(), Some(125), "{report}");
-    names(&output, &report, &["crates/preload/src/announce.rs:", "a test wanted it: Mapping"]);
 }
 
 #[test]
@@ -103,18 +100,4 @@ fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
         assert_eq!(output.status.code(), Some(0), "{point}: {report}");
         names(&output, &report, &["a test wanted it"]);
     }
-}
-
-#[test]
-fn without_a_supervisor_the_programs_stderr_has_the_message() {
-    let Some(guest) = guest() else { return };
-    let (output, report) = breaks("mapping", &[&guest.program, "map", "64", "alone"]);
-    if output.status.code() == Some(77) {
-        println!("skipped: no network namespace can be made");
-        return;
-    }
-    assert_eq!(output.status.code(), Some(128 + 6), "{report}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.starts_with("uzswap: the program is ended") && said.contains("announce.rs:"), "{said:?}");
-    assert_eq!(report["failures"], serde_json::json!([]), "{report}");
 }

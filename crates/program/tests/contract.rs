@@ -206,7 +206,7 @@ fn nothing_outlives_a_killed_supervisor() {
 }
 
 #[test]
-fn a_static_program_runs_and_is_reported() {
+fn a_small_static_program_runs_and_is_let_alone() {
     if !can_manage() || !support::has("cc") {
         return;
     }
@@ -220,7 +220,7 @@ fn a_static_program_runs_and_is_reported() {
     }
     let (output, report) = managed("64M", &scratch, &["-q"], &[target.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(5));
-    assert!(report["unmanaged"][0].as_str().unwrap().contains("statically linked"), "{report}");
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
 }
 
 #[test]

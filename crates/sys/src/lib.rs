@@ -16,6 +16,7 @@ pub mod packets;
 pub mod pagemap;
 pub mod pins;
 pub mod procfs;
+pub mod ptrace;
 pub mod remap;
 pub mod stderr;
 pub mod thread;

@@ -66,6 +66,29 @@ pub unsafe fn spawn(
     entry: extern "C" fn(usize),
     argument: usize,
 ) -> io::Result<i32> {
+    // SAFETY: the caller's promises.
+    let (stack, thread_pointer) = unsafe { prepare(memory, entry, argument) };
+    let mut flags =
+        libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
+    if files == Files::Shared {
+        flags |= libc::CLONE_FILES;
+    }
+    let before = block_signals();
+    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller vouches for `entry`.
+    let answer = unsafe { clone_thread(flags as usize, stack, thread_pointer) };
+    restore_signals(before);
+    match answer {
+        0.. => Ok(answer as i32),
+        _ => Err(io::Error::from_raw_os_error(-answer as i32)),
+    }
+}
+
+/// Makes `memory` ready for a thread that runs `entry(argument)`; answers its stack, whose lowest word is the argument, and its
+/// thread pointer. Its thread-local storage is a copy of the calling thread's as it is now.
+///
+/// # Safety
+/// As [`spawn`].
+pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument: usize) -> (usize, usize) {
     let base = memory.as_ptr() as usize;
     // SAFETY: the lowest page of the caller's memory becomes the guard.
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
@@ -89,19 +112,7 @@ pub unsafe fn spawn(
         stack.sub(1).write(entry as usize);
         stack.sub(2).write(argument);
     }
-    let mut flags =
-        libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
-    if files == Files::Shared {
-        flags |= libc::CLONE_FILES;
-    }
-    let before = block_signals();
-    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller vouches for `entry`.
-    let answer = unsafe { clone_thread(flags as usize, stack_top - 16, thread_pointer) };
-    restore_signals(before);
-    match answer {
-        0.. => Ok(answer as i32),
-        _ => Err(io::Error::from_raw_os_error(-answer as i32)),
-    }
+    (stack_top - 16, thread_pointer)
 }
 
 /// The calling thread's thread pointer.
@@ -377,6 +388,14 @@ pub fn sleep_ns(ns: u64) {
         libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as libc::c_long };
     // SAFETY: a valid time; the remainder is not asked for.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// Ends the calling thread alone.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
 }
 
 /// Ends the process, all its threads, without running anything of the program's.

@@ -8,6 +8,7 @@ use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, M
 use sys::PAGE_SIZE;
 
 use super::row::Row;
+use crate::place::Place;
 use crate::ways::{Eviction, Finding, Ways};
 
 const UPGRADE: &str = "install Linux 6.8 or later";
@@ -72,12 +73,15 @@ fn opened(result: Result<(), OpenError>) -> Row {
         Err(OpenError::NotPermitted) => Row::needed(
             name,
             false,
-            "not permitted to this user",
-            "run as root, or `sudo sysctl vm.unprivileged_userfaultfd=1`, or `sudo setfacl -m u:$USER:rw \
-             /dev/userfaultfd`; in a container, allow the system call in its seccomp profile",
+            format!("not permitted here: {}", Place::here().name()),
+            Place::here().fix(),
         ),
         Err(error) => {
-            Row::needed(name, false, error.to_string(), "use a kernel that is built with CONFIG_USERFAULTFD")
+            let fix = match Place::here() {
+                Place::Gvisor => Place::Gvisor.fix(),
+                _ => "use a kernel that is built with CONFIG_USERFAULTFD",
+            };
+            Row::needed(name, false, error.to_string(), fix)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
+mod attach;
 mod guardian;
 mod process;
 mod program_file;
@@ -15,8 +16,10 @@ use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
 use ledger::{Ledger, Settings};
+use sys::userfaultfd::OpenError;
 
 use crate::embedded;
+use crate::place::Place;
 use crate::size::{self, Size};
 use crate::ways;
 
@@ -87,8 +90,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(error.exit_status());
         }
     };
-    if let Err(error) = sys::userfaultfd::Userfaultfd::open(0) {
-        bail!("{error}");
+    match sys::userfaultfd::Userfaultfd::open(0) {
+        Ok(opened) => opened.close(),
+        Err(OpenError::NotPermitted) => {
+            let place = Place::here();
+            bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
+        }
+        Err(OpenError::Missing) if Place::here() == Place::Gvisor => bail!("{}", Place::Gvisor.fix()),
+        Err(error) => bail!("{error}"),
     }
     let unmanaged = program_file::why_unmanaged(&file);
     let without = ways::without()?;
@@ -99,9 +108,17 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
+    let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
-    let child = match process::spawn(&file, &arguments.program, &socket, object.as_raw_fd(), &signals) {
+    let child = match process::spawn(
+        &file,
+        &arguments.program,
+        &socket,
+        object.as_raw_fd(),
+        &attacher.path(),
+        &signals,
+    ) {
         Ok(child) => child,
         Err(error) => {
             let is_missing = error.raw_os_error() == Some(libc::ENOENT);
@@ -111,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     let mut supervisor =
-        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, child)?;
+        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, attacher, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }

@@ -14,7 +14,7 @@ use crate::standard;
 /// What /proc shows as the target of a descriptor of the preload object.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
-/// Starts the program with the preload object; answers its process id. It keeps uzswap's terminal, process group,
+/// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
 /// standard descriptors and environment.
 ///
 /// # Errors
@@ -24,6 +24,7 @@ pub fn spawn(
     argv: &[OsString],
     socket: &str,
     object: RawFd,
+    agent: &str,
     signals: &Signals,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
@@ -35,7 +36,12 @@ pub fn spawn(
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut command = Command::new(file);
-    command.arg0(&argv[0]).args(&argv[1..]).env("LD_PRELOAD", preload).env("UZSWAP_SOCKET", socket);
+    command
+        .arg0(&argv[0])
+        .args(&argv[1..])
+        .env("LD_PRELOAD", preload)
+        .env("UZSWAP_SOCKET", socket)
+        .env("UZSWAP_AGENT", agent);
     // SAFETY: only async-signal-safe system calls.
     unsafe {
         command.pre_exec(move || {

@@ -92,8 +92,7 @@ fn check(path: &Path) -> Result<(), NotFound> {
     }
 }
 
-/// Why the dynamic loader would not load anything into this program; `None` when it would, or for scripts, whose
-/// interpreter decides.
+/// Why nothing can be brought into this program; `None` when it can, or for scripts, whose interpreter decides.
 pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let metadata = path.metadata().ok()?;
     // SAFETY: takes nothing.
@@ -106,8 +105,7 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
     match interpreter(&head) {
-        Kind::Script | Kind::Dynamic => None,
-        Kind::Static => Some("it is statically linked, so nothing can be loaded into it; it runs unmanaged"),
+        Kind::Script | Kind::Dynamic | Kind::Static => None,
         Kind::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Result;
 use ledger::wire::{self, Kind, Packet};
 use ledger::Ledger;
 
+use super::attach::{self, Attacher};
 use super::guardian::Guardian;
 use super::signals::Signals;
 
@@ -21,10 +22,8 @@ const STRANGERS: Duration = Duration::from_millis(500);
 /// Most lines of each kind in the report.
 const NOTES_MAX: usize = 1000;
 
-/// Looks at which a process had no connection, until it counts as a stranger.
-const LOOKS: u32 = 2;
-/// The same for one that has the object: it cannot reach the supervisor, or is slow.
-const LOOKS_WITH_OBJECT: u32 = 10;
+/// Looks at which a process had the object and no connection, until it counts as a stranger: it may be slow.
+const LOOKS: u32 = 10;
 
 struct Connection {
     socket: OwnedFd,
@@ -56,6 +55,7 @@ pub struct Supervisor {
     listener: OwnedFd,
     signals: Signals,
     guardian: Option<Guardian>,
+    attacher: Attacher,
     child: i32,
     connections: Vec<Connection>,
     children: Vec<Child>,
@@ -94,6 +94,7 @@ impl Supervisor {
         listener: OwnedFd,
         signals: Signals,
         guardian: Guardian,
+        attacher: Attacher,
         child: i32,
     ) -> Result<Self> {
         // Orphans of the tree come to us, so that the tree's end can be seen.
@@ -105,6 +106,7 @@ impl Supervisor {
             listener,
             signals,
             guardian: Some(guardian),
+            attacher,
             child,
             connections: Vec::new(),
             children: Vec::new(),
@@ -140,6 +142,7 @@ impl Supervisor {
         loop {
             self.poll();
             self.sample();
+            self.attach();
             if let Some(status) = self.take_signals() {
                 // What processes said at their end is still in their sockets.
                 self.drain();
@@ -153,14 +156,31 @@ impl Supervisor {
         }
     }
 
+    /// Brings the agent to processes that have grown without one.
+    fn attach(&mut self) {
+        if Instant::now() < self.attacher.next() {
+            return;
+        }
+        // Who has just said hello is known from its connection alone.
+        let managed: Vec<i32> =
+            self.connections.iter().filter_map(|one| one.pid).map(|pid| pid as i32).collect();
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
+        for note in self.attacher.look(guardian, &managed) {
+            self.note_unmanaged(&note);
+        }
+    }
+
     fn poll(&mut self) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled = vec![entry(self.signals.descriptor()), entry(self.listener.as_raw_fd())];
         polled.extend(self.connections.iter().map(|connection| entry(connection.socket.as_raw_fd())));
         let near = self.ledger.total_bytes() > self.ledger.budget_bytes() / 2;
         let timeout = if near { SAMPLE } else { SAMPLE_IDLE };
+        let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
         // SAFETY: as many entries as said.
-        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32) };
+        unsafe {
+            libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1)
+        };
         for index in (0..self.connections.len()).rev() {
             if polled[index + 2].revents != 0 && !self.answer(index) {
                 self.end(index);
@@ -336,38 +356,28 @@ impl Supervisor {
         }
     }
 
-    /// Notes descendants that have no connection: static or setuid programs, or ones that cleared the environment.
+    /// Notes descendants that have the object and no connection: they cannot reach this process.
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.ledger.live().map(|(_, slot)| slot.pid() as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         let mut suspects = Vec::new();
-        let mut open = vec![std::process::id() as i32];
-        while let Some(parent) = open.pop() {
-            let Ok(text) = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")) else {
+        for pid in attach::descendants(guardian) {
+            if managed.contains(&pid) || self.known_strangers.contains(&pid) {
                 continue;
-            };
-            for pid in text.split_ascii_whitespace().filter_map(|word| word.parse::<i32>().ok()) {
-                if Some(pid) == guardian {
-                    continue;
+            }
+            // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an
+            // old process, for long on a busy machine.
+            let Some(name) = settled_name(pid).filter(|_| has_object(pid)) else { continue };
+            let before = self.suspects.iter().find(|known| known.pid == pid && known.name == name);
+            let looks = before.map_or(0, |known| known.looks) + 1;
+            if looks >= LOOKS {
+                self.note_unmanaged(&format!("{name}: its pager does not reach this process"));
+                if self.known_strangers.len() > 1 << 16 {
+                    self.known_strangers.clear();
                 }
-                open.push(pid);
-                if managed.contains(&pid) || self.known_strangers.contains(&pid) {
-                    continue;
-                }
-                // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an
-                // old process, for long on a busy machine: who has the object is given more time.
-                let Some(name) = settled_name(pid) else { continue };
-                let before = self.suspects.iter().find(|known| known.pid == pid && known.name == name);
-                let looks = before.map_or(0, |known| known.looks) + 1;
-                if looks >= if has_object(pid) { LOOKS_WITH_OBJECT } else { LOOKS } {
-                    self.note_unmanaged(&format!("{name}: it runs without uzswap's object"));
-                    if self.known_strangers.len() > 1 << 16 {
-                        self.known_strangers.clear();
-                    }
-                    self.known_strangers.push(pid);
-                } else {
-                    suspects.push(Suspect { pid, name, looks });
-                }
+                self.known_strangers.push(pid);
+            } else {
+                suspects.push(Suspect { pid, name, looks });
             }
         }
         self.suspects = suspects;
@@ -406,6 +416,7 @@ impl Supervisor {
         while self.connections.iter().any(|connection| connection.slot.is_some()) {
             self.poll();
             self.sample();
+            self.attach();
         }
         self.guardian = None;
         // SAFETY: ends without running the parent's exit handlers a second time.

@@ -103,8 +103,6 @@ pub enum Point {
     Store,
     /// The same, and it wants more memory than there is.
     Memory,
-    /// A thread of the program has made a large mapping.
-    Mapping,
 }
 
 static POINT: AtomicU8 = AtomicU8::new(0);
@@ -122,10 +120,9 @@ pub fn choose_point() {
     // SAFETY: getenv answers terminated strings.
     let text = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().unwrap_or("");
     let (name, times) = text.split_once(':').unwrap_or((text, "1"));
-    let chosen =
-        [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory), ("mapping", Mapping)]
-            .into_iter()
-            .find(|(known, _)| *known == name);
+    let chosen = [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory)]
+        .into_iter()
+        .find(|(known, _)| *known == name);
     TIMES.store(times.parse().unwrap_or(1), Ordering::Relaxed);
     POINT.store(chosen.map_or(0, |(_, point)| point as u8), Ordering::Relaxed);
 }

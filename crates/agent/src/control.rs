@@ -2,9 +2,10 @@
 //! half of it, and has the program's memory registered when it gets tight.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
+use doorway::desk::{end, ANEW};
 use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
@@ -14,6 +15,7 @@ use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::announce::Kind as Announced;
+use crate::desk::{desk, is_set};
 use crate::{announce, broken, channel, fork, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -46,21 +48,8 @@ pub fn socket() -> &'static [u8] {
 static EMULATE: OnceLock<String> = OnceLock::new();
 
 /// Keeps what the environment said at the start about emulated accelerators.
-pub fn remember_emulation(spec: &CStr) {
-    let _ = EMULATE.set(spec.to_string_lossy().into_owned());
-}
-
-/// The program hands out references to its pages, or may.
-static REFERENCES: AtomicBool = AtomicBool::new(false);
-
-/// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
-/// another one's bytes from now on. What was moved out before has no such references.
-pub fn note_references() {
-    if !REFERENCES.swap(true, Ordering::AcqRel) {
-        if let Some(pager) = pager() {
-            pager.stop_recycling();
-        }
-    }
+pub fn remember_emulation(spec: &str) {
+    let _ = EMULATE.set(spec.to_owned());
 }
 
 /// The pager, once there is one.
@@ -69,37 +58,20 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }
 
-static END: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static END_LEN: AtomicUsize = AtomicUsize::new(0);
-static ALIVE: AtomicBool = AtomicBool::new(false);
-/// The control thread sleeps on this, so that a fork need not wait for its next look.
-static NUDGE: AtomicU32 = AtomicU32::new(0);
-
 /// Whether there is a control thread to answer requests.
 pub fn is_alive() -> bool {
-    ALIVE.load(Ordering::Acquire)
+    is_set(&desk().is_alive)
 }
 
 /// Notes that a control thread is being started, or could not be.
 pub fn set_alive(alive: bool) {
-    ALIVE.store(alive, Ordering::Release);
-}
-
-/// Says why paging ends in this process, once the control thread gets to it.
-pub fn remember_end(why: &'static str) {
-    END.store(why.as_ptr().cast_mut(), Ordering::Relaxed);
-    END_LEN.store(why.len(), Ordering::Release);
-}
-
-/// Wakes the control thread.
-pub fn nudge() {
-    NUDGE.fetch_add(1, Ordering::Release);
-    futex::wake(&NUDGE, 1);
+    desk().is_alive.store(alive.into(), Ordering::Release);
 }
 
 /// In a forked child: there is no control thread and no pager any more.
 pub fn forget() {
     set_alive(false);
+    desk().has_pager.store(0, Ordering::Release);
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
     HANDLERS.store(0, Ordering::Release);
 }
@@ -107,9 +79,10 @@ pub fn forget() {
 /// Sleeps between looks; answers a halt.
 fn sleep(accounts: &Ledgered, ns: u64) {
     end_if_program_ended();
-    let seen = NUDGE.load(Ordering::Acquire);
+    let nudge = &desk().nudge;
+    let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
-    futex::wait(&NUDGE, seen, Some(ns));
+    futex::wait(nudge, seen, Some(ns));
     answer_requests(accounts);
     accounts.end_if_alone();
 }
@@ -136,14 +109,13 @@ fn end_if_program_ended() {
 
 /// Says why paging ends, if it does. Before the halt: no system call can be relied on behind it.
 fn say_end(accounts: &Ledgered) {
-    let len = END_LEN.swap(0, Ordering::AcqRel);
-    if len > 0 {
-        // SAFETY: set together with the length, from a string that lives for ever.
-        let why = unsafe { std::slice::from_raw_parts(END.load(Ordering::Relaxed), len) };
-        let why = std::str::from_utf8(why).unwrap_or("");
-        let text = pager::FixedText::new(format_args!("paging ends here: {why}"));
-        pager::Accounts::say(accounts, text.as_str());
-    }
+    let why = match desk().end.swap(end::NONE, Ordering::AcqRel) {
+        end::NONE => return,
+        end::LOCKED => "mlockall() was called",
+        _ => "a seccomp filter for all threads was set",
+    };
+    let text = pager::FixedText::new(format_args!("paging ends here: {why}"));
+    pager::Accounts::say(accounts, text.as_str());
 }
 
 fn answer_requests(accounts: &Ledgered) {
@@ -152,18 +124,25 @@ fn answer_requests(accounts: &Ledgered) {
     if let Some(pager) = pager() {
         pager.dismiss_gate_reports();
     }
-    if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
-        match announce::kind() {
+    if let (Some((kind, range)), Some(pager)) = (announce::asked(), pager()) {
+        match kind {
             Announced::Ordinary => pager.register(range),
             Announced::Unknown => pager.refresh_mappings(),
             Announced::Release => pager.release(range),
+            Announced::References => pager.stop_recycling(),
         }
         announce::done();
     }
 }
 
-/// The thread.
-pub extern "C" fn run(_argument: usize) {
+/// The agent's first thread in a process, on a stack of its own.
+pub fn begin() {
+    keep_spare();
+    set_alive(true);
+    run(0);
+}
+
+extern "C" fn run(_argument: usize) {
     live();
     // Nobody answers requests any more, so nobody may wait for answers.
     set_alive(false);
@@ -181,6 +160,7 @@ fn live() {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
+    share_figures(accounts);
     let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
         wait_for(accounts, &statm, half_of, || false);
@@ -195,10 +175,21 @@ fn live() {
         Err(error) => {
             // Threads that were started already have nothing to do: nothing was registered.
             PAGER.store(std::ptr::null_mut(), Ordering::Release);
+            desk().has_pager.store(0, Ordering::Release);
             let text = pager::FixedText::new(format_args!("{error}"));
             let _ = accounts::tell(Kind::Unmanaged, text.as_str());
         }
     }
+}
+
+/// Lets the program's threads see how near the tree is to its budget.
+fn share_figures(accounts: &'static Ledgered) {
+    use pager::Accounts;
+    let own = arena::range();
+    desk().arena[0].store(own.start, Ordering::Relaxed);
+    desk().arena[1].store(own.end, Ordering::Relaxed);
+    desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
+    desk().total.store(accounts.ledger().total_address(), Ordering::Release);
 }
 
 /// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
@@ -211,21 +202,6 @@ fn tight_at(budget: u64) -> u64 {
 /// The use at which paging is set up, which takes some milliseconds, and nothing is registered yet.
 fn half_of(budget: u64) -> u64 {
     budget / 2
-}
-
-/// Whether `bytes` more would bring all processes so near their budget that memory is registered.
-pub fn is_tight_with(bytes: usize) -> bool {
-    use pager::Accounts;
-    // SAFETY: null, or a leaked box.
-    let accounts = unsafe { ACCOUNTS.load(Ordering::Acquire).as_ref() };
-    accounts.is_some_and(|accounts| accounts.total() + bytes as u64 >= tight_at(accounts.budget()))
-}
-
-/// Has the control thread look at once if a mapping is so large that it could fill before the next look.
-pub fn note_mapping(bytes: usize) {
-    if bytes >= BURST_BYTES {
-        nudge();
-    }
 }
 
 /// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no pager yet, its own is
@@ -291,6 +267,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    desk().has_pager.store(1, Ordering::Release);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     // A child has none of its parent's portals to devices.
     CHILDREN_INHERIT.store(pager.can_fork() && !settings.compressor.contains("iaa"), Ordering::Relaxed);
@@ -300,7 +277,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         }
     }
     // Looked at once the pager can be told, as it is told once it can be looked at.
-    if REFERENCES.load(Ordering::Acquire) {
+    if is_set(&desk().references) {
         pager.stop_recycling();
     }
     start_threads(pager)?;
@@ -326,9 +303,33 @@ const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 /// Whether forked children go on with this process's pager.
 static CHILDREN_INHERIT: AtomicBool = AtomicBool::new(false);
 
-/// The control thread of a forked child whose parent left everything where it was; `channel` is the connection to the parent's.
-pub extern "C" fn inherit(channel: usize) {
-    let channel = channel as i32;
+/// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left ready. `channel` is the
+/// connection to the parent's, or [`ANEW`].
+extern "C" fn begin_child(channel: usize) {
+    keep_spare();
+    if channel == ANEW {
+        forget();
+        set_alive(true);
+        run(0);
+    } else {
+        inherit(channel as i32);
+    }
+}
+
+/// Leaves a thread ready for a forked child: its stack and its thread-local storage.
+fn keep_spare() {
+    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
+        return;
+    };
+    // SAFETY: the memory is that thread's for ever; it keeps to the rules for such threads.
+    let (stack, pointer) = unsafe { thread::prepare(memory, begin_child, 0) };
+    let spare = &desk().forks.spare;
+    spare[1].store(pointer, Ordering::Relaxed);
+    spare[0].store(stack, Ordering::Release);
+}
+
+/// Goes on with what the parent left where it was.
+fn inherit(channel: i32) {
     thread::close_all_files_but(channel);
     thread::name(c"uzswap");
     thread::hurry();

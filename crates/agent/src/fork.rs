@@ -1,0 +1,154 @@
+//! fork(): the pager stands still around it, and parent and child both have one afterwards.
+//!
+//! ```text
+//!             forking thread            control thread                       child's forking thread     child's control thread
+//! prepare()   connect, ASKED ---------> stand still, HALTED
+//!             C library, clone(2) ----> serves both of them -------> C library
+//! parent()    back, goes on             :                            child(): starts ---------> take
+//!                                       hands over ------------------------------------------> inherits
+//!                                       everybody goes on            goes on <----------------- serves
+//! ```
+//!
+//! Everything that is out stays out; see `pager`'s module `heritage` for why the child never misses a page. The child's
+//! handler is the first to run: `__register_atfork` is interposed so that no other library is before this object, and
+//! ours is the last to run before the fork. Whatever runs in the child before it is served by the parent all the same.
+//!
+//! A fork brings everything in before and starts a new pager in the child, as if nothing had been there, where that
+//! cannot work:
+//!
+//! * without CAP_SYS_PTRACE the kernel does not report forks;
+//! * when the forking thread may not open what the child's pager needs (it has changed its user, is in another network
+//!   namespace, has no descriptors left): found out by opening it;
+//! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
+//! * with accelerators, whose portals a child does not have;
+//! * before the pager is set up, where nothing is out.
+//!
+//! A child that dies, or becomes another program, before it has taken over closes its connection, and the parent goes
+//! on. A child that is stopped at its birth (by a debugger) is waited for [`BIRTH_NS`], then it gets all its memory. A
+//! parent that is killed before its child has taken over takes the child along.
+//!
+//! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
+//! forks, see `Pager::foster`.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use doorway::desk::halt::{ASKED, HALTED, RUNNING};
+use pager::{Outcome, Pager};
+use sys::futex;
+
+use crate::desk::{desk, is_set};
+use crate::{channel, control};
+
+/// How long the parent waits for its child to take over.
+const BIRTH_NS: u64 = 2_000_000_000;
+
+/// Where the control thread listens for forking threads.
+static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether this process has forked or was forked: some of its pages may be shared.
+pub fn has_forked() -> bool {
+    is_set(&desk().forks.forked)
+}
+
+/// Paging has ended in this process, with everything brought in by the caller.
+pub fn note_stopped() {
+    desk().forks.stopped.store(1, Ordering::Release);
+}
+
+/// Whether a filter may bind threads of the program.
+pub fn expects_filter() -> bool {
+    is_set(&desk().forks.filtered)
+}
+
+/// Lets forks of this process leave everything where it is. Called by its control thread when the pager is set up.
+pub fn keep() {
+    if let Some((number, name)) = channel::listen() {
+        LISTENER_NUMBER.store(number, Ordering::Relaxed);
+        desk().forks.listener.store(name, Ordering::Release);
+    }
+}
+
+/// Called by the control thread between its looks: answers a halt that was asked for, and returns when it is over.
+pub fn answer_halt() {
+    let forks = &desk().forks;
+    if forks.state.load(Ordering::Acquire) != ASKED {
+        return;
+    }
+    let pager = control::pager();
+    if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
+        if attend(pager) {
+            return;
+        }
+    }
+    if let Some(pager) = pager {
+        pager.halt();
+        if is_set(&forks.stopped) {
+            pager.park();
+        }
+    }
+    forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&forks.state, i32::MAX);
+    while forks.state.load(Ordering::Acquire) == HALTED {
+        // When it is for good, the filter that comes next may not allow to wait once more.
+        let limit = (!is_set(&forks.stopped)).then_some(100_000_000);
+        futex::wait(&forks.state, HALTED, limit);
+    }
+    if let Some(pager) = pager {
+        pager.go_on();
+    }
+}
+
+/// Stands by a fork until the child has taken over; false when it cannot be done this way.
+fn attend(pager: &Pager) -> bool {
+    let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
+    let Some(mut session) = pager.begin_fork(desk().forks.forker.load(Ordering::Relaxed)) else {
+        channel::close(connection);
+        return false;
+    };
+    desk().forks.keeps.store(1, Ordering::Release);
+    desk().forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&desk().forks.state, i32::MAX);
+    let mut birth_ns = u64::MAX;
+    loop {
+        let [main, gate, child] = pager.fork_descriptors(&session);
+        let pause_ms = if pager.has_held(&session) { 1 } else { 100 };
+        let ready = channel::wait([connection, main, gate, child], pause_ms);
+        pager.attend(&mut session);
+        let is_ready = match ready[0].then(|| channel::receive(connection)) {
+            // What the kernel reported before the word was sent has been read only now.
+            Some(Some(message)) if message.word() == channel::TAKE => {
+                pager.attend(&mut session);
+                true
+            }
+            Some(Some(_)) => {
+                birth_ns = sys::now_ns() + BIRTH_NS;
+                continue;
+            }
+            // No child, or it has ended or become another program.
+            Some(None) => break,
+            None if sys::now_ns() > birth_ns => false,
+            None => continue,
+        };
+        match pager.settle(&mut session, is_ready) {
+            Outcome::Inherits { main, gate, copied } => {
+                channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                channel::close(main);
+                channel::close(gate);
+            }
+            Outcome::Complete => {
+                channel::send(connection, channel::COMPLETE, &[], None);
+            }
+            Outcome::Lost => {}
+        }
+        break;
+    }
+    channel::close(connection);
+    pager.end_fork(session);
+    true
+}
+
+/// The child's control thread has taken over: the program may run.
+pub fn taken() {
+    desk().forks.state.store(RUNNING, Ordering::Release);
+    futex::wake(&desk().forks.state, i32::MAX);
+}

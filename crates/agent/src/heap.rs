@@ -1,0 +1,152 @@
+//! The heap of the agent's C library, over the arena: what codecs written in C allocate, and what the C library itself
+//! does, its thread-local storage first of all.
+//!
+//! A program's break belongs to the program. The C library's start would move it, and its malloc would later on; both
+//! are replaced here, by names that a static link takes from here first.
+
+use std::alloc::{alloc, dealloc, Layout};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+/// Before each block: the layout's size and alignment.
+#[repr(C)]
+struct Header {
+    size: usize,
+    align: usize,
+}
+
+const ALIGN_MIN: usize = 16;
+const _: () = assert!(size_of::<Header>() == ALIGN_MIN);
+
+fn allocate(align: usize, size: usize) -> *mut c_void {
+    let align = align.max(ALIGN_MIN);
+    let Some(layout) = size.checked_add(align).and_then(|all| Layout::from_size_align(all, align).ok())
+    else {
+        return null_mut();
+    };
+    // SAFETY: not empty. The block begins `align` bytes into the room, and the header is just before it.
+    unsafe {
+        let room = alloc(layout);
+        if room.is_null() {
+            return null_mut();
+        }
+        let block = room.add(align);
+        block.sub(ALIGN_MIN).cast::<Header>().write(Header { size: layout.size(), align });
+        block.cast()
+    }
+}
+
+/// The header of a block.
+///
+/// # Safety
+/// The block is from [`allocate`] and was not freed.
+unsafe fn header(block: *mut c_void) -> Header {
+    // SAFETY: the caller's promise.
+    unsafe { block.cast::<u8>().sub(ALIGN_MIN).cast::<Header>().read() }
+}
+
+/// malloc(3).
+#[no_mangle]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    allocate(ALIGN_MIN, size)
+}
+
+/// free(3).
+#[no_mangle]
+unsafe extern "C" fn free(block: *mut c_void) {
+    if !block.is_null() {
+        // SAFETY: the caller's block, with the layout it was made with.
+        unsafe {
+            let Header { size, align } = header(block);
+            let room = block.cast::<u8>().sub(align);
+            dealloc(room, Layout::from_size_align_unchecked(size, align));
+        }
+    }
+}
+
+/// calloc(3).
+#[no_mangle]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return null_mut() };
+    let block = allocate(ALIGN_MIN, bytes);
+    if !block.is_null() {
+        // SAFETY: just allocated.
+        unsafe { block.cast::<u8>().write_bytes(0, bytes) };
+    }
+    block
+}
+
+/// realloc(3).
+#[no_mangle]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    let moved = allocate(ALIGN_MIN, size);
+    if !block.is_null() && !moved.is_null() {
+        // SAFETY: the caller's block, of which as many bytes are copied as both have.
+        unsafe {
+            let Header { size: room, align } = header(block);
+            moved.cast::<u8>().copy_from_nonoverlapping(block.cast(), size.min(room - align));
+            free(block);
+        }
+    }
+    moved
+}
+
+/// aligned_alloc(3).
+#[no_mangle]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    allocate(align, size)
+}
+
+/// memalign(3).
+#[no_mangle]
+extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    allocate(align, size)
+}
+
+/// posix_memalign(3).
+#[no_mangle]
+unsafe extern "C" fn posix_memalign(target: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    let block = allocate(align, size);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's variable.
+    unsafe { target.write(block) };
+    0
+}
+
+/// malloc_usable_size(3).
+#[no_mangle]
+unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's block.
+    let Header { size, align } = unsafe { header(block) };
+    size - align
+}
+
+/// Where glibc's start takes its first thread's storage from (2.35 and later). Nothing was allocated before.
+#[no_mangle]
+extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
+    if agent::start::open_arena() {
+        allocate(64, size)
+    } else {
+        null_mut()
+    }
+}
+
+/// What it was before 2.35, and what else would move the program's break.
+#[no_mangle]
+extern "C" fn __sbrk(size: isize) -> *mut c_void {
+    match usize::try_from(size) {
+        Ok(size) if sys::arena::range().is_empty() => _dl_early_allocate(size),
+        _ => usize::MAX as *mut c_void,
+    }
+}
+
+/// sbrk(2): nobody may.
+#[no_mangle]
+extern "C" fn sbrk(_size: isize) -> *mut c_void {
+    usize::MAX as *mut c_void
+}

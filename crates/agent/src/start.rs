@@ -1,0 +1,60 @@
+//! How the agent's first thread starts, and what of the process's memory is its own.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sys::{arena, PAGE_SIZE};
+
+/// Most ranges that are kept out of paging, as far as they matter here.
+const RANGES_MAX: usize = 256;
+
+static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
+    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
+static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a range out of paging for ever. To be called before other threads, for 256 ranges at most: the rest is not
+/// kept.
+pub fn add_own_range(range: Range<usize>) {
+    let index = RANGE_COUNT.load(Ordering::Relaxed);
+    if range.start < range.end && index < RANGES_MAX {
+        RANGES[index][0].store(range.start & !(PAGE_SIZE - 1), Ordering::Relaxed);
+        RANGES[index][1].store(range.end.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+        RANGE_COUNT.store(index + 1, Ordering::Relaxed);
+    }
+}
+
+/// Ranges that must never be paged, in address order: the arena and what was added.
+pub fn own_ranges() -> Vec<Range<usize>> {
+    let added = &RANGES[..RANGE_COUNT.load(Ordering::Relaxed)];
+    let bounds =
+        |range: &[AtomicUsize; 2]| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed);
+    let mut ranges: Vec<_> = added.iter().map(bounds).collect();
+    ranges.push(arena::range());
+    ranges.sort_by_key(|range| range.start);
+    ranges
+}
+
+/// Reserves the arena: generous where address space costs nothing, modest under RLIMIT_AS.
+pub fn open_arena() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    let mut bytes: usize = 256 << 30;
+    if limit.rlim_cur != libc::RLIM_INFINITY {
+        bytes = (limit.rlim_cur as usize / 2).next_power_of_two() / 2;
+        // What the arena takes is added to the limit, so that the program has what it had.
+        let raised = libc::rlimit { rlim_cur: limit.rlim_cur + bytes as u64, ..limit };
+        let raised = libc::rlimit { rlim_max: limit.rlim_max.max(raised.rlim_cur), ..raised };
+        // SAFETY: as above. Without the right to raise it the arena shares the limit with the program.
+        if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raised) } != 0 {
+            bytes /= 4;
+        }
+    }
+    while bytes >= 16 << 20 {
+        if arena::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
+            return true;
+        }
+        bytes /= 2;
+    }
+    false
+}

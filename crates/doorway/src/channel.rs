@@ -1,0 +1,21 @@
+//! The words on the connection between a forking process and its child: how the child gets its userfaultfds.
+//!
+//! The control thread listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
+//! has the connection, and both close their end of it in the program's file table afterwards. Descriptors on their way
+//! are held by the connection; when the last end of it is closed, so are they, and whoever waits is told.
+//!
+//! | word | from | meaning | descriptors |
+//! |---|---|---|---|
+//! | back | parent | fork() has returned | - |
+//! | take | child | it has a thread that can take over | - |
+//! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
+//! | complete | parent's control thread | everything is in place, start anew | - |
+
+/// fork() has returned in the parent.
+pub const BACK: u64 = 1;
+/// The child is ready.
+pub const TAKE: u64 = 2;
+/// The child inherits.
+pub const INHERITS: u64 = 3;
+/// The child starts anew.
+pub const COMPLETE: u64 = 4;

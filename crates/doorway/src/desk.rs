@@ -1,0 +1,157 @@
+//! What the program's threads and the agent's say to each other, where `preload` is in the program.
+//!
+//! Neither runs code of the other: their C libraries differ, and with them what a thread's registers point at. All of it is
+//! plain numbers that any thread may read and write at any time. It lies in the shared object's memory, which fork() copies
+//! with the rest.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+
+/// Nobody asks.
+pub const IDLE: u32 = 0;
+/// [`Announcement::range`] is waited for.
+pub const ASKED: u32 = 1;
+
+/// What is asked about a range.
+pub mod kind {
+    /// Register it: it is a new private anonymous mapping.
+    pub const ORDINARY: u32 = 0;
+    /// Look at all mappings: only /proc/self/maps tells what this one is.
+    pub const UNKNOWN: u32 = 1;
+    /// Let go of the range for good: the program has a userfaultfd of its own for it.
+    pub const RELEASE: u32 = 2;
+    /// Fill no frame anew from now on: the program hands out references to its pages.
+    pub const REFERENCES: u32 = 3;
+}
+
+/// How far a fork, or the end of paging, is.
+pub mod halt {
+    /// Everybody works.
+    pub const RUNNING: u32 = 0;
+    /// The control thread is to stand still.
+    pub const ASKED: u32 = 1;
+    /// It does.
+    pub const HALTED: u32 = 2;
+    /// In a child whose control thread is taking over.
+    pub const TAKING: u32 = 3;
+}
+
+/// Why paging ends for good.
+pub mod end {
+    /// It does not.
+    pub const NONE: u32 = 0;
+    /// mlockall().
+    pub const LOCKED: u32 = 1;
+    /// A seccomp filter for all threads.
+    pub const FILTERED: u32 = 2;
+}
+
+/// What a forked child's control thread does first: the number of its connection to the parent's, or this.
+pub const ANEW: usize = usize::MAX;
+
+/// Mappings that are waited for.
+#[repr(C)]
+pub struct Announcement {
+    /// Held by the thread that asks.
+    pub one: AtomicU32,
+    /// [`IDLE`] or [`ASKED`]; woken when it is answered.
+    pub state: AtomicU32,
+    /// Of [`kind`].
+    pub kind: AtomicU32,
+    /// First byte, and the first behind.
+    pub range: [AtomicUsize; 2],
+}
+
+/// Forks, and what they depend on.
+#[repr(C)]
+pub struct Forks {
+    /// Of [`halt`]; woken at each change.
+    pub state: AtomicU32,
+    /// Held by the thread that forks.
+    pub one: AtomicU32,
+    /// Paging has ended for good.
+    pub stopped: AtomicU32,
+    /// A seccomp filter may be in force in forked children.
+    pub filtered: AtomicU32,
+    /// Forked children may not have all of the memory.
+    pub wiped: AtomicU32,
+    /// This process has forked or was forked.
+    pub forked: AtomicU32,
+    /// The control thread stands by this fork with everything left out.
+    pub keeps: AtomicU32,
+    /// The forking thread.
+    pub forker: AtomicU32,
+    /// Its connection to the control thread, -1 when everything is to come in.
+    pub connection: AtomicI32,
+    /// Where the control thread listens for forking threads: the socket's name, 0 for nowhere.
+    pub listener: AtomicU64,
+    /// The stack and the thread pointer of a control thread that is ready to be made in a child, 0 for none. On the stack
+    /// lie a place for its argument, and what it runs.
+    pub spare: [AtomicUsize; 2],
+}
+
+/// All of it.
+#[repr(C)]
+pub struct Desk {
+    /// Whether there is a control thread to answer.
+    pub is_alive: AtomicU32,
+    /// Whether there is a pager.
+    pub has_pager: AtomicU32,
+    /// Counted up and woken to have the control thread look.
+    pub nudge: AtomicU32,
+    /// The program hands out references to its pages, or may.
+    pub references: AtomicU32,
+    /// Of [`end`], until it is said.
+    pub end: AtomicU32,
+    /// Address of the bytes that all processes of the tree use, a 64-bit number; 0 while unknown.
+    pub total: AtomicUsize,
+    /// The use at which memory is registered, in bytes.
+    pub tight_bytes: AtomicU64,
+    /// The agent's memory: first byte, and the first behind.
+    pub arena: [AtomicUsize; 2],
+    /// See there.
+    pub announcement: Announcement,
+    /// See there.
+    pub forks: Forks,
+}
+
+impl Desk {
+    /// Nothing said.
+    pub const fn new() -> Self {
+        const fn word() -> AtomicU32 {
+            AtomicU32::new(0)
+        }
+        const fn pair() -> [AtomicUsize; 2] {
+            [AtomicUsize::new(0), AtomicUsize::new(0)]
+        }
+        Desk {
+            is_alive: word(),
+            has_pager: word(),
+            nudge: word(),
+            references: word(),
+            end: word(),
+            total: AtomicUsize::new(0),
+            tight_bytes: AtomicU64::new(0),
+            arena: pair(),
+            announcement: Announcement { one: word(), state: word(), kind: word(), range: pair() },
+            forks: Forks {
+                state: word(),
+                one: word(),
+                stopped: word(),
+                filtered: word(),
+                wiped: word(),
+                forked: word(),
+                keeps: word(),
+                forker: word(),
+                connection: AtomicI32::new(-1),
+                listener: AtomicU64::new(0),
+                spare: pair(),
+            },
+        }
+    }
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self::new()
+    }
+}

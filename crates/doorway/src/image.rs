@@ -1,0 +1,115 @@
+//! The agent's file: an ELF program, static and position-independent.
+
+use crate::PAGE_SIZE;
+
+/// Most segments that are mapped.
+pub const SEGMENTS_MAX: usize = 8;
+/// Bytes of a program header.
+pub const HEADER_BYTES: usize = 56;
+
+/// A part of the file that is mapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Whole pages: where it lies from the image's start, in bytes.
+    pub start: usize,
+    /// Its length.
+    pub len: usize,
+    /// Bytes of it that come from the file, from the start; the rest is zero.
+    pub filled: usize,
+    /// Where they are in the file, at a page's border.
+    pub offset: usize,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub execute: bool,
+}
+
+/// What is mapped of a program, and where it begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Layout {
+    segments: [Segment; SEGMENTS_MAX],
+    count: usize,
+    /// The entry point, from the image's start.
+    pub entry: usize,
+    /// Where the program headers are in memory, from the image's start.
+    pub headers: usize,
+    /// How many there are.
+    pub header_count: usize,
+}
+
+impl Layout {
+    /// Reads the head of an ELF file of `file_bytes`, as much of it as has all its headers; `None` when the file is none, or
+    /// not of the kind.
+    pub fn of(head: &[u8], file_bytes: usize) -> Option<Self> {
+        let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
+        let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
+        let long = |at: usize| usize::try_from(u64::from_le_bytes(*head.get(at..)?.first_chunk()?)).ok();
+        const SHARED_OBJECT: usize = 3;
+        const LOADED: u32 = 1;
+        if !head.starts_with(b"\x7fELF\x02\x01") || half(16)? != SHARED_OBJECT || half(54)? != HEADER_BYTES {
+            return None;
+        }
+        let (entry, table, header_count) = (long(24)?, long(32)?, half(56)?);
+        let mut layout = Layout { entry, headers: table, header_count, ..Layout::default() };
+        for index in 0..header_count {
+            let at = table.checked_add(index * HEADER_BYTES)?;
+            if word(at)? != LOADED {
+                continue;
+            }
+            let (flags, offset, address) = (word(at + 4)?, long(at + 8)?, long(at + 16)?);
+            let (file_len, memory_len) = (long(at + 32)?, long(at + 40)?);
+            let shift = address % PAGE_SIZE;
+            let end = offset.checked_add(file_len)?;
+            if offset % PAGE_SIZE != shift || file_len > memory_len || end > file_bytes {
+                return None;
+            }
+            *layout.segments.get_mut(layout.count)? = Segment {
+                start: address - shift,
+                len: shift.checked_add(memory_len)?.checked_next_multiple_of(PAGE_SIZE)?,
+                filled: shift + file_len,
+                offset: offset - shift,
+                read: flags & 4 != 0,
+                write: flags & 2 != 0,
+                execute: flags & 1 != 0,
+            };
+            layout.count += 1;
+        }
+        // In order, and the first one has the headers and is where the image starts.
+        let is_ordered =
+            layout.segments().windows(2).all(|pair| pair[0].start + pair[0].len <= pair[1].start);
+        let first = layout.segments().first().filter(|first| first.start == 0 && first.offset == 0)?;
+        (is_ordered && table + header_count * HEADER_BYTES <= first.filled).then_some(layout)
+    }
+
+    /// What is mapped, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments[..self.count]
+    }
+
+    /// Bytes from the first segment to the end of the last.
+    pub fn span(&self) -> usize {
+        self.segments().last().map_or(0, |last| last.start + last.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_and_damage_is_refused() {
+        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let layout = Layout::of(&bytes, bytes.len()).expect("position-independent, like all of Rust's");
+        assert!(layout.segments().len() >= 2 && layout.header_count > layout.segments().len());
+        let code = layout.segments().iter().find(|segment| segment.execute).unwrap();
+        assert!((code.start..code.start + code.len).contains(&layout.entry));
+        assert_eq!(Layout::of(&bytes[..4096], bytes.len()), Some(layout));
+        for cut in (0..4096).step_by(7) {
+            Layout::of(&bytes[..cut], cut);
+        }
+        assert_eq!(Layout::of(&bytes, bytes.len() / 2), None);
+        assert_eq!((Layout::of(b"\x7fELF", 4), Layout::of(b"", 0)), (None, None));
+    }
+}

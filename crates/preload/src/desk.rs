@@ -1,0 +1,52 @@
+//! This object's side of the desk.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use doorway::desk::Desk;
+
+use crate::system;
+
+/// What the agent is given the address of.
+pub static DESK: Desk = Desk::new();
+
+/// Whether there is a control thread to answer.
+pub fn is_alive() -> bool {
+    DESK.is_alive.load(Ordering::Acquire) != 0
+}
+
+/// Whether there is a pager.
+pub fn has_pager() -> bool {
+    DESK.has_pager.load(Ordering::Acquire) != 0
+}
+
+/// Whether an address is in the agent's memory.
+pub fn is_agents(address: usize) -> bool {
+    let [start, end] = DESK.arena.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+    (start..end).contains(&address)
+}
+
+/// Wakes the control thread.
+pub fn nudge() {
+    DESK.nudge.fetch_add(1, Ordering::Release);
+    system::wake(&DESK.nudge);
+}
+
+/// Whether `bytes` more would bring all processes so near their budget that memory is registered.
+pub fn is_tight_with(bytes: usize) -> bool {
+    let total = DESK.total.load(Ordering::Acquire) as *const AtomicU64;
+    // SAFETY: null, or in the ledger, which stays mapped.
+    let total = unsafe { total.as_ref() };
+    total.is_some_and(|total| {
+        total.load(Ordering::Relaxed) + bytes as u64 >= DESK.tight_bytes.load(Ordering::Relaxed)
+    })
+}
+
+/// Sets a word that is never reset.
+pub fn set(word: &AtomicU32) {
+    word.store(1, Ordering::Release);
+}
+
+/// Whether a word is set.
+pub fn is_set(word: &AtomicU32) -> bool {
+    word.load(Ordering::Acquire) != 0
+}

@@ -1,0 +1,149 @@
+//! Brings the agent into this process: maps its file, makes the stack that it starts on, and a thread that starts there.
+
+use core::ffi::CStr;
+use core::fmt::Write;
+use core::ops::Range;
+
+use doorway::image::Layout;
+use doorway::stack::{self, auxiliary, Start, STRINGS_MAX};
+use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
+
+use crate::calls::raw_syscall;
+use crate::desk::DESK;
+use crate::spawn;
+
+/// Bytes of the file that have all its headers.
+const HEAD_BYTES: usize = 4096;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// Flags of fcntl(2) that matter not.
+const NO_FILE: usize = usize::MAX;
+
+/// A word in hex, without the heap.
+struct Hex {
+    text: [u8; 40],
+    len: usize,
+}
+
+impl Hex {
+    fn new(what: core::fmt::Arguments<'_>) -> Self {
+        let mut hex = Hex { text: [0; 40], len: 0 };
+        // Two addresses are shorter.
+        let _ = hex.write_fmt(what);
+        hex
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.text[..self.len]
+    }
+}
+
+impl Write for Hex {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let room = self.text.get_mut(self.len..self.len + text.len()).ok_or(core::fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+fn call(number: libc::c_long, arguments: [usize; 6]) -> Option<usize> {
+    // SAFETY: the callers below make mappings and read into memory of their own.
+    let answer = unsafe { raw_syscall(number, arguments) };
+    usize::try_from(answer).ok()
+}
+
+fn map(at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize) -> Option<usize> {
+    call(libc::SYS_mmap, [at, len, protection as usize, flags as usize, file, offset])
+}
+
+fn unmap(at: usize, len: usize) {
+    call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
+}
+
+/// Starts the agent that is in the file `path`. `object` is where this object lies, `entries` what of the environment the agent
+/// is given. False when that could not be done; the process is as before then.
+pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let Some(file) = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
+    else {
+        return false;
+    };
+    let image = map_image(file);
+    call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+    let Some((base, layout)) = image else { return false };
+    let started = start_at(base, &layout, socket, object, entries);
+    if !started {
+        unmap(base, layout.span());
+    }
+    started
+}
+
+/// Maps the file; its address and what it is.
+fn map_image(file: usize) -> Option<(usize, Layout)> {
+    let mut head = [0u8; HEAD_BYTES];
+    let got = call(libc::SYS_pread64, [file, head.as_mut_ptr().addr(), HEAD_BYTES, 0, 0, 0])?;
+    let file_bytes = call(libc::SYS_lseek, [file, 0, libc::SEEK_END as usize, 0, 0, 0])?;
+    let layout = Layout::of(&head[..got], file_bytes)?;
+    let base = map(0, layout.span(), libc::PROT_NONE, PRIVATE, NO_FILE, 0)?;
+    for segment in layout.segments() {
+        let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
+        let protection = bit(segment.read, libc::PROT_READ)
+            | bit(segment.write, libc::PROT_WRITE)
+            | bit(segment.execute, libc::PROT_EXEC);
+        let (at, from_file) = (base + segment.start, segment.filled.next_multiple_of(PAGE_SIZE));
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let mapped = map(at, from_file, protection, flags, file, segment.offset).is_some()
+            && (from_file == segment.len
+                || map(
+                    at + from_file,
+                    segment.len - from_file,
+                    protection,
+                    PRIVATE | libc::MAP_FIXED,
+                    NO_FILE,
+                    0,
+                )
+                .is_some());
+        if !mapped {
+            unmap(base, layout.span());
+            return None;
+        }
+        if segment.write {
+            // SAFETY: the rest of the last page from the file, mapped above for the agent alone.
+            unsafe { ((at + segment.filled) as *mut u8).write_bytes(0, from_file - segment.filled) };
+        }
+    }
+    Some((base, layout))
+}
+
+fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
+    let Some(stack_at) = map(0, STACK_BYTES, READ_WRITE, PRIVATE, NO_FILE, 0) else { return false };
+    let top = stack_at + STACK_BYTES;
+    let stack = Hex::new(format_args!("{stack_at:x}-{top:x}"));
+    let desk = Hex::new(format_args!("{:x}", (&raw const DESK).addr()));
+    let object = Hex::new(format_args!("{:x}-{:x}", object.start, object.end));
+    let arguments = [AGENT_NAME.to_bytes(), socket.to_bytes(), stack.bytes(), desk.bytes(), object.bytes()];
+    // SAFETY: asks for numbers.
+    let own = |kind| unsafe { libc::getauxval(kind) };
+    let random = own(auxiliary::RANDOM) as *const [u8; 16];
+    let start = Start {
+        arguments: &arguments,
+        environment: &entries[..entries.len().min(STRINGS_MAX - arguments.len())],
+        shared: stack::SHARED.map(own),
+        vdso: own(auxiliary::SYSINFO_EHDR) as usize,
+        headers: base + layout.headers,
+        header_count: layout.header_count,
+        entry: base + layout.entry,
+        // SAFETY: the kernel gives every program this many.
+        random: unsafe { random.as_ref() }.copied().unwrap_or_default(),
+    };
+    // SAFETY: the upper end of the stack, mapped above.
+    let bytes = unsafe { core::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
+    // SAFETY: the stack is as it should be, and the thread's own.
+    let started =
+        start.write(top, bytes).is_some_and(|pointer| unsafe { spawn::program(start.entry, pointer) });
+    if !started {
+        unmap(stack_at, STACK_BYTES);
+    }
+    started
+}

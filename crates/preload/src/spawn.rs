@@ -1,0 +1,135 @@
+//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library must not know them.
+
+use crate::calls::raw_syscall;
+
+/// As the agent makes its threads: a file table and a working directory of their own.
+const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+
+/// Calls `act` with all signals blocked, which the thread that it makes inherits.
+fn with_signals_blocked(act: impl FnOnce() -> isize) -> bool {
+    let (all, mut before) = (!0u64, 0u64);
+    let set = libc::SIG_SETMASK as usize;
+    // SAFETY: both masks are 8 bytes, as said.
+    unsafe {
+        raw_syscall(
+            libc::SYS_rt_sigprocmask,
+            [set, (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0],
+        );
+        let answer = act();
+        raw_syscall(libc::SYS_rt_sigprocmask, [set, (&raw const before).addr(), 0, 8, 0, 0]);
+        answer > 0
+    }
+}
+
+/// Makes a thread with a thread pointer of its own whose stack holds, upwards, an argument and a function. False when there
+/// can be no more thread.
+///
+/// # Safety
+/// Both belong to the thread from now on.
+pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
+    with_signals_blocked(|| {
+        let answer: isize;
+        // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor ebp, ebp",
+                "pop rdi",
+                "pop rax",
+                "call rax",
+                "mov eax, 60", // exit, of this thread alone
+                "xor edi, edi",
+                "syscall",
+                "ud2",
+                "2:",
+                inlateout("rax") libc::SYS_clone as isize => answer,
+                in("rdi") (FLAGS | libc::CLONE_SETTLS) as usize,
+                in("rsi") stack,
+                in("rdx") 0usize,
+                in("r10") 0usize,
+                in("r8") thread_pointer,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        // SAFETY: as above; aarch64 takes the thread pointer as the fourth argument.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            core::arch::asm!(
+                "svc 0",
+                "cbnz x0, 2f",
+                "mov x29, xzr",
+                "ldp x0, x9, [sp], #16",
+                "blr x9",
+                "mov x8, #93",
+                "mov x0, xzr",
+                "svc 0",
+                "brk #1",
+                "2:",
+                inlateout("x0") (FLAGS | libc::CLONE_SETTLS) as usize => answer,
+                in("x1") stack,
+                in("x2") 0usize,
+                in("x3") thread_pointer,
+                in("x4") 0usize,
+                in("x8") libc::SYS_clone,
+                lateout("x9") _,
+            );
+        }
+        answer
+    })
+}
+
+/// Makes a thread that begins at `entry` as a program does. False when there can be no more thread.
+///
+/// # Safety
+/// The stack is one that a program starts with, and belongs to the thread from now on.
+pub unsafe fn program(entry: usize, stack: usize) -> bool {
+    with_signals_blocked(|| {
+        let answer: isize;
+        // SAFETY: the parent only gets the answer; the child leaves this frame at once. Its thread pointer is this thread's
+        // until it sets its own, and is not used before.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor ebp, ebp",
+                "xor edx, edx", // nothing to be called at the end
+                "jmp r9",
+                "2:",
+                inlateout("rax") libc::SYS_clone as isize => answer,
+                in("rdi") FLAGS as usize,
+                in("rsi") stack,
+                in("rdx") 0usize,
+                in("r10") 0usize,
+                in("r8") 0usize,
+                in("r9") entry,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            core::arch::asm!(
+                "svc 0",
+                "cbnz x0, 2f",
+                "mov x29, xzr",
+                "br x9",
+                "2:",
+                inlateout("x0") FLAGS as usize => answer,
+                in("x1") stack,
+                in("x2") 0usize,
+                in("x3") 0usize,
+                in("x4") 0usize,
+                in("x8") libc::SYS_clone,
+                in("x9") entry,
+            );
+        }
+        answer
+    })
+}

@@ -1,0 +1,160 @@
+//! System calls, by themselves: no errno is set, and nothing of a C library is needed but what every one has.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::calls::raw_syscall;
+
+fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the functions below pass what the calls take.
+    unsafe { raw_syscall(number, arguments) as isize }
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns`. May return early for no reason.
+pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
+    let time = [timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000];
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let arguments = [word.as_ptr().addr(), operation, expected as usize, time.as_ptr().addr(), 0, 0];
+    call(libc::SYS_futex, arguments);
+}
+
+/// Wakes all sleepers.
+pub fn wake(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    call(libc::SYS_futex, [word.as_ptr().addr(), operation, i32::MAX as usize, 0, 0, 0]);
+}
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+/// A waiter looks again after so long, come what may.
+const LOOK_NS: u64 = 10_000_000;
+
+/// Takes a lock.
+pub fn lock(word: &AtomicU32) {
+    if try_lock(word) {
+        return;
+    }
+    // Taken as contended: there may be other sleepers, and one wake too many is cheap.
+    while word.swap(CONTENDED, Ordering::Acquire) != FREE {
+        wait(word, CONTENDED, LOOK_NS);
+    }
+}
+
+/// Takes a lock if it is free.
+pub fn try_lock(word: &AtomicU32) -> bool {
+    word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// Gives a lock back.
+pub fn unlock(word: &AtomicU32) {
+    if word.swap(FREE, Ordering::Release) == CONTENDED {
+        wake(word);
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut time = [0u64; 2];
+    call(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, time.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    time[0] * 1_000_000_000 + time[1]
+}
+
+/// The calling thread's kernel id.
+pub fn thread_id() -> u32 {
+    call(libc::SYS_gettid, [0; 6]) as u32
+}
+
+/// Gives up the CPU for a moment.
+pub fn yield_now() {
+    call(libc::SYS_sched_yield, [0; 6]);
+}
+
+/// Ends the process, all its threads, without running anything of the program's.
+pub fn exit_process(status: i32) -> ! {
+    loop {
+        call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Opens a file for reading, closed on exec; negative when that fails.
+pub fn open(path: &core::ffi::CStr, flags: i32) -> isize {
+    let flags = (flags | libc::O_CLOEXEC) as usize;
+    call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
+}
+
+/// Closes a descriptor.
+pub fn close(descriptor: isize) {
+    call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]);
+}
+
+/// Reads from an offset; how much was read.
+pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
+    let arguments = [descriptor as usize, buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];
+    usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
+}
+
+/// Whether this thread may have a userfaultfd that moves pages.
+pub fn may_have_userfaultfd() -> bool {
+    /// `UFFDIO_API` and `USERFAULTFD_IOC_NEW` of the kernel's userfaultfd.h.
+    const API: usize = 0xc018_aa3f;
+    const NEW: usize = 0xaa00;
+    const MOVE: u64 = 1 << 16;
+    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    let mut descriptor = call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]);
+    if descriptor < 0 {
+        let node = open(c"/dev/userfaultfd", libc::O_RDWR);
+        if node >= 0 {
+            descriptor = call(libc::SYS_ioctl, [node as usize, NEW, flags, 0, 0, 0]);
+            close(node);
+        }
+    }
+    if descriptor < 0 {
+        return false;
+    }
+    let mut argument = [0xaa, MOVE, 0u64];
+    let answer = call(libc::SYS_ioctl, [descriptor as usize, API, argument.as_mut_ptr().addr(), 0, 0, 0]);
+    close(descriptor);
+    answer == 0
+}
+
+/// Most descriptors that the calling thread may have.
+pub fn descriptors_max() -> u64 {
+    let mut limit = [0u64; 2];
+    let arguments = [0, libc::RLIMIT_NOFILE as usize, 0, limit.as_mut_ptr().addr(), 0, 0];
+    call(libc::SYS_prlimit64, arguments);
+    limit[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_keeps_others_out() {
+        static LOCK: AtomicU32 = AtomicU32::new(0);
+        static INSIDE: AtomicU32 = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        lock(&LOCK);
+                        assert_eq!(INSIDE.fetch_add(1, Ordering::Relaxed), 0);
+                        INSIDE.fetch_sub(1, Ordering::Relaxed);
+                        unlock(&LOCK);
+                    }
+                });
+            }
+        });
+        assert!(try_lock(&LOCK) && !try_lock(&LOCK));
+    }
+
+    #[test]
+    fn what_the_kernel_says() {
+        assert!(now_ns() > 0 && descriptors_max() > 2);
+        assert_ne!(thread_id(), 0);
+        let file = open(c"/proc/self/stat", libc::O_RDONLY);
+        assert!(file > 2 && read_at(file, &mut [0; 16], 0) == 16);
+        close(file);
+        assert!(open(c"/no/such/file", libc::O_RDONLY) < 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! Where this program runs, as far as it matters for the right to page, and what gives that right there.
+
+use std::fs;
+use std::path::Path;
+
+/// What is around this program. Of several the innermost counts, as far as it can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A kernel in user space that has no userfaultfd.
+    Gvisor,
+    /// A container that Kubernetes made.
+    Kubernetes,
+    /// A container of Docker's.
+    Docker,
+    /// A container of Podman's.
+    Podman,
+    /// Windows Subsystem for Linux.
+    Wsl,
+    /// A user namespace of some other kind.
+    UserNamespace,
+    /// An ordinary user of the machine.
+    User,
+    /// The machine's root.
+    Root,
+}
+
+/// What is looked at.
+#[derive(Debug, Default)]
+struct Signs {
+    version: String,
+    has_kubernetes: bool,
+    has_dockerenv: bool,
+    has_containerenv: bool,
+    uid_map: String,
+    is_root: bool,
+}
+
+impl Signs {
+    fn here() -> Self {
+        let exists = |path: &str| Path::new(path).exists();
+        Signs {
+            version: fs::read_to_string("/proc/version").unwrap_or_default(),
+            has_kubernetes: exists("/var/run/secrets/kubernetes.io")
+                || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            has_dockerenv: exists("/.dockerenv"),
+            has_containerenv: exists("/run/.containerenv"),
+            uid_map: fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
+            // SAFETY: takes nothing.
+            is_root: unsafe { libc::geteuid() } == 0,
+        }
+    }
+
+    fn place(&self) -> Place {
+        // gVisor says that it is this kernel, of this day, since it began.
+        let is_gvisor = self.version.contains("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016");
+        let map: Vec<&str> = self.uid_map.split_ascii_whitespace().collect();
+        let is_mapped = !map.is_empty() && map != ["0", "0", "4294967295"];
+        match self {
+            _ if is_gvisor || self.version.contains("gVisor") => Place::Gvisor,
+            Signs { has_kubernetes: true, .. } => Place::Kubernetes,
+            Signs { has_containerenv: true, .. } => Place::Podman,
+            Signs { has_dockerenv: true, .. } => Place::Docker,
+            _ if self.version.to_ascii_lowercase().contains("microsoft") => Place::Wsl,
+            _ if is_mapped => Place::UserNamespace,
+            Signs { is_root: true, .. } => Place::Root,
+            _ => Place::User,
+        }
+    }
+}
+
+impl Place {
+    /// Where this process is.
+    pub fn here() -> Self {
+        Signs::here().place()
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Gvisor => "gVisor",
+            Place::Kubernetes => "a container of Kubernetes",
+            Place::Docker => "a container of Docker",
+            Place::Podman => "a container of Podman",
+            Place::Wsl => "Windows Subsystem for Linux",
+            Place::UserNamespace => "a user namespace",
+            Place::User => "an ordinary user of this machine",
+            Place::Root => "root of this machine",
+        }
+    }
+
+    /// What gives the right to page here.
+    pub fn fix(self) -> &'static str {
+        match self {
+            Place::Gvisor => {
+                "none: gVisor has no userfaultfd; run the container with another runtime (Docker: --runtime runc)"
+            }
+            Place::Kubernetes => {
+                "give the pod the device: a device plugin that offers /dev/userfaultfd (generic-device-plugin: \
+                 --device '{\"name\": \"userfaultfd\", \"groups\": [{\"paths\": [{\"path\": \"/dev/userfaultfd\"}]}]}'), and \
+                 `resources: {limits: {squat.ai/userfaultfd: 1}}` in the container; the node is root's: `runAsUser: 0`, or a \
+                 udev rule on the machine"
+            }
+            Place::Docker => {
+                "docker run --device /dev/userfaultfd ...; as another user than root also, on the machine, \
+                 `sudo chmod 0666 /dev/userfaultfd`"
+            }
+            Place::Podman => {
+                "podman run --device /dev/userfaultfd ...; rootless also, on the machine, \
+                 `sudo setfacl -m u:$USER:rw /dev/userfaultfd`"
+            }
+            Place::Wsl => "sudo sysctl vm.unprivileged_userfaultfd=1; if there is no such setting: wsl --update",
+            Place::UserNamespace => {
+                "outside of the namespace: sudo setfacl -m u:$USER:rw /dev/userfaultfd, and bind that node into it; or there \
+                 `sudo sysctl vm.unprivileged_userfaultfd=1`"
+            }
+            Place::User => {
+                "sudo setfacl -m u:$USER:rw /dev/userfaultfd (until the next start); for good and for a group: `echo \
+                 'KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/60-userfaultfd.rules`; \
+                 or `sudo sysctl vm.unprivileged_userfaultfd=1`"
+            }
+            Place::Root => {
+                "root without CAP_SYS_PTRACE, or a seccomp filter: start it with that capability, or with a filter that \
+                 lets userfaultfd(2) pass"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = "         0          0 4294967295\n";
+
+    #[test]
+    fn places_are_known_by_their_signs() {
+        let machine =
+            || Signs { version: "Linux version 6.8.0".into(), uid_map: WHOLE.into(), ..Signs::default() };
+        let cases = [
+            (machine(), Place::User),
+            (Signs { is_root: true, ..machine() }, Place::Root),
+            (Signs { has_dockerenv: true, is_root: true, ..machine() }, Place::Docker),
+            (Signs { has_containerenv: true, ..machine() }, Place::Podman),
+            (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
+            (Signs { uid_map: "0 1000 1\n".into(), is_root: true, ..machine() }, Place::UserNamespace),
+            (
+                Signs { version: "Linux version 5.15.90.1-microsoft-standard-WSL2".into(), ..machine() },
+                Place::Wsl,
+            ),
+            (
+                Signs {
+                    version: "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016".into(),
+                    ..machine()
+                },
+                Place::Gvisor,
+            ),
+        ];
+        for (signs, place) in cases {
+            assert_eq!(signs.place(), place, "{signs:?}");
+        }
+    }
+
+    #[test]
+    fn every_place_has_a_line_that_can_be_used() {
+        for (place, word) in [
+            (Place::Docker, "docker run --device /dev/userfaultfd"),
+            (Place::Podman, "podman run --device /dev/userfaultfd"),
+            (Place::Kubernetes, "resources:"),
+            (Place::User, "setfacl"),
+            (Place::Gvisor, "none"),
+        ] {
+            assert!(place.fix().contains(word) && !place.fix().contains("  "), "{}", place.fix());
+        }
+    }
+}

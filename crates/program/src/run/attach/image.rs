@@ -1,0 +1,46 @@
+//! The agent's file, as a memory file that processes map.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+
+use doorway::image::{Layout, Segment};
+
+/// The agent.
+#[derive(Debug)]
+pub struct Image {
+    bytes: &'static [u8],
+    file: File,
+    /// What is mapped, and where it begins.
+    pub layout: Layout,
+}
+
+impl Image {
+    /// Makes a memory file of a program.
+    ///
+    /// # Errors
+    /// When it is none, or not of the kind, or there is no memory file for it.
+    pub fn new(bytes: &'static [u8]) -> io::Result<Self> {
+        let layout = Layout::of(bytes, bytes.len())
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this build carries no agent"))?;
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(doorway::AGENT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: opened just now.
+        let mut file = unsafe { File::from_raw_fd(raw) };
+        file.write_all(bytes)?;
+        Ok(Image { bytes, file, layout })
+    }
+
+    /// The path of the memory file, for processes that see this one and may look inside.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// What a segment is filled with.
+    pub fn contents(&self, segment: &Segment) -> &[u8] {
+        &self.bytes[segment.offset..segment.offset + segment.filled]
+    }
+}

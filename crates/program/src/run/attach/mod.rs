@@ -1,0 +1,143 @@
+//! Bringing the agent into processes that no dynamic loader brings it to: static programs, ones whose loader was not
+//! asked, ones that were started after their user, root or namespaces had changed.
+//!
+//! A process costs nothing before it has grown. Then one of its threads is stopped for some system calls that make one
+//! more thread; that one maps the agent and runs it, and nothing else of the process changes. It takes less than 2 ms, most of which
+//! the program runs on.
+
+mod image;
+mod injection;
+mod process;
+mod tree;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use self::image::Image;
+use self::injection::Failure;
+use self::process::Identity;
+pub use self::tree::descendants;
+
+/// Processes up to this size are let alone: a pager would take more than it could save.
+const GROWN_BYTES: u64 = 8 << 20;
+/// Between looks, at least.
+const LOOK: Duration = Duration::from_millis(20);
+/// Looking takes at most one part in so many of the supervisor's time.
+const LOOK_SHARE: u32 = 30;
+/// An agent that was brought says hello within this time, on a busy machine too.
+const HELLO: Duration = Duration::from_secs(5);
+/// A process that cannot be stopped is tried again for so long.
+const BUSY: Duration = Duration::from_secs(60);
+
+/// What is known of one process.
+struct Known {
+    identity: Identity,
+    since: Instant,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    /// Traced, and did not stop yet: the thread.
+    Waiting(Option<i32>),
+    /// The agent is there, and will say hello.
+    Brought,
+    /// It cannot be managed.
+    Refused,
+}
+
+/// Looks for such processes, and brings the agent.
+pub struct Attacher {
+    image: Image,
+    socket: String,
+    known: HashMap<i32, Known>,
+    next: Instant,
+    grown_bytes: u64,
+}
+
+impl Attacher {
+    /// For the tree whose processes find their supervisor at `socket`, with so many bytes to share.
+    ///
+    /// # Errors
+    /// When the agent cannot be read, or there is no memory file for it.
+    pub fn new(socket: &str, budget_bytes: u64) -> Result<Self> {
+        Ok(Attacher {
+            image: Image::new(crate::embedded::AGENT).context("cannot prepare the agent")?,
+            socket: socket.to_owned(),
+            known: HashMap::new(),
+            next: Instant::now(),
+            grown_bytes: GROWN_BYTES.min(budget_bytes / 8).max(4 << 20),
+        })
+    }
+
+    /// Where the agent is for processes that bring it themselves.
+    pub fn path(&self) -> String {
+        self.image.path()
+    }
+
+    /// When the next look is due.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Answers those that cannot be
+    /// managed and why, each once.
+    pub fn look(&mut self, except: Option<i32>, managed: &[i32]) -> Vec<String> {
+        let start = Instant::now();
+        if start < self.next {
+            return Vec::new();
+        }
+        let alive = descendants(except);
+        self.known.retain(|pid, known| {
+            let is_there = alive.contains(pid);
+            // With the next program of the process comes another look.
+            is_there
+                && !(known.state == State::Brought && managed.contains(pid) && known.since.elapsed() > HELLO)
+        });
+        let mut notes = Vec::new();
+        for pid in alive.into_iter().filter(|pid| !managed.contains(pid)) {
+            if process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes) {
+                notes.extend(self.consider(pid));
+            }
+        }
+        self.next = Instant::now() + LOOK.max(start.elapsed() * LOOK_SHARE);
+        notes
+    }
+
+    /// Brings the agent into a process that has none, if that is possible; else says why not.
+    fn consider(&mut self, pid: i32) -> Option<String> {
+        let identity = Identity::of(pid)?;
+        let now = Instant::now();
+        let known = self.known.get(&pid).filter(|known| known.identity == identity);
+        let (since, waiting) = match known {
+            None => (now, None),
+            Some(known) => match known.state {
+                State::Refused => return None,
+                State::Brought if known.since.elapsed() < HELLO => return None,
+                State::Brought => {
+                    self.known.insert(pid, Known { identity, since: now, state: State::Refused });
+                    return Some(note(pid, "its agent was not heard of"));
+                }
+                State::Waiting(thread) => (known.since, thread),
+            },
+        };
+        let result = injection::bring(&self.image, pid, &self.socket, waiting);
+        let (state, why) = match result {
+            Ok(()) => (State::Brought, None),
+            Err(Failure::NotYet(thread)) if since.elapsed() < BUSY => (State::Waiting(thread), None),
+            Err(Failure::NotYet(_)) => (State::Refused, Some("it could not be stopped".to_owned())),
+            Err(Failure::Gone | Failure::NotOurs) => return None,
+            Err(Failure::Refused(why)) => (State::Refused, Some(why)),
+        };
+        self.known
+            .insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });
+        why.map(|why| note(pid, &why))
+    }
+}
+
+fn note(pid: i32, why: &str) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{}: {why}", name.trim_end())
+}

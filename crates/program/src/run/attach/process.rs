@@ -1,0 +1,115 @@
+//! What /proc tells of a process before it is touched.
+
+use std::fs;
+
+/// A process and which of its programs it is: exec changes the stack's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    started: u64,
+    stack: u64,
+}
+
+impl Identity {
+    /// Of a process; `None` when it has ended.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may hold anything: the state is the third field, the start the 22nd, the stack the 28th.
+        let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
+        let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().collect();
+        if matches!(fields.first(), None | Some(&"Z" | &"X")) {
+            return None;
+        }
+        let number = |index: usize| fields.get(index - 3)?.parse().ok();
+        Some(Identity { started: number(22)?, stack: number(28)? })
+    }
+}
+
+/// Anonymous resident memory.
+pub fn anonymous_bytes(pid: i32) -> Option<u64> {
+    sys::procfs::anonymous_bytes(&fs::read(format!("/proc/{pid}/statm")).ok()?)
+}
+
+/// A number in /proc/PID/status; `None` where the kernel does not tell.
+fn status_number(status: &str, name: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What stands in the way of a system call of ours in a process, for as long as it runs its present program.
+pub fn obstacle(pid: i32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let own = fs::read_to_string("/proc/self/status").ok()?;
+    if status_number(&status, "TracerPid:").is_some_and(|tracer| tracer != 0) {
+        return Some("it is being traced".to_owned());
+    }
+    // Filters that this process runs under, too, let through what it needs. Others may kill for it.
+    let filters = |text: &str| {
+        let mode = status_number(text, "Seccomp:").unwrap_or(0);
+        (mode == 1, status_number(text, "Seccomp_filters:").unwrap_or(mode))
+    };
+    if filters(&status) != filters(&own) {
+        return Some("it has a seccomp filter of its own".to_owned());
+    }
+    None
+}
+
+/// The parent.
+pub fn parent(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status_number(&status, "PPid:").map(|pid| pid as i32)
+}
+
+/// Whether two processes have one address space: between vfork() and exec.
+pub fn share_memory(one: i32, other: i32) -> bool {
+    const KCMP_VM: usize = 1;
+    // SAFETY: takes numbers.
+    let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0usize, 0usize) };
+    match answer {
+        0 => true,
+        1.. => false,
+        // Not there, or not permitted: the same mappings are at the same places in no two programs by chance.
+        _ => {
+            let maps = |pid| fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let own = maps(one);
+            !own.is_empty() && own == maps(other)
+        }
+    }
+}
+
+/// Its threads, the first one first.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let names = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut all: Vec<i32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    all.sort_by_key(|thread| (*thread != pid, *thread));
+    all
+}
+
+/// The letter of a thread's state.
+pub fn thread_state(pid: i32, thread: i32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_known() {
+        let pid = std::process::id() as i32;
+        assert_eq!(Identity::of(pid), Identity::of(pid));
+        assert!(Identity::of(pid).is_some_and(|identity| identity.stack != 0 || identity.started != 0));
+        assert!(anonymous_bytes(pid).unwrap() > 0);
+        assert_eq!(threads(pid)[0], pid);
+        assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
+        assert!(share_memory(pid, pid));
+        assert!(!share_memory(pid, parent(pid).unwrap()));
+    }
+
+    #[test]
+    fn fields_of_a_status() {
+        let text = "Name:\tx\nTracerPid:\t17\nSeccomp:\t2\nSeccomp_filters:\t3\n";
+        assert_eq!(status_number(text, "TracerPid:"), Some(17));
+        assert_eq!(status_number(text, "Seccomp:"), Some(2));
+        assert_eq!(status_number(text, "Nothing:"), None);
+    }
+}

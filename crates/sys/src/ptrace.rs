@@ -1,0 +1,456 @@
+//! Threads of other processes, stopped for a moment and made to do system calls.
+//!
+//! The system calls are made where the process has a system call instruction already (the kernel's own vDSO has one), so that
+//! no byte of it is changed. Afterwards the thread is as it was:
+//!
+//! * its registers are put back, and it is stopped once more before it goes on: at such a stop the kernel itself decides
+//!   whether a system call that was interrupted begins anew, also when a signal came meanwhile;
+//! * all signals are blocked while it works for us, so that none of its handlers runs;
+//! * one that was inside a restartable sequence goes to that sequence's abort handler, as after a preemption.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use crate::thread;
+
+/// What PTRACE_EVENT_STOP is in a wait status.
+const EVENT_STOP: i32 = 128;
+const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
+/// ptrace(2) with PTRACE_GET_RSEQ_CONFIGURATION (Linux 5.13).
+const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const GETSIGMASK: u32 = 0x420a;
+const SETSIGMASK: u32 = 0x420b;
+/// A thread that runs, or waits in any way but for another's exec, stops in microseconds.
+const PATIENCE_NS: u64 = 20_000_000;
+/// Times a system call is tried again that a signal interrupted before it began.
+const TRIES: u32 = 5;
+const ERESTARTNOINTR: i64 = 513;
+
+/// A thread's registers.
+pub type Registers = libc::user_regs_struct;
+
+/// Why a thread was not stopped, or is not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// It has ended.
+    #[error("it has ended")]
+    Gone,
+    /// Not permitted, or somebody traces it already.
+    #[error("it may not be traced")]
+    NotPermitted,
+    /// Signals have stopped it; it is let alone.
+    #[error("it is stopped")]
+    Stopped,
+    /// It did not come: it waits for something that cannot be interrupted.
+    #[error("it cannot be interrupted at present")]
+    Busy,
+    /// The kernel refused what it was made to do.
+    #[error("{0}")]
+    Refused(&'static str, #[source] io::Error),
+}
+
+/// How a stop came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Interrupt,
+    Call,
+    Cloned,
+    Signal(i32),
+    /// With all other threads, by a signal.
+    Group,
+}
+
+/// What becomes of a thread that is let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// It goes on where it was.
+    GoesOn,
+    /// It was made by us and has nothing to do: it ends.
+    Ends,
+    /// It runs somewhere else for good.
+    Diverted,
+}
+
+/// A thread that this thread traces. Dropped, it goes on as it was, or as its registers were set.
+#[derive(Debug)]
+pub struct Tracee {
+    thread: i32,
+    saved: Registers,
+    mask: u64,
+    /// Where there is a system call instruction.
+    gate: usize,
+    after: After,
+    is_stopped: bool,
+}
+
+fn request(request: u32, thread: i32, address: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: callers pass what the request takes.
+    let answer = unsafe { libc::ptrace(request as _, thread, address, data) };
+    if answer == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(answer)
+}
+
+fn error_of(error: io::Error) -> TraceError {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => TraceError::NotPermitted,
+        _ => TraceError::Gone,
+    }
+}
+
+/// Waits for a stop of a traced thread.
+fn wait(thread: i32) -> Result<Stop, TraceError> {
+    let give_up = crate::now_ns() + PATIENCE_NS;
+    let mut pause_ns = 2_000;
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        match unsafe { libc::waitpid(thread, &mut status, libc::__WALL | libc::WNOHANG) } {
+            0 if crate::now_ns() > give_up => return Err(TraceError::Busy),
+            0 => {
+                thread::sleep_ns(pause_ns);
+                pause_ns = (pause_ns * 2).min(200_000);
+            }
+            found if found == thread && libc::WIFSTOPPED(status) => {
+                return Ok(match (status >> 16, libc::WSTOPSIG(status)) {
+                    (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
+                    (EVENT_STOP, _) => Stop::Group,
+                    (EVENT_CLONE, _) => Stop::Cloned,
+                    (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+                    (_, signal) => Stop::Signal(signal),
+                });
+            }
+            _ => return Err(TraceError::Gone),
+        }
+    }
+}
+
+impl Tracee {
+    /// Stops a thread of another process, wherever it is. `gate` is the address of a system call instruction there.
+    ///
+    /// # Errors
+    /// [`TraceError::NotPermitted`] also for one that somebody traces already. In the case of [`TraceError::Busy`] it
+    /// stays traced, stops when it can, and is to be had by [`Tracee::resume_seizing`].
+    pub fn seize(thread: i32, gate: usize) -> Result<Self, TraceError> {
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+        request(libc::PTRACE_SEIZE as u32, thread, 0, options as usize).map_err(error_of)?;
+        request(libc::PTRACE_INTERRUPT as u32, thread, 0, 0).map_err(error_of)?;
+        Self::await_interrupt(thread, gate)
+    }
+
+    /// Takes up again a thread that was [`TraceError::Busy`].
+    ///
+    /// # Errors
+    /// As [`Tracee::seize`].
+    pub fn resume_seizing(thread: i32, gate: usize) -> Result<Self, TraceError> {
+        Self::await_interrupt(thread, gate)
+    }
+
+    fn await_interrupt(thread: i32, gate: usize) -> Result<Self, TraceError> {
+        loop {
+            match wait(thread)? {
+                Stop::Interrupt => break,
+                // Not ours: delivered, and the interruption comes next.
+                Stop::Signal(signal) => {
+                    request(libc::PTRACE_CONT as u32, thread, 0, signal as usize).map_err(error_of)?;
+                }
+                Stop::Group => {
+                    let _ = request(libc::PTRACE_DETACH as u32, thread, 0, 0);
+                    return Err(TraceError::Stopped);
+                }
+                Stop::Call | Stop::Cloned => {
+                    request(libc::PTRACE_CONT as u32, thread, 0, 0).map_err(error_of)?;
+                }
+            }
+        }
+        Self::take(thread, gate)
+    }
+
+    /// A thread that is stopped.
+    fn take(thread: i32, gate: usize) -> Result<Self, TraceError> {
+        let mut saved = registers(thread)?;
+        leave_restartable_sequence(thread, &mut saved);
+        let mut mask = 0u64;
+        request(GETSIGMASK, thread, 8, (&raw mut mask).addr()).map_err(error_of)?;
+        let all = u64::MAX;
+        request(SETSIGMASK, thread, 8, (&raw const all).addr()).map_err(error_of)?;
+        Ok(Tracee { thread, saved, mask, gate, after: After::GoesOn, is_stopped: true })
+    }
+
+    /// Its kernel id.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// What its registers were.
+    pub fn registers(&self) -> &Registers {
+        &self.saved
+    }
+
+    /// Has it make a system call; the answer, or the error that the kernel gave.
+    ///
+    /// # Errors
+    /// When the thread has ended, or was stopped by a signal.
+    pub fn call(&mut self, number: i64, arguments: [usize; 6]) -> Result<io::Result<usize>, TraceError> {
+        self.call_noting(number, arguments).map(|(answer, _)| answer)
+    }
+
+    /// The same, and the thread that it made, which is stopped.
+    fn call_noting(
+        &mut self,
+        number: i64,
+        arguments: [usize; 6],
+    ) -> Result<(io::Result<usize>, Option<i32>), TraceError> {
+        let mut made = None;
+        for _ in 0..TRIES {
+            let mut registers = self.saved;
+            set_call(&mut registers, self.gate, number, arguments);
+            set_registers(self.thread, &registers)?;
+            // At the entry, then at the exit.
+            let mut seen = 0;
+            while seen < 2 {
+                self.go_on(libc::PTRACE_SYSCALL as u32, 0)?;
+                match wait(self.thread) {
+                    Ok(Stop::Call) => seen += 1,
+                    Ok(Stop::Cloned) => {
+                        let mut message = 0usize;
+                        let at = (&raw mut message).addr();
+                        request(libc::PTRACE_GETEVENTMSG as u32, self.thread, 0, at).map_err(error_of)?;
+                        made = Some(message as i32);
+                    }
+                    // SIGSTOP, which cannot be blocked: it is given back at the end.
+                    Ok(Stop::Signal(signal)) => {
+                        self.is_stopped = true;
+                        self.release(signal);
+                        return Err(TraceError::Stopped);
+                    }
+                    Ok(Stop::Interrupt | Stop::Group) => {}
+                    Err(error) => return Err(error),
+                }
+                self.is_stopped = true;
+            }
+            let answer = answer(&self::registers(self.thread)?);
+            if answer != -ERESTARTNOINTR {
+                let is_error = (-4095..0).contains(&answer);
+                let answer = if is_error {
+                    Err(io::Error::from_raw_os_error(-answer as i32))
+                } else {
+                    Ok(answer as usize)
+                };
+                return Ok((answer, made));
+            }
+        }
+        Err(TraceError::Busy)
+    }
+
+    fn go_on(&mut self, how: u32, signal: i32) -> Result<(), TraceError> {
+        self.is_stopped = false;
+        request(how, self.thread, 0, signal as usize).map_err(error_of).map(|_| ())
+    }
+
+    /// Has it make a thread with `flags` of clone(2), CLONE_VM and CLONE_THREAD among them, which is stopped before it does
+    /// anything, on the same stack.
+    ///
+    /// # Errors
+    /// When the kernel refuses one more thread.
+    pub fn clone_thread(&mut self, flags: i32) -> Result<Tracee, TraceError> {
+        let (answer, made) = self.call_noting(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0])?;
+        let made = match (answer, made) {
+            (Err(error), _) => return Err(TraceError::Refused("no more threads", error)),
+            (Ok(_), None) => return Err(TraceError::Gone),
+            (Ok(_), Some(made)) => made,
+        };
+        let stop = wait(made)?;
+        debug_assert!(matches!(stop, Stop::Interrupt | Stop::Group), "{stop:?}");
+        let saved = registers(made)?;
+        let (mask, gate) = (u64::MAX, self.gate);
+        Ok(Tracee { thread: made, saved, mask, gate, after: After::Ends, is_stopped: true })
+    }
+
+    /// Has it begin at `entry` with a stack, as a program does, when it is let go.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn divert(&mut self, entry: usize, stack: usize) -> Result<(), TraceError> {
+        let mut registers = self.saved;
+        set_start(&mut registers, entry, stack);
+        set_registers(self.thread, &registers)?;
+        self.after = After::Diverted;
+        Ok(())
+    }
+
+    /// Puts everything back and lets it go, with a signal to be delivered or 0.
+    fn release(&mut self, signal: i32) {
+        if !std::mem::take(&mut self.is_stopped) {
+            return;
+        }
+        if self.after == After::Ends {
+            let mut registers = self.saved;
+            set_call(&mut registers, self.gate, libc::SYS_exit, [0; 6]);
+            let _ = set_registers(self.thread, &registers);
+        }
+        if self.after == After::GoesOn {
+            let _ = set_registers(self.thread, &self.saved);
+            // Once more at a stop like the first: there the kernel looks whether a system call was interrupted. What is
+            // in the way is the end of the thread alone.
+            let again = request(libc::PTRACE_INTERRUPT as u32, self.thread, 0, 0)
+                .and_then(|_| request(libc::PTRACE_CONT as u32, self.thread, 0, 0));
+            if again.is_ok() {
+                let _ = wait(self.thread);
+            }
+        }
+        let _ = request(SETSIGMASK, self.thread, 8, (&raw const self.mask).addr());
+        let _ = request(libc::PTRACE_DETACH as u32, self.thread, 0, signal as usize);
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        self.release(0);
+    }
+}
+
+const NT_PRSTATUS: usize = 1;
+
+fn registers(thread: i32) -> Result<Registers, TraceError> {
+    let mut registers = MaybeUninit::<Registers>::zeroed();
+    let mut vector = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
+    request(libc::PTRACE_GETREGSET as u32, thread, NT_PRSTATUS, (&raw mut vector).addr())
+        .map_err(error_of)?;
+    // A 32-bit program has fewer.
+    if vector.iov_len != size_of::<Registers>() {
+        return Err(TraceError::NotPermitted);
+    }
+    // SAFETY: plain numbers, filled by the kernel.
+    Ok(unsafe { registers.assume_init() })
+}
+
+fn set_registers(thread: i32, registers: &Registers) -> Result<(), TraceError> {
+    let base = std::ptr::from_ref(registers).cast_mut().cast();
+    let vector = libc::iovec { iov_base: base, iov_len: size_of::<Registers>() };
+    let at = (&raw const vector).addr();
+    request(libc::PTRACE_SETREGSET as u32, thread, NT_PRSTATUS, at).map_err(error_of).map(|_| ())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
+    let [a, b, c, d, e, f] = arguments.map(|argument| argument as u64);
+    (registers.rip, registers.rax) = (gate as u64, number as u64);
+    // No system call is to begin anew here.
+    registers.orig_rax = u64::MAX;
+    (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
+    (registers.r10, registers.r8, registers.r9) = (d, e, f);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_start(registers: &mut Registers, entry: usize, stack: usize) {
+    (registers.rip, registers.rsp) = (entry as u64, stack as u64);
+    registers.orig_rax = u64::MAX;
+    (registers.rax, registers.rbp, registers.rdx) = (0, 0, 0);
+    (registers.fs_base, registers.gs_base) = (0, 0);
+    // Interrupts are on, everything else is as at the start of a program.
+    registers.eflags = 0x202;
+}
+
+#[cfg(target_arch = "x86_64")]
+fn answer(registers: &Registers) -> i64 {
+    registers.rax as i64
+}
+
+#[cfg(target_arch = "x86_64")]
+fn program_counter(registers: &mut Registers) -> &mut u64 {
+    &mut registers.rip
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
+    registers.pc = gate as u64;
+    registers.regs[8] = number as u64;
+    for (register, argument) in registers.regs.iter_mut().zip(arguments) {
+        *register = argument as u64;
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_start(registers: &mut Registers, entry: usize, stack: usize) {
+    registers.regs = [0; 31];
+    (registers.pc, registers.sp, registers.pstate) = (entry as u64, stack as u64, 0);
+}
+
+#[cfg(target_arch = "aarch64")]
+fn answer(registers: &Registers) -> i64 {
+    registers.regs[0] as i64
+}
+
+#[cfg(target_arch = "aarch64")]
+fn program_counter(registers: &mut Registers) -> &mut u64 {
+    &mut registers.pc
+}
+
+/// The bytes of a system call instruction.
+pub const CALL_INSTRUCTION: &[u8] =
+    if cfg!(target_arch = "x86_64") { &[0x0f, 0x05] } else { &[0x01, 0x00, 0x00, 0xd4] };
+
+/// A thread that was stopped inside a restartable sequence may not go on there after others ran: the kernel would have sent
+/// it to the abort handler, but looks only where the thread is when it goes back to its program, and that is elsewhere now.
+fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Configuration {
+        area: u64,
+        len: u32,
+        signature: u32,
+        flags: u32,
+        padding: u32,
+    }
+    let mut configuration = Configuration::default();
+    let at = (&raw mut configuration).addr();
+    let asked = request(GET_RSEQ_CONFIGURATION, thread, size_of::<Configuration>(), at);
+    if asked.is_err() || configuration.area == 0 {
+        return;
+    }
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        let whole = read_memory(thread, address as usize, &mut bytes).is_ok_and(|len| len == 8);
+        whole.then(|| u64::from_ne_bytes(bytes))
+    };
+    // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort handler at 24.
+    let Some(sequence) = word(configuration.area + 8).filter(|sequence| *sequence != 0) else { return };
+    if let (Some(start), Some(len), Some(abort)) =
+        (word(sequence + 8), word(sequence + 16), word(sequence + 24))
+    {
+        let counter = program_counter(registers);
+        if counter.wrapping_sub(start) < len {
+            *counter = abort;
+        }
+    }
+}
+
+/// Reads another process's memory; how much could be read.
+///
+/// # Errors
+/// When nothing could be read.
+pub fn read_memory(process: i32, from: usize, to: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
+    // SAFETY: the local buffer is as long as said.
+    let answer = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
+    usize::try_from(answer).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes all of `from` into another process's writable memory.
+///
+/// # Errors
+/// When not all could be written.
+pub fn write_memory(process: i32, to: usize, from: &[u8]) -> io::Result<()> {
+    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
+    // SAFETY: the local buffer is as long as said, and is only read.
+    let answer = unsafe { libc::process_vm_writev(process, &local, 1, &remote, 1, 0) };
+    match usize::try_from(answer) {
+        Ok(len) if len == from.len() => Ok(()),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
