@@ -103,7 +103,7 @@ fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
     let refused = |error| TraceError::Refused("no memory for the agent", error);
     let no_file = usize::MAX;
-    let mut map =
+    let map =
         |own: &mut Tracee, at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize| {
             let arguments = [at, len, protection as usize, flags as usize, file, offset];
             own.call(libc::SYS_mmap, arguments)?.map_err(refused)
