@@ -134,8 +134,8 @@ impl Tracee {
     /// stays traced, stops when it can, and is to be had by [`Tracee::resume_seizing`].
     pub fn seize(thread: i32, gate: usize) -> Result<Self, TraceError> {
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-        request(libc::PTRACE_SEIZE as u32, thread, 0, options as usize).map_err(error_of)?;
-        request(libc::PTRACE_INTERRUPT as u32, thread, 0, 0).map_err(error_of)?;
+        request(libc::PTRACE_SEIZE, thread, 0, options as usize).map_err(error_of)?;
+        request(libc::PTRACE_INTERRUPT, thread, 0, 0).map_err(error_of)?;
         Self::await_interrupt(thread, gate)
     }
 
@@ -153,14 +153,14 @@ impl Tracee {
                 Stop::Interrupt => break,
                 // Not ours: delivered, and the interruption comes next.
                 Stop::Signal(signal) => {
-                    request(libc::PTRACE_CONT as u32, thread, 0, signal as usize).map_err(error_of)?;
+                    request(libc::PTRACE_CONT, thread, 0, signal as usize).map_err(error_of)?;
                 }
                 Stop::Group => {
-                    let _ = request(libc::PTRACE_DETACH as u32, thread, 0, 0);
+                    let _ = request(libc::PTRACE_DETACH, thread, 0, 0);
                     return Err(TraceError::Stopped);
                 }
                 Stop::Call | Stop::Cloned => {
-                    request(libc::PTRACE_CONT as u32, thread, 0, 0).map_err(error_of)?;
+                    request(libc::PTRACE_CONT, thread, 0, 0).map_err(error_of)?;
                 }
             }
         }
@@ -210,13 +210,13 @@ impl Tracee {
             // At the entry, then at the exit.
             let mut seen = 0;
             while seen < 2 {
-                self.go_on(libc::PTRACE_SYSCALL as u32, 0)?;
+                self.go_on(libc::PTRACE_SYSCALL, 0)?;
                 match wait(self.thread) {
                     Ok(Stop::Call) => seen += 1,
                     Ok(Stop::Cloned) => {
                         let mut message = 0usize;
                         let at = (&raw mut message).addr();
-                        request(libc::PTRACE_GETEVENTMSG as u32, self.thread, 0, at).map_err(error_of)?;
+                        request(libc::PTRACE_GETEVENTMSG, self.thread, 0, at).map_err(error_of)?;
                         made = Some(message as i32);
                     }
                     // SIGSTOP, which cannot be blocked: it is given back at the end.
@@ -294,14 +294,14 @@ impl Tracee {
             let _ = set_registers(self.thread, &self.saved);
             // Once more at a stop like the first: there the kernel looks whether a system call was interrupted. What is
             // in the way is the end of the thread alone.
-            let again = request(libc::PTRACE_INTERRUPT as u32, self.thread, 0, 0)
-                .and_then(|_| request(libc::PTRACE_CONT as u32, self.thread, 0, 0));
+            let again = request(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
+                .and_then(|_| request(libc::PTRACE_CONT, self.thread, 0, 0));
             if again.is_ok() {
                 let _ = wait(self.thread);
             }
         }
         let _ = request(SETSIGMASK, self.thread, 8, (&raw const self.mask).addr());
-        let _ = request(libc::PTRACE_DETACH as u32, self.thread, 0, signal as usize);
+        let _ = request(libc::PTRACE_DETACH, self.thread, 0, signal as usize);
     }
 }
 
@@ -316,8 +316,7 @@ const NT_PRSTATUS: usize = 1;
 fn registers(thread: i32) -> Result<Registers, TraceError> {
     let mut registers = MaybeUninit::<Registers>::zeroed();
     let mut vector = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
-    request(libc::PTRACE_GETREGSET as u32, thread, NT_PRSTATUS, (&raw mut vector).addr())
-        .map_err(error_of)?;
+    request(libc::PTRACE_GETREGSET, thread, NT_PRSTATUS, (&raw mut vector).addr()).map_err(error_of)?;
     // A 32-bit program has fewer.
     if vector.iov_len != size_of::<Registers>() {
         return Err(TraceError::NotPermitted);
@@ -330,7 +329,7 @@ fn set_registers(thread: i32, registers: &Registers) -> Result<(), TraceError> {
     let base = std::ptr::from_ref(registers).cast_mut().cast();
     let vector = libc::iovec { iov_base: base, iov_len: size_of::<Registers>() };
     let at = (&raw const vector).addr();
-    request(libc::PTRACE_SETREGSET as u32, thread, NT_PRSTATUS, at).map_err(error_of).map(|_| ())
+    request(libc::PTRACE_SETREGSET, thread, NT_PRSTATUS, at).map_err(error_of).map(|_| ())
 }
 
 #[cfg(target_arch = "x86_64")]
