@@ -34,6 +34,15 @@ pub(crate) const PLACE_BYTES: usize = 8 * PAGE_SIZE;
 /// Pages of a mapping.
 pub(crate) const MAPPING_PAGES: usize = 3;
 
+/// Says what happens, for the replay of a seed: `PAGER_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
+macro_rules! trace {
+    ($($what:tt)*) => {
+        if std::env::var_os("PAGER_MODEL_TRACE").is_some() {
+            eprintln!($($what)*);
+        }
+    };
+}
+
 thread_local! {
     // All threads of a test are one thread to the system.
     static KERNEL: RefCell<Option<Arc<Kernel>>> = const { RefCell::new(None) };
@@ -132,6 +141,7 @@ impl Kernel {
         let mut state = self.lock();
         let at = state.free_place()?;
         state.mapped.extend((0..MAPPING_PAGES).map(|page| at + page * PAGE_SIZE));
+        trace!("mmap {at:#x}");
         Some(at)
     }
 
@@ -139,6 +149,7 @@ impl Kernel {
     pub fn munmap(&self, at: usize) {
         let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
+        trace!("munmap {at:#x}");
         if state.unmap(at, len) {
             state.changing += 1;
             drop(state);
@@ -151,6 +162,7 @@ impl Kernel {
         let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
         let Some(to) = state.free_place() else { return from };
+        trace!("mremap {from:#x} {to:#x}");
         for offset in (0..len).step_by(PAGE_SIZE) {
             state.mapped.insert(to + offset);
             if let Some(number) = state.pages.remove(&(from + offset)) {
@@ -180,6 +192,7 @@ impl Kernel {
             self.report(Message::Remove { start, end: start + len });
             state = self.lock();
         }
+        trace!("discarded {start:#x}");
         for page in (start..start + len).step_by(PAGE_SIZE) {
             state.pages.remove(&page);
         }
@@ -192,6 +205,7 @@ impl Kernel {
         loop {
             assert!(state.mapped.contains(&page), "the test touches what it has");
             if let Some(found) = state.pages.get_mut(&page) {
+                trace!("touch {page:#x} {found} {number:?}");
                 *found = number.unwrap_or(*found);
                 return *found;
             }
@@ -281,6 +295,7 @@ impl Userfaultfd {
             return Err(Stop::Busy);
         }
         if self.is_main {
+            trace!("registered {start:#x}");
             state.registered.extend(pages);
         }
         Ok(())
@@ -313,7 +328,10 @@ impl Userfaultfd {
                 false => number(done),
             };
             match outcome {
-                Ok(number) => state.pages.insert(page, number),
+                Ok(number) => {
+                    trace!("filled {page:#x} {number}");
+                    state.pages.insert(page, number)
+                }
                 Err(stop) => {
                     state.wake(dst, done);
                     kernel.changed.notify_all();
@@ -335,6 +353,7 @@ impl Userfaultfd {
             let progress = self.fill(dst, len, number);
             // Not registered is another answer than for COPY.
             let is_unguarded = !Kernel::current().lock().registered.contains(&dst);
+            trace!("move in {dst:#x} from the hole {} main {} {progress:?}", source.is_none(), self.is_main);
             return match progress.stop {
                 Some(Stop::Hole) if source.is_some() || is_unguarded => partly(0, Stop::Invalid),
                 _ => progress,
@@ -344,6 +363,7 @@ impl Userfaultfd {
         let mut state = kernel.lock();
         for done in (0..len).step_by(PAGE_SIZE) {
             let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
+            trace!("moved out {:#x} {number}", src + done);
             // SAFETY: a page of staging that the caller owns.
             unsafe {
                 std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
@@ -386,6 +406,7 @@ impl Userfaultfd {
             return 1;
         }
         let Some((ticket, event)) = state.events.pop_front() else { return 0 };
+        trace!("read {event:x?}");
         messages[0] = event;
         state.read.insert(ticket);
         kernel.changed.notify_all();
@@ -439,7 +460,8 @@ impl Pagemap {
             if count == runs.len() {
                 return (count, *page);
             }
-            runs[count] = Run { start: *page as u64, end: (*page + PAGE_SIZE) as u64, ..Run::default() };
+            runs[count].start = *page as u64;
+            runs[count].end = (*page + PAGE_SIZE) as u64;
             count += 1;
         }
         (count, end)

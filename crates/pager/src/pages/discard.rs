@@ -121,7 +121,7 @@ impl Pages {
     }
 
     /// Counts the pages that are out.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn pages_out(&self) -> usize {
         self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
             0,

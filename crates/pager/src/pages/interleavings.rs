@@ -115,7 +115,7 @@ impl World {
 
     /// A handler.
     fn handle(&self) {
-        let own = arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
+        let own = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
         let mut inbound = Inbound::new(own);
         let mut waiting = VecDeque::new();
         while !self.is_over() {

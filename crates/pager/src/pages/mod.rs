@@ -368,7 +368,7 @@ impl Pages {
     }
 
     /// Whether evictions by mremap() can begin.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub fn drainers_run(&self) -> bool {
         self.drainers.any()
     }
