@@ -216,7 +216,9 @@ impl Kernel {
             let ticket = state.ticket();
             state.waiting.insert(ticket, page);
             let write = number.is_some();
-            state.faults.push_back((ticket, Message::Fault { address: page, write, protected: false, thread: 1 }));
+            state
+                .faults
+                .push_back((ticket, Message::Fault { address: page, write, protected: false, thread: 1 }));
             self.changed.notify_all();
             while state.waiting.contains_key(&ticket) {
                 state = self.changed.wait(state).expect("no panic while held");
@@ -286,7 +288,8 @@ impl Userfaultfd {
     pub fn register(&self, start: usize, len: usize, _mode: u64) -> Result<(), Stop> {
         let kernel = Kernel::current();
         let mut state = kernel.lock();
-        let pages: Vec<_> = (start..start + len).step_by(PAGE_SIZE).filter(|page| is_program(*page)).collect();
+        let pages: Vec<_> =
+            (start..start + len).step_by(PAGE_SIZE).filter(|page| is_program(*page)).collect();
         if pages.iter().any(|page| !state.mapped.contains(page)) {
             return Err(Stop::Invalid);
         }

@@ -17,13 +17,13 @@ use crate::grace::GracePeriod;
 use crate::halt::Halt;
 use crate::handlers::Handlers;
 use crate::kept::KeptPages;
-use crate::sync::Userfaultfd;
 use crate::pages::{Pages, Way, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pins::Pins;
 use crate::promotion::Promotion;
 use crate::readahead::Streams;
 use crate::reclaim::Reclaim;
 use crate::registrations::Registrations;
+use crate::sync::Userfaultfd;
 
 /// Files of /proc about this process.
 pub(crate) struct ProcFiles {

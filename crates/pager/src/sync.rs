@@ -1,10 +1,10 @@
 //! The locks that moves of pages are built on, and the kernel they talk to; in the tests of their interleavings both are
 //! replaced, by a scheduler's and by a model (`--features shuttle`).
 
-#[cfg(not(feature = "shuttle"))]
-pub(crate) use std::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use sys::{

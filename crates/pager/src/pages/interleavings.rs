@@ -107,7 +107,11 @@ impl World {
         }
         for (page, number) in numbers.into_iter().enumerate() {
             if let Some(start) = at {
-                assert_eq!(self.kernel.touch(start + page * PAGE_SIZE, None), number, "page {page} at the end");
+                assert_eq!(
+                    self.kernel.touch(start + page * PAGE_SIZE, None),
+                    number,
+                    "page {page} at the end"
+                );
             }
         }
         self.running.fetch_sub(1, Ordering::SeqCst);
