@@ -68,6 +68,12 @@ struct State {
     /// Threads that wait for a page: ticket and page.
     waiting: BTreeMap<u64, usize>,
     next: u64,
+    /// Pages that were moved out of a mapping that is not registered, until they are back: one that took the place of
+    /// one that was, after the kernel was asked. A thread that touches such a page in these microseconds sees zeroes, which
+    /// is a known limit of moving; here it waits, as do calls on that mapping.
+    astray: BTreeSet<usize>,
+    /// Pages of staging that were moved into the program and not filled since.
+    left: BTreeSet<usize>,
     /// Calls that are discarding, by ticket: for grace periods.
     discarding: BTreeSet<u64>,
 }
@@ -90,6 +96,7 @@ impl State {
         for page in (start..start + len).step_by(PAGE_SIZE) {
             self.mapped.remove(&page);
             self.pages.remove(&page);
+            self.astray.remove(&page);
             was_registered |= self.registered.remove(&page);
         }
         was_registered
@@ -121,6 +128,15 @@ impl Kernel {
         self.state.lock().expect("no panic while held")
     }
 
+    /// The lock, once no page of the mapping at `at` is astray.
+    fn lock_whole(&self, at: usize) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.astray.range(at..at + MAPPING_PAGES * PAGE_SIZE).next().is_some() {
+            state = self.changed.wait(state).expect("no panic while held");
+        }
+        state
+    }
+
     /// Reports a call that has been counted in, and waits until that has been read.
     fn report(&self, message: Message) {
         let mut state = self.lock();
@@ -147,7 +163,7 @@ impl Kernel {
 
     /// munmap() of a mapping.
     pub fn munmap(&self, at: usize) {
-        let mut state = self.lock();
+        let mut state = self.lock_whole(at);
         let len = MAPPING_PAGES * PAGE_SIZE;
         trace!("munmap {at:#x}");
         if state.unmap(at, len) {
@@ -159,7 +175,7 @@ impl Kernel {
 
     /// mremap() of a mapping to wherever there is room; answers where it is.
     pub fn mremap(&self, from: usize) -> usize {
-        let mut state = self.lock();
+        let mut state = self.lock_whole(from);
         let len = MAPPING_PAGES * PAGE_SIZE;
         let Some(to) = state.free_place() else { return from };
         trace!("mremap {from:#x} {to:#x}");
@@ -192,6 +208,9 @@ impl Kernel {
             self.report(Message::Remove { start, end: start + len });
             state = self.lock();
         }
+        while (start..start + len).step_by(PAGE_SIZE).any(|page| state.astray.contains(&page)) {
+            state = self.changed.wait(state).expect("no panic while held");
+        }
         trace!("discarded {start:#x}");
         for page in (start..start + len).step_by(PAGE_SIZE) {
             state.pages.remove(&page);
@@ -208,6 +227,10 @@ impl Kernel {
                 trace!("touch {page:#x} {found} {number:?}");
                 *found = number.unwrap_or(*found);
                 return *found;
+            }
+            if state.astray.contains(&page) {
+                state = self.changed.wait(state).expect("no panic while held");
+                continue;
             }
             if !state.registered.contains(&page) {
                 state.pages.insert(page, 0);
@@ -333,6 +356,7 @@ impl Userfaultfd {
             match outcome {
                 Ok(number) => {
                     trace!("filled {page:#x} {number}");
+                    state.astray.remove(&page);
                     state.pages.insert(page, number)
                 }
                 Err(stop) => {
@@ -354,19 +378,19 @@ impl Userfaultfd {
             // SAFETY: staging memory of the caller's.
             let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
             let progress = self.fill(dst, len, number);
-            // Not registered is another answer than for COPY.
-            let is_unguarded = !Kernel::current().lock().registered.contains(&dst);
-            trace!("move in {dst:#x} from the hole {} main {} {progress:?}", source.is_none(), self.is_main);
-            return match progress.stop {
-                Some(Stop::Hole) if source.is_some() || is_unguarded => partly(0, Stop::Invalid),
-                _ => progress,
-            };
+            let kernel = Kernel::current();
+            kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
+            return progress;
         }
         let kernel = Kernel::current();
         let mut state = kernel.lock();
         for done in (0..len).step_by(PAGE_SIZE) {
             let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
+            state.left.remove(&(dst + done));
             trace!("moved out {:#x} {number}", src + done);
+            if !state.registered.contains(&(src + done)) {
+                state.astray.insert(src + done);
+            }
             // SAFETY: a page of staging that the caller owns.
             unsafe {
                 std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
@@ -447,8 +471,12 @@ impl Pagemap {
         let kernel = Kernel::current();
         let state = kernel.lock();
         (0..count.min(64))
-            .filter(|index| state.pages.contains_key(&(start + index * PAGE_SIZE)))
-            .fold(0, |mask, index| mask | 1 << index)
+            .map(|index| (index, start + index * PAGE_SIZE))
+            .filter(|(_, page)| match is_program(*page) {
+                true => state.pages.contains_key(page),
+                false => !state.left.contains(page),
+            })
+            .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
     pub fn elsewhere(&self, _start: usize, _count: usize) -> u64 {

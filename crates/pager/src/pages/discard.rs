@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 use super::table::ALL_PAGES;
 use super::table::{runs, span, within, PageState, BLOCK_BYTES};
 use super::{Pages, GROUP};

@@ -117,6 +117,8 @@ pub(crate) struct Pages {
     moves: Mutex<VecDeque<(usize, usize, usize)>>,
     contest: Mutex<order::Contest>,
     own_threads: order::OwnThreads,
+    /// Pages of blocks that were moved out while a change of mappings was under way.
+    hasty: Mutex<Vec<(usize, u32)>>,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -174,6 +176,7 @@ impl Pages {
             moves: Mutex::new(VecDeque::with_capacity(MOVES_MAX)),
             contest: Mutex::default(),
             own_threads: order::OwnThreads::default(),
+            hasty: Mutex::default(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
