@@ -55,7 +55,11 @@ fn main() {
     // Always named here: so the flags are not for what the build itself runs.
     let mut agent = inner_cargo(&crates, &out.join("agent"), "agent");
     agent.args(["--bin", "uzswap-agent", "--target", &target]);
-    agent.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=pie");
+    // They replace those of the workspace's own configuration, so its alignment is named again.
+    agent.env(
+        "RUSTFLAGS",
+        "-Ctarget-feature=+crt-static -Crelocation-model=pie -Cllvm-args=-align-all-functions=6",
+    );
     let built = out.join("agent").join(&target).join("release/uzswap-agent");
     build(agent, &built, &out.join("uzswap-agent"));
 }

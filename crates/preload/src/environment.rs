@@ -133,14 +133,12 @@ pub unsafe fn remember() {
     }
     // SAFETY: the loader's names are terminated.
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
-    let Some(file) = identity(path).filter(|_| path.to_bytes().starts_with(b"/")) else { return };
+    if !path.to_bytes().starts_with(b"/") {
+        return;
+    }
     // SAFETY: nobody changes the environment, and its strings are terminated.
-    let variables = unsafe { entries(own()).map(|entry| CStr::from_ptr(entry)) };
-    let variables = variables.filter(|entry| entry.to_bytes().starts_with(PREFIX));
-    let kept = variables.filter_map(|entry| Text::of([entry.to_bytes()]));
-    let Some(preload) = Text::of([PRELOAD, path.to_bytes()]) else { return };
-    let mut own = Own { preload, variables: [Text::EMPTY; OWN_MAX], count: 0, file };
-    own.count = kept.zip(&mut own.variables).map(|(from, to)| *to = from).count();
+    let variables = unsafe { entries(own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
+    let Some(own) = Own::of(path, variables.filter(|entry| entry.starts_with(PREFIX))) else { return };
     // SAFETY: the caller's promise: nobody else is here.
     unsafe {
         own.restore_preload(&mut *OWN.restored.get());
@@ -212,6 +210,16 @@ struct Change<'a> {
 }
 
 impl Own {
+    /// For the object at `path`; `None` when it is not there, or its path is too long. The first [`OWN_MAX`] variables are
+    /// kept, of any that fit.
+    fn of<'a>(path: &CStr, variables: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let preload = Text::of([PRELOAD, path.to_bytes()])?;
+        let mut own = Own { preload, variables: [Text::EMPTY; OWN_MAX], count: 0, file: identity(path)? };
+        let kept = variables.into_iter().filter_map(|entry| Text::of([entry]));
+        own.count = kept.zip(&mut own.variables).map(|(from, to)| *to = from).count();
+        Some(own)
+    }
+
     /// This object's file.
     fn path(&self) -> &CStr {
         let bytes = self.preload.as_c_str().to_bytes_with_nul();
@@ -417,15 +425,8 @@ mod tests {
     use std::ffi::CString;
 
     /// What this process would have kept at its start, were `path` the object.
-    fn own_at(path: &CStr, variables: &[String]) -> Own {
-        let mut texts = [Text::EMPTY; OWN_MAX];
-        let count = variables
-            .iter()
-            .zip(&mut texts)
-            .map(|(from, to)| *to = Text::of([from.as_bytes()]).unwrap())
-            .count();
-        let preload = Text::of([PRELOAD, path.to_bytes()]).unwrap();
-        Own { preload, variables: texts, count, file: identity(path).unwrap() }
+    fn own_at(path: &CStr, variables: &[String]) -> Option<Own> {
+        Own::of(path, variables.iter().map(|entry| entry.as_bytes()))
     }
 
     fn this_file() -> CString {
@@ -464,19 +465,25 @@ mod tests {
 
     #[test]
     fn a_path_that_is_too_long_is_left_out() {
-        let mut directory = std::env::temp_dir().join(format!("uzswap-long-path-{}", std::process::id()));
-        let root = directory.clone();
-        for _ in 0..6 {
-            directory.push("d".repeat(200));
-        }
-        std::fs::create_dir_all(&directory).unwrap();
-        let path = directory.join("object");
-        std::fs::write(&path, "").unwrap();
-        let path = CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
-        let own = own_at(&path, &["UZSWAP_SOCKET=here".to_owned()]);
+        let root = std::env::temp_dir().join(format!("uzswap-long-path-{}", std::process::id()));
+        let object = |len: usize| {
+            let mut directory = root.clone();
+            while directory.as_os_str().len() + 200 < len {
+                directory.push("d".repeat(100));
+            }
+            std::fs::create_dir_all(&directory).unwrap();
+            let path = directory.join("o".repeat(len - directory.as_os_str().len() - 1));
+            std::fs::write(&path, "").unwrap();
+            CString::new(path.into_os_string().into_encoded_bytes()).unwrap()
+        };
+        let variables = ["UZSWAP_SOCKET=here".to_owned()];
+        // The longest that fits alone, and not with others.
+        let longest = PRELOAD_BYTES_MAX - PRELOAD.len() - 2;
+        let own = own_at(&object(longest), &variables).expect("it fits");
         assert!(own.can_load());
-        assert_eq!(changed(&own, &[]), None);
+        assert_eq!(changed(&own, &[]).map(|after| after.len()), Some(2));
         assert_eq!(changed(&own, &[c"LD_PRELOAD=/lib/x.so".to_owned()]), None);
+        assert!(own_at(&object(longest + 2), &variables).is_none());
         std::fs::remove_dir_all(root).unwrap();
     }
 
@@ -491,7 +498,7 @@ mod tests {
         ) {
             let mut variables = vec![format!("UZSWAP_SOCKET={socket}")];
             variables.extend(emulates.then(|| "UZSWAP_EMULATE=devices=2".to_owned()));
-            let own = own_at(&this_file(), &variables);
+            let own = own_at(&this_file(), &variables).unwrap();
             let Some(after) = changed(&own, &environment) else { return Ok(()) };
             // Nothing is lost but the value of LD_PRELOAD, and the rest comes behind.
             let (kept, added) = after.split_at(environment.len());

@@ -182,6 +182,7 @@ func main() {
 	heads := make([]*node, lists)
 	var all sync.WaitGroup
 	for i := range heads {
+		i := i // every goroutine's own, before Go 1.22 too
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -198,6 +199,7 @@ func main() {
 	sums := make([]uint64, lists)
 	for round := 0; round < 2; round++ {
 		for i := range heads {
+			i := i
 			all.Add(1)
 			go func() {
 				defer all.Done()

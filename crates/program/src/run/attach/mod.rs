@@ -123,6 +123,10 @@ impl Attacher {
                 State::Waiting(thread) => (known.since, thread),
             },
         };
+        if waiting.is_none() && process::is_anothers(pid, &self.socket) {
+            self.known.insert(pid, Known { identity, since, state: State::Refused });
+            return None;
+        }
         let result = injection::bring(&self.image, pid, &self.socket, waiting);
         let (state, why) = match result {
             Ok(()) => (State::Brought, None),

@@ -52,6 +52,17 @@ pub fn obstacle(pid: i32) -> Option<String> {
     None
 }
 
+/// Whether a process's environment names another supervisor than the one at `socket`, be it none: it is somebody else's then.
+pub fn is_anothers(pid: i32, socket: &str) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    names_another(&environment, socket)
+}
+
+fn names_another(environment: &[u8], socket: &str) -> bool {
+    let named = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"UZSWAP_SOCKET="));
+    named.is_some_and(|named| named != socket.as_bytes())
+}
+
 /// The parent.
 pub fn parent(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -103,6 +114,19 @@ mod tests {
         assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
         assert!(share_memory(pid, pid));
         assert!(!share_memory(pid, parent(pid).unwrap()));
+    }
+
+    #[test]
+    fn supervisors_are_told_apart() {
+        for (environment, is_anothers) in [
+            (&b""[..], false),
+            (b"A=1\0B=UZSWAP_SOCKET=x\0", false),
+            (b"A=1\0UZSWAP_SOCKET=own\0", false),
+            (b"A=1\0UZSWAP_SOCKET=owner\0", true),
+            (b"UZSWAP_SOCKET=\0A=1\0", true),
+        ] {
+            assert_eq!(names_another(environment, "own"), is_anothers, "{environment:?}");
+        }
     }
 
     #[test]

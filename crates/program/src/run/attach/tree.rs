@@ -1,17 +1,29 @@
 //! The processes of this supervisor's tree.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
-/// All descendants of this process, orphans that came to it included, without `except`.
+/// All descendants of this process, orphans that came to it included, without `except`. A process that runs the same
+/// program as this one has a tree of its own, which is left to it.
 pub fn descendants(except: Option<i32>) -> Vec<i32> {
+    let own = program_of("self");
     let mut found = Vec::new();
     add_children(std::process::id() as i32, except, &mut found);
     let mut next = 0;
     while next < found.len() {
-        add_children(found[next], None, &mut found);
+        let pid = found[next];
         next += 1;
+        if own.is_none() || program_of(&pid.to_string()) != own {
+            add_children(pid, None, &mut found);
+        }
     }
     found
+}
+
+/// Device and inode of the file that a process runs.
+fn program_of(pid: &str) -> Option<(u64, u64)> {
+    let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// A process's children are listed with the thread that made them.
@@ -45,5 +57,32 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn what_another_one_of_this_program_starts_is_its_own() {
+        use std::io::BufRead;
+        let own = std::env::current_exe().unwrap();
+        let mut other = Command::new(own);
+        other.args(["--exact", "run::attach::tree::tests::starts_one_and_waits", "--ignored", "--nocapture"]);
+        let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(other.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let started =
+            lines.find_map(|line| line.strip_prefix("started ").map(|pid| pid.parse::<i32>().unwrap()));
+        let found = descendants(None);
+        assert!(found.contains(&(other.id() as i32)));
+        assert!(!found.contains(&started.expect("it says so")));
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
+    }
+
+    #[test]
+    #[ignore = "run by the test above, in a process of its own"]
+    fn starts_one_and_waits() {
+        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        println!("\nstarted {}", child.id());
+        std::io::stdin().lines().for_each(drop);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
