@@ -20,8 +20,10 @@ const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
-/// A thread that runs, or waits in any way but for another's exec, stops in microseconds.
+/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it has a CPU.
 const PATIENCE_NS: u64 = 20_000_000;
+/// Options of a thread that is traced. Threads that it makes are its own until it is made to make one of ours.
+const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
 /// Times a system call is tried again that a signal interrupted before it began.
 const TRIES: u32 = 5;
 const ERESTARTNOINTR: i64 = 513;
@@ -99,8 +101,21 @@ fn error_of(error: io::Error) -> TraceError {
     }
 }
 
-/// Waits for a stop of a traced thread.
-fn wait(thread: i32) -> Result<Stop, TraceError> {
+fn stop_of(status: i32) -> Result<Stop, TraceError> {
+    if !libc::WIFSTOPPED(status) {
+        return Err(TraceError::Gone);
+    }
+    Ok(match (status >> 16, libc::WSTOPSIG(status)) {
+        (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
+        (EVENT_STOP, _) => Stop::Group,
+        (EVENT_CLONE, _) => Stop::Cloned,
+        (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+        (_, signal) => Stop::Signal(signal),
+    })
+}
+
+/// Waits for a stop of a thread that may take its time.
+fn wait_a_while(thread: i32) -> Result<Stop, TraceError> {
     let give_up = crate::now_ns() + PATIENCE_NS;
     let mut pause_ns = 2_000;
     loop {
@@ -112,18 +127,37 @@ fn wait(thread: i32) -> Result<Stop, TraceError> {
                 thread::sleep_ns(pause_ns);
                 pause_ns = (pause_ns * 2).min(200_000);
             }
-            found if found == thread && libc::WIFSTOPPED(status) => {
-                return Ok(match (status >> 16, libc::WSTOPSIG(status)) {
-                    (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
-                    (EVENT_STOP, _) => Stop::Group,
-                    (EVENT_CLONE, _) => Stop::Cloned,
-                    (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
-                    (_, signal) => Stop::Signal(signal),
-                });
-            }
+            found if found == thread => return stop_of(status),
             _ => return Err(TraceError::Gone),
         }
     }
+}
+
+/// Waits for a stop that is sure to come, be it late: the thread needs a CPU, or the end of a system call of ours. To give up
+/// would leave it with registers that are not its own.
+fn wait(thread: i32) -> Result<Stop, TraceError> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        match unsafe { libc::waitpid(thread, &mut status, libc::__WALL) } {
+            found if found == thread => return stop_of(status),
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return Err(TraceError::Gone),
+        }
+    }
+}
+
+/// How a traced thread is stopped at present, if it is. Whoever waits for any child takes the word of it away from us.
+fn present_stop(thread: i32) -> Option<Stop> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    request(libc::PTRACE_GETSIGINFO, thread, 0, info.as_mut_ptr().addr()).ok()?;
+    // SAFETY: plain numbers, filled by the kernel.
+    let info = unsafe { info.assume_init() };
+    Some(match (info.si_code >> 8, info.si_signo) {
+        (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
+        (EVENT_STOP, _) => Stop::Group,
+        (_, signal) => Stop::Signal(signal),
+    })
 }
 
 impl Tracee {
@@ -133,10 +167,9 @@ impl Tracee {
     /// [`TraceError::NotPermitted`] also for one that somebody traces already. In the case of [`TraceError::Busy`] it
     /// stays traced, stops when it can, and is to be had by [`Tracee::resume_seizing`].
     pub fn seize(thread: i32, gate: usize) -> Result<Self, TraceError> {
-        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-        request(libc::PTRACE_SEIZE, thread, 0, options as usize).map_err(error_of)?;
+        request(libc::PTRACE_SEIZE, thread, 0, OPTIONS as usize).map_err(error_of)?;
         request(libc::PTRACE_INTERRUPT, thread, 0, 0).map_err(error_of)?;
-        Self::await_interrupt(thread, gate)
+        Self::await_interrupt(thread, gate, None)
     }
 
     /// Takes up again a thread that was [`TraceError::Busy`].
@@ -144,12 +177,12 @@ impl Tracee {
     /// # Errors
     /// As [`Tracee::seize`].
     pub fn resume_seizing(thread: i32, gate: usize) -> Result<Self, TraceError> {
-        Self::await_interrupt(thread, gate)
+        Self::await_interrupt(thread, gate, present_stop(thread))
     }
 
-    fn await_interrupt(thread: i32, gate: usize) -> Result<Self, TraceError> {
+    fn await_interrupt(thread: i32, gate: usize, mut present: Option<Stop>) -> Result<Self, TraceError> {
         loop {
-            match wait(thread)? {
+            match present.take().map_or_else(|| wait_a_while(thread), Ok)? {
                 Stop::Interrupt => break,
                 // Not ours: delivered, and the interruption comes next.
                 Stop::Signal(signal) => {
@@ -164,7 +197,11 @@ impl Tracee {
                 }
             }
         }
-        Self::take(thread, gate)
+        let taken = Self::take(thread, gate);
+        if taken.is_err() {
+            let _ = request(libc::PTRACE_DETACH, thread, 0, 0);
+        }
+        taken
     }
 
     /// A thread that is stopped.
@@ -255,6 +292,10 @@ impl Tracee {
     /// # Errors
     /// When the kernel refuses one more thread.
     pub fn clone_thread(&mut self, flags: i32) -> Result<Tracee, TraceError> {
+        let set_options = |options: i32| {
+            request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map_err(error_of)
+        };
+        set_options(OPTIONS | libc::PTRACE_O_TRACECLONE)?;
         let (answer, made) = self.call_noting(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0])?;
         let made = match (answer, made) {
             (Err(error), _) => return Err(TraceError::Refused("no more threads", error)),
@@ -301,7 +342,12 @@ impl Tracee {
             }
         }
         let _ = request(SETSIGMASK, self.thread, 8, (&raw const self.mask).addr());
-        let _ = request(libc::PTRACE_DETACH, self.thread, 0, signal as usize);
+        let _ = request(libc::PTRACE_DETACH, self.thread, 0, 0);
+        if signal != 0 {
+            // A stop that is not a signal's takes none along.
+            // SAFETY: takes numbers.
+            unsafe { libc::syscall(libc::SYS_tkill, self.thread, signal) };
+        }
     }
 }
 
@@ -451,5 +497,106 @@ pub fn write_memory(process: i32, to: usize, from: &[u8]) -> io::Result<()> {
         Ok(len) if len == from.len() => Ok(()),
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    /// The address of a system call instruction in the kernel's own object.
+    fn gate(pid: i32) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let line = maps.lines().find(|line| line.ends_with("[vdso]")).expect("it has one");
+        let mapping = crate::maps::parse(line.as_bytes()).unwrap();
+        let mut bytes = vec![0; mapping.end - mapping.start];
+        read_memory(pid, mapping.start, &mut bytes).unwrap();
+        let found = bytes.windows(CALL_INSTRUCTION.len()).position(|bytes| bytes == CALL_INSTRUCTION);
+        mapping.start + found.expect("in the vDSO")
+    }
+
+    /// A child that has begun to run its program; `None` where children may not be traced.
+    fn start(command: &mut Command) -> Option<Child> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        let own = std::fs::read_link("/proc/self/exe").unwrap();
+        while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == own) {
+            std::thread::yield_now();
+        }
+        match Tracee::seize(pid, gate(pid)) {
+            Err(TraceError::NotPermitted) => {
+                println!("skipped: children may not be traced");
+                child.kill().unwrap();
+                child.wait().unwrap();
+                None
+            }
+            _ => Some(child),
+        }
+    }
+
+    /// The thread, however long it takes until it stops.
+    fn seize(thread: i32, gate: usize) -> Tracee {
+        let mut seized = Tracee::seize(thread, gate);
+        while matches!(seized, Err(TraceError::Busy)) {
+            seized = Tracee::resume_seizing(thread, gate);
+        }
+        seized.unwrap()
+    }
+
+    #[test]
+    fn a_read_that_was_interrupted_goes_on_and_threads_come_and_go() {
+        let Some(mut child) = start(&mut Command::new("cat")) else { return };
+        let pid = child.id() as i32;
+        let gate = gate(pid);
+        let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        for round in 0..40u8 {
+            let mut host = seize(pid, gate);
+            assert_eq!(host.call(libc::SYS_getpid, [0; 6]).unwrap().unwrap(), pid as usize);
+            let refused = host.call(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).unwrap().unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+            let mut made = host.clone_thread(flags).unwrap();
+            drop(host);
+            assert_eq!(made.call(libc::SYS_gettid, [0; 6]).unwrap().unwrap(), made.thread() as usize);
+            // It echoes while one of its threads is stopped.
+            child.stdin.as_mut().unwrap().write_all(&[round]).unwrap();
+            let mut echo = [0];
+            child.stdout.as_mut().unwrap().read_exact(&mut echo).unwrap();
+            assert_eq!(echo, [round]);
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
+        let begin = crate::now_ns();
+        let Some(mut child) = start(Command::new("sleep").arg("0.3")) else { return };
+        let pid = child.id() as i32;
+        let gate = gate(pid);
+        for _ in 0..10 {
+            match Tracee::seize(pid, gate) {
+                Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
+                Err(TraceError::Gone | TraceError::NotPermitted) => break,
+                Err(TraceError::Busy) => drop(Tracee::resume_seizing(pid, gate)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(child.wait().unwrap().success());
+        assert!(crate::now_ns() - begin >= 300_000_000);
+    }
+
+    #[test]
+    fn the_word_of_a_stop_may_be_taken_by_others() {
+        let Some(mut child) = start(&mut Command::new("cat")) else { return };
+        let pid = child.id() as i32;
+        request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
+        request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
+        wait(pid).unwrap();
+        let host = Tracee::resume_seizing(pid, gate(pid)).unwrap();
+        drop(host);
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 }

@@ -24,65 +24,101 @@ pub enum Failure {
     Gone,
     /// It has the object, which sees to that.
     NotOurs,
-    /// To be tried again, with this thread, if any, which is traced already.
-    NotYet(Option<i32>),
+    /// To be tried again.
+    NotYet,
+    /// The same, with the thread that is traced already.
+    Stopping,
     /// It cannot be.
     Refused(String),
 }
 
 impl Failure {
-    fn of(error: TraceError, thread: i32) -> Self {
+    fn of(error: TraceError) -> Self {
         match error {
             TraceError::Gone => Failure::Gone,
-            TraceError::Stopped => Failure::NotYet(None),
-            TraceError::Busy => Failure::NotYet(Some(thread)),
+            TraceError::Stopped => Failure::NotYet,
+            TraceError::Busy => Failure::Stopping,
             other => Failure::Refused(other.to_string()),
         }
     }
 }
 
 /// Brings the agent into a process, which goes on meanwhile. `waiting` is a thread of it that was
-/// [`Failure::NotYet`].
+/// [`Failure::Stopping`].
 ///
 /// # Errors
 /// See [`Failure`]. The process is as it was then.
 pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Result<(), Failure> {
-    if waiting.is_none() {
-        if let Some(obstacle) = process::obstacle(pid) {
-            return Err(Failure::Refused(obstacle));
-        }
-        // Between vfork() and exec: what would be brought would be in the parent.
-        if process::parent(pid).is_none_or(|parent| process::share_memory(pid, parent)) {
-            return Err(Failure::NotYet(None));
-        }
-    }
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
-        .map_err(|_| Failure::Refused("it may not be looked into".to_owned()))?;
-    // The object brings the agent itself, which is about to say hello, or cannot.
-    if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
-        return Err(Failure::NotOurs);
-    }
-    let vdso = range_of(&maps, "[vdso]");
-    let gate = gate(pid, &maps).ok_or_else(|| Failure::Refused("it makes no system calls".to_owned()))?;
-    let (thread, traced) = match waiting {
-        Some(thread) => (thread, Tracee::resume_seizing(thread, gate)),
+    let place = match waiting {
+        Some(thread) => Place::in_process(pid).map_err(|failure| let_go(thread).err().unwrap_or(failure))?,
+        None => untouched(pid).and_then(|()| Place::in_process(pid))?,
+    };
+    let traced = match waiting {
+        Some(thread) => Tracee::resume_seizing(thread, place.gate),
         None => {
             // One that sleeps for its disk, or for a child's exec, would not come.
             let threads = process::threads(pid).into_iter();
             let mut ready =
                 threads.filter(|thread| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S')));
-            let Some(thread) = ready.next() else { return Err(Failure::NotYet(None)) };
-            (thread, Tracee::seize(thread, gate))
+            let Some(thread) = ready.next() else { return Err(Failure::NotYet) };
+            Tracee::seize(thread, place.gate)
         }
     };
-    let mut host = traced.map_err(|error| Failure::of(error, thread))?;
+    let mut host = traced.map_err(Failure::of)?;
     if !is_64_bit(&host) {
         return Err(Failure::Refused("it is a program of 32 bits".to_owned()));
     }
-    let mut own = host.clone_thread(FLAGS).map_err(|error| Failure::of(error, thread))?;
+    let mut own = host.clone_thread(FLAGS).map_err(Failure::of)?;
     drop(host);
-    start(image, pid, socket, vdso.map_or(0, |range| range.0), &mut own)
-        .map_err(|error| Failure::of(error, thread))
+    let mut mapped = Vec::new();
+    let started = start(image, pid, socket, place.vdso, &mut own, &mut mapped);
+    if started.is_err() {
+        for (at, len) in mapped {
+            let _ = own.call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
+        }
+    }
+    started.map_err(Failure::of)
+}
+
+/// Whether nothing is in the way of a process that nobody has touched so far.
+fn untouched(pid: i32) -> Result<(), Failure> {
+    if let Some(obstacle) = process::obstacle(pid) {
+        return Err(Failure::Refused(obstacle));
+    }
+    // Between vfork() and exec: what would be brought would be in the parent.
+    if process::parent(pid).is_none_or(|parent| process::share_memory(pid, parent)) {
+        return Err(Failure::NotYet);
+    }
+    Ok(())
+}
+
+/// Lets go of a thread that is being traced, which it can be when it has stopped.
+fn let_go(thread: i32) -> Result<(), Failure> {
+    match Tracee::resume_seizing(thread, 0) {
+        Err(TraceError::Busy) => Err(Failure::Stopping),
+        _ => Ok(()),
+    }
+}
+
+/// What is needed of a process's mappings.
+struct Place {
+    /// Of a system call instruction.
+    gate: usize,
+    /// Of the kernel's own object, 0 for none.
+    vdso: usize,
+}
+
+impl Place {
+    fn in_process(pid: i32) -> Result<Self, Failure> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
+            .map_err(|_| Failure::Refused("it may not be looked into".to_owned()))?;
+        // The object brings the agent itself, which is about to say hello, or cannot.
+        if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
+            return Err(Failure::NotOurs);
+        }
+        let gate = gate(pid, &maps).ok_or_else(|| Failure::Refused("it makes no system calls".to_owned()))?;
+        Ok(Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) })
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -97,8 +133,15 @@ fn is_64_bit(_host: &Tracee) -> bool {
     true
 }
 
-/// Has the new thread map the agent, and begin there when it is let go.
-fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -> Result<(), TraceError> {
+/// Has the new thread map the agent, and begin there when it is let go. Puts where, and how long, into `mapped`.
+fn start(
+    image: &Image,
+    pid: i32,
+    socket: &str,
+    vdso: usize,
+    own: &mut Tracee,
+    mapped: &mut Vec<(usize, usize)>,
+) -> Result<(), TraceError> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
     let refused = |error| TraceError::Refused("no memory for the agent", error);
@@ -109,7 +152,9 @@ fn start(image: &Image, pid: i32, socket: &str, vdso: usize, own: &mut Tracee) -
             own.call(libc::SYS_mmap, arguments)?.map_err(refused)
         };
     let stack_at = map(own, 0, STACK_BYTES, read_write, private, no_file, 0)?;
+    mapped.push((stack_at, STACK_BYTES));
     let base = map(own, 0, image.layout.span(), libc::PROT_NONE, private, no_file, 0)?;
+    mapped.push((base, image.layout.span()));
 
     // Where this process's memory file can be opened its pages are shared with others that have the agent. Another user,
     // another root, another namespace of processes gets a copy.

@@ -40,8 +40,10 @@ struct Known {
 
 #[derive(PartialEq, Eq)]
 enum State {
-    /// Traced, and did not stop yet: the thread.
-    Waiting(Option<i32>),
+    /// It could not be stopped so far.
+    Waiting,
+    /// A thread of it is being traced, and did not stop yet. Not let go of before it does: it would never go on.
+    Stopping,
     /// The agent is there, and will say hello.
     Brought,
     /// It cannot be managed.
@@ -97,8 +99,10 @@ impl Attacher {
                 && !(known.state == State::Brought && managed.contains(pid) && known.since.elapsed() > HELLO)
         });
         let mut notes = Vec::new();
-        for pid in alive.into_iter().filter(|pid| !managed.contains(pid)) {
-            if process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes) {
+        for pid in alive {
+            let is_stopping = self.known.get(&pid).is_some_and(|known| known.state == State::Stopping);
+            let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
+            if is_stopping || (!managed.contains(&pid) && has_grown()) {
                 notes.extend(self.consider(pid));
             }
         }
@@ -110,18 +114,23 @@ impl Attacher {
     fn consider(&mut self, pid: i32) -> Option<String> {
         let identity = Identity::of(pid)?;
         let now = Instant::now();
-        let known = self.known.get(&pid).filter(|known| known.identity == identity);
-        let (since, waiting) = match known {
-            None => (now, None),
-            Some(known) => match known.state {
+        let mut waiting = None;
+        let since = match self.known.get(&pid) {
+            // Whatever it runs by now.
+            Some(known) if known.state == State::Stopping => {
+                waiting = process::traced_thread(pid);
+                known.since
+            }
+            Some(known) if known.identity == identity => match known.state {
                 State::Refused => return None,
                 State::Brought if known.since.elapsed() < HELLO => return None,
                 State::Brought => {
                     self.known.insert(pid, Known { identity, since: now, state: State::Refused });
                     return Some(note(pid, "its agent was not heard of"));
                 }
-                State::Waiting(thread) => (known.since, thread),
+                State::Waiting | State::Stopping => known.since,
             },
+            _ => now,
         };
         if waiting.is_none() && process::is_anothers(pid, &self.socket) {
             self.known.insert(pid, Known { identity, since, state: State::Refused });
@@ -130,9 +139,13 @@ impl Attacher {
         let result = injection::bring(&self.image, pid, &self.socket, waiting);
         let (state, why) = match result {
             Ok(()) => (State::Brought, None),
-            Err(Failure::NotYet(thread)) if since.elapsed() < BUSY => (State::Waiting(thread), None),
-            Err(Failure::NotYet(_)) => (State::Refused, Some("it could not be stopped".to_owned())),
-            Err(Failure::Gone | Failure::NotOurs) => return None,
+            Err(Failure::Stopping) => (State::Stopping, None),
+            Err(Failure::NotYet) if since.elapsed() < BUSY => (State::Waiting, None),
+            Err(Failure::NotYet) => (State::Refused, Some("it could not be stopped".to_owned())),
+            Err(Failure::Gone | Failure::NotOurs) => {
+                self.known.remove(&pid);
+                return None;
+            }
             Err(Failure::Refused(why)) => (State::Refused, Some(why)),
         };
         self.known

@@ -52,6 +52,15 @@ pub fn obstacle(pid: i32) -> Option<String> {
     None
 }
 
+/// The thread of a process that this one traces.
+pub fn traced_thread(pid: i32) -> Option<i32> {
+    let own = u64::from(std::process::id());
+    threads(pid).into_iter().find(|thread| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
+        status_number(&status, "TracerPid:") == Some(own)
+    })
+}
+
 /// Whether a process's environment names another supervisor than the one at `socket`, be it none: it is somebody else's then.
 pub fn is_anothers(pid: i32, socket: &str) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
