@@ -32,7 +32,7 @@ fn guest() -> Option<&'static str> {
 
 /// The command's bytes are right, it is managed, and pages really went out.
 fn is_managed(name: &str, ram: &str, command: &[&str]) -> String {
-    let scratch = Scratch::new(&format!("static-{name}"));
+    let scratch = Scratch::new(&format!("static-run-{name}"));
     let (output, report) = managed(ram, &scratch, &["-q"], command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""), "{name}: {report}");

@@ -256,6 +256,7 @@ impl Supervisor {
                     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                     let text = String::from_utf8_lossy(packet.text());
                     self.note_unmanaged(&format!("{}: {text}", name.trim_end()));
+                    self.attacher.note_refusal(pid as i32);
                 }
                 Some(Kind::Keep) => self.connections[index].kept.extend(descriptor),
                 Some(Kind::Child) => self.children.push(Child { token: packet.token, descriptor }),

@@ -120,7 +120,10 @@ pub fn managed_without(
     run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
     let output = run.output().expect("uzswap starts");
     let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
-    (output, serde_json::from_str(&text).expect("the report is JSON"))
+    let report = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!("no report: {error}; {}: {}", output.status, String::from_utf8_lossy(&output.stderr))
+    });
+    (output, report)
 }
 
 /// Compiles `tests/guests/NAME.c`; the program's path, or `None` where nothing can be managed or compiled.

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Looking takes at most one part in so many of the supervisor's time.
 const LOOK_SHARE: u32 = 30;
 /// An agent that was brought says hello within this time, on a busy machine too.
-const HELLO: Duration = Duration::from_secs(5);
+const HELLO: Duration = Duration::from_secs(20);
 /// A process that cannot be stopped is tried again for so long.
 const BUSY: Duration = Duration::from_secs(60);
 
@@ -108,6 +108,13 @@ impl Attacher {
         }
         self.next = Instant::now() + LOOK.max(start.elapsed() * LOOK_SHARE);
         notes
+    }
+
+    /// The agent of a process has said that it cannot work there.
+    pub fn note_refusal(&mut self, pid: i32) {
+        if let Some(known) = self.known.get_mut(&pid).filter(|known| known.state == State::Brought) {
+            known.state = State::Refused;
+        }
     }
 
     /// Brings the agent into a process that has none, if that is possible; else says why not.
