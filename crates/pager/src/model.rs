@@ -76,6 +76,8 @@ struct State {
     left: BTreeSet<usize>,
     /// Calls that are discarding, by ticket: for grace periods.
     discarding: BTreeSet<u64>,
+    /// An address of staging where no page ever is.
+    hole: usize,
 }
 
 impl State {
@@ -118,6 +120,11 @@ impl Kernel {
         let kernel = Arc::new(Kernel { state: Mutex::new(State::default()), changed: Condvar::new() });
         KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
         kernel
+    }
+
+    /// Says where no page of staging ever is.
+    pub fn set_hole(&self, at: usize) {
+        self.lock().hole = at;
     }
 
     fn current() -> Arc<Kernel> {
@@ -374,11 +381,11 @@ impl Userfaultfd {
 
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
         if is_program(dst) {
-            let source = HOLE.with(|hole| (hole.get() != src).then_some(src));
+            let kernel = Kernel::current();
+            let source = Some(src).filter(|at| *at != kernel.lock().hole);
             // SAFETY: staging memory of the caller's.
             let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
             let progress = self.fill(dst, len, number);
-            let kernel = Kernel::current();
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
             return progress;
         }
@@ -439,11 +446,6 @@ impl Userfaultfd {
         kernel.changed.notify_all();
         1
     }
-}
-
-thread_local! {
-    /// An address of staging where no page ever is.
-    pub(crate) static HOLE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The model's page tables.

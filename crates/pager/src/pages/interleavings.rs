@@ -14,30 +14,13 @@ use shuttle::thread;
 
 use super::table::span;
 use super::*;
-use crate::accounts::Count;
-use crate::model::{self, Kernel, HOLE, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
+use crate::accounts::Plenty;
+use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
 
 /// Runs of the scheduler. A tenth of a second is some hundred of them.
 const ROUNDS: usize = 1500;
 /// Steps of each thread of the program.
 const STEPS: usize = 14;
-
-struct Nobody;
-
-impl Accounts for Nobody {
-    fn budget(&self) -> u64 {
-        1 << 40
-    }
-    fn total(&self) -> u64 {
-        0
-    }
-    fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
-    fn add(&self, _: Count, _: u64) {}
-    fn fault(&self, _: u64) {}
-    fn say(&self, text: &str) {
-        panic!("{text}");
-    }
-}
 
 /// What the threads of a process share.
 struct World {
@@ -65,8 +48,8 @@ fn world() -> Arc<World> {
         zswap::Config { max_groups: GROUPS, verify: true, ..Default::default() },
         registry.find("lz4").unwrap(),
     );
-    let (pages, _) = Pages::new(&config, store.unwrap(), &Nobody).unwrap();
-    HOLE.with(|hole| hole.set(pages.staging.hole()));
+    let (pages, _) = Pages::new(&config, store.unwrap(), &Plenty).unwrap();
+    kernel.set_hole(pages.staging.hole());
     Arc::new(World { kernel, pages, running: AtomicUsize::new(2) })
 }
 
@@ -181,7 +164,7 @@ impl World {
 
 #[test]
 fn no_page_is_lost_or_stale_whatever_the_order() {
-    assert_eq!(model::PLACE_BYTES * 2, BLOCK_BYTES);
+    assert_eq!(PLACE_BYTES * 2, BLOCK_BYTES);
     shuttle::check_random(
         || {
             let world = world();

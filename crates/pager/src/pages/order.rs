@@ -65,7 +65,7 @@ pub(super) struct Contest {
 
 impl Contest {
     /// Takes an UNMAP that comes along with a move away from that very range.
-    fn is_twin(&mut self, event: Message) -> bool {
+    fn take_twin(&mut self, event: Message) -> bool {
         let Message::Unmap { start, end } = event else { return false };
         let twin = self.twins.iter().position(|range| *range == (start, end));
         twin.map(|twin| self.twins.swap_remove(twin)).is_some()
@@ -104,7 +104,7 @@ impl Pages {
     pub(super) fn apply(&self, event: Message) {
         let mut contest = self.contest.lock().expect("no panic while held");
         self.note_hasty(&mut contest);
-        if contest.is_twin(event) {
+        if contest.take_twin(event) {
             return;
         }
         let touches = match event {
@@ -170,7 +170,7 @@ impl Pages {
             return;
         }
         while let Some(&event) = contest.aside.first() {
-            if contest.is_twin(event) {
+            if contest.take_twin(event) {
                 contest.aside.remove(0);
                 continue;
             }
