@@ -30,7 +30,7 @@ use crate::accounts::Count;
 use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
-use crate::pages::{Brought, ChildMemory};
+use crate::pages::{Brought, ChildMemory, Guard};
 use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
@@ -48,6 +48,8 @@ const NUMBERS: i32 = 64;
 pub struct ForkSession {
     forker: u32,
     since_ns: u64,
+    /// Over this process; children have the like.
+    guard: Guard,
     handler: Handler,
     held: [Option<Fault>; HELD_MAX],
     held_count: usize,
@@ -79,7 +81,7 @@ impl ForkSession {
     /// The memory of a child as it is by now.
     fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
-        ChildMemory::new(self.children[child], self.moves(), changes)
+        ChildMemory::new(self.guard.of_child(self.children[child]), self.moves(), changes)
     }
 }
 
@@ -133,6 +135,7 @@ impl Pager {
         let mut session = ForkSession {
             forker,
             since_ns: sys::now_ns(),
+            guard: *self.pages.guard(),
             handler: Handler::new(HANDLERS_MAX, self.own_page),
             held: [None; HELD_MAX],
             held_count: 0,
@@ -263,8 +266,8 @@ impl Pager {
 
     /// Copies into a child what it waits for.
     fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
-        let child = Userfaultfd::from_descriptor(session.children[number]);
-        while child.read(messages, 1) == 1 {
+        let child = session.guard.of_child(session.children[number]);
+        while child.uffd.read(messages, 1) == 1 {
             let at = match messages[0] {
                 Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
                 Message::Fork { descriptor } => {
@@ -291,7 +294,7 @@ impl Pager {
                 while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
                     thread::sleep_ns(20_000);
                 }
-                child.wake(at, PAGE_SIZE);
+                child.uffd.wake(at, PAGE_SIZE);
                 continue;
             }
             match session.copied.get_mut(session.copied_count) {
@@ -309,7 +312,7 @@ impl Pager {
                 }
                 thread::sleep_ns(20_000);
             }
-            child.wake(at, PAGE_SIZE);
+            child.uffd.wake(at, PAGE_SIZE);
         }
     }
 

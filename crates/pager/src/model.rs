@@ -9,6 +9,7 @@
 //! | madvise() reports first and discards when the report has been read | [`Kernel::discard`] |
 //! | mremap() also reports an UNMAP of where the pages were | [`Kernel::mremap`] |
 //! | from before a call changes anything until its thread has gone on, filling answers EAGAIN | `changing` |
+//! | but since Linux 6.9 ENOENT where its mapping has gone already | `seeks_first` |
 //! | a thread goes on once its report has been read, not applied | `report` |
 //! | faults are read before events | [`Userfaultfd::read`] |
 //! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
@@ -74,6 +75,8 @@ struct State {
     discarding: BTreeSet<u64>,
     /// An address of staging where no page ever is.
     hole: usize,
+    /// Whether the kernel looks for a mapping before it looks for calls under way.
+    seeks_first: bool,
 }
 
 impl State {
@@ -112,7 +115,8 @@ impl State {
 impl Kernel {
     /// A new one, the test's from now on.
     pub fn begin() -> Arc<Kernel> {
-        let kernel = Arc::new(Kernel { state: Mutex::new(State::default()), changed: Condvar::new() });
+        let state = State { seeks_first: thread_rng().gen_bool(0.7), ..State::default() };
+        let kernel = Arc::new(Kernel { state: Mutex::new(state), changed: Condvar::new() });
         KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
         kernel
     }
@@ -258,6 +262,20 @@ fn is_program(at: usize) -> bool {
     (PROGRAM..PROGRAM + PLACES * PLACE_BYTES).contains(&at)
 }
 
+/// A page that begins with a number. Those of odd numbers do not compress.
+fn content(number: usize) -> [usize; PAGE_SIZE / 8] {
+    let mut words = [0; PAGE_SIZE / 8];
+    if number % 2 == 1 {
+        let mut noise = number as u64;
+        words.fill_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise ^ noise >> 29) as usize
+        });
+    }
+    words[0] = number;
+    words
+}
+
 fn partly(done: usize, stop: Stop) -> Progress {
     match done {
         0 => Progress { done: 0, stop: Some(stop) },
@@ -321,17 +339,23 @@ impl Userfaultfd {
     fn fill(&self, dst: usize, len: usize, mut number: impl FnMut(usize) -> Result<usize, Stop>) -> Progress {
         let kernel = Kernel::current();
         let mut state = kernel.lock();
+        let pages = (dst..dst + len).step_by(PAGE_SIZE);
+        let is_guarded = |page: usize| state.registered.contains(&page) == self.is_main;
+        let is_there =
+            !is_program(dst) || pages.clone().all(|page| state.mapped.contains(&page) && is_guarded(page));
+        let absent = partly(0, if self.is_main { Stop::Hole } else { Stop::Invalid });
+        if state.seeks_first && !is_there {
+            return absent;
+        }
         if self.is_main && state.changing > 0 {
             return partly(0, Stop::Again);
+        }
+        if !is_there {
+            return absent;
         }
         // Memory of the pager's own is there.
         if !is_program(dst) {
             return partly(0, Stop::Exists);
-        }
-        let pages = (dst..dst + len).step_by(PAGE_SIZE);
-        let is_guarded = |page: usize| state.registered.contains(&page) == self.is_main;
-        if !pages.clone().all(|page| state.mapped.contains(&page) && is_guarded(page)) {
-            return partly(0, if self.is_main { Stop::Hole } else { Stop::Invalid });
         }
         let mut done = 0;
         for page in pages {
@@ -369,6 +393,9 @@ impl Userfaultfd {
         }
         let kernel = Kernel::current();
         let mut state = kernel.lock();
+        if state.seeks_first && !state.mapped.contains(&src) {
+            return partly(0, Stop::Hole);
+        }
         // Staging is guarded by the program's.
         if state.changing > 0 {
             return partly(0, Stop::Again);
@@ -380,8 +407,8 @@ impl Userfaultfd {
             assert!(state.registered.contains(&(src + done)), "moved out of a mapping that is not ours");
             // SAFETY: a page of staging that the caller owns.
             unsafe {
-                std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
-                *((dst + done) as *mut usize) = number;
+                std::slice::from_raw_parts_mut((dst + done) as *mut usize, PAGE_SIZE / 8)
+                    .copy_from_slice(&content(number));
             }
         }
         Progress { done: len, stop: None }
@@ -407,7 +434,10 @@ impl Userfaultfd {
     pub fn is_registered(&self, at: usize) -> Option<bool> {
         let kernel = Kernel::current();
         let state = kernel.lock();
-        (state.changing == 0).then(|| state.registered.contains(&at))
+        match state.registered.contains(&at) {
+            false if state.seeks_first => Some(false),
+            is_registered => (state.changing == 0).then_some(is_registered),
+        }
     }
 
     pub fn wake(&self, start: usize, len: usize) {

@@ -25,6 +25,7 @@ mod drainer;
 mod events;
 mod evict;
 mod extents;
+mod guard;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod mover;
@@ -54,6 +55,7 @@ pub(crate) use compress::Compressed;
 use drainer::Drainers;
 use events::EventQueue;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
+pub(crate) use guard::Guard;
 use mover::Mover;
 pub(crate) use mover::Way;
 use sink::Sink;
@@ -223,7 +225,12 @@ impl Pages {
 
     /// The userfaultfd that guards the program's memory.
     pub fn uffd(&self) -> &Userfaultfd {
-        &self.mover.uffd
+        &self.mover.guard.uffd
+    }
+
+    /// The same, for questions whose answers count.
+    pub fn guard(&self) -> &Guard {
+        &self.mover.guard
     }
 
     /// Where frames are given back; where pages are moved.
@@ -247,7 +254,7 @@ impl Pages {
     pub fn register(&self, range: Range<usize>) -> Option<bool> {
         let try_now = || {
             (!self.mover.is_changing())
-                .then(|| self.mover.uffd.register(range.start, range.len(), MISSING).is_ok())
+                .then(|| self.mover.guard.uffd.register(range.start, range.len(), MISSING).is_ok())
         };
         for _ in 0..REGISTER_TRIES {
             if let Some(Some(done)) = self.events.while_quiet(try_now) {
@@ -293,7 +300,7 @@ impl Pages {
         let mut read = Read::Nothing;
         // One at a time: a second fault is better served by another handler than by queueing here.
         if let Some(reading) = self.events.reading() {
-            if self.mover.uffd.read(&mut messages, 1) == 1 {
+            if self.mover.guard.uffd.read(&mut messages, 1) == 1 {
                 read = match messages[0] {
                     Message::Fault { address, write, thread, .. } => Read::Fault { address, write, thread },
                     event => {
@@ -363,7 +370,7 @@ impl Pages {
 
     /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
     pub fn drain_events(&self, cpu: usize) {
-        self.drainers.of(cpu).serve(&self.mover.uffd, &self.events);
+        self.drainers.of(cpu).serve(&self.mover.guard.uffd, &self.events);
     }
 
     /// Whether evictions by mremap() can begin.

@@ -3,11 +3,12 @@
 //! Private to this module's parent: the transitions beside it are the only callers, so that whoever moves, copies or fills a
 //! managed page holds its block's lock (without which there is no proof) and knows what the table says.
 
-use sys::userfaultfd::{Progress, Stop, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{Progress, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
 use super::events::{Quiet, QuietAlone};
 use super::extents::EXTENT_PAGES;
+use super::guard::Guard;
 use super::staging::Staging;
 use crate::sync::{Pagemap, Userfaultfd};
 
@@ -28,13 +29,11 @@ impl NothingUnread for QuietAlone<'_> {}
 /// The descriptors of one process.
 pub(super) struct Mover {
     /// Guards the program's memory, and where pages are moved staging too.
-    pub uffd: Userfaultfd,
+    pub guard: Guard,
     /// Where pages are not moved: has no event features, and returns what was taken by mistake.
     foreign: Option<Userfaultfd>,
     pub pagemap: Pagemap,
     pub way: Way,
-    /// A page that is present and registered, to ask the kernel about.
-    probe: usize,
 }
 
 impl Mover {
@@ -48,7 +47,7 @@ impl Mover {
         let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
-        let mover = Mover { uffd, foreign, pagemap, way, probe };
+        let mover = Mover { guard: Guard::new(uffd, probe), foreign, pagemap, way };
         match mover.guard_own(staging, true) {
             true => Ok(mover),
             false => Err(std::io::Error::last_os_error()),
@@ -59,24 +58,24 @@ impl Mover {
     pub fn move_out(&self, _proof: &Quiet<'_>, target: usize, source: usize, count: usize) -> Progress {
         // SAFETY: the caller has the lock of the pages' block and says where they are before it lets go; it owns the target's
         // slot, in which these places are empty.
-        unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, false) }
+        unsafe { self.guard.move_pages(target, source, count * PAGE_SIZE, false) }
     }
 
     /// Moves pages into the program.
     pub fn move_in(&self, _proof: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
         // SAFETY: the caller has the lock of the block and puts there what belongs there; present pages refuse.
-        unsafe { self.uffd.move_pages(at, source, count * PAGE_SIZE, true) }
+        unsafe { self.guard.move_pages(at, source, count * PAGE_SIZE, true) }
     }
 
     /// Copies pages into the program.
     pub fn copy_in(&self, _proof: &impl NothingUnread, at: usize, source: usize, count: usize) -> Progress {
         // SAFETY: as above; the source is memory of the pager's that nobody changes meanwhile.
-        unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) }
+        unsafe { self.guard.copy(at, source, count * PAGE_SIZE) }
     }
 
     /// Maps the zero page at missing pages of one mapping.
     pub fn zero(&self, _proof: &impl NothingUnread, at: usize, count: usize) -> Progress {
-        self.uffd.zero(at, count * PAGE_SIZE)
+        self.guard.zero(at, count * PAGE_SIZE)
     }
 
     /// Registers the probe and staging, or not: while nothing is registered a fork must not wait for anybody to read of it.
@@ -85,28 +84,29 @@ impl Mover {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
         // to the kernel. No page is ever protected.
         let moved = Some(staging.range()).filter(|_| self.way == Way::Move);
-        let own = [(Some(self.probe..self.probe + PAGE_SIZE), MISSING), (moved, WRITE_PROTECT)];
+        let probe = self.guard.probe();
+        let own = [(Some(probe..probe + PAGE_SIZE), MISSING), (moved, WRITE_PROTECT)];
         let own = own.into_iter().filter_map(|(range, mode)| Some((range?, mode)));
         own.map(|(range, mode)| match on {
-            true => self.uffd.register(range.start, range.len(), mode),
-            false => self.uffd.unregister(range.start, range.len()),
+            true => self.guard.uffd.register(range.start, range.len(), mode),
+            false => self.guard.uffd.unregister(range.start, range.len()),
         })
         .all(|done| done.is_ok())
     }
 
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
     pub fn is_changing(&self) -> bool {
-        self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
+        self.guard.is_changing()
     }
 
     /// Whether the mapping at `at` is registered with us; `None` while a call is under way.
     pub fn is_registered(&self, at: usize) -> Option<bool> {
-        self.uffd.is_registered(at)
+        self.guard.is_registered(at)
     }
 
     /// Has threads that wait for pages look again.
     pub fn wake(&self, at: usize, count: usize) {
-        self.uffd.wake(at, count * PAGE_SIZE);
+        self.guard.uffd.wake(at, count * PAGE_SIZE);
     }
 
     /// Returns copies to a mapping that turned out not to be registered; answers how far that came.
