@@ -39,8 +39,6 @@ const PATIENCE_NS: u64 = 10_000_000;
 const HELD_MAX: usize = 128;
 /// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
-/// Forks at the same time, all but one of them by bare system calls.
-const CHILDREN_MAX: usize = 4;
 /// Descriptors of pagers have lower numbers than this, and what is received from a parent higher ones.
 const NUMBERS: i32 = 64;
 
@@ -53,10 +51,9 @@ pub struct ForkSession {
     handler: Handler,
     held: [Option<Fault>; HELD_MAX],
     held_count: usize,
-    children: [i32; CHILDREN_MAX],
-    child_count: usize,
-    gates: [i32; CHILDREN_MAX],
-    gate_count: usize,
+    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such children.
+    children: Vec<i32>,
+    gates: Vec<i32>,
     copied: [u64; COPIED_MAX],
     copied_count: usize,
     /// The child's copy of the arena is of no use.
@@ -139,10 +136,8 @@ impl Pager {
             handler: Handler::new(HANDLERS_MAX, self.own_page),
             held: [None; HELD_MAX],
             held_count: 0,
-            children: [-1; CHILDREN_MAX],
-            child_count: 0,
-            gates: [-1; CHILDREN_MAX],
-            gate_count: 0,
+            children: Vec::new(),
+            gates: Vec::new(),
             copied: [0; COPIED_MAX],
             copied_count: 0,
             torn: false,
@@ -163,12 +158,16 @@ impl Pager {
     /// The descriptors to wait for, besides the caller's own; -1 for none.
     pub fn fork_descriptors(&self, session: &ForkSession) -> [i32; 3] {
         let main = if session.held_count < HELD_MAX { self.pages.uffd().descriptor() } else { -1 };
-        [main, self.gate.map_or(-1, |gate| gate.descriptor()), session.children[0]]
+        [
+            main,
+            self.gate.map_or(-1, |gate| gate.descriptor()),
+            session.children.first().copied().unwrap_or(-1),
+        ]
     }
 
     /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
-        session.held_count > 0 && session.child_count == 0 || session.child_count > 1
+        session.held_count > 0 && session.children.is_empty() || session.children.len() > 1
     }
 
     /// Serves what there is to serve now.
@@ -190,11 +189,7 @@ impl Pager {
                     session.held_count += 1;
                 }
                 Message::Fork { descriptor } => {
-                    if session.child_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    session.children[session.child_count] = descriptor;
-                    session.child_count += 1;
+                    session.children.push(descriptor);
                 }
                 event => {
                     self.ask_gate(session);
@@ -210,16 +205,12 @@ impl Pager {
         if let Some(gate) = self.gate {
             while gate.read(&mut messages, 1) == 1 {
                 if let Message::Fork { descriptor } = messages[0] {
-                    if session.gate_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    session.gates[session.gate_count] = descriptor;
-                    session.gate_count += 1;
+                    session.gates.push(descriptor);
                 }
             }
         }
         self.serve_held(session);
-        for child in 0..session.child_count {
+        for child in 0..session.children.len() {
             self.serve_child(session, child, &mut messages);
         }
     }
@@ -231,7 +222,7 @@ impl Pager {
             let Some(fault) = session.held[index] else { continue };
             let is_due = fault.thread == session.forker || sys::now_ns() > session.since_ns + PATIENCE_NS;
             // Once there is a child, what it misses is served from the state at the time of the fork.
-            let is_done = session.child_count == 0 && is_due && {
+            let is_done = session.children.is_empty() && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
@@ -271,12 +262,8 @@ impl Pager {
             let at = match messages[0] {
                 Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
                 Message::Fork { descriptor } => {
-                    if session.child_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    let (grandchild, inherited) = (session.child_count, session.changes.clone());
-                    session.children[grandchild] = descriptor;
-                    session.child_count += 1;
+                    let (grandchild, inherited) = (session.children.len(), session.changes.clone());
+                    session.children.push(descriptor);
                     let of_child = inherited.into_iter().filter(|(other, _)| *other == number);
                     session.changes.extend(of_child.map(|(_, change)| (grandchild, change)));
                     continue;
@@ -318,15 +305,14 @@ impl Pager {
 
     /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
     pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
-        if session.child_count == 0 {
+        if session.children.is_empty() {
             return Outcome::Lost;
         }
-        if is_ready && session.child_count == 1 && session.gate_count == 1 && !session.torn {
-            let (main, gate) = (session.children[0], session.gates[0]);
-            (session.child_count, session.gate_count) = (0, 0);
+        if is_ready && session.children.len() == 1 && session.gates.len() == 1 && !session.torn {
+            let (main, gate) = (session.children.remove(0), session.gates.remove(0));
             return Outcome::Inherits { main, gate, copied: &session.copied[..session.copied_count] };
         }
-        for child in 0..session.child_count {
+        for child in 0..session.children.len() {
             // Closed at the end of the session, like what was not handed over.
             let mut child = session.memory_of(child);
             child.leave_out_wiped();
@@ -358,9 +344,8 @@ impl Pager {
 
     /// Everything goes on. What was not handed over is closed.
     pub fn end_fork(&self, mut session: ForkSession) {
-        let children = &session.children[..session.child_count];
-        for descriptor in children.iter().chain(&session.gates[..session.gate_count]) {
-            Userfaultfd::from_descriptor(*descriptor).close();
+        for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
+            Userfaultfd::from_descriptor(descriptor).close();
         }
         self.end_gate();
         session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
