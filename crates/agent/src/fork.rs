@@ -9,7 +9,7 @@
 //!                                       everybody goes on            goes on <----------------- serves
 //! ```
 //!
-//! Everything that is out stays out; see `pager`'s module `heritage` for why the child never misses a page. The child's
+//! Everything that is out stays out; see `pager`'s module `fork_session` for why the child never misses a page. The child's
 //! handler is the first to run: `__register_atfork` is interposed so that no other library is before this object, and
 //! ours is the last to run before the fork. Whatever runs in the child before it is served by the parent all the same.
 //!

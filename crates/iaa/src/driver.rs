@@ -9,11 +9,11 @@ use idxd::deflate::Software;
 use idxd::emulated::{EmulateSpec, Machine, QueueId};
 use idxd::Waiter;
 
-use crate::board::Board;
 use crate::current::{Anchor, Current};
 use crate::device::{Device, Port};
 use crate::queue::Queue;
 use crate::settings::Settings;
+use crate::shared_counters::SharedCounters;
 use crate::statistics::{DeviceStatistics, QueueStatistics, Statistics, Traffic};
 use crate::table::{Attached, Table};
 use crate::topology::Topology;
@@ -31,7 +31,7 @@ const DETACH_LOOK: Duration = Duration::from_micros(50);
 pub struct Driver {
     pub(crate) settings: Settings,
     pub(crate) current: Current,
-    pub(crate) counters: Arc<Board>,
+    pub(crate) counters: Arc<SharedCounters>,
     pub(crate) waiter: Waiter,
     software: Box<[Mutex<Software>]>,
     devices: Mutex<Vec<Attached>>,
@@ -54,7 +54,7 @@ impl Driver {
         let driver = Driver {
             settings,
             current: Current::new(Table::empty()),
-            counters: Arc::new(Board::new()),
+            counters: Arc::new(SharedCounters::new()),
             waiter: Waiter::detect(),
             software: (0..codecs).map(|_| Mutex::new(Software::new())).collect(),
             devices: Mutex::default(),

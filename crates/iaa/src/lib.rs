@@ -7,7 +7,6 @@
 //! What follows the kernel's driver and what does not is said in `docs/iaa-driver.md`.
 
 mod algorithm;
-mod board;
 mod context;
 mod current;
 mod device;
@@ -17,17 +16,18 @@ mod queue;
 mod real;
 mod register;
 mod settings;
+mod shared_counters;
 mod statistics;
 mod table;
 mod topology;
 mod work;
 
 pub use algorithm::Iaa;
-pub use board::{published, reset_published, Published, Unreadable};
 pub use device::{Device, Port};
 pub use driver::Driver;
 pub use register::{register, register_with, take_notice, Options, EMULATE_VARIABLE};
 pub use settings::{Patience, Settings, SyncMode};
+pub use shared_counters::{published, reset_published, Published, Unreadable};
 pub use statistics::{DeviceStatistics, Health, QueueStatistics, Statistics, Traffic};
 pub use table::QueueKind;
 pub use topology::{Place, Topology};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use idxd::{Completion, Descriptor, Portal, Submission};
 
-use crate::board::{Board, Line};
 use crate::device::Port;
+use crate::shared_counters::{Line, SharedCounters};
 use crate::statistics::{count, Health};
 
 /// Failures of the device's in a row after which a queue is left alone for a while.
@@ -43,13 +43,18 @@ pub(crate) struct Queue {
     /// No-ops that were accepted and not answered yet.
     probes: AtomicU32,
     pub traffic: Line,
-    counters: Arc<Board>,
+    counters: Arc<SharedCounters>,
 }
 
 impl Queue {
-    pub fn new(port: Port, has_header_generation: bool, quarantine_ms: u64, counters: Arc<Board>) -> Self {
+    pub fn new(
+        port: Port,
+        has_header_generation: bool,
+        quarantine_ms: u64,
+        counters: Arc<SharedCounters>,
+    ) -> Self {
         assert!(port.entries > 0, "a queue without entries");
-        let traffic = Board::line(&counters, &port.name);
+        let traffic = SharedCounters::line(&counters, &port.name);
         Queue {
             portal: port.portal,
             probe: Completion::new(),

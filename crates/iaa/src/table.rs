@@ -152,14 +152,14 @@ mod tests {
     use idxd::emulated::{EmulateSpec, Machine};
 
     use super::*;
-    use crate::board::Board;
     use crate::device::Port;
+    use crate::shared_counters::SharedCounters;
 
     /// Devices with `queues` queues each, `per_package` a package.
     fn devices(packages: usize, per_package: usize, queues: usize) -> Vec<Attached> {
         let spec = format!("sockets={packages},devices={per_package},queues={queues}");
         let machine = Machine::new(&spec.parse::<EmulateSpec>().unwrap()).unwrap();
-        let counters = Arc::new(Board::new());
+        let counters = Arc::new(SharedCounters::new());
         let mut attached: Vec<Attached> = (0..machine.devices())
             .map(|index| Attached {
                 name: format!("iax{index}"),

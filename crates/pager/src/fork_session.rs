@@ -23,14 +23,14 @@
 use std::sync::atomic::Ordering;
 
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
 use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
-use crate::pages::{Brought, ChildMemory};
+use crate::pages::{Brought, ChildMemory, Guard};
 use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
@@ -39,8 +39,6 @@ const PATIENCE_NS: u64 = 10_000_000;
 const HELD_MAX: usize = 128;
 /// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
-/// Forks at the same time, all but one of them by bare system calls.
-const CHILDREN_MAX: usize = 4;
 /// Descriptors of pagers have lower numbers than this, and what is received from a parent higher ones.
 const NUMBERS: i32 = 64;
 
@@ -48,13 +46,14 @@ const NUMBERS: i32 = 64;
 pub struct ForkSession {
     forker: u32,
     since_ns: u64,
+    /// Over this process; children have the like.
+    guard: Guard,
     handler: Handler,
     held: [Option<Fault>; HELD_MAX],
     held_count: usize,
-    children: [i32; CHILDREN_MAX],
-    child_count: usize,
-    gates: [i32; CHILDREN_MAX],
-    gate_count: usize,
+    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such children.
+    children: Vec<i32>,
+    gates: Vec<i32>,
     copied: [u64; COPIED_MAX],
     copied_count: usize,
     /// The child's copy of the arena is of no use.
@@ -79,7 +78,7 @@ impl ForkSession {
     /// The memory of a child as it is by now.
     fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
-        ChildMemory::new(self.children[child], self.moves(), changes)
+        ChildMemory::new(self.guard.of_child(self.children[child]), self.moves(), changes)
     }
 }
 
@@ -106,9 +105,9 @@ impl Pager {
     pub fn can_fork(&self) -> bool {
         let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
         let Pager { pages, files, .. } = self;
+        let Some(sink) = pages.sink() else { return false };
         let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others =
-            [pages.uffd().descriptor(), pages.staging_uffd().descriptor(), files.rollup.descriptor(), gate];
+        let others = [pages.uffd().descriptor(), sink.uffd().descriptor(), files.rollup.descriptor(), gate];
         numbers.iter().chain(&others).all(|number| *number < NUMBERS)
     }
 
@@ -133,13 +132,12 @@ impl Pager {
         let mut session = ForkSession {
             forker,
             since_ns: sys::now_ns(),
+            guard: *self.pages.guard(),
             handler: Handler::new(HANDLERS_MAX, self.own_page),
             held: [None; HELD_MAX],
             held_count: 0,
-            children: [-1; CHILDREN_MAX],
-            child_count: 0,
-            gates: [-1; CHILDREN_MAX],
-            gate_count: 0,
+            children: Vec::new(),
+            gates: Vec::new(),
             copied: [0; COPIED_MAX],
             copied_count: 0,
             torn: false,
@@ -160,12 +158,16 @@ impl Pager {
     /// The descriptors to wait for, besides the caller's own; -1 for none.
     pub fn fork_descriptors(&self, session: &ForkSession) -> [i32; 3] {
         let main = if session.held_count < HELD_MAX { self.pages.uffd().descriptor() } else { -1 };
-        [main, self.gate.map_or(-1, |gate| gate.descriptor()), session.children[0]]
+        [
+            main,
+            self.gate.map_or(-1, |gate| gate.descriptor()),
+            session.children.first().copied().unwrap_or(-1),
+        ]
     }
 
     /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
-        session.held_count > 0 && session.child_count == 0 || session.child_count > 1
+        session.held_count > 0 && session.children.is_empty() || session.children.len() > 1
     }
 
     /// Serves what there is to serve now.
@@ -187,11 +189,7 @@ impl Pager {
                     session.held_count += 1;
                 }
                 Message::Fork { descriptor } => {
-                    if session.child_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    session.children[session.child_count] = descriptor;
-                    session.child_count += 1;
+                    session.children.push(descriptor);
                 }
                 event => {
                     self.ask_gate(session);
@@ -207,16 +205,12 @@ impl Pager {
         if let Some(gate) = self.gate {
             while gate.read(&mut messages, 1) == 1 {
                 if let Message::Fork { descriptor } = messages[0] {
-                    if session.gate_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    session.gates[session.gate_count] = descriptor;
-                    session.gate_count += 1;
+                    session.gates.push(descriptor);
                 }
             }
         }
         self.serve_held(session);
-        for child in 0..session.child_count {
+        for child in 0..session.children.len() {
             self.serve_child(session, child, &mut messages);
         }
     }
@@ -228,7 +222,7 @@ impl Pager {
             let Some(fault) = session.held[index] else { continue };
             let is_due = fault.thread == session.forker || sys::now_ns() > session.since_ns + PATIENCE_NS;
             // Once there is a child, what it misses is served from the state at the time of the fork.
-            let is_done = session.child_count == 0 && is_due && {
+            let is_done = session.children.is_empty() && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
@@ -263,17 +257,13 @@ impl Pager {
 
     /// Copies into a child what it waits for.
     fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
-        let child = Userfaultfd::from_descriptor(session.children[number]);
-        while child.read(messages, 1) == 1 {
+        let child = session.guard.of_child(session.children[number]);
+        while child.uffd.read(messages, 1) == 1 {
             let at = match messages[0] {
                 Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
                 Message::Fork { descriptor } => {
-                    if session.child_count == CHILDREN_MAX {
-                        self.fatal(format_args!("more forks at a time than can be attended to"));
-                    }
-                    let (grandchild, inherited) = (session.child_count, session.changes.clone());
-                    session.children[grandchild] = descriptor;
-                    session.child_count += 1;
+                    let (grandchild, inherited) = (session.children.len(), session.changes.clone());
+                    session.children.push(descriptor);
                     let of_child = inherited.into_iter().filter(|(other, _)| *other == number);
                     session.changes.extend(of_child.map(|(_, change)| (grandchild, change)));
                     continue;
@@ -291,7 +281,7 @@ impl Pager {
                 while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
                     thread::sleep_ns(20_000);
                 }
-                child.wake(at, PAGE_SIZE);
+                child.uffd.wake(at, PAGE_SIZE);
                 continue;
             }
             match session.copied.get_mut(session.copied_count) {
@@ -309,21 +299,20 @@ impl Pager {
                 }
                 thread::sleep_ns(20_000);
             }
-            child.wake(at, PAGE_SIZE);
+            child.uffd.wake(at, PAGE_SIZE);
         }
     }
 
     /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
     pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
-        if session.child_count == 0 {
+        if session.children.is_empty() {
             return Outcome::Lost;
         }
-        if is_ready && session.child_count == 1 && session.gate_count == 1 && !session.torn {
-            let (main, gate) = (session.children[0], session.gates[0]);
-            (session.child_count, session.gate_count) = (0, 0);
+        if is_ready && session.children.len() == 1 && session.gates.len() == 1 && !session.torn {
+            let (main, gate) = (session.children.remove(0), session.gates.remove(0));
             return Outcome::Inherits { main, gate, copied: &session.copied[..session.copied_count] };
         }
-        for child in 0..session.child_count {
+        for child in 0..session.children.len() {
             // Closed at the end of the session, like what was not handed over.
             let mut child = session.memory_of(child);
             child.leave_out_wiped();
@@ -355,9 +344,8 @@ impl Pager {
 
     /// Everything goes on. What was not handed over is closed.
     pub fn end_fork(&self, mut session: ForkSession) {
-        let children = &session.children[..session.child_count];
-        for descriptor in children.iter().chain(&session.gates[..session.gate_count]) {
-            Userfaultfd::from_descriptor(*descriptor).close();
+        for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
+            Userfaultfd::from_descriptor(descriptor).close();
         }
         self.end_gate();
         session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
@@ -390,8 +378,8 @@ impl Pager {
         // Under the numbers that the parent's had.
         keep(main, self.pages.uffd().descriptor(), "userfaultfd")?;
         keep(gate, own_gate.descriptor(), "userfaultfd")?;
-        let staging = Userfaultfd::open(feature::MOVE)?;
-        keep(staging.descriptor(), self.pages.staging_uffd().descriptor(), "userfaultfd")?;
+        let sink = self.pages.sink().expect("without moves nothing is inherited");
+        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.uffd().descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/self/pagemap")?;
         let files = [
@@ -403,11 +391,8 @@ impl Pager {
             let opened = ProcFile::open(path).map_err(system(what))?;
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
-        let range = self.pages.staging().range();
-        self.pages
-            .staging_uffd()
-            .register(range.start, range.len(), WRITE_PROTECT)
-            .map_err(|_| StartError::System { what: "staging", source: std::io::Error::last_os_error() })?;
+        // Staging has been guarded by `main` since the kernel made the child.
+        sink.guard().map_err(system("staging"))?;
         self.end_gate();
 
         // The parent's threads are not here, and held nothing but what was in their frame caches.

@@ -59,7 +59,7 @@ impl Halt {
     }
 
     /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it a handler has
-    /// nothing but its purse.
+    /// nothing but its frame cache.
     pub(crate) fn handler_enters(&self) {
         self.enter(&self.handlers, CALMING);
     }

@@ -9,10 +9,11 @@
 //! | madvise() reports first and discards when the report has been read | [`Kernel::discard`] |
 //! | mremap() also reports an UNMAP of where the pages were | [`Kernel::mremap`] |
 //! | from before a call changes anything until its thread has gone on, filling answers EAGAIN | `changing` |
+//! | but since Linux 6.9 ENOENT where its mapping has gone already | `seeks_first` |
 //! | a thread goes on once its report has been read, not applied | `report` |
 //! | faults are read before events | [`Userfaultfd::read`] |
 //! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
-//! | MOVE does not look whether its source is registered | [`Userfaultfd::move_pages`] |
+//! | MOVE does not look whether its source is registered, but whether a call is under way at its target's | [`Userfaultfd::move_pages`] |
 //! | what is filled wakes its waiters; a fault that was not read is forgotten then | `wake` |
 
 use std::cell::RefCell;
@@ -68,14 +69,14 @@ struct State {
     /// Threads that wait for a page: ticket and page.
     waiting: BTreeMap<u64, usize>,
     next: u64,
-    /// Pages that were moved out of a mapping that is not registered, until they are back: one that took the place of
-    /// one that was, after the kernel was asked. A thread that touches such a page in these microseconds sees zeroes, which
-    /// is a known limit of moving; here it waits, as do calls on that mapping.
-    astray: BTreeSet<usize>,
     /// Pages of staging that were moved into the program and not filled since.
     left: BTreeSet<usize>,
     /// Calls that are discarding, by ticket: for grace periods.
     discarding: BTreeSet<u64>,
+    /// An address of staging where no page ever is.
+    hole: usize,
+    /// Whether the kernel looks for a mapping before it looks for calls under way.
+    seeks_first: bool,
 }
 
 impl State {
@@ -96,7 +97,6 @@ impl State {
         for page in (start..start + len).step_by(PAGE_SIZE) {
             self.mapped.remove(&page);
             self.pages.remove(&page);
-            self.astray.remove(&page);
             was_registered |= self.registered.remove(&page);
         }
         was_registered
@@ -115,9 +115,15 @@ impl State {
 impl Kernel {
     /// A new one, the test's from now on.
     pub fn begin() -> Arc<Kernel> {
-        let kernel = Arc::new(Kernel { state: Mutex::new(State::default()), changed: Condvar::new() });
+        let state = State { seeks_first: thread_rng().gen_bool(0.7), ..State::default() };
+        let kernel = Arc::new(Kernel { state: Mutex::new(state), changed: Condvar::new() });
         KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
         kernel
+    }
+
+    /// Says where no page of staging ever is.
+    pub fn set_hole(&self, at: usize) {
+        self.lock().hole = at;
     }
 
     fn current() -> Arc<Kernel> {
@@ -126,15 +132,6 @@ impl Kernel {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
-    }
-
-    /// The lock, once no page of the mapping at `at` is astray.
-    fn lock_whole(&self, at: usize) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while state.astray.range(at..at + MAPPING_PAGES * PAGE_SIZE).next().is_some() {
-            state = self.changed.wait(state).expect("no panic while held");
-        }
-        state
     }
 
     /// Reports a call that has been counted in, and waits until that has been read.
@@ -163,7 +160,7 @@ impl Kernel {
 
     /// munmap() of a mapping.
     pub fn munmap(&self, at: usize) {
-        let mut state = self.lock_whole(at);
+        let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
         trace!("munmap {at:#x}");
         if state.unmap(at, len) {
@@ -175,7 +172,7 @@ impl Kernel {
 
     /// mremap() of a mapping to wherever there is room; answers where it is.
     pub fn mremap(&self, from: usize) -> usize {
-        let mut state = self.lock_whole(from);
+        let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
         let Some(to) = state.free_place() else { return from };
         trace!("mremap {from:#x} {to:#x}");
@@ -208,9 +205,6 @@ impl Kernel {
             self.report(Message::Remove { start, end: start + len });
             state = self.lock();
         }
-        while (start..start + len).step_by(PAGE_SIZE).any(|page| state.astray.contains(&page)) {
-            state = self.changed.wait(state).expect("no panic while held");
-        }
         trace!("discarded {start:#x}");
         for page in (start..start + len).step_by(PAGE_SIZE) {
             state.pages.remove(&page);
@@ -227,10 +221,6 @@ impl Kernel {
                 trace!("touch {page:#x} {found} {number:?}");
                 *found = number.unwrap_or(*found);
                 return *found;
-            }
-            if state.astray.contains(&page) {
-                state = self.changed.wait(state).expect("no panic while held");
-                continue;
             }
             if !state.registered.contains(&page) {
                 state.pages.insert(page, 0);
@@ -270,6 +260,20 @@ impl Kernel {
 
 fn is_program(at: usize) -> bool {
     (PROGRAM..PROGRAM + PLACES * PLACE_BYTES).contains(&at)
+}
+
+/// A page that begins with a number. Those of odd numbers do not compress.
+fn content(number: usize) -> [usize; PAGE_SIZE / 8] {
+    let mut words = [0; PAGE_SIZE / 8];
+    if number % 2 == 1 {
+        let mut noise = number as u64;
+        words.fill_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise ^ noise >> 29) as usize
+        });
+    }
+    words[0] = number;
+    words
 }
 
 fn partly(done: usize, stop: Stop) -> Progress {
@@ -335,17 +339,23 @@ impl Userfaultfd {
     fn fill(&self, dst: usize, len: usize, mut number: impl FnMut(usize) -> Result<usize, Stop>) -> Progress {
         let kernel = Kernel::current();
         let mut state = kernel.lock();
+        let pages = (dst..dst + len).step_by(PAGE_SIZE);
+        let is_guarded = |page: usize| state.registered.contains(&page) == self.is_main;
+        let is_there =
+            !is_program(dst) || pages.clone().all(|page| state.mapped.contains(&page) && is_guarded(page));
+        let absent = partly(0, if self.is_main { Stop::Hole } else { Stop::Invalid });
+        if state.seeks_first && !is_there {
+            return absent;
+        }
         if self.is_main && state.changing > 0 {
             return partly(0, Stop::Again);
+        }
+        if !is_there {
+            return absent;
         }
         // Memory of the pager's own is there.
         if !is_program(dst) {
             return partly(0, Stop::Exists);
-        }
-        let pages = (dst..dst + len).step_by(PAGE_SIZE);
-        let is_guarded = |page: usize| state.registered.contains(&page) == self.is_main;
-        if !pages.clone().all(|page| state.mapped.contains(&page) && is_guarded(page)) {
-            return partly(0, if self.is_main { Stop::Hole } else { Stop::Invalid });
         }
         let mut done = 0;
         for page in pages {
@@ -356,7 +366,6 @@ impl Userfaultfd {
             match outcome {
                 Ok(number) => {
                     trace!("filled {page:#x} {number}");
-                    state.astray.remove(&page);
                     state.pages.insert(page, number)
                 }
                 Err(stop) => {
@@ -374,29 +383,42 @@ impl Userfaultfd {
 
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
         if is_program(dst) {
-            let source = HOLE.with(|hole| (hole.get() != src).then_some(src));
+            let kernel = Kernel::current();
+            let source = Some(src).filter(|at| *at != kernel.lock().hole);
             // SAFETY: staging memory of the caller's.
             let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
             let progress = self.fill(dst, len, number);
-            let kernel = Kernel::current();
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
             return progress;
         }
         let kernel = Kernel::current();
         let mut state = kernel.lock();
+        if state.seeks_first && !state.mapped.contains(&src) {
+            return partly(0, Stop::Hole);
+        }
+        // Staging is guarded by the program's.
+        if state.changing > 0 {
+            return partly(0, Stop::Again);
+        }
         for done in (0..len).step_by(PAGE_SIZE) {
             let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
             state.left.remove(&(dst + done));
             trace!("moved out {:#x} {number}", src + done);
-            if !state.registered.contains(&(src + done)) {
-                state.astray.insert(src + done);
-            }
+            assert!(state.registered.contains(&(src + done)), "moved out of a mapping that is not ours");
             // SAFETY: a page of staging that the caller owns.
             unsafe {
-                std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
-                *((dst + done) as *mut usize) = number;
+                std::slice::from_raw_parts_mut((dst + done) as *mut usize, PAGE_SIZE / 8)
+                    .copy_from_slice(&content(number));
             }
         }
+        Progress { done: len, stop: None }
+    }
+
+    /// From staging to the sink: the frames are gone.
+    pub unsafe fn move_with_holes(&self, _dst: usize, src: usize, len: usize) -> Progress {
+        // SAFETY: staging memory of the caller's.
+        unsafe { std::ptr::write_bytes(src as *mut u8, 0, len) };
+        Kernel::current().lock().left.extend((src..src + len).step_by(PAGE_SIZE));
         Progress { done: len, stop: None }
     }
 
@@ -412,7 +434,10 @@ impl Userfaultfd {
     pub fn is_registered(&self, at: usize) -> Option<bool> {
         let kernel = Kernel::current();
         let state = kernel.lock();
-        (state.changing == 0).then(|| state.registered.contains(&at))
+        match state.registered.contains(&at) {
+            false if state.seeks_first => Some(false),
+            is_registered => (state.changing == 0).then_some(is_registered),
+        }
     }
 
     pub fn wake(&self, start: usize, len: usize) {
@@ -439,11 +464,6 @@ impl Userfaultfd {
         kernel.changed.notify_all();
         1
     }
-}
-
-thread_local! {
-    /// An address of staging where no page ever is.
-    pub(crate) static HOLE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The model's page tables.

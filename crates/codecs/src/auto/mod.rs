@@ -1,11 +1,11 @@
 //! `auto`, the default: looks at each page and takes the form that suits it. `docs/auto.md` has formats and figures.
 
 mod account;
-pub(crate) mod habit;
+mod alignment;
 mod kind;
 pub(crate) mod page;
-mod parity;
-mod scout;
+pub(crate) mod predictor;
+mod sampler;
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Registry, UnitError,

@@ -5,10 +5,10 @@ use pagecodec::t16::{self, Layout};
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
 use super::account::{Account, Terms};
-use super::habit::Habit;
+use super::alignment::Alignment;
 use super::kind::Kind;
-use super::parity::Parity;
-use super::scout::Scout;
+use super::predictor::Predictor;
+use super::sampler::Sampler;
 use crate::lz4;
 
 /// From this many distinct prefixes among the 64 sampled words on, T16 is not tried.
@@ -59,13 +59,13 @@ pub(crate) struct PageCodec {
     lz: lz::Encoder,
     lz4: lz4::Blocks,
     /// Of page LZ, against what T16 leads to, and against numbers.
-    scouts: [Scout; 2],
+    samplers: [Sampler; 2],
     /// Of LZ4, against what T16 leads to, against numbers, against page LZ, and against page LZ where it is short.
     accounts: [Account; 4],
     /// Of page LZ, against what becomes of pages that look like noise.
     noise: Account,
-    habit: Habit,
-    parity: Parity,
+    predictor: Predictor,
+    alignment: Alignment,
     /// A T16 object before its raw words were taken out, or after they were put back.
     object: Box<[u8; t16::OBJECT_MAX]>,
     /// An object that has not won yet.
@@ -79,11 +79,11 @@ impl PageCodec {
             t16: t16::Encoder::with_isa(isa),
             lz: lz::Encoder::with_isa(isa),
             lz4: lz4::Blocks::new().expect("the library takes memory of the length that it asked for"),
-            scouts: [Scout::NEW; 2],
+            samplers: [Sampler::NEW; 2],
             accounts: [&LZ4, &LZ4, &LZ4, &LZ4_SHORT].map(Account::new),
             noise: Account::new(&NOISE),
-            habit: Habit::NEW,
-            parity: Parity::NEW,
+            predictor: Predictor::NEW,
+            alignment: Alignment::NEW,
             object: Box::new([0; t16::OBJECT_MAX]),
             rival: Box::new([0; PAGE_SIZE]),
         }
@@ -113,17 +113,17 @@ impl PageCodec {
             return Some((Kind::Same, 8));
         }
         let prefixes = distinct_prefixes(page);
-        if self.habit.applies(prefixes) {
+        if self.predictor.applies(prefixes) {
             t16::prefetch(next);
             let len = self.plan_lz(page);
-            if self.habit.accepts(prefixes, len) {
+            if self.predictor.accepts(prefixes, len) {
                 let len = self.lz.write(out)?;
                 return Some(self.lz_or_lz4(page, len, out));
             }
         }
         let found = self.look(page, next, prefixes, out);
         let lz_len = found.filter(|(kind, _)| matches!(kind, Kind::Lz | Kind::Lz4)).map(|(_, len)| len);
-        self.habit.looked(prefixes, lz_len);
+        self.predictor.looked(prefixes, lz_len);
         found
     }
 
@@ -149,10 +149,10 @@ impl PageCodec {
         }
         let mut found = found;
         let number = usize::from(kind == Kind::Numeric);
-        let due = self.scouts[number].is_due();
+        let due = self.samplers[number].is_due();
         if due {
             let lz_len = self.lz.plan(page);
-            self.scouts[number].compared(len, lz_len);
+            self.samplers[number].compared(len, lz_len);
             if lz_len < len {
                 let lz_len = self.lz.write(out)?;
                 if lz_len < LZ_SHORT {
@@ -193,15 +193,15 @@ impl PageCodec {
 
     /// Plans a page that is taken for page LZ's: quickly, as long as that costs little.
     fn plan_lz(&mut self, page: &Page) -> usize {
-        if self.parity.is_even() {
+        if self.alignment.is_even() {
             let len = self.lz.plan_even(page);
-            if self.parity.accepts(len) {
+            if self.alignment.accepts(len) {
                 return len;
             }
         }
         let len = self.lz.plan(page);
         let (matched, odd) = self.lz.matched();
-        self.parity.planned(matched, odd);
+        self.alignment.planned(matched, odd);
         len
     }
 

@@ -16,7 +16,7 @@ use acomp::{
 };
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
-use crate::auto::{self, habit::Habit, page::PageCodec, Kind};
+use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
 use crate::forced;
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
@@ -171,7 +171,7 @@ pub struct Dense {
     coder: t16h::Coder,
     isa: Isa,
     /// Of pages that become page LZ.
-    habit: Habit,
+    predictor: Predictor,
     rival: Box<Page>,
     bounce: Box<[u8]>,
 }
@@ -192,7 +192,7 @@ impl Dense {
             codec: PageCodec::new(isa),
             coder: t16h::Coder::with_isa(isa),
             isa,
-            habit: Habit::NEW,
+            predictor: Predictor::NEW,
             rival: Box::new([0; PAGE_SIZE]),
             bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice(),
         }
@@ -236,11 +236,11 @@ impl Dense {
         }
         let room = output.len().min(PAGE_SIZE - 1);
         let prefixes = distinct_prefixes(page);
-        if self.habit.applies(prefixes) {
+        if self.predictor.applies(prefixes) {
             t16::prefetch(next);
             let (kind, out) = output[..room].split_first_mut().ok_or(UnitError::NoSpace)?;
             if let Some(len) = self.coder.encode_page(held.page.set(), page, out) {
-                if self.habit.accepts(prefixes, len) {
+                if self.predictor.accepts(prefixes, len) {
                     *kind = KIND_PAGE;
                     return Ok(1 + self.kept_page(held, len));
                 }
@@ -248,7 +248,7 @@ impl Dense {
         }
         let result = self.look_at_page(held, page, next, prefixes, &mut output[..room]);
         let page_len = result.ok().filter(|_| output[0] == KIND_PAGE);
-        self.habit.looked(prefixes, page_len);
+        self.predictor.looked(prefixes, page_len);
         result
     }
 

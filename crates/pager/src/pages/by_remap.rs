@@ -172,7 +172,7 @@ impl Pages {
         let is_ours = drainer.end();
         match answer {
             Ok(()) if is_ours => {
-                if let Err(stop) = self.mover.uffd.unregister(target, len) {
+                if let Err(stop) = self.mover.guard.uffd.unregister(target, len) {
                     self.fatal(format_args!("staging memory stays registered: {stop:?}"));
                 }
                 // SAFETY: the slot is ours.

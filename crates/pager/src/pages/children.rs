@@ -5,9 +5,9 @@ use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
-use super::Pages;
+use super::{Guard, Pages};
 use crate::accounts::Count;
-use crate::sync::{sleep_ns, Userfaultfd};
+use crate::sync::sleep_ns;
 
 /// A change of the child's address space since the fork.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl Change {
 
 /// One process that pages are handed to.
 struct Heir {
-    uffd: Userfaultfd,
+    guard: Guard,
     changes: Vec<Change>,
 }
 
@@ -52,11 +52,13 @@ impl Heir {
     /// child of its own, which lacks what it lacks.
     fn read_changes(&mut self) -> Option<Heir> {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        while self.uffd.read(&mut messages, 1) == 1 {
+        while self.guard.uffd.read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fork { descriptor } => {
-                    let uffd = Userfaultfd::from_descriptor(descriptor);
-                    return Some(Heir { uffd, changes: self.changes.clone() });
+                    return Some(Heir {
+                        guard: self.guard.of_child(descriptor),
+                        changes: self.changes.clone(),
+                    });
                 }
                 // A fault is served by the page that comes; those whose page never comes are woken at the end.
                 message => self.changes.extend(Change::of(message)),
@@ -78,16 +80,15 @@ impl Heir {
 }
 
 impl ChildMemory {
-    /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time, `changes` the
+    /// Of the child with this guard. `moves` are the parent's mremap() calls of about that time, `changes` the
     /// child's own since the fork that have been read already.
     pub fn new(
-        descriptor: i32,
+        guard: Guard,
         moves: Vec<(usize, usize, usize)>,
         changes: impl Iterator<Item = Message>,
     ) -> Self {
-        let uffd = Userfaultfd::from_descriptor(descriptor);
         ChildMemory {
-            heirs: vec![Heir { uffd, changes: changes.filter_map(Change::of).collect() }],
+            heirs: vec![Heir { guard, changes: changes.filter_map(Change::of).collect() }],
             moves,
             wiped: Vec::new(),
             is_over: false,
@@ -103,23 +104,39 @@ impl ChildMemory {
 
     /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
     /// child's own mappings tell.
-    fn place_at_fork(&self, at: usize) -> usize {
-        let uffd = self.heirs[0].uffd;
-        let is_there = |place| uffd.is_registered(place) == Some(true);
-        if self.moves.is_empty() || is_there(at) {
+    fn place_at_fork(&mut self, at: usize) -> usize {
+        if self.moves.is_empty() || self.is_mapped(at) {
             return at;
         }
-        let others = self.moves.iter().rev().filter_map(|&(from, to, len)| match at {
-            _ if (to..to + len).contains(&at) => Some(at - to + from),
-            _ if (from..from + len).contains(&at) => Some(at - from + to),
-            _ => None,
-        });
-        others.into_iter().find(|other| is_there(*other)).unwrap_or(at)
+        for (from, to, len) in self.moves.clone().into_iter().rev() {
+            let other = match at {
+                _ if (to..to + len).contains(&at) => at - to + from,
+                _ if (from..from + len).contains(&at) => at - from + to,
+                _ => continue,
+            };
+            if self.is_mapped(other) {
+                return other;
+            }
+        }
+        at
+    }
+
+    /// Whether the child has a mapping at `at` now.
+    fn is_mapped(&mut self, at: usize) -> bool {
+        loop {
+            if let Some(is_mapped) = self.heirs[0].guard.is_registered(at) {
+                return is_mapped;
+            }
+            // It is changing its mappings, and goes on once that has been read.
+            let child = self.heirs[0].read_changes();
+            self.heirs.extend(child);
+            sleep_ns(20_000);
+        }
     }
 
     /// Which page of the parent the child misses at `at`, the other way round; `None` for none.
     pub fn source_of(&self, at: usize) -> Option<usize> {
-        let Heir { uffd, changes } = &self.heirs[0];
+        let Heir { guard, changes } = &self.heirs[0];
         let at = changes.iter().rev().try_fold(at, |at, change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => None,
             Change::Moved { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
@@ -129,11 +146,11 @@ impl ChildMemory {
         // Moved before the fork, and not known to the parent's table yet.
         let moves = self.moves.iter().rev().filter(|(_, to, len)| (*to..to + len).contains(&at));
         let mut others = moves.map(|(from, to, _)| at - to + from);
-        Some(others.find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at))
+        Some(others.find(|other| guard.is_registered(*other) != Some(true)).unwrap_or(at))
     }
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
-    fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
+    fn fill(&mut self, at: usize, with: impl Fn(&Guard, usize) -> Option<Stop>) {
         if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
             return;
         }
@@ -145,7 +162,7 @@ impl ChildMemory {
                 self.heirs.push(child);
                 continue;
             }
-            match heir.place_of(at).and_then(|place| with(&heir.uffd, place)) {
+            match heir.place_of(at).and_then(|place| with(&heir.guard, place)) {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
@@ -161,12 +178,12 @@ impl ChildMemory {
     /// Copies a page that the parent has at `at`.
     pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
         // SAFETY: fills a missing page of the child with its own content.
-        self.fill(at, |uffd, place| unsafe { uffd.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
+        self.fill(at, |guard, place| unsafe { guard.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
     }
 
     /// Ends it: what is not there is zeroes from now on.
     pub fn close(self) {
-        self.heirs.iter().for_each(|heir| heir.uffd.close());
+        self.heirs.iter().for_each(|heir| heir.guard.uffd.close());
     }
 }
 
@@ -175,7 +192,8 @@ impl Pages {
     /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
     /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
     pub(super) fn foster(&self, descriptor: i32) {
-        let mut child = ChildMemory::new(descriptor, self.recent_moves(), std::iter::empty());
+        let mut child =
+            ChildMemory::new(self.guard().of_child(descriptor), self.recent_moves(), std::iter::empty());
         child.leave_out_wiped();
         self.hand_over_all(&mut child);
         self.accounts.add(Count::Forks, 1);

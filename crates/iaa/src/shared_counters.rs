@@ -49,33 +49,33 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64 && std::mem::offset_of!(Layout, counters) == 16);
 
 /// The counters of a driver.
-pub(crate) struct Board {
+pub(crate) struct SharedCounters {
     layout: NonNull<Layout>,
     /// Memory of the arena is not given back.
     is_mapped: bool,
 }
 
-// SAFETY: everything in the layout is atomic, and the memory is mapped until the board is dropped.
-unsafe impl Send for Board {}
+// SAFETY: everything in the layout is atomic, and the memory is mapped until the counters are dropped.
+unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
-unsafe impl Sync for Board {}
+unsafe impl Sync for SharedCounters {}
 
-impl Board {
+impl SharedCounters {
     pub fn new() -> Self {
-        let board = match sys::memory::map_named(NAME, SIZE) {
-            Ok(memory) => Board { layout: memory.cast(), is_mapped: true },
+        let counters = match sys::memory::map_named(NAME, SIZE) {
+            Ok(memory) => SharedCounters { layout: memory.cast(), is_mapped: true },
             // Memory of the arena is as good, only that nobody else finds it.
             Err(_) => {
                 let memory = sys::arena::take(SIZE, sys::PAGE_SIZE).expect("a few pages of memory");
-                Board { layout: memory.cast(), is_mapped: false }
+                SharedCounters { layout: memory.cast(), is_mapped: false }
             }
         };
-        board.layout().magic.store(MAGIC, Ordering::Release);
-        board
+        counters.layout().magic.store(MAGIC, Ordering::Release);
+        counters
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped and at least zero, which is a valid layout, until the board is dropped.
+        // SAFETY: mapped and at least zero, which is a valid layout, until the counters are dropped.
         unsafe { self.layout.as_ref() }
     }
 
@@ -84,12 +84,12 @@ impl Board {
     }
 
     /// A line for a queue.
-    pub fn line(board: &Arc<Board>, name: &str) -> Line {
+    pub fn line(counters: &Arc<SharedCounters>, name: &str) -> Line {
         let free = |(_, entry): &(usize, &Entry)| {
             entry.is_used.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let Some((index, entry)) = board.layout().lines.iter().enumerate().find(free) else {
-            return Line { board: Arc::clone(board), index: LINES, own: Some(Box::default()) };
+        let Some((index, entry)) = counters.layout().lines.iter().enumerate().find(free) else {
+            return Line { counters: Arc::clone(counters), index: LINES, own: Some(Box::default()) };
         };
         let padded = name.bytes().chain(std::iter::repeat(0));
         for (place, byte) in entry.name.iter().zip(padded) {
@@ -97,11 +97,11 @@ impl Board {
         }
         entry.traffic.reset();
         entry.is_used.store(2, Ordering::Release);
-        Line { board: Arc::clone(board), index, own: None }
+        Line { counters: Arc::clone(counters), index, own: None }
     }
 }
 
-impl Deref for Board {
+impl Deref for SharedCounters {
     type Target = Counters;
 
     #[inline]
@@ -110,10 +110,10 @@ impl Deref for Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for SharedCounters {
     fn drop(&mut self) {
         if self.is_mapped {
-            // SAFETY: the memory mapped in `new`; lines keep the board alive.
+            // SAFETY: the memory mapped in `new`; lines keep the counters alive.
             unsafe { sys::memory::unmap(self.layout.cast(), SIZE) };
         }
     }
@@ -121,7 +121,7 @@ impl Drop for Board {
 
 /// The traffic of one queue.
 pub(crate) struct Line {
-    board: Arc<Board>,
+    counters: Arc<SharedCounters>,
     index: usize,
     own: Option<Box<TrafficCounters>>,
 }
@@ -132,7 +132,7 @@ impl Deref for Line {
     #[inline]
     fn deref(&self) -> &TrafficCounters {
         match &self.own {
-            None => &self.board.layout().lines[self.index].traffic,
+            None => &self.counters.layout().lines[self.index].traffic,
             Some(own) => own,
         }
     }
@@ -141,7 +141,7 @@ impl Deref for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if self.own.is_none() {
-            self.board.layout().lines[self.index].is_used.store(0, Ordering::Release);
+            self.counters.layout().lines[self.index].is_used.store(0, Ordering::Release);
         }
     }
 }
@@ -227,8 +227,8 @@ pub fn published(proc: &Path) -> Vec<Result<Published, Unreadable>> {
 }
 
 fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
-    // Aligned as the layout is, which memory of a board's own kind is.
-    let copy = Board { layout: sys::memory::map(SIZE)?.cast(), is_mapped: true };
+    // Aligned as the layout is, which memory that a driver has mapped is.
+    let copy = SharedCounters { layout: sys::memory::map(SIZE)?.cast(), is_mapped: true };
     let file = File::open(proc.join(place.process.to_string()).join("mem"))?;
     // SAFETY: `SIZE` bytes of this function's own, without references to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(copy.layout.as_ptr().cast::<u8>(), SIZE) };
@@ -301,13 +301,13 @@ mod tests {
 
     #[test]
     fn others_see_what_is_counted() {
-        let board = Arc::new(Board::new());
-        board.set_emulated(true);
-        let line = Board::line(&board, "wq71.3");
-        let other = Board::line(&board, "wq71.4-with-a-name-that-is-too-long");
+        let counters = Arc::new(SharedCounters::new());
+        counters.set_emulated(true);
+        let line = SharedCounters::line(&counters, "wq71.3");
+        let other = SharedCounters::line(&counters, "wq71.4-with-a-name-that-is-too-long");
         line.add(true, 8, 1234);
         other.add(false, 1, 99);
-        count(&board.overflow_errors);
+        count(&counters.overflow_errors);
         let Some(seen) = own("wq71.3") else {
             println!("skipped: this machine hides memory of its own processes");
             return;
@@ -320,23 +320,26 @@ mod tests {
         // A line is given back with its queue.
         drop(other);
         assert_eq!(own("wq71.3").unwrap().queues.len(), 1);
-        let again = Board::line(&board, "wq71.5");
+        let again = SharedCounters::line(&counters, "wq71.5");
         assert_eq!(again.read(), Traffic::default());
         let place = places(Path::new("/proc"));
-        let place = place.iter().find(|place| place.start == board.layout.as_ptr() as u64).unwrap();
+        let place = place.iter().find(|place| place.start == counters.layout.as_ptr() as u64).unwrap();
         reset(Path::new("/proc"), place).unwrap();
-        assert_eq!((line.read(), board.overflow_errors.load(Ordering::Relaxed)), (Traffic::default(), 0));
+        assert_eq!((line.read(), counters.overflow_errors.load(Ordering::Relaxed)), (Traffic::default(), 0));
         assert!(own("wq71.3").unwrap().is_emulated, "only counters are reset");
-        drop((line, again, board));
+        drop((line, again, counters));
         assert_eq!(own("wq71.3"), None);
     }
 
     #[test]
     fn figures_that_make_no_sense_are_read() {
-        let board = Arc::new(Board::new());
-        let lines = ["wq72.3", "wq72.4"].map(|name| Board::line(&board, name));
+        let counters = Arc::new(SharedCounters::new());
+        let lines = ["wq72.3", "wq72.4"].map(|name| SharedCounters::line(&counters, name));
         lines.iter().for_each(|line| line.add(true, u64::MAX, u64::MAX - 1));
-        board.layout().lines[lines[1].index].name.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
+        counters.layout().lines[lines[1].index]
+            .name
+            .iter()
+            .for_each(|byte| byte.store(0xff, Ordering::Relaxed));
         let Some(seen) = own("wq72.3") else {
             println!("skipped: this machine hides memory of its own processes");
             return;
@@ -347,9 +350,9 @@ mod tests {
 
     #[test]
     fn more_queues_than_lines_are_counted_too() {
-        let board = Arc::new(Board::new());
+        let counters = Arc::new(SharedCounters::new());
         let lines: Vec<Line> =
-            (0..LINES + 2).map(|index| Board::line(&board, &format!("wq{index}.0"))).collect();
+            (0..LINES + 2).map(|index| SharedCounters::line(&counters, &format!("wq{index}.0"))).collect();
         for line in &lines {
             line.add(true, 1, 10);
         }

@@ -17,7 +17,7 @@ const BANDS: [(u32, u32); 2] = [(24, 16), (32, 4)];
 /// the other: once a few have been found to be text, most of them are not asked again, as long as they shrink as much.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
-pub(crate) struct Habit([Band; BANDS.len()]);
+pub(crate) struct Predictor([Band; BANDS.len()]);
 
 #[derive(Clone, Copy)]
 struct Band {
@@ -29,8 +29,8 @@ struct Band {
     len: usize,
 }
 
-impl Habit {
-    pub(crate) const NEW: Habit = Habit([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
+impl Predictor {
+    pub(crate) const NEW: Predictor = Predictor([Band { streak: 0, since: 0, len: 0 }; BANDS.len()]);
 
     fn band(&mut self, prefixes: u32) -> Option<(&mut Band, u32)> {
         let above = BANDS.iter().filter(|&&(least, _)| prefixes >= least).count();
@@ -73,25 +73,25 @@ mod tests {
 
     #[test]
     fn a_streak_is_taken_for_granted_until_something_else_comes() {
-        let mut habit = Habit::NEW;
+        let mut predictor = Predictor::NEW;
         for _ in 0..4 {
-            assert!(!habit.applies(50));
-            habit.looked(50, Some(1500));
+            assert!(!predictor.applies(50));
+            predictor.looked(50, Some(1500));
         }
         // Most pages are tried at once; those that may be T16's are not.
         for _ in 1..EVERY {
-            assert!(habit.applies(50) && habit.accepts(50, 1600));
-            assert!(!habit.applies(30) && !habit.applies(5));
+            assert!(predictor.applies(50) && predictor.accepts(50, 1600));
+            assert!(!predictor.applies(30) && !predictor.applies(5));
         }
-        assert!(!habit.applies(50), "one is looked at now and then");
-        habit.looked(50, Some(1500));
-        assert!(habit.applies(40));
-        assert!(!habit.accepts(50, 3001), "twice as long as the others");
-        habit.looked(40, Some(3001));
-        habit.looked(30, None);
-        assert!(habit.applies(50));
-        assert!(!habit.accepts(50, LEN_MAX + 1));
-        habit.looked(50, None);
-        assert!(!habit.applies(50));
+        assert!(!predictor.applies(50), "one is looked at now and then");
+        predictor.looked(50, Some(1500));
+        assert!(predictor.applies(40));
+        assert!(!predictor.accepts(50, 3001), "twice as long as the others");
+        predictor.looked(40, Some(3001));
+        predictor.looked(30, None);
+        assert!(predictor.applies(50));
+        assert!(!predictor.accepts(50, LEN_MAX + 1));
+        predictor.looked(50, None);
+        assert!(!predictor.applies(50));
     }
 }

@@ -10,7 +10,7 @@ const EVERY: u32 = 48;
 /// become longer than page LZ would make it, and where T16 is ahead it costs one comparison in 48 pages.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
-pub(super) struct Scout {
+pub(super) struct Sampler {
     /// Pages since the last comparison.
     since: u32,
     /// Bytes of the pages compared, each weighing half of the one after it: as they were stored, without page LZ.
@@ -19,9 +19,9 @@ pub(super) struct Scout {
     lz: u32,
 }
 
-impl Scout {
+impl Sampler {
     /// The first page will be compared.
-    pub(super) const NEW: Scout = Scout { since: EVERY, own: 0, lz: 0 };
+    pub(super) const NEW: Sampler = Sampler { since: EVERY, own: 0, lz: 0 };
 
     /// Whether the present page is to be compared.
     pub(super) fn is_due(&mut self) -> bool {
@@ -42,12 +42,12 @@ mod tests {
     use super::*;
 
     /// Pages of 100 that were compared.
-    fn due(scout: &mut Scout, own_len: usize, lz_len: usize) -> usize {
+    fn due(sampler: &mut Sampler, own_len: usize, lz_len: usize) -> usize {
         (0..100)
             .filter(|_| {
-                let due = scout.is_due();
+                let due = sampler.is_due();
                 if due {
-                    scout.compared(own_len, lz_len);
+                    sampler.compared(own_len, lz_len);
                 }
                 due
             })
@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn pages_are_compared_as_long_as_it_pays() {
-        let mut scout = Scout::NEW;
-        assert_eq!(due(&mut scout, 1000, 1500), 3);
+        let mut sampler = Sampler::NEW;
+        assert_eq!(due(&mut sampler, 1000, 1500), 3);
         // The change is seen within 48 pages, and outweighs the past.
-        assert!(due(&mut scout, 1000, 400) > 50);
-        assert_eq!(due(&mut scout, 1000, 999), 100);
-        assert!(due(&mut scout, 1000, 1500) < 10);
+        assert!(due(&mut sampler, 1000, 400) > 50);
+        assert_eq!(due(&mut sampler, 1000, 999), 100);
+        assert!(due(&mut sampler, 1000, 1500) < 10);
     }
 }

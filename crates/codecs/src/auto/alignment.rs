@@ -18,7 +18,7 @@ const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 /// page that hardly shrinks that way is looked at whole after all.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
-pub(super) struct Parity {
+pub(super) struct Alignment {
     /// Pages since the last that was looked at whole.
     since: u32,
     /// Bytes covered in the pages looked at whole, each page's weighing half of those of the one after it.
@@ -27,9 +27,9 @@ pub(super) struct Parity {
     odd: u32,
 }
 
-impl Parity {
+impl Alignment {
     /// Nothing is known, and odd places are looked at.
-    pub(super) const NEW: Parity = Parity { since: 0, matched: 0, odd: 0 };
+    pub(super) const NEW: Alignment = Alignment { since: 0, matched: 0, odd: 0 };
 
     /// Whether what even places made of the present page is to be kept.
     pub(super) fn accepts(&self, len: usize) -> bool {
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     /// Pages of 100 that were looked at whole.
-    fn whole(parity: &mut Parity, matched: usize, odd: usize) -> usize {
+    fn whole(alignment: &mut Alignment, matched: usize, odd: usize) -> usize {
         (0..100)
             .filter(|_| {
-                let even = parity.is_even();
+                let even = alignment.is_even();
                 if !even {
-                    parity.planned(matched, odd);
+                    alignment.planned(matched, odd);
                 }
                 !even
             })
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn odd_places_are_left_out_while_matches_are_even() {
-        let mut parity = Parity::NEW;
-        assert_eq!(whole(&mut parity, 200, 20), 4);
+        let mut alignment = Alignment::NEW;
+        assert_eq!(whole(&mut alignment, 200, 20), 4);
         // The change is seen within 32 pages, or 64 where the past weighs heavily.
-        assert!(whole(&mut parity, 200, 100) > 30);
-        assert_eq!(whole(&mut parity, 200, 70), 100);
-        assert!(whole(&mut parity, 200, 0) < 20);
-        let mut empty = Parity::NEW;
+        assert!(whole(&mut alignment, 200, 100) > 30);
+        assert_eq!(whole(&mut alignment, 200, 70), 100);
+        assert!(whole(&mut alignment, 200, 0) < 20);
+        let mut empty = Alignment::NEW;
         assert_eq!(whole(&mut empty, 0, 0), 100);
     }
 }

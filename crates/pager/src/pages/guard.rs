@@ -1,0 +1,129 @@
+//! A userfaultfd over the memory of one process, asked so that its answers can be believed.
+//!
+//! While a call changes mappings the kernel refuses to move, copy or zero with EAGAIN. But since Linux 6.9 it looks for the
+//! mapping first, and answers ENOENT when that is where mremap() has just taken it away, of which nobody has read yet. Who
+//! believes that takes the page for gone, and it is lost when the report is applied. (So a `bytearray` that grew by data that do
+//! not compress came out different.) So ENOENT counts only if no call is under way afterwards: one that was would be
+//! still, because nobody reads its report meanwhile.
+
+use sys::userfaultfd::{Progress, Stop};
+use sys::PAGE_SIZE;
+
+use crate::sync::Userfaultfd;
+
+/// The descriptor, and a page that is present and registered with it, to ask about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Guard {
+    pub uffd: Userfaultfd,
+    probe: usize,
+}
+
+impl Guard {
+    /// Of the process that `uffd` is of: this one, or a child that has the same page.
+    pub fn new(uffd: Userfaultfd, probe: usize) -> Self {
+        Guard { uffd, probe }
+    }
+
+    /// The page.
+    pub fn probe(&self) -> usize {
+        self.probe
+    }
+
+    /// The same of a child, by its descriptor.
+    pub fn of_child(&self, descriptor: i32) -> Self {
+        Guard::new(Userfaultfd::from_descriptor(descriptor), self.probe)
+    }
+
+    /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
+    pub fn is_changing(&self) -> bool {
+        self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
+    }
+
+    fn believed(&self, progress: Progress) -> Progress {
+        match progress.stop {
+            Some(Stop::Hole | Stop::Invalid) if self.is_changing() => {
+                Progress { stop: Some(Stop::Again), ..progress }
+            }
+            _ => progress,
+        }
+    }
+
+    /// Moves pages.
+    ///
+    /// # Safety
+    /// As for [`sys::userfaultfd::Userfaultfd::move_pages`].
+    pub unsafe fn move_pages(&self, to: usize, from: usize, len: usize, wake: bool) -> Progress {
+        // SAFETY: the caller vouches for both ranges.
+        self.believed(unsafe { self.uffd.move_pages(to, from, len, wake) })
+    }
+
+    /// Fills missing pages with copies.
+    ///
+    /// # Safety
+    /// As for [`sys::userfaultfd::Userfaultfd::copy`].
+    pub unsafe fn copy(&self, at: usize, source: usize, len: usize) -> Progress {
+        // SAFETY: the caller vouches for both ranges.
+        self.believed(unsafe { self.uffd.copy(at, source, len) })
+    }
+
+    /// Maps the zero page at missing pages.
+    pub fn zero(&self, at: usize, len: usize) -> Progress {
+        self.believed(self.uffd.zero(at, len))
+    }
+
+    /// Whether the mapping at `at` is registered; `None` while a call is under way.
+    pub fn is_registered(&self, at: usize) -> Option<bool> {
+        self.uffd.is_registered(at).filter(|is_registered| *is_registered || !self.is_changing())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use sys::userfaultfd::{feature, Message, Userfaultfd, MESSAGES_MAX, MISSING};
+
+    use super::*;
+
+    fn map(pages: usize) -> usize {
+        sys::memory::map(pages * PAGE_SIZE).unwrap().as_ptr() as usize
+    }
+
+    #[test]
+    fn a_mapping_that_is_moving_is_not_taken_for_gone() {
+        let Ok(uffd) = Userfaultfd::open(feature::EVENT_REMAP | feature::EVENT_UNMAP) else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        let (probe, from, to, page) = (map(1), map(1), map(1), map(1));
+        // SAFETY: this test's mapping.
+        unsafe { (probe as *mut u64).write_volatile(1) };
+        uffd.register(probe, PAGE_SIZE, MISSING).unwrap();
+        uffd.register(from, PAGE_SIZE, MISSING).unwrap();
+        let guard = Guard::new(uffd, probe);
+        assert_eq!((guard.is_registered(from), guard.is_registered(to)), (Some(true), Some(false)));
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (from, to) = (from as *mut libc::c_void, to as *mut libc::c_void);
+                // SAFETY: both mappings are this test's.
+                assert_eq!(unsafe { libc::mremap(from, PAGE_SIZE, PAGE_SIZE, flags, to) }, to);
+            });
+            assert!(uffd.wait(10_000));
+            // The mapping has gone, and nobody has read of it.
+            // SAFETY: fills a missing page of this test's.
+            let copied = unsafe { guard.copy(from, page, PAGE_SIZE) };
+            assert_eq!((copied.done, copied.stop), (0, Some(Stop::Again)));
+            assert_eq!(guard.zero(from, PAGE_SIZE).stop, Some(Stop::Again));
+            assert_eq!(guard.is_registered(from), None);
+            let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
+            // The move, and that nothing is left where it was.
+            for _ in 0..2 {
+                assert!(uffd.wait(10_000));
+                assert_eq!(uffd.read(&mut messages, 1), 1);
+            }
+        });
+        // SAFETY: as above.
+        assert_eq!(unsafe { guard.copy(from, page, PAGE_SIZE) }.stop, Some(Stop::Hole));
+        assert_eq!((guard.is_registered(from), guard.is_registered(to)), (Some(false), Some(true)));
+        uffd.close();
+    }
+}
