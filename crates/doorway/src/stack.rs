@@ -97,7 +97,7 @@ impl Start<'_> {
         let vector = || shared.clone().chain(vdso).chain(own.map(|(kind, value)| (kind, value as u64)));
         // The pointer is a multiple of 16 at the start.
         let words = 1 + counts.0 + 1 + counts.1 + 1 + 2 * (vector().count() + 1);
-        if words % 2 != 0 {
+        if !words.is_multiple_of(2) {
             room.word(0)?;
         }
         room.word(0)?;
