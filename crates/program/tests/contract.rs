@@ -277,3 +277,39 @@ fn shared_memory_beside_the_budget_is_told() {
     }
     panic!("shared memory was not seen");
 }
+
+/// A core dump lacks what is out: whoever opens one must know.
+#[test]
+fn a_core_dump_that_lacks_pages_is_named() {
+    if !can_manage() {
+        return;
+    }
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.starts_with('|') || pattern.contains('/') || pattern.trim().is_empty() {
+        println!("skipped: core dumps do not go to the current directory here ({})", pattern.trim());
+        return;
+    }
+    let scratch = Scratch::new("core");
+    let script = scratch.write(
+        "abort.py",
+        "import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (1 << 30, 1 << 30))\n\
+         data = [b'%d ' % n * 900 for n in range(20000)]\nos.abort()\n",
+    );
+    for (ram, is_whole) in [("32M", false), ("1G", true)] {
+        let output = uzswap()
+            .current_dir(script.parent().unwrap())
+            .args(["run", "-q", "--ram", ram, "--", "python3", script.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(128 + libc::SIGABRT), "{said}");
+        let is_there = std::fs::read_dir(script.parent().unwrap())
+            .unwrap()
+            .any(|file| file.unwrap().file_name().to_string_lossy().starts_with("core"));
+        if !is_there {
+            println!("skipped: no core dump was left");
+            return;
+        }
+        assert_eq!(said.contains("the core dump reads as zeroes where"), !is_whole, "{ram}: {said}");
+    }
+}

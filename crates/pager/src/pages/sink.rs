@@ -75,23 +75,23 @@ impl Sink {
                 Progress { stop: None, .. } => break,
                 Progress { stop: Some(Stop::Again), .. } => {}
                 // Linux 6.18 tries once more after it has moved (see `Mover::arrived`).
-                Progress { stop: Some(Stop::Exists), .. } => self.empty(),
+                Progress { stop: Some(Stop::Exists), .. } => self.empty(len),
                 // Shared with a forked relative.
                 Progress { stop: Some(Stop::Busy), .. } => memory::unshare(at + done, PAGE_SIZE),
                 Progress { stop: Some(_), .. } => break,
             }
         }
-        self.empty();
+        self.empty(len);
         if done < len {
             // SAFETY: the caller's word.
             unsafe { self.discard_unguarded(at + done, len - done) };
         }
     }
 
-    fn empty(&self) {
+    fn empty(&self, len: usize) {
         let at = NonNull::new(self.at as *mut u8).expect("in the arena");
         // SAFETY: the sink's memory.
-        unsafe { memory::discard(at, EXTENT_PAGES * PAGE_SIZE) };
+        unsafe { memory::discard(at, len) };
     }
 
     /// The slow way, for what cannot be moved: pinned pages, or locked ones.

@@ -143,6 +143,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if !arguments.quiet {
         figures.summarise();
     }
+    if supervisor.has_partial_dump() {
+        eprintln!(
+            "uzswap: the core dump reads as zeroes where pages were out of memory; for a whole one give --ram more than the \
+             program wants, or `uzswap pause` it first and have gdb dump it (generate-core-file)"
+        );
+    }
     supervisor.leave_remainder();
     drop(object);
     Ok(status)

@@ -57,6 +57,8 @@ pub struct Supervisor {
     guardian: Option<Guardian>,
     attacher: Attacher,
     child: i32,
+    /// The program has left a core dump.
+    has_dumped: bool,
     connections: Vec<Connection>,
     children: Vec<Child>,
     unmanaged: Vec<String>,
@@ -115,6 +117,7 @@ impl Supervisor {
             broken: Vec::new(),
             known_strangers: Vec::new(),
             suspects: Vec::new(),
+            has_dumped: false,
             figures: Peaks::default(),
         })
     }
@@ -329,6 +332,11 @@ impl Supervisor {
         self.reap()
     }
 
+    /// Whether the program's core dump lacks pages: what is out when a process dumps its memory is left out of it.
+    pub fn has_partial_dump(&self) -> bool {
+        self.has_dumped && self.figures.stored_pages_peak > 0
+    }
+
     fn reap(&mut self) -> Option<i32> {
         loop {
             let mut status = 0;
@@ -352,6 +360,7 @@ impl Supervisor {
             } else if libc::WIFEXITED(status) {
                 return Some(libc::WEXITSTATUS(status));
             } else if libc::WIFSIGNALED(status) {
+                self.has_dumped = libc::WCOREDUMP(status);
                 return Some(128 + libc::WTERMSIG(status));
             }
         }
