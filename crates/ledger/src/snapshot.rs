@@ -136,6 +136,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         Ledger::create(&settings).unwrap()
     }

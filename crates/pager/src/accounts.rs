@@ -31,6 +31,38 @@ pub enum Count {
     Forks,
     /// Stored pages whose objects were made denser.
     Promoted,
+    /// Pages written to the swap file.
+    PagesWritten,
+    /// Faults served by reading from the swap file.
+    DiskFaults,
+    /// Pages that came in with them.
+    DiskPagesIn,
+    /// Nanoseconds that reading from the swap file took.
+    DiskReadNs,
+    /// Requests to read from it.
+    DiskReads,
+    /// Bytes written to it.
+    SwapBytesWritten,
+    /// Bytes read from it.
+    SwapBytesRead,
+    /// Bytes of objects written to it for the first time.
+    SwapObjectBytes,
+    /// Nanoseconds that writes took together.
+    SwapWriteNs,
+    /// Bytes written by cleaning.
+    SwapBytesCleaned,
+    /// Segments cleaned.
+    SwapSegmentsCleaned,
+    /// Nanoseconds spent cleaning.
+    SwapCleanNs,
+    /// Writes that found no room.
+    SwapNoSpace,
+    /// Writes that failed and were given up.
+    SwapWritesFailed,
+    /// Reads that failed, or found something else than was written.
+    SwapReadsFailed,
+    /// Nanoseconds that faults waited for pages to be written.
+    SwapWaitNs,
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain
@@ -46,6 +78,10 @@ pub trait Accounts: Sync {
     fn add(&self, count: Count, by: u64);
     /// Notes one fault's latency.
     fn fault(&self, ns: u64);
+    /// Notes the latency of a fault that was served by reading from the swap file.
+    fn disk_fault(&self, _ns: u64) {}
+    /// Publishes what this process has in the swap file: pages, and the bytes of their objects.
+    fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// Tells the user something. Must not allocate.
     fn say(&self, text: &str);
     /// Tells the user why the process is about to be ended. Must not allocate.

@@ -7,6 +7,7 @@
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
 //!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
 //!    halt, fork_session           standing still: for good, for a while, around a fork
+//!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
 //!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
 //! ```
 
@@ -26,6 +27,8 @@ mod promotion;
 mod readahead;
 mod reclaim;
 mod registrations;
+mod swap_in;
+mod swap_out;
 #[cfg(test)]
 mod trial;
 mod watch;
@@ -34,6 +37,7 @@ pub use accounts::{Accounts, Count};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
+pub use swap_in::DISK_THREADS;
 pub use pages::staging::Staging;
 
 /// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].

@@ -82,8 +82,13 @@ impl Ledgered {
 
     /// This process's slot, once it has one.
     pub fn slot(&self) -> Option<&'static Slot> {
+        self.index().map(|index| self.ledger.slot(index))
+    }
+
+    /// The slot's number.
+    pub fn index(&self) -> Option<usize> {
         let index = self.index.load(Ordering::Acquire);
-        (index != NOWHERE).then(|| self.ledger.slot(index))
+        (index != NOWHERE).then_some(index)
     }
 
     /// A number that changes when processes of the tree come or go.
@@ -92,7 +97,8 @@ impl Ledgered {
         pids.fold(0, u64::wrapping_add)
     }
 
-    fn socket(&self) -> i32 {
+    /// The connection to the supervisor.
+    pub fn socket(&self) -> i32 {
         self.socket.load(Ordering::Acquire)
     }
 
@@ -166,6 +172,22 @@ impl Accounts for Ledgered {
             Count::BroughtIn => Counter::BroughtIn,
             Count::Forks => Counter::Forks,
             Count::Promoted => Counter::Promoted,
+            Count::PagesWritten => Counter::ZswpWb,
+            Count::DiskFaults => Counter::DiskFaults,
+            Count::DiskPagesIn => Counter::DiskPagesIn,
+            Count::DiskReadNs => Counter::DiskReadNs,
+            Count::DiskReads => Counter::DiskReads,
+            Count::SwapBytesWritten => Counter::SwapBytesWritten,
+            Count::SwapBytesRead => Counter::SwapBytesRead,
+            Count::SwapObjectBytes => Counter::SwapObjectBytes,
+            Count::SwapWriteNs => Counter::SwapWriteNs,
+            Count::SwapBytesCleaned => Counter::SwapBytesCleaned,
+            Count::SwapSegmentsCleaned => Counter::SwapSegmentsCleaned,
+            Count::SwapCleanNs => Counter::SwapCleanNs,
+            Count::SwapNoSpace => Counter::SwapNoSpace,
+            Count::SwapWritesFailed => Counter::SwapWritesFailed,
+            Count::SwapReadsFailed => Counter::SwapReadsFailed,
+            Count::SwapWaitNs => Counter::SwapWaitNs,
         };
         if let Some(slot) = self.slot() {
             slot.add(counter, by);
@@ -181,6 +203,18 @@ impl Accounts for Ledgered {
             slot.faults().record(ns);
         }
         broken::here(Point::Fault);
+    }
+
+    fn disk_fault(&self, ns: u64) {
+        if let Some(slot) = self.slot() {
+            slot.disk_faults().record(ns);
+        }
+    }
+
+    fn publish_disk(&self, pages: u64, bytes: u64) {
+        if let Some(index) = self.index() {
+            self.ledger.publish_disk(index, pages, bytes);
+        }
     }
 
     fn say(&self, text: &str) {

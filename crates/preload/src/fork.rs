@@ -39,7 +39,7 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Userfaultfd};
 use sys::{futex, thread};
 
-use crate::{announce, channel, control, start};
+use crate::{announce, channel, control, start, swap};
 
 const RUNNING: u32 = 0;
 const ASKED: u32 = 1;
@@ -220,9 +220,19 @@ fn attend(pager: &Pager) -> bool {
             None if sys::now_ns() > birth_ns => false,
             None => continue,
         };
-        match pager.settle(&mut session, is_ready) {
+        // Now: what this process has in the swap file is what it had at the fork.
+        let legacy = swap::Legacy::new().filter(|_| is_ready);
+        match pager.settle(&mut session, legacy.is_some()) {
             Outcome::Inherits { main, gate, copied } => {
-                channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                let told = channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                let legacy = legacy.expect("asked for");
+                let is_told = match legacy.told() {
+                    Some((row, file)) => channel::send(connection, channel::SWAP, &[row], Some([file, file])),
+                    None => told,
+                };
+                if is_told {
+                    legacy.leave();
+                }
                 channel::close(main);
                 channel::close(gate);
             }

@@ -17,6 +17,7 @@ mod exec;
 mod fork;
 mod remap;
 mod start;
+mod swap;
 mod tls;
 
 #[global_allocator]

@@ -16,6 +16,7 @@ pub mod pagemap;
 pub mod pins;
 pub mod procfs;
 pub mod remap;
+pub mod shared;
 pub mod thread;
 pub mod threads;
 pub mod userfaultfd;

@@ -184,6 +184,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         let (ledger, file) = ledger::Ledger::create(&settings).unwrap();
         let slot = ledger.slot(ledger.claim(std::process::id()).unwrap());
