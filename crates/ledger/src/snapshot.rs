@@ -97,6 +97,11 @@ impl Snapshot {
         self.copy.fault_counts()
     }
 
+    /// Latencies of faults that had to read from the swap file, of all processes, ended ones included.
+    pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
+        self.copy.disk_fault_counts()
+    }
+
     /// The live processes.
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
         self.copy.live().map(|(_, slot)| slot)

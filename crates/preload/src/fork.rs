@@ -221,7 +221,7 @@ fn attend(pager: &Pager) -> bool {
             None => continue,
         };
         // Now: what this process has in the swap file is what it had at the fork.
-        let legacy = swap::Legacy::new().filter(|_| is_ready);
+        let legacy = is_ready.then(swap::Legacy::new).flatten();
         match pager.settle(&mut session, legacy.is_some()) {
             Outcome::Inherits { main, gate, copied } => {
                 let told = channel::send(connection, channel::INHERITS, copied, Some([main, gate]));

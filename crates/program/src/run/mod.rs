@@ -7,6 +7,7 @@ pub mod report;
 mod signals;
 mod supervisor;
 mod swap;
+mod swap_report;
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
