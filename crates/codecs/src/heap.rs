@@ -1,4 +1,4 @@
-//! Memory for C libraries from Rust's global allocator: inside a paged program that is the house, and the C library's
+//! Memory for C libraries from Rust's global allocator: inside a paged program that is the arena, and the C library's
 //! own malloc is the program's.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};

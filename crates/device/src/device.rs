@@ -220,7 +220,7 @@ impl Device {
             if ram < least {
                 return Err(Error::Ram(least));
             }
-            sys::house::stock(ram as usize).map_err(|reason| Error::Lock { bytes: ram, reason })?;
+            sys::arena::stock(ram as usize).map_err(|reason| Error::Lock { bytes: ram, reason })?;
         }
         let claims = Arc::new(Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize));
         let mover = config.backing.as_ref().map(|backing| {
@@ -675,7 +675,7 @@ impl Device {
     fn free_bytes(&self, limit: u64) -> u64 {
         let used = self.used_bytes();
         if self.config.is_locked {
-            let left = sys::house::left_bytes().unwrap_or(0) as u64;
+            let left = sys::arena::left_bytes().unwrap_or(0) as u64;
             // Frames come sixteen at a time.
             return self.pool.free_frame_bytes() + (left & !((1 << 20) - 1));
         }
@@ -684,7 +684,7 @@ impl Device {
 
     /// Frees memory, `missing` bytes or more if that is possible; whether it freed any. Called by one thread at a time.
     fn make_room(&self, missing: u64) -> bool {
-        // A stocked house has nothing to give back.
+        // A stocked arena has nothing to give back.
         if !self.config.is_locked && self.pool.trim() > 0 {
             return true;
         }

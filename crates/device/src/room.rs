@@ -25,7 +25,7 @@ pub(crate) struct Worst {
 impl Worst {
     /// Memory as it is touched: an object begins a zspage, of which it reaches two pages; a block of leaves, one of nodes.
     pub(crate) const TOUCHED: Worst = Worst { block_bytes: 2 * 4096, piece_bytes: 32 << 10 };
-    /// A stocked house: an object begins a zspage, which has a frame of 64 KiB to itself.
+    /// A stocked arena: an object begins a zspage, which has a frame of 64 KiB to itself.
     pub(crate) const STOCKED: Worst = Worst { block_bytes: 64 << 10, piece_bytes: 0 };
 
     fn bytes(self, blocks: usize) -> u64 {

@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<Entry>() == 64 && std::mem::offset_of!(Layout, c
 /// The counters of a driver.
 pub(crate) struct Board {
     layout: NonNull<Layout>,
-    /// Memory of the house is not given back.
+    /// Memory of the arena is not given back.
     is_mapped: bool,
 }
 
@@ -64,9 +64,9 @@ impl Board {
     pub fn new() -> Self {
         let board = match sys::memory::map_named(NAME, SIZE) {
             Ok(memory) => Board { layout: memory.cast(), is_mapped: true },
-            // Memory of the house is as good, only that nobody else finds it.
+            // Memory of the arena is as good, only that nobody else finds it.
             Err(_) => {
-                let memory = sys::house::take(SIZE, sys::PAGE_SIZE).expect("a few pages of memory");
+                let memory = sys::arena::take(SIZE, sys::PAGE_SIZE).expect("a few pages of memory");
                 Board { layout: memory.cast(), is_mapped: false }
             }
         };

@@ -53,6 +53,7 @@ pub enum Counter {
     Forks,
     Promoted,
     DiskFaults,
+    DiskFaultNs,
     DiskPagesIn,
     DiskReadNs,
     DiskReads,
@@ -67,10 +68,17 @@ pub enum Counter {
     SwapWritesFailed,
     SwapReadsFailed,
     SwapWaitNs,
+    Returned,
+    ReturnDistance,
+    LookedAt,
+    Spared,
+    Tried,
+    ReadAhead,
+    ReadAheadWasted,
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 33] = [
+pub const COUNTERS: [&str; 41] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -90,6 +98,7 @@ pub const COUNTERS: [&str; 33] = [
     "forks",
     "promoted",
     "disk_faults",
+    "disk_fault_ns",
     "disk_pages_in",
     "disk_read_ns",
     "disk_reads",
@@ -104,6 +113,13 @@ pub const COUNTERS: [&str; 33] = [
     "swap_writes_failed",
     "swap_reads_failed",
     "swap_wait_ns",
+    "returned",
+    "return_distance",
+    "looked_at",
+    "spared",
+    "tried",
+    "read_ahead",
+    "read_ahead_wasted",
 ];
 
 /// What the supervisor decides for the whole tree.
@@ -132,7 +148,8 @@ struct Header {
     supervisor: AtomicU32,
     slots_used: AtomicU32,
     without: AtomicU32,
-    padding: AtomicU32,
+    /// The supervisor's descriptor of the recorder's pipe, and one; 0 without a recorder.
+    recorder: AtomicU32,
     swap_bytes: AtomicU64,
     compressor: CompressorText,
     forms: FormsText,
@@ -307,6 +324,17 @@ impl Ledger {
     /// Says what pagers are to do without. For the supervisor alone, before there are processes.
     pub fn set_without(&self, parts: u32) {
         self.header().without.store(parts, Ordering::Relaxed);
+    }
+
+    /// The number that the recorder's pipe has in the supervisor, when references are recorded.
+    pub fn recorder(&self) -> Option<i32> {
+        (self.header().recorder.load(Ordering::Relaxed) as i32).checked_sub(1).filter(|number| *number >= 0)
+    }
+
+    /// Has processes record every reference they see into that pipe of the supervisor's. For the supervisor alone, before there
+    /// are processes.
+    pub fn set_recorder(&self, descriptor: i32) {
+        self.header().recorder.store(descriptor as u32 + 1, Ordering::Relaxed);
     }
 
     /// The supervisor's process.

@@ -81,9 +81,12 @@ impl Packet {
     /// What it means; `None` for a packet of another version.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged, Swap, Swapped]
-            .into_iter()
-            .find(|kind| *kind as u32 == self.kind)
+        [
+            Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged,
+            Swap, Swapped,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u32 == self.kind)
     }
 
     /// Its text.

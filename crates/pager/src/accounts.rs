@@ -63,6 +63,20 @@ pub enum Count {
     SwapReadsFailed,
     /// Nanoseconds that faults waited for pages to be written.
     SwapWaitNs,
+    /// Pages that came back because they were needed, from staging or the pool.
+    Returned,
+    /// Sum of their distances: pages that came in between a page's going and its return.
+    ReturnDistance,
+    /// Present pages that were looked at to find some that can go.
+    LookedAt,
+    /// Of these, were left where they are.
+    Spared,
+    /// Pages that went only to learn whether they return.
+    Tried,
+    /// Pages that came in ahead of any use.
+    ReadAhead,
+    /// Of these, pages of windows behind which the thread did not go on.
+    ReadAheadWasted,
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain
@@ -82,6 +96,14 @@ pub trait Accounts: Sync {
     fn disk_fault(&self, _ns: u64) {}
     /// Publishes what this process has in the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
+    /// When references are recorded: a thread needed a page. May wait.
+    fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
+        let _ = (page, write, thread, time_ns);
+    }
+    /// The same: `[start, end)` was given back by the program.
+    fn forgotten(&self, start: usize, end: usize) {
+        let _ = (start, end);
+    }
     /// Tells the user something. Must not allocate.
     fn say(&self, text: &str);
     /// Tells the user why the process is about to be ended. Must not allocate.

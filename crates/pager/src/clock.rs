@@ -1,8 +1,10 @@
-//! The clock: which pages go next. It walks the managed address space and passes over what was used lately.
+//! The clock: which pages go next. A hand walks the managed address space, and the policy says of each block's pages
+//! which of them go ([`replacement::policy`]).
 
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
+use crate::accounts::Count;
 use crate::pager::Pager;
 use crate::pages::{now_ms, BLOCK_BYTES};
 use crate::span;
@@ -18,12 +20,22 @@ pub struct Hand {
     count: usize,
     /// Blocks offered since the hand last passed the end of the address space.
     offered: usize,
+    /// Blocks looked at.
+    turn: u64,
+}
+
+/// What looking for a candidate came to, in pages.
+#[derive(Default)]
+struct Looked {
+    pages: u64,
+    spared: u64,
+    tried: u64,
 }
 
 impl Hand {
     /// At the bottom of the address space.
     pub fn new() -> Self {
-        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0 }
+        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0, turn: 0 }
     }
 
     /// The next block with present pages, as address and mask, of what was seen at the last look.
@@ -48,28 +60,50 @@ impl Hand {
 }
 
 impl Pager {
-    /// The next block with present pages, by the clock: blocks faulted in since the last round are passed over once. `None`
-    /// when a whole round found nothing.
+    /// The next block with present pages that are to go, as the policy chooses. `None` when a whole round found nothing that can.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
+        let mut looked = Looked::default();
+        let candidate = self.look_on(&mut hand, &mut looked);
+        drop(hand);
+        for (count, by) in
+            [(Count::LookedAt, looked.pages), (Count::Spared, looked.spared), (Count::Tried, looked.tried)]
+        {
+            if by > 0 {
+                self.accounts.add(count, by);
+            }
+        }
+        candidate
+    }
+
+    fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(usize, u32)> {
         let mut wraps = 0;
         loop {
             while let Some((base, mask)) = hand.next_seen() {
                 let Ok(block) = self.pages.table().block(base) else { continue };
-                if block.clear_recent() || block.is_compressing() {
+                if block.is_compressing() {
                     continue;
                 }
                 let mask = mask & !block.refused_at(now_ms()) & !self.kept.of(base);
-                if mask != 0 {
+                if mask == 0 {
+                    continue;
+                }
+                hand.turn += 1;
+                let choice = self.pages.policy().choose(block.history(), mask, hand.turn);
+                // Who needs room gets it: after a round that the policy let pass everything goes.
+                let going = if wraps > 0 { mask } else { choice.going };
+                looked.pages += u64::from(mask.count_ones());
+                looked.spared += u64::from((mask & !going).count_ones());
+                looked.tried += u64::from(choice.tried.count_ones());
+                if going != 0 {
                     hand.offered += 1;
-                    return Some((base, mask));
+                    return Some((base, going));
                 }
             }
-            if !self.scan(&mut hand) {
+            if !self.scan(hand) {
                 hand.at = 0;
                 if hand.offered == 0 {
                     wraps += 1;
-                    // Twice round: the first round may only have cleared marks.
                     if wraps == 2 {
                         return None;
                     }

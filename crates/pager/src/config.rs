@@ -20,6 +20,9 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to be paged; `None` for the whole address space.
     pub only: Option<Range<usize>>,
+    /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the
+    /// pool and staging. For recorders.
+    pub records: bool,
     /// Do without `UFFDIO_MOVE` although the kernel has it, for tests.
     pub without_move: bool,
     /// Do without `PAGEMAP_SCAN` although the kernel has it, for tests.

@@ -25,7 +25,7 @@ use crate::accounts::Count;
 use crate::handlers::Record;
 use crate::pager::Pager;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
-use crate::readahead::Stream;
+use crate::readahead::{Over, Stream};
 use crate::swap_in::DISK_THREADS;
 use crate::HANDLERS_MAX;
 
@@ -68,7 +68,8 @@ impl Faults {
             disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
             disk_count: AtomicU32::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
-            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) }; HANDLERS_MAX + 1 + DISK_THREADS],
+            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) };
+                HANDLERS_MAX + 1 + DISK_THREADS],
         })
     }
 
@@ -188,7 +189,7 @@ impl Handler {
 impl Pager {
     /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) -> ! {
-        let Ok(page) = sys::house::take(PAGE_SIZE, PAGE_SIZE) else {
+        let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
@@ -238,7 +239,14 @@ impl Pager {
         // one to be moved to an idle CPU, where its next faults would be served from afar.
         self.balance(handler.owed);
         let page = fault.address / PAGE_SIZE;
-        let stream = self.streams.find(fault.thread, page as u64);
+        if self.config.records {
+            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+        }
+        let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
+        let stream = self.streams.find(fault.thread, page as u64, over);
+        if stream.wasted() > 0 {
+            self.accounts.add(Count::ReadAheadWasted, stream.wasted());
+        }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
             // Somebody else's from here on.
             self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
@@ -249,6 +257,9 @@ impl Pager {
         self.streams.ended(stream, (page + done + ahead) as u64);
         self.reclaim.note_arrivals(done + ahead);
         self.count_fault(fault);
+        if over == Over::Out && done + ahead > 1 {
+            self.accounts.add(Count::ReadAhead, (done + ahead - 1) as u64);
+        }
         self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
         handler.owed = done + ahead;
     }

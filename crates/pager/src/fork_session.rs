@@ -1,19 +1,19 @@
 //! fork() with everything left where it is: the child inherits table, staging and pool as copies, and pages itself.
 //!
-//! The house is ordinary private memory, which fork() copies. A copy of it is of use only if no thread of the pager
+//! The arena is ordinary private memory, which fork() copies. A copy of it is of use only if no thread of the pager
 //! changed it while the kernel was copying, and only the kernel knows when that is: between the fork handlers' last
 //! word and the system call, the C library takes its locks, touches memory that may be out, and waits for threads that
 //! wait for faults. So:
 //!
 //! * Workers and handlers stand still from before the call until after it. One thread attends, the control thread: it serves
-//!   what must be served, and leaves the house in order after each step.
+//!   what must be served, and leaves the arena in order after each step.
 //! * The userfaultfd reports forks: the kernel gives the child one of its own, with every registration, before the child
 //!   runs. **At no time does the child have a missing page that nobody guards.** What the child touches before it has
 //!   threads of its own is copied into it by the parent, which changes nothing until the child has taken over. The
 //!   pages copied so are named to the child: its table says that they are out.
-//! * The lowest page of the house is guarded by a userfaultfd of its own, the *gate*, which refuses every operation from
+//! * The lowest page of the arena is guarded by a userfaultfd of its own, the *gate*, which refuses every operation from
 //!   when fork() has come to that page until the event about it was read. After each step the control thread asks it. Not
-//!   refused: what the step changed was in order before the first page of the house was copied. Refused: the copy may
+//!   refused: what the step changed was in order before the first page of the arena was copied. Refused: the copy may
 //!   be torn, and the child is not to use it. It gets copies of all that is out instead, and starts anew.
 //! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of others wait a little.
 //!
@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Message, Stop, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
-use sys::{house, thread, PAGE_SIZE};
+use sys::{arena, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
 use crate::config::{StartError, HANDLERS_MAX};
@@ -57,7 +57,7 @@ pub struct ForkSession {
     gate_count: usize,
     copied: [u64; COPIED_MAX],
     copied_count: usize,
-    /// The child's copy of the house is of no use.
+    /// The child's copy of the arena is of no use.
     torn: bool,
     /// The child changed its mappings before it took over: its memory cannot be made right.
     lost: bool,
@@ -109,17 +109,17 @@ impl Pager {
     /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when that cannot be watched.
     /// Call from a pager thread that is no worker and no handler; end with [`Pager::end_fork`].
     pub fn begin_fork(&self, forker: u32) -> Option<ForkSession> {
-        let (gate, porch) = (self.gate?, house::porch()?);
+        let (gate, lowest) = (self.gate?, arena::lowest_pages()?);
         self.halt.still();
         self.still_swap();
         self.pages.apply_events();
-        for page in porch {
+        for page in lowest {
             // Present from now on: nobody ever waits for these pages.
-            // SAFETY: a page of the house that nobody takes.
+            // SAFETY: a page of the arena that nobody takes.
             unsafe { (page as *mut u64).write_volatile(1) };
         }
-        let guarded = gate.register(porch[0], PAGE_SIZE, MISSING).is_ok()
-            && self.pages.uffd().register(porch[1], PAGE_SIZE, MISSING).is_ok();
+        let guarded = gate.register(lowest[0], PAGE_SIZE, MISSING).is_ok()
+            && self.pages.uffd().register(lowest[1], PAGE_SIZE, MISSING).is_ok();
         if !guarded {
             self.end_gate();
             self.halt.over();
@@ -145,6 +145,7 @@ impl Pager {
         let give_up = session.since_ns + PATIENCE_NS;
         while self.pages.has_pending_events() && sys::now_ns() < give_up {
             self.attend(&mut session);
+            self.pages.apply_events();
             thread::sleep_ns(20_000);
         }
         session.torn |= self.pages.has_pending_events();
@@ -247,11 +248,11 @@ impl Pager {
         session.held_count = kept;
     }
 
-    /// Notes whether the kernel may have begun to copy the house before it was in order.
+    /// Notes whether the kernel may have begun to copy the arena before it was in order.
     fn ask_gate(&self, session: &mut ForkSession) {
-        let (Some(gate), Some(porch)) = (self.gate, house::porch()) else { return };
+        let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) else { return };
         // The page is there: all but a fork answer EEXIST.
-        if gate.zero(porch[0], PAGE_SIZE).stop != Some(Stop::Exists) {
+        if gate.zero(lowest[0], PAGE_SIZE).stop != Some(Stop::Exists) {
             session.torn = true;
         }
     }
@@ -305,16 +306,31 @@ impl Pager {
         }
         for child in &session.children[..session.child_count] {
             // Closed at the end of the session, like what was not handed over.
-            self.pages.hand_over_all(&mut ChildMemory::new(*child, session.moves()));
+            let mut child = ChildMemory::new(*child, session.moves());
+            child.leave_out_wiped();
+            self.pages.hand_over_all(&mut child);
         }
         Outcome::Complete
     }
 
+    /// Reads reports of the gate that nobody waits for any more: a fork past the C library, while another one was attended
+    /// to, reports to every userfaultfd that it copied, and its thread waits until each report is read. To be called by
+    /// the control thread between its looks.
+    pub fn dismiss_gate_reports(&self) {
+        let Some(gate) = self.gate else { return };
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while gate.read(&mut messages, 1) == 1 {
+            if let Message::Fork { descriptor } = messages[0] {
+                Userfaultfd::from_descriptor(descriptor).close();
+            }
+        }
+    }
+
     fn end_gate(&self) {
-        if let (Some(gate), Some(porch)) = (self.gate, house::porch()) {
+        if let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) {
             // Unregistered already, where registering failed.
-            let _ = gate.unregister(porch[0], PAGE_SIZE);
-            let _ = self.pages.uffd().unregister(porch[1], PAGE_SIZE);
+            let _ = gate.unregister(lowest[0], PAGE_SIZE);
+            let _ = self.pages.uffd().unregister(lowest[1], PAGE_SIZE);
         }
     }
 

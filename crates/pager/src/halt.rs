@@ -137,8 +137,10 @@ impl Pager {
         self.reclaim.wait_for_helpers();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
-        // Ends because nothing goes out any more: what is left is what events are in the way of, which handlers read.
+        // Ends because nothing goes out any more: what is left is what events are in the way of. Handlers read them; their order
+        // may be known only when their threads have gone on, of which no message tells.
         while self.bring_everything(&mut inbound, &mut brought) {
+            self.pages.apply_events();
             thread::sleep_ns(50_000);
         }
         inbound.frames.empty_out(self.pages.staging());
@@ -150,6 +152,7 @@ impl Pager {
             || self.faults.has_parked_for_disk()
             || self.pages.has_pending_events()
         {
+            self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
         // Nothing waits for compression any more; the pages go back to the system.

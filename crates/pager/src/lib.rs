@@ -37,8 +37,8 @@ pub use accounts::{Accounts, Count};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
-pub use swap_in::DISK_THREADS;
 pub use pages::staging::Staging;
+pub use swap_in::DISK_THREADS;
 
 /// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Userfaultfd};
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
@@ -56,6 +56,8 @@ pub struct Pager {
     pub(crate) gate: Option<Userfaultfd>,
     /// The page that the control thread decompresses into.
     pub(crate) own_page: usize,
+    /// Whether the kernel reports forks: it does to those with CAP_SYS_PTRACE.
+    reports_forks: bool,
     /// Bytes that a shared page's fair share differs from its full size, after fork.
     pub(crate) shared_discount: AtomicU64,
     pub(crate) resident: AtomicU64,
@@ -75,7 +77,7 @@ impl Pager {
         let (pages, features) = Pages::new(&config, store, accounts)?;
         // The caller, which is to be the control thread.
         pages.add_own_thread();
-        let gate = match house::porch() {
+        let gate = match arena::lowest_pages() {
             Some(_) if features & feature::EVENT_FORK != 0 && pages.way() == Way::Move => {
                 Some(Userfaultfd::open(feature::EVENT_FORK)?)
             }
@@ -84,7 +86,10 @@ impl Pager {
         Ok(Pager {
             faults: Faults::new().map_err(system("memory for waiting faults"))?,
             handlers: Handlers::default(),
-            streams: Streams::new((config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES)),
+            streams: Streams::new(match config.records {
+                true => 1,
+                false => (config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES),
+            }),
             registrations: Mutex::new(Registrations::new()),
             hand: Mutex::new(Hand::new()),
             reclaim: Reclaim::new(),
@@ -100,7 +105,8 @@ impl Pager {
                 rollup: open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
             },
             gate,
-            own_page: house::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
+            own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
+            reports_forks: features & feature::EVENT_FORK != 0,
             shared_discount: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             shared_stale: AtomicBool::new(false),
@@ -160,7 +166,11 @@ impl Pager {
             self.resident.store(fair, Ordering::Relaxed);
             let staged = (self.pages.staging().pages() * PAGE_SIZE) as u64;
             let store = self.pages.store();
-            self.accounts.publish(fair, store.pool_bytes(), staged, store.stored_pages());
+            let counted = match self.config.records {
+                true => fair.saturating_sub(store.pool_bytes() + staged),
+                false => fair,
+            };
+            self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
         }
         self.accounts.total()
     }
@@ -189,6 +199,20 @@ impl Pager {
         self.halt();
         self.registrations.lock().expect("no panic while held").release(range);
         self.go_on();
+    }
+
+    /// Whether the kernel reports forks. Where it does not, a child finds zeroes in place of what is out: everything must come
+    /// in first ([`Pager::halt`]), or the child must not have the memory.
+    pub fn reports_forks(&self) -> bool {
+        self.reports_forks
+    }
+
+    /// Whether a range is registered and its pages can go out, as of the last look at the mappings.
+    pub fn manages(&self, range: Range<usize>) -> bool {
+        let registrations = self.registrations.lock().expect("no panic while held");
+        registrations
+            .from(range.start)
+            .is_some_and(|known| known.start <= range.start && known.end >= range.end)
     }
 
     /// Looks at the program's mappings again.

@@ -3,18 +3,68 @@
 //! Each thread has a few remembered streams: the page where the last window ended, and the window's size. A fault that
 //! continues one multiplies its window by four, up to the limit; any other fault starts a new stream with a window of
 //! one page, so random access pays for one page only. Entries are single words, raced upon without harm.
+//!
+//! Neighbours are sometimes faulted by chance, and then what came ahead is wasted. Whether a window was used is known when
+//! the thread's next fault is behind its end; a stream that is forgotten before had its last window in vain. So it is counted
+//! for every size of window how many were continued, apart for pages that were out and for first touches, and a size whose
+//! windows mostly end is not used, but for a trial now and then.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const THREADS: usize = 64;
 const STREAMS: usize = 4;
 const NEXT_BITS: u32 = 56;
+/// Sizes of windows: 1 to 128 pages.
+const SIZES: usize = 8;
+/// Outcomes of windows that are remembered: with more, both counts are halved.
+const OUTCOMES: u32 = 128;
+/// Windows of a size that are assumed to have been continued at first.
+const ASSUMED: u32 = 8;
+/// One in so many windows is as long as it would be if nothing was known.
+const TRY_EVERY: u32 = 16;
+
+/// What kind of pages a stream runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// Pages that were moved out.
+    Out,
+    /// Pages never touched.
+    Untouched,
+}
+
+/// Outcomes of windows of one size: ended ones above, continued ones below, 16 bits each.
+#[derive(Default)]
+struct Outcomes(AtomicU32);
+
+impl Outcomes {
+    fn note(&self, continued: bool) {
+        let word = self.0.load(Ordering::Relaxed);
+        let (mut ended, mut kept) = (word >> 16, word & 0xffff);
+        match continued {
+            true => kept += 1,
+            false => ended += 1,
+        }
+        if ended + kept > OUTCOMES {
+            (ended, kept) = (ended / 2, kept / 2);
+        }
+        self.0.store(ended << 16 | kept, Ordering::Relaxed);
+    }
+
+    /// Whether windows of this size are worth it: two in five were continued, which saves more than the others cost.
+    fn pays(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
+        kept * 5 >= (kept + ended) * 2
+    }
+}
 
 /// Streams of all threads.
 pub struct Streams {
     entries: [[AtomicU64; STREAMS]; THREADS],
     turn: [AtomicU64; THREADS],
     window_log_max: u32,
+    outcomes: [[Outcomes; SIZES]; 2],
+    tries: AtomicU32,
 }
 
 /// The stream that a fault belongs to.
@@ -23,6 +73,9 @@ pub struct Stream {
     row: usize,
     column: usize,
     log: u32,
+    over: Over,
+    /// Pages of the window of a stream that was forgotten for this one, without its first: they came in vain.
+    wasted: u64,
 }
 
 impl Stream {
@@ -30,37 +83,81 @@ impl Stream {
     pub fn window(&self) -> usize {
         1 << self.log
     }
+
+    /// Pages that came ahead in vain, as is known now.
+    pub fn wasted(&self) -> u64 {
+        self.wasted
+    }
+}
+
+/// An entry: kind, logarithm of the window, and where it ended. Never zero.
+fn entry(over: Over, log: u32, next_page: u64) -> u64 {
+    let kind = if over == Over::Out { 0 } else { 16 };
+    u64::from(log | kind | 32) << NEXT_BITS | next_page & ((1 << NEXT_BITS) - 1)
+}
+
+/// Kind, logarithm and end of an entry that is one.
+fn parts(entry: u64) -> Option<(Over, u32, u64)> {
+    let head = (entry >> NEXT_BITS) as u32;
+    let over = if head & 16 == 0 { Over::Out } else { Over::Untouched };
+    (entry != 0).then_some((over, head & 15, entry & ((1 << NEXT_BITS) - 1)))
 }
 
 impl Streams {
-    /// No streams yet; windows grow up to `window_max` pages, a power of two.
+    /// No streams yet; windows grow up to `window_max` pages, a power of two, at most 128.
     pub fn new(window_max: usize) -> Self {
-        assert!(window_max.is_power_of_two());
+        assert!(window_max.is_power_of_two() && window_max < 1 << SIZES);
         Streams {
             entries: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             turn: std::array::from_fn(|_| AtomicU64::new(0)),
             window_log_max: window_max.trailing_zeros(),
+            outcomes: std::array::from_fn(|_| std::array::from_fn(|_| Outcomes::default())),
+            tries: AtomicU32::new(0),
+        }
+    }
+
+    fn outcomes(&self, over: Over, log: u32) -> &Outcomes {
+        &self.outcomes[usize::from(over == Over::Untouched)][log as usize]
+    }
+
+    /// The window behind one of size `log` that was used: four times as long, or as long as such windows have paid.
+    fn grown(&self, over: Over, log: u32) -> u32 {
+        let most = (log + 2).min(self.window_log_max);
+        let pays = |log: &u32| self.outcomes(over, *log).pays();
+        match (1..=most).rev().find(pays) {
+            Some(best) if best == most => most,
+            _ if self.tries.fetch_add(1, Ordering::Relaxed) % TRY_EVERY == 0 => most,
+            best => best.unwrap_or(0),
         }
     }
 
     /// Finds or starts the stream of a fault at `page` by `thread`.
-    pub fn find(&self, thread: u32, page: u64) -> Stream {
+    pub fn find(&self, thread: u32, page: u64, over: Over) -> Stream {
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
-            let seen = entry.load(Ordering::Relaxed);
-            if seen != 0 && seen & ((1 << NEXT_BITS) - 1) == page {
-                let log = ((seen >> NEXT_BITS) as u32 + 2).min(self.window_log_max);
-                return Stream { row, column, log };
+            let Some((_, log, next)) = parts(entry.load(Ordering::Relaxed)) else { continue };
+            // Some of what follows a window may have been in memory.
+            let gap = if log == 0 { 1 } else { 1 << log };
+            if page.wrapping_sub(next) < gap {
+                if log > 0 {
+                    self.outcomes(over, log).note(true);
+                }
+                return Stream { row, column, log: self.grown(over, log), over, wasted: 0 };
             }
         }
         let column = self.turn[row].fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
-        Stream { row, column, log: 0 }
+        let mut wasted = 0;
+        if let Some((over, log @ 1.., _)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
+            self.outcomes(over, log).note(false);
+            wasted = (1 << log) - 1;
+        }
+        Stream { row, column, log: 0, over, wasted }
     }
 
     /// Notes where the window that was brought in ended.
     pub fn ended(&self, stream: Stream, next_page: u64) {
-        let word = u64::from(stream.log) << NEXT_BITS | next_page & ((1 << NEXT_BITS) - 1);
-        self.entries[stream.row][stream.column].store(word, Ordering::Relaxed);
+        self.entries[stream.row][stream.column]
+            .store(entry(stream.over, stream.log, next_page), Ordering::Relaxed);
     }
 }
 
@@ -68,23 +165,28 @@ impl Streams {
 mod tests {
     use super::*;
 
+    /// The windows of faults at the end of each other's.
+    fn run(streams: &Streams, thread: u32, start: u64, faults: usize) -> Vec<usize> {
+        let mut page = start;
+        (0..faults)
+            .map(|_| {
+                let stream = streams.find(thread, page, Over::Out);
+                page += stream.window() as u64;
+                streams.ended(stream, page);
+                stream.window()
+            })
+            .collect()
+    }
+
     #[test]
     fn sequential_faults_widen_and_random_ones_do_not() {
         let streams = Streams::new(64);
-        let (mut page, mut windows) = (1000, Vec::new());
-        for _ in 0..5 {
-            let stream = streams.find(7, page);
-            windows.push(stream.window());
-            page += stream.window() as u64;
-            streams.ended(stream, page);
-        }
-        assert_eq!(windows, [1, 4, 16, 64, 64]);
+        assert_eq!(run(&streams, 7, 1000, 5), [1, 4, 16, 64, 64]);
         for page in [5, 900_000, 17, 333] {
-            let stream = streams.find(7, page);
-            assert_eq!(stream.window(), 1);
-            streams.ended(stream, page + 1);
+            assert_eq!(run(&streams, 7, page, 1), [1]);
         }
-        assert_eq!(streams.find(7, page).window(), 1, "random faults have pushed the stream out");
+        let page = 1000 + 1 + 4 + 16 + 64 + 64;
+        assert_eq!(run(&streams, 7, page, 1), [1], "random faults have pushed the stream out");
     }
 
     #[test]
@@ -93,10 +195,45 @@ mod tests {
         for round in 0..3u64 {
             for (thread, base) in [(1, 10_000), (1, 20_000), (1, 30_000), (2, 10_000)] {
                 let start: u64 = [0, 1, 5][round as usize];
-                let stream = streams.find(thread, base + start);
-                assert_eq!(stream.window(), [1, 4, 16][round as usize]);
-                streams.ended(stream, base + start + stream.window() as u64);
+                let window = run(&streams, thread, base + start, 1);
+                assert_eq!(window, [[1, 4, 16][round as usize]]);
             }
         }
+    }
+
+    #[test]
+    fn a_stream_goes_on_behind_pages_that_were_in_memory() {
+        let streams = Streams::new(64);
+        assert_eq!(run(&streams, 1, 100, 2), [1, 4]);
+        assert_eq!(run(&streams, 1, 105 + 3, 1), [16], "three pages behind the window were there");
+        assert_eq!(run(&streams, 1, 124 + 16, 1), [1], "too far away");
+    }
+
+    #[test]
+    fn windows_that_were_in_vain_are_not_made_any_more_until_they_pay() {
+        let streams = Streams::new(64);
+        let mut wasted = 0;
+        let mut windows = Vec::new();
+        // Two neighbours are faulted, and nothing behind them.
+        for turn in 0..400u64 {
+            for page in [turn * 1000, turn * 1000 + 1] {
+                let stream = streams.find(3, page, Over::Out);
+                wasted += stream.wasted();
+                streams.ended(stream, page + stream.window() as u64);
+                windows.push(stream.window());
+            }
+        }
+        let late = &windows[400..];
+        let wide = late.iter().filter(|window| **window > 1).count();
+        assert!(wide * 10 < late.len(), "{wide} of {} windows", late.len());
+        assert!(wide > 0, "they are tried now and then");
+        assert!(windows[..20].contains(&4) && wasted < 400);
+        // First touches have a record of their own.
+        let first = streams.find(3, 1, Over::Untouched);
+        streams.ended(first, 2);
+        assert_eq!(streams.find(3, 2, Over::Untouched).window(), 4);
+        // And when streams are streams again, windows grow again.
+        let later = run(&streams, 9, 1 << 30, 600);
+        assert_eq!(later[599], 64, "{later:?}");
     }
 }

@@ -32,7 +32,8 @@ impl Pager {
 
     /// Serves faults from the swap file until the process ends. `index` numbers the thread, below [`DISK_THREADS`].
     pub fn read_from_disk(&self, index: usize) -> ! {
-        let memory = Scratch::new().and_then(|scratch| Ok((scratch, sys::house::take(PAGE_SIZE, PAGE_SIZE)?)));
+        let memory =
+            Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
         let Ok((mut scratch, page)) = memory else {
             self.fatal(format_args!("no memory to read from the swap file: the arena is full"));
         };

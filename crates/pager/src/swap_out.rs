@@ -8,8 +8,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use sys::{futex, PAGE_SIZE};
 use swapfile::Counters;
+use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Count;
 use crate::pager::Pager;
@@ -189,7 +189,9 @@ impl Pager {
         self.swap.progresses.store(false, Ordering::Release);
         if !self.swap.told.swap(true, Ordering::Relaxed) {
             let why = if no_space { "is full, or its disk" } else { "cannot be written to" };
-            self.say(format_args!("the swap file {why}: pages stay in memory, and the limit may be exceeded"));
+            self.say(format_args!(
+                "the swap file {why}: pages stay in memory, and the limit may be exceeded"
+            ));
         }
     }
 

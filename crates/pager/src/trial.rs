@@ -34,6 +34,7 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
         handlers: 2,
         own: Vec::new(),
         only: None,
+        records: false,
         without_move,
         without_scan: false,
     };

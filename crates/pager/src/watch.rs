@@ -1,8 +1,10 @@
 //! The control thread's watch: measuring, finding new mappings, noticing what is stuck.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use sys::procfs;
+use sys::pagemap::Run;
+use sys::{procfs, PAGE_SIZE};
 
 use crate::pager::Pager;
 use crate::HANDLERS_MAX;
@@ -13,6 +15,12 @@ const FAULT_NS_MAX: u64 = 10_000_000_000;
 /// How long after relatives came or went it is measured what is shared with them.
 const SETTLED_NS: u64 = 10_000_000;
 
+/// Runs of present pages that one look of [`Pager::measure_range`] may find.
+const RUNS: usize = 4096;
+
+/// When memory changes by more while it is counted, others are not found to have more than before.
+const DRIFT_BYTES: u64 = 256 << 10;
+
 /// What the watch remembers between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -20,6 +28,8 @@ pub struct Watch {
     refreshed_ns: u64,
     refresh_pause_ns: u64,
     shared_ns: u64,
+    counted: u64,
+    runs: Vec<Run>,
     threads_ns: u64,
     reported: bool,
 }
@@ -53,7 +63,11 @@ impl Pager {
         }
         self.publish_swap();
         self.step_grace(now);
-        self.keep_thread_blocks(&mut watch.threads_ns, now);
+        if let Some(range) = &self.config.only {
+            self.measure_range(watch, range.clone(), now);
+        } else {
+            self.keep_thread_blocks(&mut watch.threads_ns, now);
+        }
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
         (
@@ -89,6 +103,43 @@ impl Pager {
             }
             _ => watch.reported = false,
         }
+    }
+
+    /// Where one range is paged of a process that has other memory, too: finds out how much of what the process uses is the range's and
+    /// the pager's own, by counting the range's pages. Until the next count, what is new counts as theirs.
+    fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
+        let resident = self.resident.load(Ordering::Relaxed);
+        if now < watch.shared_ns || resident == watch.counted {
+            return;
+        }
+        watch.runs.resize(RUNS, Run::default());
+        let mut buffer = [0; 128];
+        let mut all = || procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let before = all();
+        let (mut at, mut pages) = (range.start, 0);
+        loop {
+            let mapping = self.registrations.lock().expect("no panic while held").from(at);
+            let Some(mapping) = mapping.filter(|mapping| mapping.start < range.end) else { break };
+            let start = at.max(mapping.start);
+            let (count, walked) = self.pages.pagemap().present(start, mapping.end, &mut watch.runs);
+            pages +=
+                watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>() / PAGE_SIZE as u64;
+            at = walked.max(start + PAGE_SIZE);
+        }
+        let store = self.pages.store();
+        let pages = pages as usize + self.pages.staging().pages();
+        let ours = (pages * PAGE_SIZE) as u64 + store.pool_bytes() + store.metadata_bytes();
+        let after = all();
+        // What came meanwhile may have been counted or not: it is taken for theirs, never for somebody else's.
+        let others = before.min(after).saturating_sub(ours);
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.shared_discount.load(Ordering::Relaxed) {
+            return;
+        }
+        self.shared_discount.store(others, Ordering::Relaxed);
+        self.measure();
+        watch.counted = self.resident.load(Ordering::Relaxed);
+        // At most a twentieth of the time goes into this.
+        watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 
     /// To be called when relatives that may share memory with this process came or went.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
 use pager::{Accounts, Count};
+use replacement::trace::{Kind as ReferenceKind, Reference};
+use sys::PAGE_SIZE;
 
 use crate::broken::{self, Point};
 use crate::control;
@@ -17,6 +19,8 @@ pub struct Ledgered {
     /// [`NOWHERE`] in a forked child that has not joined yet.
     index: AtomicUsize,
     socket: AtomicI32,
+    /// The recorder's pipe, in the file table of the pager's threads; -1 without one.
+    recorder: AtomicI32,
 }
 
 const NOWHERE: usize = usize::MAX;
@@ -36,12 +40,18 @@ impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
         let (ledger, index, socket) = Self::ask(name)?;
-        Ok(Ledgered { ledger, index: AtomicUsize::new(index), socket: AtomicI32::new(socket) })
+        Ok(Ledgered {
+            ledger,
+            index: AtomicUsize::new(index),
+            socket: AtomicI32::new(socket),
+            recorder: AtomicI32::new(-1),
+        })
     }
 
     /// In a forked child: forgets the parent's place. Nothing is counted until [`Ledgered::rejoin`].
     pub fn leave(&self) {
         self.index.store(NOWHERE, Ordering::Release);
+        self.recorder.store(-1, Ordering::Release);
         self.socket.store(-1, Ordering::Release);
     }
 
@@ -51,6 +61,7 @@ impl Ledgered {
         let (_, index, socket) = Self::ask(name)?;
         self.socket.store(socket, Ordering::Release);
         self.index.store(index, Ordering::Release);
+        self.open_recorder();
         Ok(())
     }
 
@@ -95,6 +106,29 @@ impl Ledgered {
     pub fn relatives(&self) -> u64 {
         let pids = self.ledger.live().map(|(index, slot)| u64::from(slot.pid()) * (index as u64 * 2 + 1));
         pids.fold(0, u64::wrapping_add)
+    }
+
+    /// Opens the recorder's pipe, if there is a recorder: the supervisor's descriptor, by way of /proc.
+    pub fn open_recorder(&self) {
+        let Some(number) = self.ledger.recorder() else { return };
+        let path = format!("/proc/{}/fd/{number}\0", self.ledger.supervisor());
+        // SAFETY: a terminated path.
+        let opened = unsafe { libc::open(path.as_ptr().cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        self.recorder.store(opened, Ordering::Release);
+        if opened < 0 {
+            self.say("its references are not recorded: the recorder's pipe cannot be opened from here");
+        }
+    }
+
+    /// Whether references are recorded.
+    pub fn records(&self) -> bool {
+        self.recorder.load(Ordering::Acquire) >= 0
+    }
+
+    fn record(&self, reference: &Reference) {
+        let raw = reference.to_raw();
+        // SAFETY: as many bytes as there are. So few are written in one piece, or not at all when the recorder has ended.
+        unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
 
     /// The connection to the supervisor.
@@ -188,6 +222,13 @@ impl Accounts for Ledgered {
             Count::SwapWritesFailed => Counter::SwapWritesFailed,
             Count::SwapReadsFailed => Counter::SwapReadsFailed,
             Count::SwapWaitNs => Counter::SwapWaitNs,
+            Count::Returned => Counter::Returned,
+            Count::ReturnDistance => Counter::ReturnDistance,
+            Count::LookedAt => Counter::LookedAt,
+            Count::Spared => Counter::Spared,
+            Count::Tried => Counter::Tried,
+            Count::ReadAhead => Counter::ReadAhead,
+            Count::ReadAheadWasted => Counter::ReadAheadWasted,
         };
         if let Some(slot) = self.slot() {
             slot.add(counter, by);
@@ -208,12 +249,28 @@ impl Accounts for Ledgered {
     fn disk_fault(&self, ns: u64) {
         if let Some(slot) = self.slot() {
             slot.disk_faults().record(ns);
+            slot.add(Counter::DiskFaultNs, ns);
         }
     }
 
     fn publish_disk(&self, pages: u64, bytes: u64) {
         if let Some(index) = self.index() {
             self.ledger.publish_disk(index, pages, bytes);
+        }
+    }
+
+    fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
+        let kind = if write { ReferenceKind::Write } else { ReferenceKind::Read };
+        let process = self.slot().map_or(0, Slot::pid);
+        self.record(&Reference { kind, process, thread, page, pages: 1, time_ns });
+    }
+
+    fn forgotten(&self, start: usize, end: usize) {
+        if self.records() && end > start {
+            let process = self.slot().map_or(0, Slot::pid);
+            let (page, pages) = ((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
+            let (kind, time_ns) = (ReferenceKind::Discard, sys::now_ns());
+            self.record(&Reference { kind, process, thread: 0, page, pages, time_ns });
         }
     }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::control;
@@ -40,7 +40,7 @@ pub enum Kind {
 
 /// Has `[start, start + len)` registered if memory is tight. Called by the program's threads.
 pub fn announce(start: usize, len: usize, kind: Kind) {
-    if len < LARGE_BYTES || house::range().contains(&start) {
+    if len < LARGE_BYTES || arena::range().contains(&start) {
         return;
     }
     broken::here(Point::Mapping);

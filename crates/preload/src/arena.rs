@@ -1,4 +1,4 @@
-//! The Rust heap of the preload object, inside the house.
+//! The Rust heap of the preload object, inside the reserved arena.
 //!
 //! It must not be the program's heap: that one is paged out, its locks are held by threads that wait for this very
 //! pager, and fork() resets it at moments of its own. Little is allocated here and only while something is set up, so
@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::AtomicU32;
 
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 
 use crate::broken;
 
@@ -68,7 +68,7 @@ impl State {
         let size = CLASS_MIN << class;
         let at = self.chunk.next_multiple_of(size);
         if at + size > self.chunk_end {
-            let Ok(chunk) = house::take(CHUNK, PAGE_SIZE) else { return null_mut() };
+            let Ok(chunk) = arena::take(CHUNK, PAGE_SIZE) else { return null_mut() };
             self.chunk = chunk.as_ptr() as usize;
             self.chunk_end = self.chunk + CHUNK;
             return self.small(class);
@@ -85,7 +85,7 @@ impl State {
             *block = (0, 0);
             return at as *mut u8;
         }
-        house::take(len, layout.align()).map_or(null_mut(), NonNull::as_ptr)
+        arena::take(len, layout.align()).map_or(null_mut(), NonNull::as_ptr)
     }
 }
 
@@ -105,7 +105,7 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout, unchanged.
         let at = unsafe { self.alloc(layout) };
-        // Pages fresh from the house are zero already, and large tables rely on not being touched here.
+        // Pages fresh from the arena are zero already, and large tables rely on not being touched here.
         if !at.is_null() && class_of(layout).is_some() {
             // SAFETY: just allocated, at least as long as the layout.
             unsafe { at.write_bytes(0, layout.size()) };

@@ -17,7 +17,7 @@ const HARMLESS: c_int =
 /// Whether the caller is a thread of the pager's, which comes this way, too: they live in the arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
-    sys::house::range().contains(&(&raw const here as usize))
+    sys::arena::range().contains(&(&raw const here as usize))
 }
 
 /// A system call's answer as the C library gives it.
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 
 fn note_advice(address: usize, len: usize, advice: c_int) {
     const MADV_GUARD_INSTALL: c_int = 102;
-    let own = sys::house::range().contains(&address);
+    let own = sys::arena::range().contains(&address);
     match advice {
         libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
         // Guarding discards what was there, and raises no event. Discarding it before does.

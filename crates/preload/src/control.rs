@@ -9,7 +9,7 @@ use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread::{self, Files};
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
@@ -149,6 +149,9 @@ fn say_end(accounts: &Ledgered) {
 fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
     fork::answer_halt();
+    if let Some(pager) = pager() {
+        pager.dismiss_gate_reports();
+    }
     if let (Some(range), Some(pager)) = (announce::asked(), pager()) {
         match announce::kind() {
             Announced::Ordinary => pager.register(range),
@@ -256,6 +259,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     use pager::Accounts;
     let settings = accounts.ledger().settings();
     let without = accounts.ledger().without();
+    accounts.open_recorder();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
@@ -265,6 +269,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
+        records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,
     };
@@ -423,7 +428,7 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
 }
 
 fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
-    let memory = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
     unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
 }

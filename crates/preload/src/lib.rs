@@ -1,6 +1,6 @@
 //! The shared object that uzswap run injects into a program.
 //!
-//! It has no mechanism of its own: it opens the house, starts the control thread thread, joins the tree's ledger, and sets up
+//! It has no mechanism of its own: it opens the arena, starts the control thread, joins the tree's ledger, and sets up
 //! a pager when half of the budget is in use. What it adds is where the pager meets the program: fork, exec, and the calls that
 //! would make paging impossible.
 

@@ -4,8 +4,12 @@
 //! touched before. Without a pager the kernel would have made one of the two, and mremap() takes the memory of one
 //! mapping only: it would answer EFAULT, after having moved the first part, perhaps. So what fails is done again here piece
 //! by piece.
+//!
+//! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a userfaultfd. There every such
+//! call comes here.
 
 use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use sys::maps::{self, Mapping};
 use sys::procfs::ProcFile;
@@ -18,15 +22,16 @@ const PIECES_MAX: usize = 64;
 const EFAULT: c_long = -(libc::EFAULT as c_long);
 const ENOMEM: c_long = -(libc::ENOMEM as c_long);
 
-/// The mappings of a range without gaps, all of one kind.
+/// The mappings of a range.
 struct Pieces {
     each: [(usize, usize); PIECES_MAX],
     count: usize,
 }
 
 impl Pieces {
-    /// Those of `[start, end)`; `None` when there is a gap, or the kernel would not have made one mapping of them.
-    fn of(start: usize, end: usize) -> Option<Self> {
+    /// Those of `[start, end)`; `None` when there is a gap, or the kernel would not have made one mapping of them. With
+    /// `several`, when nothing is mapped at `start`.
+    fn of(start: usize, end: usize, several: bool) -> Option<Self> {
         let file = ProcFile::open(c"/proc/self/maps").ok()?;
         let mut pieces = Pieces { each: [(0, 0); PIECES_MAX], count: 0 };
         let (mut at, mut kind, mut is_whole) = (start, None, true);
@@ -38,20 +43,21 @@ impl Pieces {
             let of = |mapping: &Mapping| {
                 (mapping.read, mapping.write, mapping.execute, mapping.shared, mapping.file, mapping.special)
             };
-            is_whole = mapping.start <= at
-                && pieces.count < PIECES_MAX
+            let is_one = mapping.start <= at
                 && *kind.get_or_insert(of(&mapping)) == of(&mapping)
                 && !mapping.shared
                 && !mapping.file;
+            is_whole =
+                pieces.count < PIECES_MAX && (is_one || several && (mapping.start <= at || at > start));
             if is_whole {
                 let until = mapping.end.min(end);
-                pieces.each[pieces.count] = (at, until);
+                pieces.each[pieces.count] = (at.max(mapping.start), until);
                 pieces.count += 1;
                 at = until;
             }
         });
         file.close();
-        (is_whole && at >= end).then_some(pieces)
+        (is_whole && (at >= end || several && pieces.count > 0)).then_some(pieces)
     }
 
     fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
@@ -72,13 +78,14 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
     if len == 0 || new_len < len || stays != 0 && new_len != len {
         return EFAULT;
     }
+    let several = fixed && new_len == len && moves_several();
     // The kernel may have moved the first pieces to a fixed target before it gave up.
     let mut moved = 0;
     let pieces = loop {
-        match Pieces::of(from + moved, from + len) {
+        match Pieces::of(from + moved, from + len, several) {
             Some(pieces) => break pieces,
             None if fixed && moved == 0 && stays == 0 => match first_mapping(from, from + len) {
-                Some(start) if start > from && Pieces::of(to, to + (start - from)).is_some() => {
+                Some(start) if start > from && Pieces::of(to, to + (start - from), several).is_some() => {
                     moved = start - from;
                 }
                 _ => return EFAULT,
@@ -111,6 +118,32 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
         }
     }
     target as c_long
+}
+
+/// Whether this kernel moves mappings of different kinds with one call: tried once.
+fn moves_several() -> bool {
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    if ANSWER.load(Ordering::Relaxed) == 0 {
+        let place = reserve(4 * PAGE_SIZE);
+        if place == 0 {
+            return false;
+        }
+        // SAFETY: the mapping made above, of which the second page gets other rights than the first.
+        let moved = unsafe {
+            raw_syscall(
+                libc::SYS_mprotect,
+                [place + PAGE_SIZE, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0],
+            );
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let answer = raw_mremap(place, 2 * PAGE_SIZE, 2 * PAGE_SIZE, flags, place + 2 * PAGE_SIZE);
+            raw_syscall(libc::SYS_munmap, [place, 4 * PAGE_SIZE, 0, 0, 0, 0]);
+            answer >= 0
+        };
+        ANSWER.store(if moved { YES } else { NO }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == YES
 }
 
 /// The first mapped address of a range.
@@ -187,6 +220,23 @@ mod tests {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0) as usize;
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
+    }
+
+    #[test]
+    fn mappings_of_any_kind_move_where_the_kernel_moves_them() {
+        if !moves_several() {
+            println!("skipped: this kernel moves one mapping at a time");
+            return;
+        }
+        let (at, place) = (two_pieces(), reserve(8 * PAGE_SIZE));
+        // SAFETY: this test's mapping.
+        unsafe {
+            libc::mprotect((at + 5 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::PROT_READ);
+            libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE);
+        }
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place) as usize, place);
+        assert_eq!((numbers(place, 2), numbers(place + 3 * PAGE_SIZE, 5)), (vec![1, 2], vec![4, 5, 6, 7, 8]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ledger::wire::Kind;
 use pager::FixedText;
 use sys::thread::{self, Files};
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 
 use crate::{accounts, broken, control, environment, exec, fork, tls};
 
@@ -29,7 +29,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     // Without a supervisor's socket this object does nothing.
     // SAFETY: a terminated name; the environment is not changed by others while constructors run.
     let socket = unsafe { libc::getenv(c"UZSWAP_SOCKET".as_ptr()) };
-    if socket.is_null() || !open_house() {
+    if socket.is_null() || !open_arena() {
         return;
     }
     // SAFETY: the callback fits the signature and is called before the function returns.
@@ -57,11 +57,11 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
 #[link_section = ".init_array"]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
 
-/// Starts the control thread thread on memory of the house.
+/// Starts the control thread on memory of the arena.
 pub fn start_control() {
     control::set_alive(true);
     // SAFETY: the memory is the thread's for ever; the control thread keeps to the rules for such threads.
-    let started = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)
+    let started = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         .and_then(|memory| unsafe { thread::spawn(memory, Files::Own, control::run, 0) });
     if let Err(error) = started {
         control::set_alive(false);
@@ -73,31 +73,31 @@ pub fn start_control() {
 /// Starts the control thread of a forked child, which takes over what the parent left. `connection` is copied into its file
 /// table. False when there is no memory for it, or no more threads.
 pub fn start_inheriting(connection: i32) -> bool {
-    let Ok(memory) = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
+    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
         return false;
     };
     // SAFETY: as above.
     unsafe { thread::spawn(memory, Files::Own, control::inherit, connection as usize) }.is_ok()
 }
 
-/// Reserves the house: generous where address space costs nothing, modest under RLIMIT_AS.
-fn open_house() -> bool {
+/// Reserves the arena: generous where address space costs nothing, modest under RLIMIT_AS.
+fn open_arena() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
     unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
     let mut bytes: usize = 256 << 30;
     if limit.rlim_cur != libc::RLIM_INFINITY {
         bytes = (limit.rlim_cur as usize / 2).next_power_of_two() / 2;
-        // What the house takes is added to the limit, so that the program has what it had.
+        // What the arena takes is added to the limit, so that the program has what it had.
         let raised = libc::rlimit { rlim_cur: limit.rlim_cur + bytes as u64, ..limit };
         let raised = libc::rlimit { rlim_max: limit.rlim_max.max(raised.rlim_cur), ..raised };
-        // SAFETY: as above. Without the right to raise it the house shares the limit with the program.
+        // SAFETY: as above. Without the right to raise it the arena shares the limit with the program.
         if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raised) } != 0 {
             bytes /= 4;
         }
     }
     while bytes >= 16 << 20 {
-        if house::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
+        if arena::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
             return true;
         }
         bytes /= 2;
@@ -137,13 +137,13 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _size: usize, _d
     0
 }
 
-/// Ranges that must never be paged, in address order: the house and the shared objects of the start.
+/// Ranges that must never be paged, in address order: the arena and the shared objects of the start.
 pub fn own_ranges() -> Vec<Range<usize>> {
     let objects = &OBJECTS[..OBJECT_COUNT.load(Ordering::Relaxed)];
     let bounds =
         |object: &[AtomicUsize; 2]| object[0].load(Ordering::Relaxed)..object[1].load(Ordering::Relaxed);
     let mut ranges: Vec<_> = objects.iter().map(bounds).collect();
-    ranges.push(house::range());
+    ranges.push(arena::range());
     // The first thread's TLS block: a pager thread that panics looks at it.
     let pointer = TLS.load(Ordering::Relaxed);
     let around = thread::static_tls() + 2 * PAGE_SIZE;

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ledger::wire::{self, Kind, Packet};
-use swapfile::{engine_on, Config, Disk, EngineChoice, Engine, Heir, Shared, SwapFile};
+use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, Heir, Shared, SwapFile};
 use sys::thread::{self, Files};
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 
 use crate::control;
 
@@ -64,7 +64,7 @@ fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
 }
 
 fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
-    let memory = house::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     let work = Box::into_raw(Box::new(work));
     // SAFETY: the memory is the thread's for ever, and it keeps to the rules.
     let started = unsafe { thread::spawn(memory, Files::Shared, engine_thread, work as usize) };

@@ -11,6 +11,7 @@ mod run;
 mod size;
 mod standard;
 mod top;
+mod trace;
 mod ways;
 
 use clap::{Parser, Subcommand};
@@ -47,6 +48,9 @@ enum Verb {
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Record which pages a program refers to, and replay that under replacement policies
+    #[command(subcommand)]
+    Trace(trace::Trace),
     /// Capture, compress and decompress pages of memory
     #[command(subcommand)]
     Pages(pages::Pages),
@@ -77,6 +81,7 @@ fn main() {
         Verb::Pause(arguments) => pause::pause(arguments),
         Verb::Resume(arguments) => pause::resume(arguments),
         Verb::Bench(bench) => bench.run().map(|()| 0),
+        Verb::Trace(trace) => trace.run(),
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Device(device) => device.run(),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),

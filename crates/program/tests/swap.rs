@@ -45,7 +45,10 @@ struct Ran {
 
 impl Ran {
     fn number(&self, name: &str) -> u64 {
-        self.report.pointer(name).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{name}: {}", self.report))
+        self.report
+            .pointer(name)
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or_else(|| panic!("{name}: {}", self.report))
     }
 
     /// The bytes were right, pages went to disk, and the budget was kept.
@@ -90,7 +93,9 @@ fn what_does_not_compress_goes_to_disk_and_comes_back() {
 
 #[test]
 fn every_load_verified_without_encryption() {
-    let Some(ran) = run(&["--verify", "--swap-plain", "--compressor", "lz4"], &["plain", DATA]) else { return };
+    let Some(ran) = run(&["--verify", "--swap-plain", "--compressor", "lz4"], &["plain", DATA]) else {
+        return;
+    };
     ran.assert_well("plain");
     ran.assert_within_budget("plain");
 }
@@ -130,7 +135,11 @@ fn a_swap_file_that_is_too_small_leaves_pages_in_memory_and_says_so() {
     let Some(directory) = on_disk(&scratch) else { return };
     let Some(ran) = run_in(RAM, "16M", &directory, &[], &["plain", DATA]) else { return };
     assert_eq!(ran.status, Some(0), "{}", ran.said);
-    assert!(ran.number("/swap/no_space") > 0 && ran.number("/swap/used_peak_bytes") <= 16 << 20, "{}", ran.report);
+    assert!(
+        ran.number("/swap/no_space") > 0 && ran.number("/swap/used_peak_bytes") <= 16 << 20,
+        "{}",
+        ran.report
+    );
     assert!(ran.said.contains("the swap file is full") && ran.said.contains("--swap"), "{}", ran.said);
 }
 
@@ -150,8 +159,10 @@ fn a_directory_in_memory_is_refused_with_the_reason() {
     if !Path::new("/dev/shm").is_dir() {
         return println!("skipped: no /dev/shm");
     }
-    let output =
-        uzswap().args(["run", "--ram", "1G", "--swap", "1G", "--swap-dir", "/dev/shm", "--", "true"]).output().unwrap();
+    let output = uzswap()
+        .args(["run", "--ram", "1G", "--swap", "1G", "--swap-dir", "/dev/shm", "--", "true"])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("tmpfs") && said.contains("/dev/shm") && said.contains("in memory"), "{said}");
@@ -174,7 +185,20 @@ fn nothing_is_left_when_anybody_is_killed() {
     let scratch = Scratch::new("swap-killed");
     let Some(directory) = on_disk(&scratch) else { return };
     let mut run = uzswap()
-        .args(["run", "-q", "--ram", RAM, "--swap", "512M", "--swap-dir", &directory, "--", guest, "hold", DATA])
+        .args([
+            "run",
+            "-q",
+            "--ram",
+            RAM,
+            "--swap",
+            "512M",
+            "--swap-dir",
+            &directory,
+            "--",
+            guest,
+            "hold",
+            DATA,
+        ])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

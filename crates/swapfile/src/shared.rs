@@ -181,7 +181,8 @@ mod tests {
         let other = Shared::join(file, table.as_fd()).unwrap();
         assert_eq!(other.size_bytes(), 64 << 20);
         // Both on one memory, as processes are on one disk.
-        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new(crate::Room { available: 1 << 30, total: 1 << 30 }));
+        let engine: Arc<dyn Engine> =
+            Arc::new(MemoryEngine::new(crate::Room { available: 1 << 30, total: 1 << 30 }));
         let (one, two) = (shared.open(engine.clone(), 1).unwrap(), other.open(engine, 2).unwrap());
         let mut places = Vec::new();
         for (file, byte) in [(&one, 1u8), (&two, 2)] {

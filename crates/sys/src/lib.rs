@@ -3,12 +3,13 @@
 //! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match on enums, never on
 //! errno.
 
+pub mod arena;
+pub mod atfork;
 pub mod cpu;
 pub mod directory;
 pub mod files;
 pub mod flusher;
 pub mod futex;
-pub mod house;
 pub mod maps;
 pub mod memory;
 pub mod packets;
@@ -17,6 +18,7 @@ pub mod pins;
 pub mod procfs;
 pub mod remap;
 pub mod shared;
+pub mod stderr;
 pub mod thread;
 pub mod threads;
 pub mod userfaultfd;

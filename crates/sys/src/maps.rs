@@ -38,6 +38,23 @@ impl Mapping {
 /// Calls `each` for every mapping, in address order. `buffer` must hold the longest line, 4 KiB and a path; larger
 /// ones save system calls. The kernel keeps each read consistent, not the whole.
 pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping)) {
+    for_each_line(file, buffer, |line| parse(line).into_iter().for_each(&mut each));
+}
+
+/// Calls `each` with the range of every mapping that a forked child gets without its bytes (MADV_WIPEONFORK). `smaps` is
+/// /proc/self/smaps, which costs the kernel a look at every page; `buffer` as for [`for_each`].
+pub fn for_each_wiped(smaps: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(usize, usize)) {
+    let mut last = Mapping::default();
+    for_each_line(smaps, buffer, |line| match line.strip_prefix(b"VmFlags:") {
+        Some(flags) if flags.split(|byte| *byte == b' ').any(|flag| flag == b"wf") => {
+            each(last.start, last.end)
+        }
+        Some(_) => {}
+        None => last = parse(line).unwrap_or(last),
+    });
+}
+
+fn for_each_line(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(&[u8])) {
     let (mut offset, mut kept) = (0u64, 0);
     loop {
         let got = file.read_at(&mut buffer[kept..], offset).len();
@@ -48,9 +65,7 @@ pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping
         let text = &buffer[..kept + got];
         let complete = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in text[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            if let Some(mapping) = parse(line) {
-                each(mapping);
-            }
+            each(line);
         }
         let end = kept + got;
         buffer.copy_within(complete..end, 0);
@@ -100,6 +115,23 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn mappings_that_children_get_empty_are_known() {
+        let at = crate::memory::map(4 * crate::PAGE_SIZE).unwrap().as_ptr() as usize;
+        let (start, len) = (at + crate::PAGE_SIZE, 2 * crate::PAGE_SIZE);
+        // SAFETY: this test's mapping; the advice changes no byte here.
+        if unsafe { libc::madvise(start as *mut _, len, libc::MADV_WIPEONFORK) } != 0 {
+            println!("skipped: no MADV_WIPEONFORK");
+            return;
+        }
+        let smaps = ProcFile::open(c"/proc/self/smaps").unwrap();
+        let mut found = Vec::new();
+        for_each_wiped(&smaps, &mut [0; 8192], |start, end| found.push((start, end)));
+        smaps.close();
+        assert!(found.contains(&(start, start + len)), "{found:x?}");
+        assert!(found.iter().all(|(begin, end)| *end <= at || *begin >= start));
+    }
 
     #[test]
     fn lines_of_each_kind() {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::{errno, house, PAGE_SIZE};
+use crate::{arena, errno, PAGE_SIZE};
 
 /// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than x86-64.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
@@ -80,6 +80,37 @@ pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
+/// Makes memory inaccessible; what is in it stays.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns and does not touch until it is accessible again.
+///
+/// # Errors
+/// ENOMEM when the kernel cannot split the mapping.
+pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range.
+    match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_NONE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether forked children are to have a copy of the range; without one, their accesses raise SIGSEGV.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages of a mapping that the caller owns.
+///
+/// # Errors
+/// ENOMEM when the kernel cannot split the mapping.
+pub unsafe fn inherit(at: NonNull<u8>, len: usize, inherits: bool) -> io::Result<()> {
+    let advice = if inherits { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+    // SAFETY: the caller owns the range; the advice changes no content.
+    match unsafe { libc::madvise(at.as_ptr().cast(), len, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Unmaps a mapping made here.
 ///
 /// # Safety
@@ -91,12 +122,12 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
 }
 
 /// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards. Pages of a stocked
-/// house stay.
+/// arena stay.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller and holds nothing that is needed.
 pub unsafe fn discard(at: NonNull<u8>, len: usize) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         // SAFETY: the caller owns the range, which is mapped and writable.
         unsafe { at.as_ptr().write_bytes(0, len) };
         return;
@@ -142,7 +173,7 @@ pub unsafe fn prefer_huge_pages(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         return;
     }
     // SAFETY: the caller owns the range; the advice changes no content.
@@ -155,7 +186,7 @@ pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
-    if house::is_stocked(at.as_ptr() as usize) {
+    if arena::is_stocked(at.as_ptr() as usize) {
         return;
     }
     let mut nodes = [0u64; 4];
@@ -173,10 +204,18 @@ pub fn unshare(start: usize, len: usize) {
     populate(start, len);
 }
 
+/// Has the kernel bring in the pages of a range as if each had been read, in order. Changes no content. Linux 5.14; does
+/// nothing before, and stops at the first page that cannot be had.
+pub fn fetch(start: usize, len: usize) {
+    const MADV_POPULATE_READ: libc::c_int = 22;
+    // SAFETY: populating changes no byte, whoever owns the range.
+    unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_READ) };
+}
+
 /// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.
 /// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
 pub fn populate(start: usize, len: usize) {
-    if house::is_stocked(start) {
+    if arena::is_stocked(start) {
         return;
     }
     const MADV_POPULATE_WRITE: libc::c_int = 23;

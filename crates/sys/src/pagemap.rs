@@ -112,15 +112,24 @@ impl Pagemap {
         self.scan_file(start, end, runs, kinds)
     }
 
-    /// Which of the first `count` pages from `start` are mapped, the shared zero page included; at most 64.
+    /// Which of the first `count` pages from `start` are mapped, the shared zero page included, guard regions not; at most 64.
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
+        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own bit is 58).
+        self.pages_with(start, count, |entry| entry >> 62 != 0 && entry >> 58 & 1 == 0)
+    }
+
+    /// Which of them have something in the page tables that is no page: in the kernel's swap, being migrated, a guard region.
+    pub fn elsewhere(&self, start: usize, count: usize) -> u64 {
+        self.pages_with(start, count, |entry| entry >> 62 == 1)
+    }
+
+    fn pages_with(&self, start: usize, count: usize, test: impl Fn(u64) -> bool) -> u64 {
         let mut entries = [0u64; 64];
         let bytes = count.min(entries.len()) * 8;
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
         // SAFETY: `entries` has room for `bytes`.
         unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
-        // Bit 63 is present, bit 62 swapped (also: being migrated).
-        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(entry >> 62 != 0) << index)
+        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(test(*entry)) << index)
     }
 
     fn scan_ioctl(

@@ -48,9 +48,8 @@ pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
 pub fn map(file: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe {
-        libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    let at =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     match at {
         libc::MAP_FAILED => Err(io::Error::last_os_error()),
         at => Ok(NonNull::new(at.cast()).expect("not page zero")),

@@ -5,7 +5,7 @@
 //! the C library would take part in all of that, and its set-up allocates from the program's heap, which the pager
 //! pages out. So these are made with clone(2) directly:
 //!
-//! * their stack and TLS block lie in memory given by the caller (the house), nothing is allocated by the C library;
+//! * their stack and TLS block lie in memory given by the caller (the arena), nothing is allocated by the C library;
 //! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the program reaches a
 //!   userfaultfd; the others share the first one's;
 //! * every signal is blocked in them, so no handler of the program runs there;
@@ -231,6 +231,34 @@ fn restore_signals(mask: u64) {
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &mask, std::ptr::null_mut::<u64>(), 8usize)
     };
+}
+
+/// Gives the calling thread a file table of its own, a copy of the one it shared: what others close from now on is not closed
+/// here. Threads that it starts share the new one.
+///
+/// # Errors
+/// ENOMEM; EPERM under a seccomp filter that forbids unshare(2).
+pub fn leave_file_table() -> io::Result<()> {
+    // SAFETY: concerns descriptors of this thread alone.
+    match unsafe { libc::unshare(libc::CLONE_FILES) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has no signal handler of the program run in the calling thread, a thread of the C library's, or in those that it starts. The
+/// library's own two signals stay, which setuid() and its like need.
+pub fn hold_signals() {
+    // SAFETY: a plain set of bits; the old mask is not asked for.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        // Raised by this thread itself, and then the process is to end.
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT] {
+            libc::sigdelset(&mut all, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
 }
 
 /// Closes every descriptor of the calling thread's file table. Only for a thread with a table of its own.

@@ -73,7 +73,6 @@ const UFFDIO_COPY: libc::c_ulong = ioctl_number(READ_WRITE, 0x03, size_of::<Tran
 const UFFDIO_ZEROPAGE: libc::c_ulong = ioctl_number(READ_WRITE, 0x04, size_of::<Fill>());
 const UFFDIO_MOVE: libc::c_ulong = ioctl_number(READ_WRITE, 0x05, size_of::<Transfer>());
 const UFFDIO_WRITEPROTECT: libc::c_ulong = ioctl_number(READ_WRITE, 0x06, size_of::<WriteProtect>());
-const UFFDIO_POISON: libc::c_ulong = ioctl_number(READ_WRITE, 0x08, size_of::<Fill>());
 const USERFAULTFD_IOC_NEW: libc::c_ulong = ioctl_number(0, 0x00, 0);
 
 #[repr(C)]
@@ -419,15 +418,6 @@ impl Userfaultfd {
         let mut argument = Fill { range, mode: 0, done: 0 };
         // SAFETY: only missing pages change, from nothing to zeroes.
         let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_ZEROPAGE, &mut argument) };
-        progress(answer, argument.done, len)
-    }
-
-    /// Makes missing pages raise SIGBUS on access and wakes their waiters.
-    pub fn poison(&self, start: usize, len: usize) -> Progress {
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut argument = Fill { range, mode: 0, done: 0 };
-        // SAFETY: only missing pages change.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_POISON, &mut argument) };
         progress(answer, argument.done, len)
     }
 

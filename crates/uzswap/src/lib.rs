@@ -37,6 +37,7 @@
 //! [`Registry`] of one's own, or handed to [`Pool::new`] directly.
 
 pub mod pages;
+pub mod regions;
 
 pub use acomp;
 pub use acomp::{Algorithm, Registry, UnknownAlgorithm, MAX_BATCH, PAGE_SIZE};

@@ -1,10 +1,10 @@
-//! Big blocks of address space. The house never takes address space back, so blocks of dropped pools are kept here for
+//! Big blocks of address space. The arena never takes address space back, so blocks of dropped pools are kept here for
 //! the next pool: a program that changes its compressor again and again needs no more room than one that does not.
 
 use std::io;
 use std::ptr::NonNull;
 
-use sys::{house, memory, PAGE_SIZE};
+use sys::{arena, memory, PAGE_SIZE};
 
 use crate::lock::Lock;
 
@@ -23,7 +23,7 @@ pub(crate) fn take(len: usize) -> io::Result<NonNull<u8>> {
         return Ok(NonNull::new(block.at as *mut u8).expect("a block that was in use"));
     }
     drop(spare);
-    let at = house::take(len, PAGE_SIZE)?;
+    let at = arena::take(len, PAGE_SIZE)?;
     // SAFETY: taken just now.
     unsafe { memory::keep_small_pages(at, len) };
     Ok(at)

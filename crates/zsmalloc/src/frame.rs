@@ -18,7 +18,7 @@ use crate::table::{Table, Zero};
 pub(crate) const FRAME_PAGES: usize = 16;
 /// Bytes of a frame.
 pub(crate) const FRAME_BYTES: usize = FRAME_PAGES * PAGE_SIZE;
-/// Frames taken from the house at once: 1 MiB.
+/// Frames taken from the arena at once: 1 MiB.
 pub(crate) const CHUNK_FRAMES: u32 = 16;
 
 /// What a frame is used for, as kept in [`Frame::kind`].
@@ -126,7 +126,7 @@ impl Frames {
     /// Adds a chunk and answers its first frame; the others follow.
     ///
     /// # Errors
-    /// ENOMEM when the house is full or the pool has as many frames as words can name.
+    /// ENOMEM when the arena is full or the pool has as many frames as words can name.
     pub(crate) fn add_chunk(&self, home: u8) -> io::Result<u32> {
         let at = blocks::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
         let give_back = || {

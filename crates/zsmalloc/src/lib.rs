@@ -23,7 +23,7 @@
 //!
 //! The crate runs inside programs that are being paged, on the way of a page fault: no thread-local storage, no libc
 //! allocation on the way of an object, no panic but for broken invariants of the caller. All memory for objects and
-//! handles comes from [`sys::house`].
+//! handles comes from [`sys::arena`].
 
 mod alloc;
 mod blocks;

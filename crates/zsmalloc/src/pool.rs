@@ -45,7 +45,7 @@ pub enum AllocError {
     /// Zero bytes.
     #[error("an object of no bytes")]
     Empty,
-    /// The house has no memory left.
+    /// The arena has no memory left.
     #[error("no memory for compressed objects")]
     NoMemory,
 }
@@ -65,7 +65,7 @@ pub struct Pool {
     lists: Lists,
 }
 
-/// The class lists of all nodes: zeroes from the house, since most classes of a small pool are never touched.
+/// The class lists of all nodes: zeroes from the arena, since most classes of a small pool are never touched.
 struct Lists {
     at: NonNull<ClassList>,
     count: usize,
@@ -104,7 +104,7 @@ impl Pool {
     /// An empty pool.
     ///
     /// # Errors
-    /// InvalidInput when the configuration is out of range; ENOMEM when the house is full.
+    /// InvalidInput when the configuration is out of range; ENOMEM when the arena is full.
     pub fn new(config: &Config) -> io::Result<Self> {
         if !(CHAIN_MIN..=CHAIN_MAX).contains(&config.chain) {
             let reason = format!("chains have {CHAIN_MIN} to {CHAIN_MAX} pages, not {}", config.chain);
@@ -206,7 +206,7 @@ impl Pool {
     /// frames is asked for later.
     ///
     /// # Errors
-    /// ENOMEM when the house is full.
+    /// ENOMEM when the arena is full.
     pub fn make_room(&self, objects: usize, bytes: usize) -> io::Result<()> {
         // Each shard may keep a page of handles and a list too short to be taken over.
         let count = objects.saturating_add(SHARDS * 1024).min(u32::MAX as usize);
@@ -214,7 +214,7 @@ impl Pool {
         self.frames.reserve((bytes / FRAME_BYTES).min(u32::MAX as usize) as u32)
     }
 
-    /// Bytes of address space in frames without a zspage: in a house with nothing left to take, what new zspages can have.
+    /// Bytes of address space in frames without a zspage: in an arena with nothing left to take, what new zspages can have.
     pub fn free_frame_bytes(&self) -> usize {
         self.supplies.iter().map(Supply::free_frames).sum::<usize>() * FRAME_BYTES
     }

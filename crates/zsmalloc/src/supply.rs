@@ -35,7 +35,7 @@ struct Free {
 /// Who takes a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted when the house is
+    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted when the arena is
     /// full.
     Allocation,
     /// Compaction, which gives more back than it takes.

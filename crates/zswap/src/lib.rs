@@ -13,7 +13,7 @@
 //! - Pages that repeat one 8-byte word take no object at all.
 //! - Cold pages' objects can be made denser ([`Zswap::promote`]), where the compressor has a second tier.
 //!
-//! The state is plain memory from [`sys::house`] and the global allocator: no thread-local storage, no threads, no
+//! The state is plain memory from [`sys::arena`] and the global allocator: no thread-local storage, no threads, no
 //! file descriptors. It survives `fork` when no call is in progress.
 //!
 //! Lock order: pages pinned by a load, in ascending order, or by a promotion, of one leaf; a worker's context; the group; slabs and the allocator.

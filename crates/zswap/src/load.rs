@@ -244,9 +244,8 @@ impl Zswap {
             let key = key + done as u64;
             let wanted = chunk_len(key, 0, pages.len() - done);
             let mut chunk = Chunk::new();
-            let count = self
-                .pin_from_pool(cell, key, wanted, &mut chunk)
-                .map_err(|error| error.shifted(done))?;
+            let count =
+                self.pin_from_pool(cell, key, wanted, &mut chunk).map_err(|error| error.shifted(done))?;
             if count == 0 {
                 break;
             }

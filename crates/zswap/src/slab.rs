@@ -1,4 +1,4 @@
-//! Equal-sized items named by a `u32`, in blocks from the house.
+//! Equal-sized items named by a `u32`, in blocks from the arena.
 //!
 //! Blocks are never given back as address space, but an empty block's pages go back to the system, so that
 //! [`Slab::bytes`] returns to zero when the last item goes. Name 0 is no item.
@@ -85,7 +85,7 @@ impl Slab {
     /// Takes an item of zeroes.
     ///
     /// # Errors
-    /// ENOMEM when the house or the directory is full.
+    /// ENOMEM when the arena or the directory is full.
     pub(crate) fn alloc(&self) -> io::Result<u32> {
         if self.fails() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -155,7 +155,7 @@ impl Slab {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         state.blocks.try_reserve(1).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let at: NonNull<u8> = sys::house::take(self.block_bytes(), PAGE_SIZE)?;
+        let at: NonNull<u8> = sys::arena::take(self.block_bytes(), PAGE_SIZE)?;
         self.directory[number].store(at.as_ptr(), Ordering::Release);
         state.blocks.push(Block::default());
         Ok(number as u32)
@@ -164,7 +164,7 @@ impl Slab {
     /// Takes addresses for `items` items, so that the first that many that are there at once ask for nothing.
     ///
     /// # Errors
-    /// ENOMEM when the house or the directory is full.
+    /// ENOMEM when the arena or the directory is full.
     pub(crate) fn reserve(&self, items: usize) -> io::Result<()> {
         let mut state = lock(&self.state);
         let wanted = items.div_ceil(1 << self.index_bits);
@@ -203,7 +203,7 @@ impl Slab {
         }
         self.bytes.fetch_sub(self.block_bytes() as u64, Ordering::Relaxed);
         let at = NonNull::new(base).expect("blocks have addresses");
-        // SAFETY: whole pages from the house, and no item of the block is in use.
+        // SAFETY: whole pages from the arena, and no item of the block is in use.
         unsafe { sys::memory::discard(at, self.block_bytes()) };
         state.blocks[number as usize] = Block { next: state.empty, ..Block::default() };
         state.empty = number + 1;
@@ -235,11 +235,11 @@ impl State {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // The house keeps the addresses; their pages go back.
+        // The arena keeps the addresses; their pages go back.
         for (block, at) in lock(&self.state).blocks.iter().zip(self.directory.iter()) {
             if block.used > 0 {
                 let at = NonNull::new(at.load(Ordering::Relaxed)).expect("blocks have addresses");
-                // SAFETY: whole pages from the house; the slab goes, and its users hold it by reference.
+                // SAFETY: whole pages from the arena; the slab goes, and its users hold it by reference.
                 unsafe { sys::memory::discard(at, self.block_bytes()) };
             }
         }

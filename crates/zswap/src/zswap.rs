@@ -80,10 +80,10 @@ impl Zswap {
     }
 
     /// Takes room for the tables of `pages` pages and for `bytes` of objects, so that stores ask for nothing but frames for
-    /// objects: for a process that must not ask for memory later, over a house that is stocked.
+    /// objects: for a process that must not ask for memory later, over an arena that is stocked.
     ///
     /// # Errors
-    /// ENOMEM when the house is full.
+    /// ENOMEM when the arena is full.
     pub fn make_room(&self, pages: u64, bytes: u64) -> io::Result<()> {
         let leaves = usize::try_from(pages).unwrap_or(usize::MAX).div_ceil(LEAF_PAGES).min(LEAVES_MAX);
         self.slabs.leaves.reserve(leaves)?;

@@ -46,7 +46,7 @@ impl Way {
 }
 
 /// A word that tells this process from its forks, whose calls the kernel refuses and who do not have the mapping. It
-/// lies in a page of the house (programs that are paged must not have it paged out), which the kernel empties in forks.
+/// lies in a page of the arena (programs that are paged must not have it paged out), which the kernel empties in forks.
 static WORD: OnceLock<usize> = OnceLock::new();
 /// The last value given. Forks inherit it, so that theirs are different.
 static LAST: AtomicU32 = AtomicU32::new(0);
@@ -64,7 +64,7 @@ impl Validity {
         let address = match WORD.get() {
             Some(address) => *address,
             None => {
-                let page = sys::house::take(sys::PAGE_SIZE, sys::PAGE_SIZE)?;
+                let page = sys::arena::take(sys::PAGE_SIZE, sys::PAGE_SIZE)?;
                 // SAFETY: the page just taken, which is this module's alone.
                 let result =
                     unsafe { libc::madvise(page.as_ptr().cast(), sys::PAGE_SIZE, libc::MADV_WIPEONFORK) };
@@ -74,7 +74,7 @@ impl Validity {
                 *WORD.get_or_init(|| page.as_ptr() as usize)
             }
         };
-        // SAFETY: a page of the house, which is never returned; zero or a value of `LAST`.
+        // SAFETY: a page of the arena, which is never returned; zero or a value of `LAST`.
         let word = unsafe { &*(address as *const AtomicU32) };
         if word.load(Ordering::Acquire) == 0 {
             let next = LAST.fetch_add(1, Ordering::AcqRel) + 1;

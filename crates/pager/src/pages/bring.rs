@@ -72,9 +72,13 @@ impl Pages {
         }
         let block = self.lock(at);
         let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let was_kernels = block.state(index).is_kernels();
         let brought = self.bring_within(&block, inbound, index, write, window.min(BLOCK_PAGES - index));
-        if matches!(brought, Brought::Done(_)) {
-            block.set_recent();
+        if let Brought::Done(pages) = brought {
+            match was_kernels {
+                true => self.policy.touched(block.history(), span(index, pages)),
+                false => self.note_returned(block.history(), span(index, pages), span(index, 1)),
+            }
         }
         brought
     }
@@ -105,7 +109,7 @@ impl Pages {
             0 => 0,
             run => match self.load(&block, inbound, 0, run) {
                 Brought::Done(pages) => {
-                    block.set_recent();
+                    self.note_returned(block.history(), span(0, pages), 0);
                     pages
                 }
                 _ => 0,
@@ -173,7 +177,7 @@ impl Pages {
     }
 
     fn fill_shared(&self, quiet: &Quiet<'_>, at: usize) -> (usize, Option<Stop>) {
-        let progress = self.mover.zero(quiet, at);
+        let progress = self.mover.zero(quiet, at, 1);
         (progress.done / PAGE_SIZE, progress.stop)
     }
 
@@ -351,7 +355,6 @@ impl Pages {
         }
         let progress = self.mover.move_in(quiet, at, source, count);
         if progress.done > 0 || progress.stop.is_none() {
-            self.mover.note_arrival(at, progress.done / PAGE_SIZE);
             return Placed::Moved(progress.done / PAGE_SIZE);
         }
         match progress.stop.expect("nothing was done") {
@@ -362,7 +365,6 @@ impl Pages {
             Stop::Exists => {
                 let arrived = self.mover.arrived(at, source, count).trailing_ones() as usize;
                 self.mover.wake(at, arrived.max(1));
-                self.mover.note_arrival(at, arrived);
                 match arrived {
                     0 => Placed::Gone,
                     arrived => Placed::Moved(arrived),
@@ -378,7 +380,6 @@ impl Pages {
     fn place_one(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         // The run may only have crossed a border between mappings.
         if count > 1 && self.mover.move_in(quiet, at, source, 1).done == PAGE_SIZE {
-            self.mover.note_arrival(at, 1);
             return Placed::Moved(1);
         }
         // Copying works whatever the protection.
@@ -387,7 +388,6 @@ impl Pages {
 
     pub(super) fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         let progress = self.copy_in(quiet, at, source, count);
-        self.mover.note_arrival(at, progress.done / PAGE_SIZE);
         match progress.stop {
             _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
             None | Some(Stop::Again) => Placed::Again,
@@ -467,9 +467,6 @@ impl Pages {
             None => u128::MAX >> (EXTENT_PAGES - count),
             Some(_) => self.mover.arrived(at, source, count),
         };
-        if is_stored {
-            self.mover.note_arrival(at, count);
-        }
         for index in 0..EXTENT_SLOTS {
             self.staging.left(extent + index as u32, part(arrived, index));
         }
@@ -478,12 +475,14 @@ impl Pages {
             if mask == 0 {
                 continue;
             }
-            block.set_recent();
             if !is_stored {
+                self.policy.touched(block.history(), mask);
                 block.change_kernels(mask, PageState::Kernel);
                 continue;
             }
             block.change(mask, PageState::Stored, PageState::Kernel);
+            let needed = if index == 0 { span(skipped, 1) } else { 0 };
+            self.note_returned(block.history(), mask, needed);
             for (page, count) in runs(mask) {
                 self.store.invalidate(GROUP, (block.base() / PAGE_SIZE + page) as u64, count as u64);
             }

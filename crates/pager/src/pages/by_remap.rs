@@ -94,14 +94,24 @@ impl Pages {
         };
         block.set_slot(slot);
         let mut moved = 0;
-        // From the first wanted page to the last, holes included, as far as the kernel alone knows what is there.
+        // From the first wanted page to the last, holes included, as far as the kernel alone knows what is there. What is no
+        // page stays: a guard region would leave the program and be in the slot.
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
-        for (first, count) in runs(kernel & span(first, last - first)) {
-            let run = span(first, count);
-            if wanted & run != 0 {
-                let probe = (wanted & run).trailing_zeros() as usize;
-                moved |= self.take_run(&quiet, &block, slot, (first, count), probe);
+        let elsewhere =
+            (self.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
+        for (first, count) in runs(kernel & span(first, last - first) & !elsewhere) {
+            let (mut rest, end) = (wanted & span(first, count), first + count);
+            while rest != 0 {
+                // From a page that was seen to be present, and in one mapping: Linux 6.17 moves the first of several, and
+                // then refuses.
+                let first = rest.trailing_zeros() as usize;
+                let count = match self.is_registered(&quiet, base + first * PAGE_SIZE, end - first) {
+                    true => end - first,
+                    false => 1,
+                };
+                moved |= self.take_run(&quiet, &block, slot, first, count);
+                rest &= !span(first, count);
             }
         }
         if moved != 0 {
@@ -118,14 +128,14 @@ impl Pages {
         moved != 0
     }
 
-    /// Takes adjacent pages, of which `probe` was seen to be present; answers which came.
+    /// Takes adjacent pages, of which the first was seen to be present; answers which came.
     fn take_run(
         &self,
         quiet: &QuietAlone<'_>,
         block: &BlockGuard<'_>,
         slot: u32,
-        (first, count): (usize, usize),
-        probe: usize,
+        first: usize,
+        count: usize,
     ) -> u32 {
         let base = block.base();
         let (at, target, len) =
@@ -135,10 +145,11 @@ impl Pages {
             block.refuse(run, now_ms());
             return 0;
         }
-        if !self.is_registered(quiet, base + probe * PAGE_SIZE) {
+        if !self.is_registered(quiet, at, count) {
             return 0;
         }
         block.change(run, PageState::Kernel, PageState::Staged);
+        self.policy.evicted(block.history(), run);
         let came = match self.take(quiet, slot, at, target, len) {
             Taken::Ours => (self.mover.mapped(target, count) as u32) << first,
             Taken::Foreign => 0,
@@ -170,14 +181,17 @@ impl Pages {
             }
             Ok(()) => {
                 self.give_back(quiet, at, target, len);
-                // What came along is of a kind that nobody knows.
-                // SAFETY: the range is ours, and nobody needs what is in it any more.
-                if !unsafe { remap::renew(target, len) } {
-                    self.fatal(format_args!("staging memory cannot be mapped again"));
-                }
+                self.renew(target, len);
                 Taken::Foreign
             }
             Err(refusal) => {
+                // Linux 6.17 and later may have moved a first mapping before they refused a second.
+                let has_some = refusal == Refusal::NotOneMapping && self.keeps_target;
+                if has_some && self.mover.mapped(target, len / PAGE_SIZE) != 0 {
+                    self.give_back(quiet, at, target, len);
+                    self.renew(target, len);
+                    return Taken::Foreign;
+                }
                 // SAFETY: the slot was ours; if the kernel has unmapped it, and somebody was given the address since,
                 // that is left alone.
                 let is_back = unsafe { remap::occupy(target, len) };
@@ -187,6 +201,14 @@ impl Pages {
                 }
                 Taken::Refused(refusal)
             }
+        }
+    }
+
+    /// Maps a part of a slot anew: what came along is of a kind that nobody knows.
+    fn renew(&self, target: usize, len: usize) {
+        // SAFETY: the range is ours, and nobody needs what is in it any more.
+        if !unsafe { remap::renew(target, len) } {
+            self.fatal(format_args!("staging memory cannot be mapped again"));
         }
     }
 
@@ -212,10 +234,10 @@ impl Pages {
         self.mover.guard_foreign(at, len, false);
     }
 
-    /// Whether the mapping around a page that was seen present is registered and no event is unread. Asked with a
-    /// filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
-    fn is_registered(&self, quiet: &QuietAlone<'_>, at: usize) -> bool {
-        matches!(self.mover.zero(quiet, at), Progress { stop: None | Some(Stop::Exists), .. })
+    /// Whether pages, of which the first was seen present, are in one mapping that is registered, and no event is unread.
+    /// Asked with a filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
+    fn is_registered(&self, quiet: &QuietAlone<'_>, at: usize, count: usize) -> bool {
+        matches!(self.mover.zero(quiet, at, count), Progress { stop: None | Some(Stop::Exists), .. })
     }
 }
 

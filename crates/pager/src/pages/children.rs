@@ -1,7 +1,8 @@
 //! What a forked child gets of the pages that are out here.
 
+use sys::procfs::ProcFile;
 use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
-use sys::{thread, PAGE_SIZE};
+use sys::{maps, thread, PAGE_SIZE};
 
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::Pages;
@@ -26,6 +27,10 @@ pub(crate) struct ChildMemory {
     heirs: Vec<Heir>,
     /// mremap() calls of the parent of which it is not known whether they came before the fork: from, to, length.
     moves: Vec<(usize, usize, usize)>,
+    /// What the child gets without its bytes.
+    wiped: Vec<(usize, usize)>,
+    /// All of them have ended, or become other programs.
+    is_over: bool,
 }
 
 impl Heir {
@@ -66,7 +71,19 @@ impl ChildMemory {
     /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
     pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
-        ChildMemory { heirs: vec![Heir { uffd, changes: Vec::new() }], moves }
+        ChildMemory {
+            heirs: vec![Heir { uffd, changes: Vec::new() }],
+            moves,
+            wiped: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
+    pub fn leave_out_wiped(&mut self) {
+        let Ok(smaps) = ProcFile::open(c"/proc/self/smaps") else { return };
+        maps::for_each_wiped(&smaps, &mut [0; 8192], |start, end| self.wiped.push((start, end)));
+        smaps.close();
     }
 
     /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
@@ -96,8 +113,11 @@ impl ChildMemory {
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
     fn fill(&mut self, at: usize, with: impl Fn(&Userfaultfd, usize) -> Option<Stop>) {
+        if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
+            return;
+        }
         let at = self.place_at_fork(at);
-        let mut index = 0;
+        let (mut index, mut gone) = (0, 0);
         while index < self.heirs.len() {
             let heir = &mut self.heirs[index];
             if let Some(child) = heir.read_changes() {
@@ -108,20 +128,19 @@ impl ChildMemory {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
-                _ => index += 1,
+                stop => {
+                    gone += usize::from(stop == Some(Stop::Gone));
+                    index += 1;
+                }
             }
         }
+        self.is_over = gone == self.heirs.len();
     }
 
     /// Copies a page that the parent has at `at`.
     pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
         // SAFETY: fills a missing page of the child with its own content.
         self.fill(at, |uffd, place| unsafe { uffd.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
-    }
-
-    /// Poisons a page that may be missing, if it is.
-    fn poison(&mut self, at: usize) {
-        self.fill(at, |uffd, place| uffd.poison(place, PAGE_SIZE).stop);
     }
 
     /// Ends it: what is not there is zeroes from now on.
@@ -132,15 +151,12 @@ impl ChildMemory {
 
 impl Pages {
     /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
-    /// that, and what came in since the fork and might be missing there is poisoned: a child of this kind gets its bytes or
-    /// SIGBUS, never zeroes.
+    /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
+    /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
     pub(super) fn foster(&self, descriptor: i32) {
         let mut child = ChildMemory::new(descriptor, self.recent_moves());
+        child.leave_out_wiped();
         self.hand_over_all(&mut child);
-        // One by one: a page that is there ends a call.
-        self.mover.for_each_arrival(|at, pages| {
-            (0..pages).for_each(|page| child.poison(at + page * PAGE_SIZE));
-        });
         self.accounts.add(Count::Forks, 1);
         child.close();
     }
@@ -154,6 +170,9 @@ impl Pages {
                 if self.read_out(at, &mut page) {
                     child.give(at, &page);
                 }
+            }
+            if child.is_over {
+                break;
             }
         }
     }

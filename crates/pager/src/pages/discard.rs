@@ -26,6 +26,7 @@ const RUNS: usize = 64;
 impl Pages {
     /// The program discarded `[start, end)`: it reads as zeroes from now on.
     pub(crate) fn discard(&self, start: usize, end: usize) {
+        self.accounts.forgotten(start, end);
         for base in self.table.known(start, end) {
             let mask = within(base, start, end);
             let Some(block) = self.table.lock_existing(base).filter(|_| mask != 0) else { continue };

@@ -63,6 +63,7 @@ impl Pages {
                 self.staging.arrived(slot, moved);
                 self.staging.set_owner(slot, base);
                 block.change(moved, PageState::Kernel, PageState::Staged);
+                self.policy.evicted(block.history(), moved);
                 block.set_slot(slot);
             }
             // Only now may events be read: one that discards these pages must find them in the table.
@@ -201,6 +202,7 @@ impl Pages {
                 self.staging.arrived(slot, mask);
                 self.staging.set_owner(slot, block.base());
                 block.change(mask, PageState::Kernel, PageState::Staged);
+                self.policy.evicted(block.history(), mask);
                 block.set_slot(slot);
             }
         }

@@ -4,11 +4,11 @@
 //! in, discard and move what they like meanwhile; a page whose state changed is not marked any more, and what was read
 //! of it is dropped. A few neighbours come along, and up to four blocks with one request when pages are read in order.
 
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
 use super::bring::{Inbound, Placed};
-use super::table::{runs, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{runs, span, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Brought, Pages, GROUP};
 
 /// Blocks read at a time at most: as many pages as one request to the swap file has.
@@ -39,9 +39,9 @@ impl Scratch {
     /// Memory of the arena for a thread's use alone, for ever.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Scratch { at: house::take(PAGES_MAX * PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize })
+        Ok(Scratch { at: arena::take(PAGES_MAX * PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize })
     }
 
     fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; PAGES_MAX] {
@@ -53,6 +53,8 @@ impl Scratch {
 /// The pages of adjacent blocks that are read together: sixteen bits a block.
 struct Reading {
     base: usize,
+    /// The page that somebody waits for, in the first block.
+    needed: usize,
     blocks: usize,
     mask: u64,
 }
@@ -95,7 +97,14 @@ impl Pages {
         for index in 0..reading.blocks {
             let first = (reading.mask & ((1u64 << (index * BLOCK_PAGES)) - 1)).count_ones() as usize;
             let here = (loaded >> (index * BLOCK_PAGES)) as u32 & 0xffff;
-            done += self.place_read(inbound, &reading, index, here, pages[first..].as_ptr() as usize, &mut read_on);
+            done += self.place_read(
+                inbound,
+                &reading,
+                index,
+                here,
+                pages[first..].as_ptr() as usize,
+                &mut read_on,
+            );
         }
         FromDisk::Done(done)
     }
@@ -114,7 +123,7 @@ impl Pages {
         run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
         let key = (run.base() / PAGE_SIZE) as u64;
         let on_disk = self.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
-        let mut reading = Reading { base: run.base(), blocks: 0, mask: 0 };
+        let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
         for (number, block) in run.iter().enumerate() {
             let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
             if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
@@ -150,7 +159,6 @@ impl Pages {
             let left = block.watched() & loaded;
             let Some((first, count)) = runs(left).next() else {
                 block.end_reading();
-                block.set_recent();
                 drop(block);
                 self.note_copied(inbound, done);
                 return done;
@@ -160,7 +168,12 @@ impl Pages {
                 Some(quiet) => self.place_copies(&quiet, base + first * PAGE_SIZE, place_of(first), count),
             };
             match self.settle_loaded(&block, first, placed, count) {
-                Ok((pages, _)) => done += pages,
+                Ok((pages, _)) => {
+                    let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
+                    let back = span(first, pages);
+                    self.note_returned(block.history(), back, needed & back);
+                    done += pages;
+                }
                 Err(why) => {
                     drop(block);
                     read_on();
@@ -176,7 +189,9 @@ impl Pages {
     /// A page that cannot be read back ends the process.
     fn lost(&self, reading: &Reading, error: LoadError) -> ! {
         let index = match error {
-            LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => index,
+            LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => {
+                index
+            }
         };
         let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
         let page = reading.base + bits.into_iter().nth(index).unwrap_or(0) * PAGE_SIZE;

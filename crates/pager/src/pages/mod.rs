@@ -38,12 +38,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
+use replacement::policy::{History, Policy};
 use sys::pagemap::Pagemap;
 use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Count};
 use crate::config::{Config, FixedText, StartError};
 
 pub(crate) use bring::{Brought, Inbound};
@@ -99,6 +100,8 @@ pub(crate) struct Pages {
     store: Zswap,
     /// Whether pages of the store may be in a swap file.
     has_swap: bool,
+    /// Learns from what goes and comes which pages are to go.
+    policy: Policy,
     events: EventQueue,
     mover: Mover,
     drainers: Drainers,
@@ -162,6 +165,7 @@ impl Pages {
             staging,
             has_swap: store.swap_file().is_some(),
             store,
+            policy: Policy::new(accounts.budget() / PAGE_SIZE as u64),
             events: EventQueue::new(),
             mover: Mover::new(uffd, staging_uffd, pagemap, way).map_err(system("a page"))?,
             drainers: Drainers::new(),
@@ -187,6 +191,25 @@ impl Pages {
     /// The pool.
     pub fn store(&self) -> &Zswap {
         &self.store
+    }
+
+    /// Whether a page is staged or stored. A hint: no lock is taken.
+    pub fn is_out(&self, at: usize) -> bool {
+        self.table.find(at).is_some_and(|block| block.is_out(at % BLOCK_BYTES / PAGE_SIZE))
+    }
+
+    /// The replacement policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Tells the policy of pages that came back from staging or the pool, of which `needed` were asked for.
+    fn note_returned(&self, history: &History, mask: u32, needed: u32) {
+        let returned = self.policy.returned(history, mask, needed);
+        if returned.pages > 0 {
+            self.accounts.add(Count::Returned, returned.pages);
+            self.accounts.add(Count::ReturnDistance, returned.distance_pages);
+        }
     }
 
     /// Where pages wait.

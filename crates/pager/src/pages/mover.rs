@@ -3,18 +3,12 @@
 //! Private to this module's parent: the transitions beside it are the only callers, so that whoever moves, copies or fills a
 //! managed page holds its block's lock (without which there is no proof) and knows what the table says.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
 use sys::pagemap::Pagemap;
 use sys::userfaultfd::{Progress, Stop, Userfaultfd, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
 use super::events::{Quiet, QuietAlone};
 use super::extents::EXTENT_PAGES;
-use crate::HANDLERS_MAX;
-
-/// Runs of pages brought in last that are remembered: more than handlers can bring in while an event waits to be applied.
-const ARRIVALS: usize = 4 * HANDLERS_MAX;
 
 /// How pages leave the program and come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +35,6 @@ pub(super) struct Mover {
     pub way: Way,
     /// A page that is present and registered, to ask the kernel about.
     probe: usize,
-    /// Address of each run brought in lately, and its pages in the low bits.
-    arrivals: [AtomicUsize; ARRIVALS],
-    arrival_turn: AtomicU32,
 }
 
 impl Mover {
@@ -53,14 +44,13 @@ impl Mover {
         pagemap: Pagemap,
         way: Way,
     ) -> std::io::Result<Self> {
-        let probe = sys::house::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
+        let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
         if uffd.register(probe, PAGE_SIZE, MISSING).is_err() {
             return Err(std::io::Error::last_os_error());
         }
-        let arrivals = [const { AtomicUsize::new(0) }; ARRIVALS];
-        Ok(Mover { uffd, staging_uffd, pagemap, way, probe, arrivals, arrival_turn: AtomicU32::new(0) })
+        Ok(Mover { uffd, staging_uffd, pagemap, way, probe })
     }
 
     /// Moves pages out of the program to staging.
@@ -82,9 +72,9 @@ impl Mover {
         unsafe { self.uffd.copy(at, source, count * PAGE_SIZE) }
     }
 
-    /// Maps the zero page at a missing page.
-    pub fn zero(&self, _proof: &impl NothingUnread, at: usize) -> Progress {
-        self.uffd.zero(at, PAGE_SIZE)
+    /// Maps the zero page at missing pages of one mapping.
+    pub fn zero(&self, _proof: &impl NothingUnread, at: usize, count: usize) -> Progress {
+        self.uffd.zero(at, count * PAGE_SIZE)
     }
 
     /// Registers the probe, or not: while nothing is registered a fork must not wait for anybody to read of it.
@@ -165,23 +155,5 @@ impl Mover {
     /// 2026).
     pub fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
         self.mapped(target, count) & !self.mapped(source, count)
-    }
-
-    /// Remembers pages with bytes that came in a moment ago: a fork that is noticed later may have missed them. (One that
-    /// misses zeroes has them anyway.)
-    pub fn note_arrival(&self, at: usize, pages: usize) {
-        debug_assert!(pages < PAGE_SIZE);
-        if pages > 0 {
-            let turn = self.arrival_turn.fetch_add(1, Ordering::Relaxed) as usize % ARRIVALS;
-            self.arrivals[turn].store(at | pages, Ordering::Relaxed);
-        }
-    }
-
-    /// Calls `each` with the address and the number of pages of what came in lately.
-    pub fn for_each_arrival(&self, mut each: impl FnMut(usize, usize)) {
-        for entry in &self.arrivals {
-            let run = entry.load(Ordering::Relaxed);
-            each(run & !(PAGE_SIZE - 1), run % PAGE_SIZE);
-        }
     }
 }

@@ -109,6 +109,7 @@ impl Pages {
                 self.note_changed(start, end);
             }
             Message::Remap { from, to, len } => {
+                self.accounts.forgotten(from, from + len);
                 if !self.own_threads.leave_one() {
                     self.displace(to, to + len);
                     contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });

@@ -12,7 +12,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use sys::{house, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
 use zswap::{Group, Keep};
 
 use super::refs::PageRefs;
@@ -29,7 +29,7 @@ unsafe impl Send for Transit {}
 
 impl Transit {
     pub fn new() -> io::Result<Self> {
-        Ok(Transit { pages: house::take(BLOCK_BYTES, PAGE_SIZE)?.cast() })
+        Ok(Transit { pages: arena::take(BLOCK_BYTES, PAGE_SIZE)?.cast() })
     }
 
     fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; BLOCK_PAGES] {

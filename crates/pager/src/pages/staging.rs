@@ -17,7 +17,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-use sys::{house, memory, PAGE_SIZE};
+use sys::{arena, memory, PAGE_SIZE};
 
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
 use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
@@ -66,7 +66,7 @@ impl Staging {
     /// Makes empty slots for up to `pages_max` pages, wherever they come from.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
         // Twice the extents that can be full: those whose pages come back one by one stay occupied for a while.
         Self::with_slots(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES)
@@ -76,10 +76,10 @@ impl Staging {
     /// more than they hold.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn with_slots(pages_max: usize, singles: usize, extents: usize) -> io::Result<Self> {
         let count = singles + extents * EXTENT_SLOTS;
-        let base = house::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let base = arena::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let hole = base + count * BLOCK_BYTES;
         let slot = |_| Slot {
             owner: AtomicUsize::new(0),
@@ -240,7 +240,7 @@ impl Staging {
     /// Discards whatever is mapped at some places of a slot, present according to the books or not. The caller has the slot,
     /// or the lock of the block whose slot it is, and says that nobody needs what is there.
     pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
-        let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the house");
+        let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the arena");
         // SAFETY: staging memory, whose bytes at these places nobody needs, says the caller.
         unsafe { memory::discard(at, count * PAGE_SIZE) };
     }

@@ -1,6 +1,6 @@
 //! The page table: for every 64 KiB block of address space that matters, where its 16 pages are.
 //!
-//! One record of 16 bytes a block, in a two-level table over the whole user address space; leaves cover 1 GiB and are
+//! One record of 48 bytes a block, in a two-level table over the whole user address space; leaves cover 1 GiB and are
 //! made on first use. Records are found by address alone and never move, so the fault path follows one pointer and
 //! takes one lock.
 //!
@@ -12,15 +12,18 @@
 //!                  level   until       pages that are left alone for a while
 //! ```
 //!
-//! Nothing of a record is read or changed but through a [`BlockGuard`], which holds its lock; changing where a page is
+//! Behind it follows what the replacement policy remembers of each page, two bytes a page ([`History`]).
+//!
+//! Nothing else of a record is read or changed but through a [`BlockGuard`], which holds its lock; changing where a page is
 //! takes the modules beside this one, which alone may call the kernel for a managed page.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use replacement::policy::History;
 use sys::memory::ADDRESS_BITS;
-use sys::{futex, house, PAGE_SIZE};
+use sys::{arena, futex, PAGE_SIZE};
 
 /// Pages in a block.
 pub const BLOCK_PAGES: usize = 16;
@@ -71,8 +74,6 @@ impl PageState {
     }
 }
 
-/// Flag: faulted in since the reclaimer last looked; spared once.
-const RECENT: u32 = 1 << 2;
 /// Flag: the slot is being read without the lock: nothing in it may change, and no second compression may begin.
 const COMPRESSING: u32 = 1 << 3;
 /// Flag: somebody reads pages of the block from the swap file, without the lock. No second one does.
@@ -97,8 +98,9 @@ pub struct Block {
     word: AtomicU32,
     refused: AtomicU32,
     pages: AtomicU64,
+    history: History,
 }
-const _: () = assert!(std::mem::size_of::<Block>() == 16);
+const _: () = assert!(std::mem::size_of::<Block>() == 48);
 
 impl Block {
     fn lock(&self) {
@@ -109,9 +111,14 @@ impl Block {
         self.word.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Clears the mark of recent use; answers whether it was set. A hint, so it takes no lock.
-    pub fn clear_recent(&self) -> bool {
-        self.has(RECENT) && self.word.fetch_and(!RECENT, Ordering::Relaxed) & RECENT != 0
+    /// Whether page `index` is staged or stored. A hint without the lock.
+    pub fn is_out(&self, index: usize) -> bool {
+        !PageState::of(self.pages.load(Ordering::Relaxed) >> (4 * index)).is_kernels()
+    }
+
+    /// What the policy remembers of the pages. Hints: no lock is needed.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Whether the slot is being compressed. A hint without the lock.
@@ -190,9 +197,9 @@ impl BlockGuard<'_> {
         self.block.is_compressing()
     }
 
-    /// Marks the block as used just now.
-    pub fn set_recent(&self) {
-        self.block.word.fetch_or(RECENT, Ordering::Relaxed);
+    /// What the policy remembers of the pages.
+    pub fn history(&self) -> &History {
+        &self.block.history
     }
 
     /// Leaves the pages of `mask` alone for a while: they did not compress, or cannot be moved. Longer each time.
@@ -253,7 +260,9 @@ impl BlockGuard<'_> {
     /// Of the pages that are being read, those that are as they were when that began.
     pub(super) fn watched(&self) -> u32 {
         let pages = self.block.pages.load(Ordering::Relaxed);
-        (0..BLOCK_PAGES).filter(|index| pages >> (4 * index) & WATCHED != 0).fold(0, |mask, index| mask | 1 << index)
+        (0..BLOCK_PAGES)
+            .filter(|index| pages >> (4 * index) & WATCHED != 0)
+            .fold(0, |mask, index| mask | 1 << index)
     }
 
     /// Ends what [`BlockGuard::begin_reading`] began.
@@ -382,9 +391,9 @@ impl AddressTable {
     /// An empty table: 1 MiB of address space, nothing resident.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn new() -> io::Result<Self> {
-        Ok(AddressTable { leaves: house::take(LEAVES * 8, PAGE_SIZE)?.cast() })
+        Ok(AddressTable { leaves: arena::take(LEAVES * 8, PAGE_SIZE)?.cast() })
     }
 
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
@@ -406,14 +415,14 @@ impl AddressTable {
     /// The block of `address`, its leaf made if need be: 256 KiB of address space, resident as used.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn block(&self, address: usize) -> io::Result<&Block> {
         if let Some(block) = self.find(address) {
             return Ok(block);
         }
         let entry = self.leaf(address >> LEAF_BITS);
         let fresh: NonNull<Block> =
-            house::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
+            arena::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
         // Two threads may race; the loser's leaf stays unused address space.
         let null = std::ptr::null_mut();
         let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -423,7 +432,7 @@ impl AddressTable {
     /// Waits for the lock of the block of `address`.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         let block = self.block(address)?;
         block.lock();
@@ -450,7 +459,7 @@ impl AddressTable {
     /// nothing but locks that are leaves, so whoever waits here may be waited for by anybody but a compressor.
     ///
     /// # Errors
-    /// When the house is full.
+    /// When the arena is full.
     pub fn lock_settled(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         loop {
             let guard = self.lock(address)?;
@@ -544,7 +553,6 @@ mod tests {
         let guard = table.lock(0x7fff_1234_5000).unwrap();
         assert_eq!((guard.slot(), guard.base()), (NO_SLOT, 0x7fff_1234_0000));
         guard.set_slot(77);
-        guard.set_recent();
         guard.set_compressing(true);
         guard.change(span(3, 4), PageState::Kernel, PageState::Staged);
         guard.change(span(4, 2), PageState::Staged, PageState::Stored);
@@ -557,7 +565,7 @@ mod tests {
         assert!(table.try_lock(0x7fff_1234_0000).is_none());
         drop(guard);
         let block = table.find(0x7fff_1234_0000).unwrap();
-        assert!(block.clear_recent() && !block.clear_recent() && block.is_compressing());
+        assert!(block.is_compressing());
         assert!(table.find(0x5555_0000_0000).is_none());
         assert_eq!(table.busy(0, USER_END).collect::<Vec<_>>(), [0x7fff_1234_0000]);
         assert_eq!(table.busy(0x7fff_1235_0000, USER_END).count(), 0);

@@ -1,5 +1,6 @@
 //! `uzswap bench`: measurements.
 
+mod program;
 pub mod store;
 pub mod store_report;
 mod usemem;
@@ -11,6 +12,8 @@ use anyhow::Result;
 pub enum Bench {
     /// Store and load a corpus of raw pages through the whole store, verifying every byte
     Store(store_report::StoreArgs),
+    /// Run any program bare, under uzswap and under the kernel's zswap in the same memory
+    Program(program::ProgramArgs),
     /// Fill more memory than there is, read it back in order and touch it at random, verifying every byte
     Usemem(usemem::UsememArgs),
     /// The tasks of `usemem`, led by lines
@@ -32,6 +35,7 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         match self {
             Bench::Store(args) => args.run(),
+            Bench::Program(args) => args.run(),
             Bench::Usemem(args) => args.run(),
             Bench::UsememJob(args) => args.run(),
             Bench::UsememTask(args) => args.run(),

@@ -60,6 +60,9 @@ pub struct Arguments {
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
+    /// Have every reference be written to this descriptor: `trace record`
+    #[arg(long, hide = true, value_name = "DESCRIPTOR")]
+    recorder: Option<i32>,
     /// No summary at the end
     #[arg(short, long)]
     quiet: bool,
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
     ledger.set_without(without);
+    arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
     let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.

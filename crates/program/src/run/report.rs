@@ -68,15 +68,36 @@ pub struct Report {
     promoted: u64,
     /// What the swap file came to; nothing without one.
     swap: Option<SwapReport>,
+    replacement: Replacement,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
 }
 
+/// What the replacement policy did, in pages.
+#[derive(Debug, Serialize)]
+struct Replacement {
+    /// Pages that came back because they were needed, from staging or the pool.
+    returned: u64,
+    /// Pages that came in between a page's going and its return, on average.
+    mean_distance: f64,
+    /// Present pages that were looked at to find some that can go.
+    looked_at: u64,
+    /// The share of these that was left where it is.
+    protected_share: f64,
+    /// Pages that went only to learn whether they return.
+    tried: u64,
+    /// Pages that came in ahead of any use.
+    read_ahead: u64,
+    /// Of these, pages of windows behind which the thread did not go on.
+    read_ahead_wasted: u64,
+}
+
 /// Percentiles in microseconds.
 #[derive(Debug, Serialize)]
 pub struct Latency {
+    pub mean: f64,
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
@@ -84,10 +105,10 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of counted latencies.
-    pub fn of(counts: &[u64; ledger::BUCKETS]) -> Self {
+    /// Of counted latencies, whose mean is known.
+    pub fn of(counts: &[u64; ledger::BUCKETS], mean: f64) -> Self {
         let us = |fraction| percentile_ns(counts, fraction) as f64 / 1000.0;
-        Latency { p50: us(0.5), p90: us(0.9), p99: us(0.99), p999: us(0.999) }
+        Latency { mean, p50: us(0.5), p90: us(0.9), p99: us(0.99), p999: us(0.999) }
     }
 }
 
@@ -135,7 +156,10 @@ impl Report {
             pool_limit_hit: sum(Counter::PoolLimitHit),
             faults: sum(Counter::Faults),
             fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
-            fault_latency_us: Latency::of(&ledger.fault_counts()),
+            fault_latency_us: Latency::of(
+                &ledger.fault_counts(),
+                ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
+            ),
             refaults: sum(Counter::Refaults),
             zero_filled: sum(Counter::ZeroFilled),
             batches: sum(Counter::Batches),
@@ -145,6 +169,15 @@ impl Report {
             forks: sum(Counter::Forks),
             promoted: sum(Counter::Promoted),
             swap: SwapReport::of(ledger, supervisor, elapsed.as_secs_f64()),
+            replacement: Replacement {
+                returned: sum(Counter::Returned),
+                mean_distance: ratio(sum(Counter::ReturnDistance), sum(Counter::Returned)),
+                looked_at: sum(Counter::LookedAt),
+                protected_share: ratio(sum(Counter::Spared), sum(Counter::LookedAt)),
+                tried: sum(Counter::Tried),
+                read_ahead: sum(Counter::ReadAhead),
+                read_ahead_wasted: sum(Counter::ReadAheadWasted),
+            },
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
         }
@@ -210,9 +243,13 @@ impl Report {
             let over = Size::from(self.over_limit_peak_bytes);
             eprintln!("uzswap: the limit was exceeded by up to {over}{}", self.why_over());
             match &self.swap {
-                None => eprintln!("uzswap: with --swap SIZE what does not fit compressed goes to a file on disk"),
+                None => {
+                    eprintln!("uzswap: with --swap SIZE what does not fit compressed goes to a file on disk")
+                }
                 Some(swap) if swap.was_full() => {
-                    eprintln!("uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir");
+                    eprintln!(
+                        "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"
+                    );
                 }
                 Some(_) => {}
             }

@@ -274,8 +274,9 @@ impl Supervisor {
                     let reply = Packet::new(Kind::Ledger, std::process::id(), 0);
                     let _ = wire::send(socket, &reply, Some(ledger_file));
                 }
-                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger | Kind::Swapped)
-                | None => return false,
+                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger | Kind::Swapped) | None => {
+                    return false
+                }
             }
         }
     }

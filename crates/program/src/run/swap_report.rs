@@ -1,6 +1,6 @@
 //! What a run's swap file came to.
 
-use ledger::{percentile_ns, Counter, Ledger};
+use ledger::{Counter, Ledger};
 use serde::Serialize;
 
 use super::report::Latency;
@@ -68,7 +68,10 @@ impl SwapReport {
             write_amplification: ratio(sum(Counter::SwapBytesWritten), sum(Counter::SwapObjectBytes)),
             disk_faults: sum(Counter::DiskFaults),
             disk_pages_in: sum(Counter::DiskPagesIn),
-            disk_fault_latency_us: Latency::of(&ledger.disk_fault_counts()),
+            disk_fault_latency_us: Latency::of(
+                &ledger.disk_fault_counts(),
+                ratio(sum(Counter::DiskFaultNs), sum(Counter::DiskFaults)) / 1000.0,
+            ),
             reads: sum(Counter::DiskReads),
             read_us_mean: ratio(sum(Counter::DiskReadNs), sum(Counter::DiskReads)) / 1000.0,
             segments_cleaned: sum(Counter::SwapSegmentsCleaned),

@@ -109,7 +109,8 @@ impl Before {
 }
 
 fn counts(found: &Found) -> [u64; 4] {
-    [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::SwapBytesWritten].map(|counter| found.snapshot.sum(counter))
+    [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::SwapBytesWritten]
+        .map(|counter| found.snapshot.sum(counter))
 }
 
 /// The trees' figures; `seconds` have passed since the looks of before.

@@ -60,7 +60,7 @@ impl Cgroup {
         let place = find(&read("/proc/self/mounts")?, &read("/proc/self/cgroup")?);
         let place = place.context("no cgroup file system with the memory controller is mounted")?;
         let parent = if place.version == 1 { parent_v1(&place) } else { parent_v2(&place, changes)? };
-        let path = parent.join(format!("uzswap-bench-{}", std::process::id()));
+        let path = parent.join(super::command::next_name());
         changes.make(Undo::RemoveCgroup(path.clone()), || {
             fs::create_dir(&path).with_context(|| path.display().to_string())
         })?;
@@ -89,6 +89,21 @@ impl Cgroup {
             });
         }
         Ok(())
+    }
+
+    /// Anonymous memory that the group's processes have now.
+    pub fn anonymous_bytes(&self) -> Option<u64> {
+        let name = if self.version == 1 { "rss" } else { "anon" };
+        super::command::stat_field(&self.path.join("memory.stat"), name)
+    }
+
+    /// Ends what is left in the group and removes it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn remove(self) -> Result<()> {
+        // The list of what is to be undone keeps it; to undo it twice does no harm.
+        Undo::RemoveCgroup(self.path).undo()
     }
 
     /// Most memory that the group has used.

@@ -1,6 +1,7 @@
 //! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file.
 
 mod cgroup;
+pub mod command;
 mod counters;
 mod swap_file;
 pub mod undo;

@@ -1,11 +1,11 @@
-//! The house: one reserved range that holds all memory of uzswap's own.
+//! The reserved arena: one range that holds all memory of uzswap's own.
 //!
 //! Inside a managed program the pager must tell its own memory from the program's by address alone, since it must
 //! never page itself out. So the preload object reserves one range at start ([`open`]) and every arena of the crates
-//! above takes its pages from it with [`take`]. Where nobody opened the house (tests, benchmarks, the library used
+//! above takes its pages from it with [`take`]. Where nobody opened it (tests, benchmarks, the library used
 //! over explicit regions) `take` is a plain mapping.
 //!
-//! A process that others swap on must not wait for memory itself. It stocks the house ([`stock`]): all pages are made and
+//! A process that others swap on must not wait for memory itself. It stocks the arena ([`stock`]): all pages are made and
 //! locked at once, nothing is given back, and taking, populating and discarding make no system call.
 
 use std::io;
@@ -18,43 +18,43 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static STOCKED: AtomicBool = AtomicBool::new(false);
-/// Bytes of the two pages of [`porch`].
-const PORCH_BYTES: usize = 2 * PAGE_SIZE;
+/// Bytes of the two pages of [`lowest_pages`].
+const LOWEST_BYTES: usize = 2 * PAGE_SIZE;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Reserves `len` bytes for the house. Call once, before any [`take`] and before other threads.
+/// Reserves `len` bytes for the arena. Call once, before any [`take`] and before other threads.
 ///
 /// # Errors
 /// ENOMEM when the address space or RLIMIT_AS does not have that much: ask again for less.
 ///
 /// # Panics
-/// When the house is open already.
+/// When the arena is open already.
 pub fn open(len: usize) -> io::Result<()> {
-    assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
+    assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
     // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole reservation.
     let at = memory::reserve(len)?;
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
     let start = at.as_ptr() as usize;
     // SAFETY: the lowest pages of the reservation, which nobody takes.
-    unsafe { memory::make_accessible(at, PORCH_BYTES)? };
-    NEXT.store(start + PORCH_BYTES, Ordering::Relaxed);
+    unsafe { memory::make_accessible(at, LOWEST_BYTES)? };
+    NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
     START.store(start, Ordering::Release);
     Ok(())
 }
 
-/// Opens a house of `len` bytes, all of them resident and locked from now on. Call once, before any [`take`].
+/// Opens an arena of `len` bytes, all of them resident and locked from now on. Call once, before any [`take`].
 ///
 /// # Errors
 /// ENOMEM when there is not that much memory; EPERM or ENOMEM when RLIMIT_MEMLOCK forbids to lock it. Nothing is open
 /// then.
 ///
 /// # Panics
-/// When the house is open already.
+/// When the arena is open already.
 pub fn stock(len: usize) -> io::Result<()> {
-    assert_eq!(START.load(Ordering::Relaxed), 0, "the house is open already");
-    let len = len.next_multiple_of(HUGE_PAGE_BYTES) + PORCH_BYTES;
+    assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
+    let len = len.next_multiple_of(HUGE_PAGE_BYTES) + LOWEST_BYTES;
     let at = take_outside(len, HUGE_PAGE_BYTES)?;
     // SAFETY: mapped just now.
     let locked = unsafe {
@@ -68,31 +68,31 @@ pub fn stock(len: usize) -> io::Result<()> {
     }
     let start = at.as_ptr() as usize;
     STOCKED.store(true, Ordering::Relaxed);
-    NEXT.store(start + PORCH_BYTES, Ordering::Relaxed);
+    NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
     START.store(start, Ordering::Release);
     Ok(())
 }
 
-/// Whether an address is in a stocked house.
+/// Whether an address is in a stocked arena.
 pub fn is_stocked(address: usize) -> bool {
     STOCKED.load(Ordering::Relaxed) && range().contains(&address)
 }
 
-/// Bytes that can still be taken from the house; `None` when it is not open.
+/// Bytes that can still be taken from the arena; `None` when it is not open.
 pub fn left_bytes() -> Option<usize> {
     let end = range().end;
     (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
 }
 
-/// The house's range as addresses, `0..0` when it is not open.
+/// The arena's range as addresses, `0..0` when it is not open.
 pub fn range() -> std::ops::Range<usize> {
     START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
 }
 
-/// The lowest pages of the house, below all that is taken: fork() copies memory in the order of addresses, so that what
-/// the kernel says of these pages comes before it copies any other of the house. `None` when the house is not open.
-pub fn porch() -> Option<[usize; 2]> {
+/// The lowest pages of the arena, below all that is taken: fork() copies memory in the order of addresses, so that what
+/// the kernel says of these pages comes before it copies any other of the arena. `None` when the arena is not open.
+pub fn lowest_pages() -> Option<[usize; 2]> {
     let start = START.load(Ordering::Acquire);
     (start != 0).then_some([start, start + PAGE_SIZE])
 }
@@ -101,7 +101,7 @@ pub fn porch() -> Option<[usize; 2]> {
 /// and give pages back with [`memory::discard`]. The address is aligned to `align`, a power of two.
 ///
 /// # Errors
-/// ENOMEM when the house, or the address space, is full.
+/// ENOMEM when the arena, or the address space, is full.
 pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     assert!(len > 0 && len.is_multiple_of(PAGE_SIZE) && align.is_power_of_two());
     let align = align.max(PAGE_SIZE);
@@ -117,7 +117,7 @@ pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
         }
         match NEXT.compare_exchange_weak(next, at + len, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => {
-                let room = NonNull::new(at as *mut u8).expect("inside the house");
+                let room = NonNull::new(at as *mut u8).expect("inside the arena");
                 if !STOCKED.load(Ordering::Relaxed) {
                     // SAFETY: the range was just taken from the reservation, for the caller alone.
                     unsafe { memory::make_accessible(room, len)? };
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outside_the_house_ranges_are_aligned_and_zero() {
+    fn outside_the_arena_ranges_are_aligned_and_zero() {
         let at = take(8 * PAGE_SIZE, 1 << 20).unwrap();
         assert_eq!(at.as_ptr() as usize % (1 << 20), 0);
         // SAFETY: taken just now, eight pages long.

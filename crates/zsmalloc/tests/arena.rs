@@ -1,5 +1,5 @@
-//! In a house of its own, as inside a paged program: everything comes from the house's range, the range ends, and
-//! pools that come and go do not use it up. One test, because a process has one house.
+//! In an arena of its own, as inside a paged program: everything comes from the arena's range, the range ends, and
+//! pools that come and go do not use it up. One test, because a process has one arena.
 
 mod common;
 
@@ -8,8 +8,8 @@ use zsmalloc::{AllocError, Config, Handle, Pool};
 
 #[test]
 fn a_full_house_is_no_memory_and_nothing_worse() {
-    sys::house::open(24 << 20).unwrap();
-    let house = sys::house::range();
+    sys::arena::open(24 << 20).unwrap();
+    let arena = sys::arena::range();
     let mut random = Random::new(9);
     let mut most = 0;
     for round in 0..20 {
@@ -28,13 +28,13 @@ fn a_full_house_is_no_memory_and_nothing_worse() {
         if round == 0 {
             most = payload;
             // Short chains leave address space behind them unused.
-            assert!(payload > 18 << 20, "{payload} bytes in a house of 24 MiB");
+            assert!(payload > 18 << 20, "{payload} bytes in an arena of 24 MiB");
         }
         assert!(payload > most - (1 << 20), "round {round} had {payload} bytes, the first {most}");
         for &handle in &held {
             let guard = pool.read(handle);
             let bytes = guard.bytes().as_ptr_range();
-            assert!(house.contains(&(bytes.start as usize)) && bytes.end as usize <= house.end);
+            assert!(arena.contains(&(bytes.start as usize)) && bytes.end as usize <= arena.end);
         }
         // A full pool still frees, compacts, and allocates again.
         for &handle in held.iter().step_by(2) {

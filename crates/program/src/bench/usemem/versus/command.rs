@@ -1,0 +1,170 @@
+//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file, within a total of memory.
+//!
+//! The total is anonymous memory and the pool together. In version 1 of cgroups the pool is not charged, and in no version does
+//! a limit say beforehand how much of it the pool will be: so the command runs several times, with another limit each time, until
+//! the total meets the budget.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::cgroup::Cgroup;
+use super::counters::Counters;
+use super::undo::Changes;
+use super::{
+    check, lock_machine, machine_bytes, pool_percent, read_trimmed, swap_file, Pool, Versus, SAMPLE, ZSWAP,
+};
+
+/// Runs until the total is within this share of the budget.
+const CLOSE: f64 = 0.03;
+/// Runs at most.
+const RUNS_MAX: usize = 5;
+
+/// How a command went in the kernel's hands.
+#[derive(Debug, Clone, Serialize)]
+pub struct InKernel {
+    /// The cgroup's limit, by which the budget was met.
+    pub limit_bytes: u64,
+    /// The largest sum of anonymous memory and pool.
+    pub total_peak_bytes: u64,
+    /// Pages brought in: from the pool, readahead included.
+    pub pages_in: u64,
+    /// Pages moved out.
+    pub pages_out: u64,
+    /// Bytes stored by the pool's bytes, when the pool was largest.
+    pub ratio: f64,
+}
+
+/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is what they want. Answers the run
+/// that came nearest to the budget, of those that ended as they should if there are any.
+///
+/// # Errors
+/// When the machine cannot be set up so, or a command cannot be run.
+pub fn run<T>(
+    versus: &Versus,
+    budget_bytes: u64,
+    wanted_bytes: u64,
+    mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
+    has_ended_well: impl Fn(&T) -> bool,
+) -> Result<(T, InKernel)> {
+    check()?;
+    let machine = lock_machine()?;
+    let changes = Changes::begin(&machine)?;
+    let result = (|| {
+        set_up(&changes, versus, wanted_bytes)?;
+        let (mut low, mut high) = (0, budget_bytes + budget_bytes / 8);
+        let mut limit = budget_bytes - budget_bytes / 8;
+        let mut best: Option<(bool, f64, T, InKernel)> = None;
+        for _ in 0..RUNS_MAX {
+            let (outcome, figures) = run_in(&changes, limit, &mut start)?;
+            let ended_well = has_ended_well(&outcome);
+            let off = figures.total_peak_bytes as f64 / budget_bytes as f64 - 1.0;
+            let is_better = |best: &(bool, f64, T, InKernel)| {
+                (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs()))
+                    == Some(std::cmp::Ordering::Greater)
+            };
+            if best.as_ref().is_none_or(is_better) {
+                best = Some((ended_well, off, outcome, figures));
+            }
+            if off.abs() <= CLOSE && ended_well {
+                break;
+            }
+            // What cannot end in this limit is given more; else the total says which way.
+            match off > 0.0 && ended_well {
+                true => high = limit,
+                false => low = limit,
+            }
+            limit = match low {
+                0 => limit - ((off * budget_bytes as f64 * 1.5) as u64).clamp(1 << 20, limit / 2),
+                low => low + (high - low) / 2,
+            };
+        }
+        let (_, _, outcome, figures) = best.expect("at least one run");
+        Ok((outcome, figures))
+    })();
+    changes.end()?;
+    result
+}
+
+fn set_up(changes: &Changes, versus: &Versus, wanted_bytes: u64) -> Result<()> {
+    let parameter = |name: &str| PathBuf::from(ZSWAP).join(name);
+    changes
+        .write(&parameter("compressor"), &versus.compressor)
+        .with_context(|| format!("the kernel has no compressor {:?} for zswap", versus.compressor))?;
+    let percent =
+        pool_percent(&read_trimmed(&parameter("max_pool_percent"))?, wanted_bytes, machine_bytes()?)?;
+    if let Some(percent) = percent {
+        changes.write(&parameter("max_pool_percent"), &percent.to_string())?;
+    }
+    if parameter("shrinker_enabled").exists() {
+        changes.write(&parameter("shrinker_enabled"), "N")?;
+    }
+    changes.write(&parameter("enabled"), "Y")?;
+    swap_file::swap_on(changes, wanted_bytes + wanted_bytes / 4 + (64 << 20))?;
+    Ok(())
+}
+
+fn run_in<T>(
+    changes: &Changes,
+    limit_bytes: u64,
+    start: &mut impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
+) -> Result<(T, InKernel)> {
+    let group = Cgroup::make(changes, limit_bytes)?;
+    let before = Counters::now();
+    let pool_before = Pool::now();
+    let stop = AtomicBool::new(false);
+    let largest = Mutex::new((0, Pool::default()));
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let now = Pool::now();
+                let pool = Pool {
+                    bytes: now.bytes.saturating_sub(pool_before.bytes),
+                    stored_bytes: now.stored_bytes.saturating_sub(pool_before.stored_bytes),
+                };
+                let total = group.anonymous_bytes().unwrap_or(0) + pool.bytes;
+                let mut largest = largest.lock().expect("nobody panics with it");
+                largest.0 = total.max(largest.0);
+                largest.1 = pool.max(largest.1);
+                drop(largest);
+                std::thread::sleep(SAMPLE);
+            }
+        });
+        let outcome = start(&mut |command| group.enter(command));
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    });
+    let counters = before.until(&Counters::now());
+    let count = |name: &str| counters.get(name).copied().unwrap_or(0);
+    group.remove()?;
+    let (total_peak_bytes, pool) = *largest.lock().expect("nobody panics with it");
+    Ok((
+        outcome?,
+        InKernel {
+            limit_bytes,
+            total_peak_bytes,
+            // What zswap had, and what it had not, for whatever reason.
+            pages_in: count("zswpin").max(count("pswpin")),
+            pages_out: count("zswpout").max(count("pswpout")),
+            ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
+        },
+    ))
+}
+
+/// The last component of a cgroup's path counts up, so that one can be made while another is being emptied.
+pub(super) fn next_name() -> String {
+    use std::sync::atomic::AtomicU32;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("uzswap-bench-{}-{number}", std::process::id())
+}
+
+/// A field of a cgroup's memory.stat.
+pub(super) fn stat_field(path: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}

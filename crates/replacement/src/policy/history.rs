@@ -1,0 +1,111 @@
+//! What is remembered of each page: sixteen bits, thirty-two bytes for a block of sixteen pages.
+//!
+//! ```text
+//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits
+//! ```
+//!
+//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory, never seen to come back.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Pages of a block.
+pub const BLOCK_PAGES: usize = 16;
+
+const OUT: u16 = 1 << 15;
+const CAME_BITS: u32 = 12;
+const WENT_BITS: u32 = 9;
+
+/// How soon a page used to come back, 0 to 7.
+pub type Score = u8;
+/// Score and age of a page, 0 to 63.
+pub type Class = u8;
+
+/// A page as it is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// In memory.
+    In {
+        /// See [`Score`].
+        score: Score,
+        /// When it came, in ticks, of which 4096 are told apart.
+        came: u16,
+    },
+    /// Out.
+    Out {
+        /// What it was when it went.
+        class: Class,
+        /// When it went, in ticks, of which 512 are told apart.
+        went: u16,
+    },
+}
+
+/// The history of a block's pages. Words are raced upon without harm: a wrong one makes for a worse guess.
+#[derive(Debug, Default)]
+pub struct History {
+    pages: [AtomicU16; BLOCK_PAGES],
+}
+const _: () = assert!(std::mem::size_of::<History>() == 32);
+
+impl History {
+    /// What is known of page `index`.
+    pub fn page(&self, index: usize) -> Page {
+        let word = self.pages[index].load(Ordering::Relaxed);
+        match word & OUT {
+            0 => Page::In { score: (word >> CAME_BITS) as u8 & 7, came: word & ((1 << CAME_BITS) - 1) },
+            _ => Page::Out { class: (word >> WENT_BITS) as u8 & 63, went: word & ((1 << WENT_BITS) - 1) },
+        }
+    }
+
+    /// Notes that the page came in at `tick`.
+    pub(super) fn set_in(&self, index: usize, score: Score, tick: u64) {
+        let word = u16::from(score & 7) << CAME_BITS | tick as u16 & ((1 << CAME_BITS) - 1);
+        self.pages[index].store(word, Ordering::Relaxed);
+    }
+
+    /// Notes that the page went out at `tick`.
+    pub(super) fn set_out(&self, index: usize, class: Class, tick: u64) {
+        let word = OUT | u16::from(class & 63) << WENT_BITS | tick as u16 & ((1 << WENT_BITS) - 1);
+        self.pages[index].store(word, Ordering::Relaxed);
+    }
+}
+
+/// Ticks since a page came in.
+pub(super) fn age(came: u16, tick: u64) -> u16 {
+    (tick as u16).wrapping_sub(came) & ((1 << CAME_BITS) - 1)
+}
+
+/// Ticks since a page went out.
+pub(super) fn distance(went: u16, tick: u64) -> u16 {
+    (tick as u16).wrapping_sub(went) & ((1 << WENT_BITS) - 1)
+}
+
+/// The pages of a mask.
+pub fn each(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask & 0xffff;
+    std::iter::from_fn(move || {
+        let index = rest.trailing_zeros() as usize;
+        (rest != 0).then(|| rest &= rest - 1)?;
+        Some(index)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_in_or_out_and_times_go_round() {
+        let history = History::default();
+        assert_eq!(history.page(3), Page::In { score: 0, came: 0 });
+        history.set_in(3, 7, 4096 + 5);
+        assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
+        history.set_out(4, 63, 1023);
+        assert_eq!(
+            (history.page(3), history.page(4)),
+            (Page::In { score: 7, came: 5 }, Page::Out { class: 63, went: 511 })
+        );
+        assert_eq!((age(4095, 4096 + 2), distance(1023, 2048 + 1)), (3, 2));
+        assert_eq!(each(0b1000_0000_0000_0101).collect::<Vec<_>>(), [0, 2, 15]);
+        assert_eq!(each(0).count(), 0);
+    }
+}

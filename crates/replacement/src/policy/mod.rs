@@ -1,0 +1,205 @@
+//! The policy of the pager: which pages go is learned from which came back.
+//!
+//! A pager in user space sees a page when it comes in and when it goes, and not while it is used in memory. What it can
+//! measure is how soon pages come back once they are out. So every page belongs to a *class*, by what is known of it:
+//! how soon it came back the last times (its score), and how long it has been in memory since (its age). For each class is
+//! measured at what *rate* its pages return: returns, by pages that were out times the time they were out. Pages of the
+//! classes with the lowest rates go. What such a class is follows from the program:
+//!
+//! * pages that are used once come back at no rate, whatever their age: they go first, and nothing else suffers;
+//! * of a loop over more than memory holds, those just used return later than all others: they go, and the rest stays;
+//! * a collector's nursery and hot tables return at once when tried, get a score that says so, and are left alone;
+//! * when a program goes on to something else, tried pages of what was hot do not return, and its classes go.
+//!
+//! To know the rates of classes that stay, some of their blocks are moved out, too: one in [`TRY_EVERY`] that the hand
+//! passes. That is the price; it is an *ageing sample* rather than a bit of every page, which hardware alone could set.
+//!
+//! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a thirty-second of memory holds.
+
+mod history;
+mod rates;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use history::{each, Class, History, Page, Score, BLOCK_PAGES};
+use rates::Rates;
+
+/// Ticks in which as many pages go as memory holds.
+pub const TICKS: u64 = 32;
+/// Classes.
+pub const CLASSES: usize = 64;
+/// One in so many blocks that the hand passes is tried, whatever its class.
+const TRY_EVERY: u64 = 256;
+/// Score of a page that came ahead of any use.
+const AHEAD: Score = 7;
+
+/// The state of a policy: counters and rates, no pages.
+pub struct Policy {
+    /// Pages a tick.
+    tick_pages: u64,
+    /// Pages that came.
+    came: AtomicU64,
+    /// Ticks until then.
+    tick: AtomicU64,
+    /// Classes whose pages go now, a bit each.
+    going: AtomicU64,
+    rates: Rates,
+}
+
+/// What the policy says of a block's pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Those that go.
+    pub going: u32,
+    /// Of these, go only to learn whether they return.
+    pub tried: u32,
+}
+
+/// Pages that came back because they were needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// How many.
+    pub pages: u64,
+    /// Sum of their distances: pages that came in between a page's going and its return.
+    pub distance_pages: u64,
+}
+
+impl Policy {
+    /// For a memory of about so many pages.
+    pub fn new(pages: u64) -> Self {
+        let tick_pages = (pages / TICKS).max(1);
+        let rates = Rates::new();
+        let count = || AtomicU64::new(0);
+        Policy { tick_pages, came: count(), tick: count(), going: AtomicU64::new(rates.choose()), rates }
+    }
+
+    /// Pages were touched for the first time.
+    pub fn touched(&self, history: &History, mask: u32) {
+        let tick = self.pass(mask);
+        each(mask).for_each(|index| history.set_in(index, 0, tick));
+    }
+
+    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the others came with them.
+    pub fn returned(&self, history: &History, mask: u32, needed: u32) -> Returned {
+        let mut sum = Returned::default();
+        let tick = self.pass(mask);
+        for index in each(mask) {
+            let Page::Out { class, went } = history.page(index) else {
+                history.set_in(index, 0, tick);
+                continue;
+            };
+            let is_needed = needed >> index & 1 != 0;
+            let ticks = history::distance(went, tick);
+            self.rates.returned(class, is_needed);
+            let old = class / AGES;
+            let score = match is_needed {
+                true => score_of(old, ticks),
+                false => AHEAD,
+            };
+            if is_needed {
+                sum.pages += 1;
+                sum.distance_pages += u64::from(ticks) * self.tick_pages;
+            }
+            history.set_in(index, score, tick);
+        }
+        sum
+    }
+
+    /// Pages went out.
+    pub fn evicted(&self, history: &History, mask: u32) {
+        let tick = self.tick.load(Ordering::Relaxed);
+        for index in each(mask) {
+            let class = class_of(history.page(index), tick);
+            self.rates.went(class);
+            history.set_out(index, class, tick);
+        }
+    }
+
+    /// Time passes as pages come; answers the present tick.
+    fn pass(&self, mask: u32) -> u64 {
+        let count = u64::from(mask.count_ones());
+        let came = self.came.fetch_add(count, Ordering::Relaxed) + count;
+        let tick = self.tick.load(Ordering::Relaxed);
+        // One of those who come by at the end of a tick, whoever is first.
+        if came / self.tick_pages > tick
+            && self.tick.compare_exchange(tick, tick + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.rates.age();
+            self.going.store(self.rates.choose(), Ordering::Relaxed);
+        }
+        tick
+    }
+
+    /// The pages of a block that go, of those in `present`. `chance` is any number that differs from look to look.
+    pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
+        let tick = self.tick.load(Ordering::Relaxed);
+        let going = self.going.load(Ordering::Relaxed);
+        let mut choice = Choice::default();
+        for index in each(present) {
+            let page = history.page(index);
+            let class = class_of(page, tick);
+            self.rates.seen(class);
+            if going >> class & 1 != 0 && !is_new(page, tick) {
+                choice.going |= 1 << index;
+            }
+        }
+        if chance.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (TRY_EVERY - 1) == 0 {
+            let tried = each(present & !choice.going).filter(|index| !is_new(history.page(*index), tick));
+            choice.tried = tried.fold(0, |tried, index| tried | 1 << index);
+            choice.going |= choice.tried;
+        }
+        choice
+    }
+
+    /// Rates of all classes, and which go: for people.
+    pub fn describe(&self) -> String {
+        self.rates.describe(self.going.load(Ordering::Relaxed))
+    }
+}
+
+/// Ages that are told apart.
+const AGES: u8 = 8;
+
+/// Whether a page came so lately that it was hardly used.
+fn is_new(page: Page, tick: u64) -> bool {
+    matches!(page, Page::In { came, score } if history::age(came, tick) == 0 && (score, came) != (0, 0))
+}
+
+/// The class of a page in memory.
+fn class_of(page: Page, tick: u64) -> Class {
+    match page {
+        Page::In { score, came } => {
+            let age = match history::age(came, tick) {
+                0..2 => 0,
+                2..4 => 1,
+                4..8 => 2,
+                8..16 => 3,
+                16..24 => 4,
+                24..32 => 5,
+                32..64 => 6,
+                _ => 7,
+            };
+            score * AGES + age
+        }
+        // It came back unseen.
+        Page::Out { class, .. } => class,
+    }
+}
+
+/// The score of a page of score `old` that returned after so many ticks.
+fn score_of(old: Score, ticks: u16) -> Score {
+    let new = match ticks {
+        0..2 => 1,
+        2..4 => 2,
+        4..12 => 3,
+        12..32 => 4,
+        32..96 => 5,
+        _ => 6,
+    };
+    match old {
+        0 | AHEAD => new,
+        // Halfway, and all the way sooner or later.
+        old if old < new => old + (new - old).div_ceil(2),
+        old => old - (old - new).div_ceil(2),
+    }
+}

@@ -1,0 +1,128 @@
+//! How soon pages of each class return when they are out, and which classes go for that.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use super::{Class, AGES, CLASSES, TICKS};
+
+/// What is kept of returns and of time out, from tick to tick: half of it after half a memory's worth of evictions.
+const KEPT: f32 = 1.0 - 1.0 / 23.0;
+/// Pages that have been out for long leave the account, as if they had gone for good.
+const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
+/// Of the pages that the hand passes so many go, at least.
+const GOING: f32 = 1.0 / 12.0;
+/// Page ticks for which what is assumed of a class counts.
+const ASSUMED: f32 = 64.0;
+
+/// One class.
+#[derive(Default)]
+struct Account {
+    /// Pages out now, and fractions, as f32.
+    out: AtomicU32,
+    /// Pages that went and returned since the last tick.
+    went: AtomicI64,
+    /// Pages that returned because they were needed since the last tick.
+    returned: AtomicU64,
+    /// Present pages that the hand passed since the last tick.
+    seen: AtomicU64,
+    /// Aged sums, as f32: returns, page ticks out, present pages seen.
+    returns: AtomicU32,
+    exposure: AtomicU32,
+    present: AtomicU32,
+}
+
+/// All classes.
+pub(super) struct Rates {
+    accounts: [Account; CLASSES],
+}
+
+fn get(cell: &AtomicU32) -> f32 {
+    f32::from_bits(cell.load(Ordering::Relaxed))
+}
+
+fn set(cell: &AtomicU32, value: f32) {
+    cell.store(value.to_bits(), Ordering::Relaxed);
+}
+
+/// Returns a tick and page that are assumed of a class before anything is known.
+fn assumed(class: Class) -> f32 {
+    const BY_SCORE: [f32; 8] = [0.6, 8.0, 4.0, 2.0, 1.2, 0.5, 0.2, 0.8];
+    const BY_AGE: [f32; 8] = [1.4, 1.3, 1.2, 1.1, 1.0, 0.95, 0.9, 0.8];
+    BY_SCORE[usize::from(class / AGES)] * BY_AGE[usize::from(class % AGES)] / TICKS as f32
+}
+
+impl Rates {
+    pub fn new() -> Self {
+        Rates { accounts: std::array::from_fn(|_| Account::default()) }
+    }
+
+    pub fn went(&self, class: Class) {
+        self.accounts[usize::from(class)].went.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn returned(&self, class: Class, needed: bool) {
+        let account = &self.accounts[usize::from(class)];
+        account.went.fetch_sub(1, Ordering::Relaxed);
+        account.returned.fetch_add(needed.into(), Ordering::Relaxed);
+    }
+
+    pub fn seen(&self, class: Class) {
+        self.accounts[usize::from(class)].seen.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A tick has passed.
+    pub fn age(&self) {
+        for account in &self.accounts {
+            let went = account.went.swap(0, Ordering::Relaxed) as f32;
+            let out = (get(&account.out) * GONE + went).max(0.0);
+            set(&account.out, out);
+            let returned = account.returned.swap(0, Ordering::Relaxed) as f32;
+            set(&account.returns, get(&account.returns) * KEPT + returned);
+            set(&account.exposure, get(&account.exposure) * KEPT + out);
+            let seen = account.seen.swap(0, Ordering::Relaxed) as f32;
+            set(&account.present, get(&account.present) * 0.75 + seen);
+        }
+    }
+
+    fn rate(&self, class: Class) -> f32 {
+        let account = &self.accounts[usize::from(class)];
+        (get(&account.returns) + assumed(class) * ASSUMED) / (get(&account.exposure) + ASSUMED)
+    }
+
+    /// The classes that go, a bit each: those with the lowest rates, until they are enough of what there is.
+    pub fn choose(&self) -> u64 {
+        let mut order: [(f32, Class); CLASSES] =
+            std::array::from_fn(|class| (self.rate(class as Class), class as Class));
+        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
+        let (mut going, mut share) = (0u64, 0.0);
+        for (_, class) in order {
+            going |= 1 << class;
+            share += get(&self.accounts[usize::from(class)].present);
+            if share > all * GOING {
+                break;
+            }
+        }
+        going
+    }
+
+    /// For people.
+    pub fn describe(&self, going: u64) -> String {
+        let mut text = String::new();
+        let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
+        for class in 0..CLASSES as Class {
+            let account = &self.accounts[usize::from(class)];
+            text += &format!(
+                "score {} age {}: rate {:.4} ret {:.0} exp {:.0} out {:.0} share {:.3} {}\n",
+                class / AGES,
+                class % AGES,
+                self.rate(class),
+                get(&account.returns),
+                get(&account.exposure),
+                get(&account.out),
+                get(&account.present) / all.max(1.0),
+                if going >> class & 1 != 0 { "goes" } else { "" },
+            );
+        }
+        text
+    }
+}

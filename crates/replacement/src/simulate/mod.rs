@@ -1,0 +1,104 @@
+//! Plays traces under replacement policies.
+//!
+//! Every policy has the same memory, in pages. What differs is what it sees: the pager's, and what it was before, see faults
+//! and evictions alone; LRU, CLOCK, the kernel's two lists and LIRS see every use, as hardware and simulations do; MIN sees the
+//! future, and is the bound for all.
+
+mod clock;
+mod lirs;
+mod list;
+mod min;
+mod pager;
+mod plain;
+mod string;
+mod two_lists;
+
+pub use string::{Event, References};
+
+/// A policy in a simulated memory.
+pub trait Replacement {
+    /// Whether a page is in memory.
+    fn has(&self, page: u32) -> bool;
+    /// A page that is in memory is used. `at` is the event's number.
+    fn hit(&mut self, page: u32, at: usize);
+    /// A page comes in because it is needed; others go for it if need be.
+    fn admit(&mut self, page: u32, first_touch: bool, at: usize);
+    /// A page that is in memory is given back.
+    fn remove(&mut self, page: u32);
+    /// Pages that were looked at to find some that can go.
+    fn looks(&self) -> u64 {
+        0
+    }
+    /// What else there is to say.
+    fn note(&self) -> String {
+        String::new()
+    }
+}
+
+/// What became of a trace under one policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Uses in the trace.
+    pub uses: u64,
+    /// Pages touched for the first time: no policy avoids them.
+    pub first_touches: u64,
+    /// Pages that had to be brought in.
+    pub pages_in: u64,
+    /// Pages looked at to find some that can go.
+    pub looks: u64,
+    /// What else there is to say.
+    pub note: String,
+}
+
+/// The policies there are, by name.
+pub const POLICIES: [&str; 8] = ["pager", "block-clock", "fifo", "clock", "lru", "kernel", "lirs", "min"];
+
+/// A policy by name, for a memory of so many pages; `None` when there is none of that name.
+pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Option<Box<dyn Replacement + 'a>> {
+    let count = references.pages();
+    Some(match name {
+        "pager" => Box::new(pager::Pager::new(references, pages)),
+        "block-clock" => Box::new(clock::BlockClock::new(references, pages)),
+        "fifo" => Box::new(plain::Plain::new(count, pages, plain::Kind::Fifo)),
+        "clock" => Box::new(plain::Plain::new(count, pages, plain::Kind::Clock)),
+        "lru" => Box::new(plain::Plain::new(count, pages, plain::Kind::Lru)),
+        "kernel" => Box::new(two_lists::TwoLists::new(count, pages)),
+        "lirs" => Box::new(lirs::Lirs::new(count, pages)),
+        "min" => Box::new(min::Min::new(references, pages)),
+        _ => return None,
+    })
+}
+
+/// Plays a trace.
+pub fn play(references: &References, policy: &mut dyn Replacement) -> Outcome {
+    let mut touched = vec![false; references.pages()];
+    let mut outcome = Outcome::default();
+    for (at, event) in references.events().iter().enumerate() {
+        match *event {
+            Event::Use { page, .. } => {
+                outcome.uses += 1;
+                if policy.has(page) {
+                    policy.hit(page, at);
+                    continue;
+                }
+                let first = !std::mem::replace(&mut touched[page as usize], true);
+                match first {
+                    true => outcome.first_touches += 1,
+                    false => outcome.pages_in += 1,
+                }
+                policy.admit(page, first, at);
+            }
+            Event::Drop { first, end } => {
+                for page in first..end {
+                    touched[page as usize] = false;
+                    if policy.has(page) {
+                        policy.remove(page);
+                    }
+                }
+            }
+        }
+    }
+    outcome.looks = policy.looks();
+    outcome.note = policy.note();
+    outcome
+}

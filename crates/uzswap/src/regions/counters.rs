@@ -1,0 +1,148 @@
+//! The space's figures: the budget, and what its pager reports.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pager::{Accounts, Count};
+use sys::PAGE_SIZE;
+
+/// What became of a space's pages so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The budget, in bytes.
+    pub ram_bytes: u64,
+    /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and tables.
+    pub used_bytes: u64,
+    /// Bytes of regions, as they were asked for.
+    pub region_bytes: u64,
+    /// Regions.
+    pub regions: u64,
+    /// Pages in the pool now.
+    pub stored_pages: u64,
+    /// Bytes that the pool takes for them.
+    pub pool_bytes: u64,
+    /// Bytes of pages on their way out or in.
+    pub staged_bytes: u64,
+    /// Pages that went into the pool.
+    pub pages_out: u64,
+    /// Pages that came out of it.
+    pub pages_in: u64,
+    /// Pages that came back on their way out, before they were compressed.
+    pub refaults: u64,
+    /// Pages of zeroes given on first touch.
+    pub zero_filled: u64,
+    /// Page faults served.
+    pub faults: u64,
+    /// Nanoseconds that serving them took.
+    pub fault_ns: u64,
+    /// Times a page did not compress and stayed in memory.
+    pub incompressible: u64,
+    /// Times there was nothing left to move out although the budget was exceeded.
+    pub over_budget: u64,
+}
+
+/// The counters that a pager adds to.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub budget: AtomicU64,
+    pub used: AtomicU64,
+    /// Pages that came into regions since that was measured. A page of zeroes that is read takes no memory until it is written, which
+    /// nobody hears of: it counts all the same, since the worst that comes of it is one measurement more.
+    arrived: AtomicU64,
+    pub region_bytes: AtomicUsize,
+    pub regions: AtomicUsize,
+    pool: AtomicU64,
+    staged: AtomicU64,
+    stored_pages: AtomicU64,
+    pages_out: AtomicU64,
+    pages_in: AtomicU64,
+    refaults: AtomicU64,
+    zero_filled: AtomicU64,
+    faults: AtomicU64,
+    fault_ns: AtomicU64,
+    incompressible: AtomicU64,
+    over_budget: AtomicU64,
+    /// Told what there is to say.
+    messages: Option<fn(&str)>,
+}
+
+impl Counters {
+    /// Of a space with that budget that says things by `messages`.
+    pub fn new(budget: u64, messages: Option<fn(&str)>) -> Self {
+        Counters { budget: AtomicU64::new(budget), messages, ..Counters::default() }
+    }
+
+    /// All figures, each for itself.
+    pub fn stats(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            ram_bytes: of(&self.budget),
+            used_bytes: of(&self.used),
+            region_bytes: self.region_bytes.load(Ordering::Relaxed) as u64,
+            regions: self.regions.load(Ordering::Relaxed) as u64,
+            stored_pages: of(&self.stored_pages),
+            pool_bytes: of(&self.pool),
+            staged_bytes: of(&self.staged),
+            pages_out: of(&self.pages_out),
+            pages_in: of(&self.pages_in),
+            refaults: of(&self.refaults),
+            zero_filled: of(&self.zero_filled),
+            faults: of(&self.faults),
+            fault_ns: of(&self.fault_ns),
+            incompressible: of(&self.incompressible),
+            over_budget: of(&self.over_budget),
+        }
+    }
+}
+
+impl Accounts for Counters {
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    fn total(&self) -> u64 {
+        let arrived = self.arrived.load(Ordering::Relaxed) * PAGE_SIZE as u64;
+        self.used.load(Ordering::Relaxed) + arrived
+    }
+
+    fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
+        self.used.store(resident, Ordering::Relaxed);
+        self.arrived.store(0, Ordering::Relaxed);
+        self.pool.store(pool, Ordering::Relaxed);
+        self.staged.store(staged, Ordering::Relaxed);
+        self.stored_pages.store(stored_pages, Ordering::Relaxed);
+    }
+
+    fn add(&self, count: Count, by: u64) {
+        let counter = match count {
+            Count::Faults => &self.faults,
+            Count::FaultNs => &self.fault_ns,
+            Count::Refaults => &self.refaults,
+            Count::PagesIn => &self.pages_in,
+            Count::PagesOut => &self.pages_out,
+            Count::ZeroFilled => &self.zero_filled,
+            Count::Poor => &self.incompressible,
+            Count::OverBudget => &self.over_budget,
+            _ => return,
+        };
+        counter.fetch_add(by, Ordering::Relaxed);
+        if matches!(count, Count::ZeroFilled | Count::PagesIn | Count::Refaults) {
+            self.arrived.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    fn fault(&self, _ns: u64) {
+        self.arrived.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn say(&self, text: &str) {
+        if let Some(messages) = self.messages {
+            messages(text);
+        }
+    }
+
+    fn broken(&self, text: &str) {
+        let line = pager::FixedText::new(format_args!("uzswap: {text}\n"));
+        sys::stderr::write(line.as_str().as_bytes());
+    }
+}

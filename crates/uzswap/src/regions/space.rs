@@ -1,0 +1,342 @@
+//! The space: one budget and one pager for all regions of the process.
+
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::OnceLock;
+
+use pager::{Pager, StartError, BLOCK_BYTES};
+use sys::memory;
+use sys::userfaultfd::OpenError;
+
+use super::counters::{Counters, Stats};
+use super::mailbox::{Mailbox, Request};
+use super::ranges::Ranges;
+use super::region::Region;
+use super::{forks, threads};
+use crate::{PoolError, UnknownAlgorithm, DEFAULT_COMPRESSOR, PAGE_SIZE};
+
+/// The smallest budget: what staging and tables take leaves room for pages then.
+pub const RAM_BYTES_MIN: u64 = 8 << 20;
+/// Address space that is reserved if nothing is said: it costs nothing until it is used.
+const ADDRESS_BYTES: usize = 1 << 40;
+/// Less than this is not worth a space.
+const ADDRESS_BYTES_MIN: usize = 64 << 20;
+
+/// Why there is no space, or no region.
+#[derive(Debug, thiserror::Error)]
+pub enum SpaceError {
+    /// This process has one already: [`Space::current`].
+    #[error("this process has a space already")]
+    Started,
+    /// The budget is too small.
+    #[error("a budget of {0} bytes is less than {RAM_BYTES_MIN}")]
+    Ram(u64),
+    /// Folios are powers of two from 16 KiB to 2 MiB.
+    #[error("a folio of {0} bytes is not a power of two from 16 KiB to 2 MiB")]
+    Folio(usize),
+    /// The kernel has pages of another size than 4 KiB.
+    #[error("pages of {0} bytes: only 4 KiB are supported")]
+    PageSize(usize),
+    /// No compressor of that name.
+    #[error(transparent)]
+    Compressor(#[from] UnknownAlgorithm),
+    /// The pool could not be made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No userfaultfd(2); the text says how to get it.
+    #[error(transparent)]
+    Userfaultfd(OpenError),
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The space's address space is used up, or in too many pieces.
+    #[error("no {0} bytes of address space in one piece are left")]
+    Full(usize),
+    /// This process was forked from the one that the space is of.
+    #[error("the space is that of the process this one was forked from")]
+    Forked,
+}
+
+impl From<StartError> for SpaceError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Userfaultfd(error) => SpaceError::Userfaultfd(error),
+            StartError::System { what, source } => SpaceError::System { what, source },
+        }
+    }
+}
+
+/// How a space is to be.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub(super) ram_bytes: u64,
+    pub(super) compressor: String,
+    pub(super) folio_bytes: usize,
+    pub(super) verify: bool,
+    address_bytes: usize,
+    messages: Option<fn(&str)>,
+}
+
+impl Builder {
+    /// The budget in bytes; 256 MiB if nothing is said. At least [`RAM_BYTES_MIN`].
+    pub fn ram(mut self, bytes: u64) -> Self {
+        self.ram_bytes = bytes;
+        self
+    }
+
+    /// The compressor's name, one of [`registry`](crate::registry)'s; `auto` if nothing is said.
+    pub fn compressor(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.compressor);
+        self
+    }
+
+    /// Bytes that go out together: a power of two from 16 KiB to 2 MiB; 64 KiB if nothing is said.
+    pub fn folio(mut self, bytes: usize) -> Self {
+        self.folio_bytes = bytes;
+        self
+    }
+
+    /// Whether every page is checked when it comes back. Slower; a page that is not what it was ends the process.
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.verify = verify;
+        self
+    }
+
+    /// Address space for all regions together, in bytes; 1 TiB if nothing is said, or what there is of it.
+    pub fn address_space(mut self, bytes: usize) -> Self {
+        self.address_bytes = bytes;
+        self
+    }
+
+    /// Called, by a thread of the space, with what there is to say: texts for people. Must not use regions.
+    pub fn on_message(mut self, messages: fn(&str)) -> Self {
+        self.messages = Some(messages);
+        self
+    }
+
+    /// Starts the space's threads: one that measures, as many that serve faults as there are CPUs, and a few that compress.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing is left behind then.
+    pub fn start(self) -> Result<Space, SpaceError> {
+        let kernels = sys::kernel_page_bytes();
+        if kernels != PAGE_SIZE {
+            return Err(SpaceError::PageSize(kernels));
+        }
+        if self.ram_bytes < RAM_BYTES_MIN {
+            return Err(SpaceError::Ram(self.ram_bytes));
+        }
+        if !self.folio_bytes.is_power_of_two() || !(16 << 10..=2 << 20).contains(&self.folio_bytes) {
+            return Err(SpaceError::Folio(self.folio_bytes));
+        }
+        static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _one = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if Space::current().is_some() {
+            return Err(SpaceError::Started);
+        }
+        forks::install().map_err(|source| SpaceError::System { what: "pthread_atfork", source })?;
+        let (reserved, len) = reserve(self.address_bytes)?;
+        let start = (reserved.as_ptr() as usize).next_multiple_of(BLOCK_BYTES);
+        let range = start..(reserved.as_ptr() as usize + len) & !(BLOCK_BYTES - 1);
+        let counters = Counters::new(self.ram_bytes, self.messages);
+        // Both live for ever: the threads have them.
+        let counters: &'static Counters = Box::leak(Box::new(counters));
+        let inner: &'static Inner = Box::leak(Box::new(Inner {
+            counters,
+            range: range.clone(),
+            ranges_lock: AtomicU32::new(0),
+            ranges: std::cell::UnsafeCell::new(Ranges::new(range)),
+            mailbox: Mailbox::default(),
+            process: std::process::id(),
+            pager: OnceLock::new(),
+        }));
+        if let Err(error) = threads::start(inner, self) {
+            // SAFETY: reserved above; the pager, if there was one, never looked at it.
+            unsafe { memory::unmap(reserved, len) };
+            return Err(error);
+        }
+        SPACE.store(std::ptr::from_ref(inner).cast_mut(), Ordering::Release);
+        Ok(Space { inner })
+    }
+}
+
+/// Reserves `bytes` of address space, or less where there is not that much.
+fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
+    let mut len = bytes.max(ADDRESS_BYTES_MIN).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
+    loop {
+        match memory::reserve(len) {
+            Ok(at) => {
+                // SAFETY: reserved just now.
+                unsafe { memory::keep_small_pages(at, len) };
+                return Ok((at, len));
+            }
+            Err(_) if len / 2 > ADDRESS_BYTES_MIN => len = (len / 2).next_multiple_of(BLOCK_BYTES),
+            Err(source) => return Err(SpaceError::System { what: "address space", source }),
+        }
+    }
+}
+
+/// What a space is, for its threads, regions and fork handlers.
+pub(super) struct Inner {
+    pub counters: &'static Counters,
+    /// All that regions may lie in.
+    pub range: Range<usize>,
+    ranges_lock: AtomicU32,
+    ranges: std::cell::UnsafeCell<Ranges>,
+    pub mailbox: Mailbox,
+    process: u32,
+    pub pager: OnceLock<&'static Pager>,
+}
+
+// SAFETY: the ranges are touched under their lock alone.
+unsafe impl Sync for Inner {}
+
+/// The space of this process, once it was started.
+pub(super) static SPACE: AtomicPtr<Inner> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Inner {
+    /// Whether the calling process is the one that has the space's threads.
+    pub fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Whether forks need no preparation.
+    pub fn reports_forks(&self) -> bool {
+        self.pager.get().is_none_or(|pager| pager.reports_forks())
+    }
+
+    /// Whether forked children have the regions.
+    pub fn inherit(&self, inherits: bool) {
+        let at = NonNull::new(self.range.start as *mut u8).expect("not null");
+        // SAFETY: the space's own range.
+        if let Err(error) = unsafe { memory::inherit(at, self.range.len(), inherits) } {
+            self.counters.end(format_args!("forked children cannot be given their memory: {error}"));
+        }
+    }
+
+    pub fn lock_ranges(&self) {
+        sys::futex::lock_bits(&self.ranges_lock);
+    }
+
+    pub fn unlock_ranges(&self) {
+        sys::futex::unlock_bits(&self.ranges_lock);
+    }
+
+    fn with_ranges<T>(&self, act: impl FnOnce(&mut Ranges) -> T) -> T {
+        self.lock_ranges();
+        // SAFETY: the lock is held.
+        let answer = act(unsafe { &mut *self.ranges.get() });
+        self.unlock_ranges();
+        answer
+    }
+
+    /// Takes `len` bytes, whole blocks, where there is room or only at `at`, and has them managed. They are zeroes.
+    pub fn take(&self, len: usize, at: Option<usize>) -> Result<NonNull<u8>, SpaceError> {
+        if !self.is_own() {
+            return Err(SpaceError::Forked);
+        }
+        let start = self.with_ranges(|ranges| match at {
+            Some(at) => ranges.take_at(at, len).then_some(at),
+            None => ranges.take(len),
+        });
+        let start = start.ok_or(SpaceError::Full(len))?;
+        let memory = NonNull::new(start as *mut u8).expect("not null");
+        // SAFETY: taken just now from the space's own range.
+        if let Err(source) = unsafe { memory::make_accessible(memory, len) } {
+            self.with_ranges(|ranges| ranges.give(start, len));
+            return Err(SpaceError::System { what: "memory for a region", source });
+        }
+        // Until the pager has seen it, nothing of it can go out.
+        self.mailbox.ask(Request::Look);
+        Ok(memory)
+    }
+
+    /// Gives back what was taken: its bytes are gone.
+    ///
+    /// # Safety
+    /// The range was taken, and nobody uses it any more.
+    pub unsafe fn give(&self, at: NonNull<u8>, len: usize) {
+        // SAFETY: the caller owns the range.
+        unsafe { memory::discard(at, len) };
+        if !self.is_own() {
+            return;
+        }
+        // Where the kernel cannot split the mapping, the memory stays accessible, and is zeroes all the same.
+        // SAFETY: as above.
+        let _ = unsafe { memory::make_inaccessible(at, len) };
+        self.with_ranges(|ranges| ranges.give(at.as_ptr() as usize, len));
+    }
+}
+
+/// The regions of this process: a budget, and the threads that keep it. There is one a process, which ends with it; copies of this
+/// name the same.
+#[derive(Clone, Copy)]
+pub struct Space {
+    pub(super) inner: &'static Inner,
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space").field("range", &self.inner.range).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Space {
+    /// A space to be.
+    pub fn builder() -> Builder {
+        Builder {
+            ram_bytes: 256 << 20,
+            compressor: DEFAULT_COMPRESSOR.to_owned(),
+            folio_bytes: 64 << 10,
+            verify: cfg!(debug_assertions),
+            address_bytes: ADDRESS_BYTES,
+            messages: None,
+        }
+    }
+
+    /// The space that this process has started; `None` in a forked child, too.
+    pub fn current() -> Option<Space> {
+        // SAFETY: null, or a space, which lives for ever.
+        let inner = unsafe { SPACE.load(Ordering::Acquire).as_ref() };
+        inner.filter(|inner| inner.is_own()).map(|inner| Space { inner })
+    }
+
+    /// A region of `len` bytes, all zeroes. It begins at a multiple of 64 KiB. Nothing of it is resident until it is touched.
+    ///
+    /// # Errors
+    /// [`SpaceError::Full`] without address space; [`SpaceError::System`] at the kernel's limits (`vm.max_map_count`, strict
+    /// overcommit); [`SpaceError::Forked`] in a forked child.
+    pub fn region(&self, len: usize) -> Result<Region, SpaceError> {
+        Region::new(*self, len)
+    }
+
+    /// Changes the budget, in bytes. A smaller one is reached within moments.
+    ///
+    /// # Errors
+    /// [`SpaceError::Ram`] below [`RAM_BYTES_MIN`].
+    pub fn set_ram(&self, bytes: u64) -> Result<(), SpaceError> {
+        if bytes < RAM_BYTES_MIN {
+            return Err(SpaceError::Ram(bytes));
+        }
+        self.inner.counters.budget.store(bytes, Ordering::Relaxed);
+        self.inner.mailbox.ring();
+        Ok(())
+    }
+
+    /// Figures of all regions together.
+    pub fn stats(&self) -> Stats {
+        self.inner.counters.stats()
+    }
+
+    /// Whether an address is in a region of this space, or was.
+    pub fn contains(&self, address: *const u8) -> bool {
+        self.inner.range.contains(&(address as usize))
+    }
+}

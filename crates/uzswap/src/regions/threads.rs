@@ -1,0 +1,198 @@
+//! The space's threads: a control thread, which measures and answers requests, handlers, which serve faults, and workers, which
+//! compress.
+//!
+//! They are threads of the C library's, unlike those inside a program under `run`: nothing that they use is paged. They have
+//! a file table of their own, so that no close() of the process's reaches their descriptors, and no signal handlers run in them.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{sync_channel, SyncSender};
+
+use pager::{Config, Pager, Watch, BLOCK_BYTES};
+use sys::{memory, thread, PAGE_SIZE};
+
+use super::counters::Counters;
+use super::mailbox::Request;
+use super::space::{Builder, Inner, SpaceError};
+use crate::{Pool, PoolConfig};
+
+/// Between looks while there are no regions.
+const IDLE_NS: u64 = 1_000_000_000;
+/// Between looks whether the program has ended.
+const ENDED_LOOK_NS: u64 = 50_000_000;
+/// Bytes of staging: a hundredth of the budget, but not less or more than this.
+const STAGING_BYTES: [u64; 2] = [4 << 20, 256 << 20];
+
+/// Attempts to register the address space: each waits for calls of other threads for a while.
+const REGISTER_TRIES: usize = 100;
+
+type Started = Result<(), SpaceError>;
+
+/// Starts all of them.
+pub(super) fn start(inner: &'static Inner, settings: Builder) -> Started {
+    let (tell, told) = sync_channel(1);
+    let system = |source| SpaceError::System { what: "a thread", source };
+    spawn(inner.counters, "uzswap", move || control(inner, &settings, &tell)).map_err(system)?;
+    told.recv().expect("the control thread answers, or ends the process")
+}
+
+/// A thread whose panic ends the process: nobody else would serve the faults that it was to serve.
+fn spawn(
+    counters: &'static Counters,
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let body = move || {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            counters.end(format_args!("a thread of the pager broke: {}", text.unwrap_or("it panicked")));
+        }
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+impl Counters {
+    /// Ends the process with a message: the alternative is a wrong byte, or waiting for ever.
+    pub(super) fn end(&self, what: std::fmt::Arguments<'_>) -> ! {
+        let text = pager::FixedText::new(format_args!("the process is ended: {what}"));
+        pager::Accounts::broken(self, text.as_str());
+        pager::end_process()
+    }
+}
+
+fn control(inner: &'static Inner, settings: &Builder, tell: &SyncSender<Started>) {
+    thread::hold_signals();
+    thread::hurry();
+    // Where that is forbidden the files are the process's, which must not close what it did not open.
+    if thread::leave_file_table().is_ok() {
+        thread::close_all_files();
+    }
+    match set_up(inner, settings) {
+        Ok(pager) => {
+            let _ = tell.send(Ok(()));
+            watch(inner, pager);
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error));
+        }
+    }
+}
+
+fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, SpaceError> {
+    let staging_bytes = (settings.ram_bytes / 100).clamp(STAGING_BYTES[0], STAGING_BYTES[1]) as usize;
+    let mut cpus = [0; pager::HANDLERS_MAX];
+    let cpu_count = thread::allowed_cpus(&mut cpus).max(1);
+    let config = Config {
+        folio_pages: settings.folio_bytes / PAGE_SIZE,
+        staging_pages: staging_bytes / PAGE_SIZE,
+        handlers: cpu_count,
+        own: Vec::new(),
+        only: Some(inner.range.clone()),
+        records: false,
+        without_move: false,
+        without_scan: false,
+    };
+    let store = Pool::new(
+        PoolConfig { max_groups: pager::POOL_GROUPS, verify: settings.verify, ..PoolConfig::default() },
+        crate::registry().find(&settings.compressor)?,
+    )?;
+    let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, inner.counters)?));
+    check_range(inner, pager)?;
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        spawn(inner.counters, name, body).map_err(|source| SpaceError::System { what: "a thread", source })
+    };
+    static HANDLERS: AtomicUsize = AtomicUsize::new(0);
+    HANDLERS.store(0, Ordering::Relaxed);
+    for cpu in cpus.into_iter().take(cpu_count) {
+        if pager.needs_drainer() {
+            spawn(
+                "uzswap-events",
+                Box::new(move || {
+                    thread::hurry();
+                    thread::pin(cpu);
+                    pager.drain_events(cpu);
+                }),
+            )?;
+        }
+        spawn(
+            "uzswap-fault",
+            Box::new(move || {
+                thread::hurry();
+                thread::pin(cpu);
+                pager.handle_faults(HANDLERS.fetch_add(1, Ordering::Relaxed))
+            }),
+        )?;
+    }
+    for _ in 0..(cpu_count - 1).clamp(1, 4) {
+        spawn("uzswap-reclaim", Box::new(move || pager.reclaim()))?;
+    }
+    let _ = inner.pager.set(pager);
+    if !pager.reports_forks() {
+        inner.inherit(false);
+    }
+    Ok(pager)
+}
+
+/// Has the range registered, and sees whether it is: what lies in an unregistered one would never go out.
+fn check_range(inner: &Inner, pager: &Pager) -> Result<(), SpaceError> {
+    let system = |source| SpaceError::System { what: "registering the address space", source };
+    let start = inner.range.start;
+    let at = NonNull::new(start as *mut u8).expect("not null");
+    // SAFETY: the space's own range, which nobody uses yet.
+    unsafe { memory::make_accessible(at, BLOCK_BYTES) }.map_err(system)?;
+    // Not while other threads of the process change mappings.
+    let is_registered = (0..REGISTER_TRIES).any(|_| {
+        pager.refresh_mappings();
+        pager.manages(start..start + BLOCK_BYTES)
+    });
+    // SAFETY: as above.
+    unsafe { memory::make_inaccessible(at, BLOCK_BYTES) }.map_err(system)?;
+    match is_registered {
+        true => Ok(()),
+        false => Err(system(std::io::ErrorKind::ResourceBusy.into())),
+    }
+}
+
+fn watch(inner: &'static Inner, pager: &'static Pager) {
+    let mut watch = Watch::default();
+    let mut looked_ns = 0;
+    loop {
+        let bell = inner.mailbox.bell();
+        inner.mailbox.answer(|request| match request {
+            Request::Look => pager.refresh_mappings(),
+            Request::Halt => pager.halt(),
+            Request::GoOn => pager.go_on(),
+        });
+        end_if_program_ended(pager, &mut looked_ns);
+        let next_ns = match pager.is_halted() {
+            true => IDLE_NS,
+            false => {
+                let (_, next_ns) = pager.watch(&mut watch);
+                let is_idle = inner.counters.regions.load(Ordering::Relaxed) == 0;
+                if is_idle {
+                    IDLE_NS
+                } else {
+                    next_ns
+                }
+            }
+        };
+        inner.mailbox.sleep(bell, next_ns);
+    }
+}
+
+/// Ends the process when the program has no thread any more: each of its threads may end by itself, and the space's would keep
+/// the process for ever.
+fn end_if_program_ended(pager: &Pager, looked_ns: &mut u64) {
+    let now = sys::now_ns();
+    if now.wrapping_sub(*looked_ns) < ENDED_LOOK_NS {
+        return;
+    }
+    *looked_ns = now;
+    if let Some(status) = sys::threads::first_has_ended() {
+        if sys::threads::count().is_some_and(|all| all <= pager.own_threads() + 1) {
+            thread::exit_process(status);
+        }
+    }
+}

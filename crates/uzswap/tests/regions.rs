@@ -1,0 +1,469 @@
+//! Regions of three times the budget: bytes are compared, the budget is held, regions come and go.
+//!
+//! A process has one space, so this file is one program without the test harness's threads: each step runs in a child made by
+//! starting this program again with the step's name.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use uzswap::regions::{Advice, Region, Space, SpaceError};
+use uzswap::PAGE_SIZE;
+
+const BUDGET: u64 = 48 << 20;
+const STEPS: [(&str, fn()); 12] = [
+    ("bytes", bytes),
+    ("budget", budget),
+    ("reads", reads),
+    ("many", many),
+    ("resize", resize),
+    ("discard", discard),
+    ("pipe", pipe),
+    ("fork", fork),
+    ("fork_among_threads", fork_among_threads),
+    ("fork_without_reports", fork_without_reports),
+    ("closed", closed),
+    ("refusals", refusals),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(step) = arguments.iter().skip_while(|word| *word != "--step").nth(1) {
+        let (_, run) = STEPS.iter().find(|(name, _)| name == step).expect("a step's name");
+        return run();
+    }
+    // As the harness does: `cargo test NAME` runs what has it in its name.
+    let wanted = arguments.iter().skip(1).find(|word| !word.starts_with('-'));
+    if let Err(error) = Space::builder().start() {
+        return println!("skipped: {error}");
+    }
+    for (name, _) in
+        STEPS.iter().filter(|(name, _)| wanted.is_none_or(|wanted| name.contains(wanted.as_str())))
+    {
+        let own = std::env::current_exe().unwrap();
+        let status = Command::new(own).args(["--step", name]).status().unwrap();
+        assert!(status.success(), "{name}: {status}");
+        println!("test {name} ... ok");
+    }
+}
+
+fn space() -> Space {
+    Space::builder().ram(BUDGET).on_message(|text| eprintln!("{text}")).start().unwrap()
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// What page `page` holds after it was written `version` times: compressible, and different everywhere.
+fn word(page: usize, version: u64, index: usize) -> u64 {
+    match index % 8 {
+        0 => page as u64 * 1_000_003 + version,
+        1 => index as u64,
+        _ => (page as u64 + version) & 0xff,
+    }
+}
+
+fn write_page(words: &mut [u64], page: usize, version: u64) {
+    words.iter_mut().enumerate().for_each(|(index, at)| *at = word(page, version, index));
+}
+
+fn check_page(words: &[u64], page: usize, version: u64) {
+    for (index, at) in words.iter().enumerate() {
+        assert_eq!(
+            *at,
+            if version == 0 { 0 } else { word(page, version, index) },
+            "word {index} of page {page}"
+        );
+    }
+}
+
+/// Anonymous bytes that are resident, as the kernel counts them.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Several threads, each with pages of its own, read, check and write them at random.
+fn bytes() {
+    const THREADS: usize = 3;
+    let space = space();
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    let share = region.len() / THREADS / PAGE_SIZE * PAGE_SIZE;
+    std::thread::scope(|scope| {
+        for (thread, part) in region.chunks_exact_mut(share).take(THREADS).enumerate() {
+            scope.spawn(move || {
+                let mut state = 88172645463325252 + thread as u64;
+                let mut versions = vec![0u64; part.len() / PAGE_SIZE];
+                let steps = versions.len() * 3;
+                for step in 0..steps {
+                    // All pages once in order, then any.
+                    let at = if step < versions.len() {
+                        step
+                    } else {
+                        random(&mut state) as usize % versions.len()
+                    };
+                    let page = &mut part[at * PAGE_SIZE..][..PAGE_SIZE];
+                    // SAFETY: a page is aligned, and any bytes are numbers.
+                    let words = unsafe { page.align_to_mut::<u64>().1 };
+                    check_page(words, at, versions[at]);
+                    if step < versions.len() || random(&mut state) % 2 == 0 {
+                        versions[at] += 1;
+                        write_page(words, at, versions[at]);
+                    }
+                }
+                for (at, version) in versions.iter().enumerate() {
+                    // SAFETY: as above.
+                    check_page(
+                        unsafe { part[at * PAGE_SIZE..][..PAGE_SIZE].align_to::<u64>().1 },
+                        at,
+                        *version,
+                    );
+                }
+            });
+        }
+    });
+    let stats = space.stats();
+    assert!(stats.pages_out > stats.region_bytes / 4096 / 2, "{stats:?}");
+    assert!(stats.pages_in > 0 && stats.faults > 0 && stats.stored_pages > 0, "{stats:?}");
+}
+
+/// What the kernel counts stays within 3 % and 8 MiB of the budget, whatever else the process has, which is not paged.
+fn budget() {
+    let mut own = vec![1u8; 64 << 20];
+    let before = anonymous_bytes();
+    let space = space();
+    let peak = AtomicU64::new(0);
+    let note = || peak.fetch_max(anonymous_bytes(), Ordering::Relaxed);
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        // SAFETY: a page is aligned, and any bytes are numbers.
+        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 1);
+        if at % 64 == 0 {
+            note();
+        }
+    }
+    let mut state = 1;
+    for step in 0..40_000 {
+        let at = random(&mut state) as usize % (region.len() / PAGE_SIZE);
+        // SAFETY: as above.
+        check_page(unsafe { region[at * PAGE_SIZE..][..PAGE_SIZE].align_to::<u64>().1 }, at, 1);
+        if step % 64 == 0 {
+            note();
+        }
+    }
+    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
+    let peak = peak.into_inner();
+    println!("peak {} MiB over what was there before, of {} MiB", (peak - before) >> 20, BUDGET >> 20);
+    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+    // Memory of the process beside it comes and goes, and the regions keep theirs.
+    own.extend(std::iter::repeat_n(2, 64 << 20));
+    assert!(own.iter().rev().take(64 << 20).all(|byte| *byte == 2));
+    drop(own);
+    // A smaller budget is reached.
+    space.set_ram(BUDGET / 2).unwrap();
+    let goal = BUDGET / 2 + BUDGET / 50 + (8 << 20);
+    let is_reached = (0..2000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        space.stats().used_bytes <= goal
+    });
+    assert!(is_reached, "{:?}", space.stats());
+}
+
+/// Memory that was read before it is written: the kernel's page of zeroes is no memory, and what replaces it is.
+fn reads() {
+    let before = anonymous_bytes();
+    let space = space();
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    let mut peak = 0;
+    for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        assert_eq!(page[100], 0);
+        // SAFETY: a page is aligned, and any bytes are numbers.
+        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 7);
+        if at % 64 == 0 {
+            peak = peak.max(anonymous_bytes());
+        }
+    }
+    for (at, page) in region.chunks_exact(PAGE_SIZE).enumerate() {
+        // SAFETY: as above.
+        check_page(unsafe { page.align_to::<u64>().1 }, at, 7);
+    }
+    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
+    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+}
+
+/// Hundreds of regions of all sizes from several threads; each is zeroes at first.
+fn many() {
+    let space = space();
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            scope.spawn(move || {
+                let mut state = 7 + thread;
+                let mut held: Vec<(Region, u64)> = Vec::new();
+                let mut bytes = 0;
+                for turn in 1..400u64 {
+                    let len = 1 + (random(&mut state) % (1 << (12 + turn % 10))) as usize;
+                    let mut region = space.region(len).unwrap();
+                    assert!(
+                        region.len() == len
+                            && region.as_ptr().is_aligned()
+                            && space.contains(region.as_ptr())
+                    );
+                    assert!(region.iter().all(|byte| *byte == 0));
+                    region.as_mut_slice_of::<u64>().fill(turn * 3 + thread);
+                    bytes += len;
+                    held.push((region, turn * 3 + thread));
+                    while bytes > BUDGET as usize || held.len() > 60 {
+                        let (region, mark) = held.swap_remove(random(&mut state) as usize % held.len());
+                        assert!(region.as_slice_of::<u64>().iter().all(|word| *word == mark));
+                        bytes -= region.len();
+                    }
+                }
+            });
+        }
+    });
+    let stats = space.stats();
+    assert_eq!((stats.regions, stats.region_bytes), (0, 0));
+    // What was discarded is in no pool.
+    let is_empty = (0..2000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        space.stats().stored_pages == 0
+    });
+    assert!(is_empty, "{:?}", space.stats());
+}
+
+fn fill(region: &mut Region, version: u64) {
+    for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        // SAFETY: a page is aligned, and any bytes are numbers.
+        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, version);
+    }
+}
+
+fn check(region: &[u8], version: u64) {
+    for (at, page) in region.chunks_exact(PAGE_SIZE).enumerate() {
+        // SAFETY: as above.
+        check_page(unsafe { page.align_to::<u64>().1 }, at, version);
+    }
+}
+
+fn resize() {
+    let space = space();
+    let len = 2 * BUDGET as usize;
+    let mut region = space.region(len).unwrap();
+    fill(&mut region, 1);
+    // In place.
+    let start = region.as_ptr();
+    region.resize(len + (1 << 20)).unwrap();
+    assert_eq!(region.as_ptr(), start);
+    assert!(region[len..].iter().all(|byte| *byte == 0));
+    // Elsewhere.
+    let other = space.region(100).unwrap();
+    region.resize(2 * len).unwrap();
+    assert_ne!(region.as_ptr(), start);
+    check(&region[..len], 1);
+    assert!(region[len..].iter().all(|byte| *byte == 0));
+    // Shorter, in the middle of a page, and longer again: zeroes.
+    region.resize(len / 2 + 5).unwrap();
+    region.resize(len / 2 + PAGE_SIZE * 40).unwrap();
+    check(&region[..len / 2], 1);
+    assert_eq!(region[len / 2..len / 2 + 5], word(len / 2 / PAGE_SIZE, 1, 0).to_le_bytes()[..5]);
+    assert!(region[len / 2 + 5..].iter().all(|byte| *byte == 0));
+    region.resize(0).unwrap();
+    assert!(region.is_empty());
+    assert_eq!(space.stats().region_bytes, 100);
+    drop(other);
+}
+
+fn discard() {
+    let space = space();
+    let len = 2 * BUDGET as usize;
+    let mut region = space.region(len).unwrap();
+    fill(&mut region, 1);
+    let before = space.stats().stored_pages;
+    assert!(before > 0);
+    let (start, end) = (PAGE_SIZE * 3 + 100, len / 2 + 7);
+    region.discard(start..end);
+    check(&region[..3 * PAGE_SIZE], 1);
+    assert_eq!(region[3 * PAGE_SIZE + 99], word(3, 1, 12).to_le_bytes()[3]);
+    assert!(region[start..end].iter().all(|byte| *byte == 0));
+
+    // Written anew it is data like any other.
+    fill(&mut region, 2);
+    check(&region, 2);
+    region.discard(..);
+    assert!(region.iter().all(|byte| *byte == 0));
+    region.advise(.., Advice::WillNeed);
+    region.discard(10..10);
+}
+
+/// The kernel reads and writes regions like any memory.
+fn pipe() {
+    use std::io::{Read, Seek, Write};
+    let space = space();
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(std::env::temp_dir().join(format!("uzswap-regions-{}", std::process::id())))
+        .unwrap();
+    std::fs::remove_file(std::env::temp_dir().join(format!("uzswap-regions-{}", std::process::id())))
+        .unwrap();
+    file.write_all(&region).unwrap();
+    file.rewind().unwrap();
+    let mut other = space.region(region.len()).unwrap();
+    file.read_exact(&mut other).unwrap();
+    check(&other, 1);
+    assert!(region[..] == other[..]);
+}
+
+/// Forks with libc's fork() and answers the child's status.
+fn in_child(act: impl FnOnce()) -> i32 {
+    // SAFETY: the child calls `act` alone and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            act();
+            // SAFETY: ends the child without destructors.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            status
+        }
+    }
+}
+
+fn fork_and_check(space: Space, region: &mut Region) {
+    for turn in 2..5 {
+        let status = in_child(|| {
+            check(region, turn - 1);
+            fill(region, 99);
+            check(region, 99);
+            assert!(matches!(space.region(10), Err(SpaceError::Forked)));
+            assert!(Space::current().is_none());
+            // A space of its own.
+            let own = Space::builder().ram(BUDGET).start().unwrap();
+            let mut second = own.region(2 * BUDGET as usize).unwrap();
+            fill(&mut second, 5);
+            check(&second, 5);
+            check(region, 99);
+        });
+        assert_eq!(status, 0, "in turn {turn}");
+        check(region, turn - 1);
+        fill(region, turn);
+    }
+}
+
+fn fork() {
+    let space = space();
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    assert!(space.stats().stored_pages > 0);
+    fork_and_check(space, &mut region);
+    assert!(space.stats().used_bytes <= BUDGET * 103 / 100 + (8 << 20), "{:?}", space.stats());
+}
+
+/// Others use and make regions while forks go on.
+fn fork_among_threads() {
+    let space = space();
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut turn = thread;
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut own = space.region(4 << 20).unwrap();
+                    turn += 1;
+                    fill(&mut own, turn);
+                    check(&own, turn);
+                }
+            });
+        }
+        for _ in 0..6 {
+            assert_eq!(in_child(|| check(&region, 1)), 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    check(&region, 1);
+}
+
+/// Without CAP_SYS_PTRACE the kernel does not report forks.
+fn fork_without_reports() {
+    // SAFETY: plain structures for capset(2), version 3: two sets of 32.
+    unsafe {
+        let mut header = [0x2008_0522u32, 0];
+        let mut sets = [[0u32; 3]; 2];
+        assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()), 0);
+        const SYS_PTRACE: u32 = 19;
+        sets[0].iter_mut().for_each(|set| *set &= !(1 << SYS_PTRACE));
+        assert_eq!(libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()), 0);
+    }
+    let space = match Space::builder().ram(BUDGET).start() {
+        Ok(space) => space,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    assert!(space.stats().stored_pages > 0);
+    fork_and_check(space, &mut region);
+    // Everything was in, and goes out again.
+    let is_reached = (0..2000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        space.stats().used_bytes <= BUDGET + (8 << 20)
+    });
+    assert!(is_reached, "{:?}", space.stats());
+    // Past the C library: the child has nothing, rather than zeroes.
+    // SAFETY: as fork(2); the child reads one byte and ends.
+    unsafe {
+        let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
+        if child == 0 {
+            let byte = std::ptr::read_volatile(region.as_ptr());
+            libc::_exit(i32::from(byte));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+    }
+    check(&region, 4);
+}
+
+/// A process that closes every descriptor goes on.
+fn closed() {
+    let space = space();
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    // SAFETY: nothing of this program uses a descriptor but these.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    check(&region, 1);
+    fill(&mut region, 2);
+    check(&region, 2);
+}
+
+fn refusals() {
+    assert!(matches!(Space::builder().ram(1 << 20).start(), Err(SpaceError::Ram(_))));
+    assert!(matches!(Space::builder().folio(5000).start(), Err(SpaceError::Folio(5000))));
+    assert!(matches!(Space::builder().compressor("nonsense").start(), Err(SpaceError::Compressor(_))));
+    let space =
+        Space::builder().ram(BUDGET).address_space(1 << 30).folio(2 << 20).compressor("lz4").start().unwrap();
+    assert!(matches!(Space::builder().start(), Err(SpaceError::Started)));
+    assert!(matches!(space.set_ram(5), Err(SpaceError::Ram(5))));
+    assert!(matches!(space.region(2 << 30), Err(SpaceError::Full(_))));
+    assert!(matches!(space.region(usize::MAX), Err(SpaceError::Full(_))));
+    assert_eq!(space.stats().ram_bytes, BUDGET);
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    check(&region, 1);
+    assert!(region.resize(2 << 30).is_err());
+    check(&region, 1);
+}

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Runs a command before each of about ten programs: `each.sh DIRECTORY COMMAND...`. In the command, {} stands for the
+# program's name; its words have no spaces. Programs that are not installed are left out, and that is said.
+#
+#   examples/programs/each.sh /tmp/work uzswap trace record -o /tmp/{}.trace --
+#   examples/programs/each.sh /tmp/work uzswap bench program --
+#
+# PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled classes.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$1
+shift
+mkdir -p "$work"
+
+try() {
+    name=$1
+    need=$2
+    shift 2
+    case " ${PROGRAMS:-$name} " in *" $name "*) ;; *) return 0 ;; esac
+    if ! command -v "$need" > /dev/null; then
+        echo "$name: skipped, there is no $need" >&2
+        return 0
+    fi
+    echo "== $name" >&2
+    # Words of the command with {} replaced, before the program's own.
+    for word in $command; do
+        set -- "$@" "$(printf %s "$word" | sed "s|{}|$name|g")"
+    done
+    own=$(($# - count))
+    while [ "$own" -gt 0 ]; do
+        first=$1
+        shift
+        set -- "$@" "$first"
+        own=$((own - 1))
+    done
+    "$@" > "$work/$name.out" || echo "$name: status $?" >&2
+}
+command=$*
+count=$#
+
+try python python3 python3 "$here/dict.py"
+try node node node "$here/map.js"
+try ruby ruby ruby "$here/objects.rb"
+try perl perl perl "$here/hash.pl"
+try gcc g++ g++ -std=c++17 -O1 -S -o /dev/null "$here/templates.cc"
+if command -v javac > /dev/null; then
+    [ -e "$work/Tables.class" ] || javac -d "$work" "$here/Tables.java"
+    try java java java -XX:+UseSerialGC -Xmx160m -Xshare:off -cp "$work" Tables
+fi
+try sqlite sqlite3 sqlite3 :memory: -cmd ".read $here/index.sql" .quit
+if command -v perl > /dev/null; then
+    [ -e "$work/lines" ] || perl -e 'srand 7; print int(rand 1e15), " line $_\n" for 1 .. 800000' > "$work/lines"
+    try sort sort sort -S 90M --parallel=1 "$work/lines" -o /dev/null
+fi
+if command -v go > /dev/null; then
+    [ -e "$work/tables" ] || (cd "$work" && cp "$here/tables.go" . && GOCACHE="$work/cache" go build -o tables tables.go)
+    try go "$work/tables" "$work/tables"
+fi
+if command -v rustc > /dev/null; then
+    try rustc rustc rustc --edition 2021 --crate-type lib -O --emit metadata,obj -o "$work/rust.o" "$here/instances.rs"
+fi
+if python3 -c 'import numpy' 2> /dev/null; then
+    try numpy python3 python3 "$here/arrays.py"
+else
+    echo "numpy: skipped, python3 has no numpy" >&2
+fi
