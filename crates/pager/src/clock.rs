@@ -66,6 +66,7 @@ impl Pager {
         let mut looked = Looked::default();
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
+        self.reclaim.note_looked_at(looked.pages);
         for (count, by) in
             [(Count::LookedAt, looked.pages), (Count::Spared, looked.spared), (Count::Tried, looked.tried)]
         {

@@ -22,9 +22,8 @@
 
 use std::sync::atomic::Ordering;
 
-use sys::pagemap::Pagemap;
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Message, Stop, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::{arena, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
@@ -32,6 +31,7 @@ use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
 use crate::pages::{Brought, ChildMemory};
+use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
 const PATIENCE_NS: u64 = 10_000_000;
@@ -59,8 +59,8 @@ pub struct ForkSession {
     copied_count: usize,
     /// The child's copy of the arena is of no use.
     torn: bool,
-    /// The child changed its mappings before it took over: its memory cannot be made right.
-    lost: bool,
+    /// What children changed of their mappings meanwhile, by number: those of other threads' forks run already.
+    changes: Vec<(usize, Message)>,
     /// Events of this process that were read since the kernel began to copy: the table stays as it was at the fork until the
     /// child has what it needs.
     stash: Vec<Message>,
@@ -74,6 +74,12 @@ impl ForkSession {
             _ => None,
         });
         moves.collect()
+    }
+
+    /// The memory of a child as it is by now.
+    fn memory_of(&self, child: usize) -> ChildMemory {
+        let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
+        ChildMemory::new(self.children[child], self.moves(), changes)
     }
 }
 
@@ -138,7 +144,7 @@ impl Pager {
             copied: [0; COPIED_MAX],
             copied_count: 0,
             torn: false,
-            lost: false,
+            changes: Vec::new(),
             stash: Vec::new(),
         };
         // The order of all events up to here must be known, since the child hears of no other.
@@ -158,9 +164,9 @@ impl Pager {
         [main, self.gate.map_or(-1, |gate| gate.descriptor()), session.children[0]]
     }
 
-    /// Whether faults wait for time to pass.
+    /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
-        session.held_count > 0 && session.child_count == 0
+        session.held_count > 0 && session.child_count == 0 || session.child_count > 1
     }
 
     /// Serves what there is to serve now.
@@ -212,8 +218,8 @@ impl Pager {
             }
         }
         self.serve_held(session);
-        if session.child_count > 0 {
-            self.serve_child(session, &mut messages);
+        for child in 0..session.child_count {
+            self.serve_child(session, child, &mut messages);
         }
     }
 
@@ -257,18 +263,33 @@ impl Pager {
         }
     }
 
-    /// Copies into the child what it waits for.
-    fn serve_child(&self, session: &mut ForkSession, messages: &mut [Message; MESSAGES_MAX]) {
-        let child = Userfaultfd::from_descriptor(session.children[0]);
-        let memory = ChildMemory::new(session.children[0], session.moves());
+    /// Copies into a child what it waits for.
+    fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
+        let child = Userfaultfd::from_descriptor(session.children[number]);
         while child.read(messages, 1) == 1 {
-            let Message::Fault { address, .. } = messages[0] else {
-                session.lost = true;
-                continue;
+            let at = match messages[0] {
+                Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
+                Message::Fork { descriptor } => {
+                    if session.child_count == CHILDREN_MAX {
+                        self.fatal(format_args!("more forks at a time than can be attended to"));
+                    }
+                    let (grandchild, inherited) = (session.child_count, session.changes.clone());
+                    session.children[grandchild] = descriptor;
+                    session.child_count += 1;
+                    let of_child = inherited.into_iter().filter(|(other, _)| *other == number);
+                    session.changes.extend(of_child.map(|(_, change)| (grandchild, change)));
+                    continue;
+                }
+                change => {
+                    // It does not have what the table says it has: it gets copies.
+                    session.changes.push((number, change));
+                    session.torn = true;
+                    continue;
+                }
             };
-            let at = address & !(PAGE_SIZE - 1);
             let mut page = [0u8; PAGE_SIZE];
-            if !self.pages.read_out(memory.source_of(at), &mut page) {
+            let source = session.memory_of(number).source_of(at);
+            if !source.is_some_and(|source| self.pages.read_out(source, &mut page)) {
                 while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
                     thread::sleep_ns(20_000);
                 }
@@ -296,7 +317,7 @@ impl Pager {
 
     /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
     pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
-        if session.lost || session.child_count == 0 {
+        if session.child_count == 0 {
             return Outcome::Lost;
         }
         if is_ready && session.child_count == 1 && session.gate_count == 1 && !session.torn {
@@ -304,9 +325,9 @@ impl Pager {
             (session.child_count, session.gate_count) = (0, 0);
             return Outcome::Inherits { main, gate, copied: &session.copied[..session.copied_count] };
         }
-        for child in &session.children[..session.child_count] {
+        for child in 0..session.child_count {
             // Closed at the end of the session, like what was not handed over.
-            let mut child = ChildMemory::new(*child, session.moves());
+            let mut child = session.memory_of(child);
             child.leave_out_wiped();
             self.pages.hand_over_all(&mut child);
         }

@@ -20,6 +20,8 @@ mod grace;
 mod halt;
 mod handlers;
 mod kept;
+#[cfg(feature = "shuttle")]
+mod model;
 mod pager;
 mod pages;
 mod pins;
@@ -29,7 +31,8 @@ mod reclaim;
 mod registrations;
 mod swap_in;
 mod swap_out;
-#[cfg(test)]
+mod sync;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
 mod watch;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Userfaultfd};
+use sys::userfaultfd::feature;
 use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
@@ -24,6 +24,7 @@ use crate::readahead::Streams;
 use crate::reclaim::Reclaim;
 use crate::registrations::Registrations;
 use crate::swap_out::Swap;
+use crate::sync::Userfaultfd;
 
 /// Files of /proc about this process.
 pub(crate) struct ProcFiles {

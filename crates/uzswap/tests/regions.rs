@@ -110,7 +110,7 @@ fn bytes() {
                     // SAFETY: a page is aligned, and any bytes are numbers.
                     let words = unsafe { page.align_to_mut::<u64>().1 };
                     check_page(words, at, versions[at]);
-                    if step < versions.len() || random(&mut state) % 2 == 0 {
+                    if step < versions.len() || random(&mut state).is_multiple_of(2) {
                         versions[at] += 1;
                         write_page(words, at, versions[at]);
                     }

@@ -552,7 +552,7 @@ fn partly(done: usize, otherwise: Brought) -> Brought {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::trial::{blocks, pager, read};

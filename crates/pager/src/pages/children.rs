@@ -1,18 +1,32 @@
 //! What a forked child gets of the pages that are out here.
 
 use sys::procfs::ProcFile;
-use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
-use sys::{maps, thread, PAGE_SIZE};
+use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
+use sys::{maps, PAGE_SIZE};
 
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::Pages;
 use crate::accounts::Count;
+use crate::sync::{sleep_ns, Userfaultfd};
 
 /// A change of the child's address space since the fork.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Gone { start: usize, end: usize },
     Moved { from: usize, to: usize, len: usize },
+}
+
+impl Change {
+    /// What an event says of it.
+    fn of(event: Message) -> Option<Change> {
+        match event {
+            Message::Remove { start, end } | Message::Unmap { start, end } => {
+                Some(Change::Gone { start, end })
+            }
+            Message::Remap { from, to, len } => Some(Change::Moved { from, to, len }),
+            Message::Fault { .. } | Message::Fork { .. } => None,
+        }
+    }
 }
 
 /// One process that pages are handed to.
@@ -40,16 +54,12 @@ impl Heir {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         while self.uffd.read(&mut messages, 1) == 1 {
             match messages[0] {
-                // Served by the page that comes; those that never come are woken at the end.
-                Message::Fault { .. } => {}
-                Message::Remove { start, end } | Message::Unmap { start, end } => {
-                    self.changes.push(Change::Gone { start, end });
-                }
-                Message::Remap { from, to, len } => self.changes.push(Change::Moved { from, to, len }),
                 Message::Fork { descriptor } => {
                     let uffd = Userfaultfd::from_descriptor(descriptor);
                     return Some(Heir { uffd, changes: self.changes.clone() });
                 }
+                // A fault is served by the page that comes; those whose page never comes are woken at the end.
+                message => self.changes.extend(Change::of(message)),
             }
         }
         None
@@ -68,11 +78,16 @@ impl Heir {
 }
 
 impl ChildMemory {
-    /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time.
-    pub fn new(descriptor: i32, moves: Vec<(usize, usize, usize)>) -> Self {
+    /// Of the child whose userfaultfd this is. `moves` are the parent's mremap() calls of about that time, `changes` the
+    /// child's own since the fork that have been read already.
+    pub fn new(
+        descriptor: i32,
+        moves: Vec<(usize, usize, usize)>,
+        changes: impl Iterator<Item = Message>,
+    ) -> Self {
         let uffd = Userfaultfd::from_descriptor(descriptor);
         ChildMemory {
-            heirs: vec![Heir { uffd, changes: Vec::new() }],
+            heirs: vec![Heir { uffd, changes: changes.filter_map(Change::of).collect() }],
             moves,
             wiped: Vec::new(),
             is_over: false,
@@ -102,13 +117,19 @@ impl ChildMemory {
         others.into_iter().find(|other| is_there(*other)).unwrap_or(at)
     }
 
-    /// Which page of the parent the child misses at `at`: the other way round.
-    pub fn source_of(&self, at: usize) -> usize {
-        let uffd = self.heirs[0].uffd;
+    /// Which page of the parent the child misses at `at`, the other way round; `None` for none.
+    pub fn source_of(&self, at: usize) -> Option<usize> {
+        let Heir { uffd, changes } = &self.heirs[0];
+        let at = changes.iter().rev().try_fold(at, |at, change| match *change {
+            Change::Gone { start, end } if (start..end).contains(&at) => None,
+            Change::Moved { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
+            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => None,
+            _ => Some(at),
+        })?;
         // Moved before the fork, and not known to the parent's table yet.
         let moves = self.moves.iter().rev().filter(|(_, to, len)| (*to..to + len).contains(&at));
         let mut others = moves.map(|(from, to, _)| at - to + from);
-        others.find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at)
+        Some(others.find(|other| uffd.is_registered(*other) != Some(true)).unwrap_or(at))
     }
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
@@ -127,7 +148,7 @@ impl ChildMemory {
             match heir.place_of(at).and_then(|place| with(&heir.uffd, place)) {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
-                Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
                 stop => {
                     gone += usize::from(stop == Some(Stop::Gone));
                     index += 1;
@@ -154,7 +175,7 @@ impl Pages {
     /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
     /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
     pub(super) fn foster(&self, descriptor: i32) {
-        let mut child = ChildMemory::new(descriptor, self.recent_moves());
+        let mut child = ChildMemory::new(descriptor, self.recent_moves(), std::iter::empty());
         child.leave_out_wiped();
         self.hand_over_all(&mut child);
         self.accounts.add(Count::Forks, 1);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 use super::table::ALL_PAGES;
 use super::table::{runs, span, within, PageState, BLOCK_BYTES};
 use super::{Pages, GROUP};
@@ -121,7 +121,7 @@ impl Pages {
     }
 
     /// Counts the pages that are out.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn pages_out(&self) -> usize {
         self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
             0,
@@ -133,7 +133,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pages::{Brought, Inbound, BLOCK_PAGES};

@@ -18,10 +18,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use sys::userfaultfd::{Message, Userfaultfd, MESSAGES_MAX};
+use sys::userfaultfd::{Message, MESSAGES_MAX};
 use sys::{futex, PAGE_SIZE};
 
 use super::events::EventQueue;
+use crate::sync::Userfaultfd;
 use crate::HANDLERS_MAX;
 
 /// Nothing to read for anybody.

@@ -11,12 +11,12 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use sys::userfaultfd::Message;
 
 use super::table::BlockGuard;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Most events read and not yet applied. Readers stop reading at the limit, which makes the program wait.
 const EVENTS_MAX: usize = 256;
@@ -139,7 +139,7 @@ impl EventQueue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pages::table::AddressTable;

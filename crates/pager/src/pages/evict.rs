@@ -1,8 +1,12 @@
 //! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
 //!
-//! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may have been replaced a moment ago by one that
-//! is not ours. So the kernel is asked, with a move that cannot succeed, before and after: had the mapping changed hands,
-//! its event would be unread still, because nobody reads events while the proof of quiet lives.
+//! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may have been replaced a moment ago by another one.
+//! So the kernel is asked before whether there is a mapping of ours, and afterwards whether any call that changes mappings is
+//! under way: nobody reads events while the proof of quiet lives, so it would be still. Then
+//!
+//! * what came from a mapping that is not registered goes back;
+//! * the rest was taken *hastily*: from the mapping that the table knows, or from one that mremap() has brought to its
+//!   place since. The reports tell, once all have been read ([`super::order`]).
 
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
@@ -15,13 +19,18 @@ use super::{now_ms, Pages};
 
 impl Pages {
     /// Whether a page is in a mapping registered with us and no change of mappings is under way.
-    fn is_guarded(&self, quiet: &Quiet<'_>, at: usize) -> bool {
-        let progress = self.mover.move_in(quiet, at, self.staging.hole(), 1);
-        match progress.stop {
-            Some(Stop::Hole | Stop::Exists) => true,
-            Some(_) => false,
-            None => panic!("a page moved out of nowhere"),
+    fn is_guarded(&self, _quiet: &Quiet<'_>, at: usize) -> bool {
+        self.mover.is_registered(at) == Some(true)
+    }
+
+    /// What is left of pages of a block that were moved to a slot while a change of mappings was under way.
+    fn take_hastily(&self, quiet: &Quiet<'_>, slot: u32, base: usize, mask: u32) -> u32 {
+        let left = mask & !self.move_back(quiet, slot, base, mask);
+        if left != 0 {
+            self.hasty.lock().expect("no panic while held").push((base, left));
+            self.events.set_unsettled(true);
         }
+        left
     }
 
     /// Moves the present pages of a block out: into the slot where others of its pages wait already, else into `spare`,
@@ -53,8 +62,8 @@ impl Pages {
                     continue;
                 }
                 let (mut left, shared) = self.move_run(&quiet, &block, slot, first, count);
-                if left != 0 && !self.is_guarded(&quiet, at) {
-                    left &= !self.move_back(&quiet, slot, base, left);
+                if left != 0 && self.mover.is_changing() {
+                    left = self.take_hastily(&quiet, slot, base, left);
                 }
                 moved |= left;
                 busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
@@ -189,10 +198,10 @@ impl Pages {
                 }
             }
         }
-        if moved != 0 && !self.is_guarded(&quiet, base) {
+        if moved != 0 && self.mover.is_changing() {
             for index in 0..EXTENT_SLOTS {
-                let (slot, at) = (first + index as u32, base + index * BLOCK_BYTES);
-                let back = self.move_back(&quiet, slot, at, part(moved, index));
+                let (slot, at, mask) = (first + index as u32, base + index * BLOCK_BYTES, part(moved, index));
+                let back = mask & !self.take_hastily(&quiet, slot, at, mask);
                 moved &= !(u128::from(back) << (index * super::BLOCK_PAGES));
             }
         }
@@ -220,7 +229,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::pages::{Brought, Compressed, Inbound, BLOCK_PAGES};

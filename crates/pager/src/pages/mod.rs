@@ -26,6 +26,8 @@ mod events;
 mod evict;
 mod extents;
 mod from_disk;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod mover;
 mod order;
 mod refs;
@@ -35,17 +37,16 @@ pub(crate) mod table;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Mutex;
 
 use replacement::policy::{History, Policy};
-use sys::pagemap::Pagemap;
-use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
 use crate::accounts::{Accounts, Count};
 use crate::config::{Config, FixedText, StartError};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, Pagemap, Userfaultfd};
 
 pub(crate) use bring::{Brought, Inbound};
 pub(crate) use children::ChildMemory;
@@ -120,6 +121,8 @@ pub(crate) struct Pages {
     moves: Mutex<VecDeque<(usize, usize, usize)>>,
     contest: Mutex<order::Contest>,
     own_threads: order::OwnThreads,
+    /// Pages of blocks that were moved out while a change of mappings was under way.
+    hasty: Mutex<Vec<(usize, u32)>>,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -178,6 +181,7 @@ impl Pages {
             moves: Mutex::new(VecDeque::with_capacity(MOVES_MAX)),
             contest: Mutex::default(),
             own_threads: order::OwnThreads::default(),
+            hasty: Mutex::default(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
@@ -260,7 +264,7 @@ impl Pages {
                 return Some(done);
             }
             self.apply_events();
-            sys::thread::yield_now();
+            crate::sync::yield_now();
         }
         None
     }
@@ -372,7 +376,7 @@ impl Pages {
     }
 
     /// Whether evictions by mremap() can begin.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub fn drainers_run(&self) -> bool {
         self.drainers.any()
     }

@@ -3,12 +3,12 @@
 //! Private to this module's parent: the transitions beside it are the only callers, so that whoever moves, copies or fills a
 //! managed page holds its block's lock (without which there is no proof) and knows what the table says.
 
-use sys::pagemap::Pagemap;
-use sys::userfaultfd::{Progress, Stop, Userfaultfd, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{Progress, Stop, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
 use super::events::{Quiet, QuietAlone};
 use super::extents::EXTENT_PAGES;
+use crate::sync::{Pagemap, Userfaultfd};
 
 /// How pages leave the program and come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

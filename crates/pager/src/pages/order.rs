@@ -12,14 +12,19 @@
 //! Applied as they are read, the second would discard what the first has brought to `s`. The kernel counts the calls that
 //! are under way, and refuses to fill pages until it is zero: that is how one knows whether some older report is still to
 //! come. So after a REMAP nothing is brought in or evicted until no call is under way, and what is reported meanwhile about
-//! the target of such a REMAP is put aside. Then:
+//! the target of such a REMAP is put aside. Then everything has been reported, and what is mapped at a place now tells the rest:
 //!
-//! * pages that were out at the target when the REMAP was read, or a target that is registered still: the report was about
-//!   the older mapping, whose pages are dropped or follow it;
-//! * else it was about the newer one.
+//! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered any more is of no use,
+//!   and what is registered is the newest mapping's. (The kernel also reports an UNMAP of what mremap() has moved away, its
+//!   *twin*, of which nothing is left in the table.)
+//! * A REMAP away from the place: whatever comes to a place leaves it once, but for what is there now. If more has left
+//!   than has come since, the first to be reported was the mapping before. What was out at the place when the newer mapping
+//!   came has been kept apart, and follows.
 //!
-//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so of several reports about one
-//! target the first is the older mapping's. A program with one thread has no such cases, and they are not looked for.
+//! The same goes for what was evicted from a place while calls were under way (`hasty`): it is as if it had come there.
+//!
+//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so reports of what comes to a place
+//! are read in the order in which it came. A program with one thread has no such cases, and they are not looked for.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,7 +32,7 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
-use super::table::{within, BLOCK_PAGES};
+use super::table::{span, within, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP, LIMBO};
 
 /// Where a REMAP has moved pages to lately.
@@ -52,9 +57,20 @@ struct Part {
 pub(super) struct Contest {
     arrivals: Vec<Arrival>,
     aside: Vec<Message>,
+    /// UNMAPs among them that have had their turn.
+    unmapped: Vec<(usize, usize)>,
+    /// Ranges that mremap() moved away from, whose UNMAP is still to come.
+    twins: Vec<(usize, usize)>,
 }
 
 impl Contest {
+    /// Takes an UNMAP that comes along with a move away from that very range.
+    fn is_twin(&mut self, event: Message) -> bool {
+        let Message::Unmap { start, end } = event else { return false };
+        let twin = self.twins.iter().position(|range| *range == (start, end));
+        twin.map(|twin| self.twins.swap_remove(twin)).is_some()
+    }
+
     fn overlaps(&self, start: usize, end: usize) -> bool {
         self.arrivals.iter().any(|arrival| arrival.start < end && start < arrival.end)
     }
@@ -79,7 +95,7 @@ impl OwnThreads {
 
     /// Whether the program has one thread.
     fn leave_one(&self) -> bool {
-        sys::threads::count().is_some_and(|all| all <= self.count() + 1)
+        !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
     }
 }
 
@@ -87,6 +103,10 @@ impl Pages {
     /// Applies an event, or puts it aside.
     pub(super) fn apply(&self, event: Message) {
         let mut contest = self.contest.lock().expect("no panic while held");
+        self.note_hasty(&mut contest);
+        if contest.is_twin(event) {
+            return;
+        }
         let touches = match event {
             Message::Unmap { start, end } => contest.overlaps(start, end),
             Message::Remap { from, to, len } => {
@@ -113,6 +133,7 @@ impl Pages {
                 if !self.own_threads.leave_one() {
                     self.displace(to, to + len);
                     contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                    contest.twins.push((from, from + len));
                     self.events.set_unsettled(true);
                 }
                 self.relocate(GROUP, from, to, len);
@@ -123,96 +144,138 @@ impl Pages {
         }
     }
 
+    /// Counts the blocks that pages were taken from hastily among the places that something has come to.
+    fn note_hasty(&self, contest: &mut Contest) {
+        for &(start, _) in self.hasty.lock().expect("no panic while held").iter() {
+            if !contest
+                .arrivals
+                .iter()
+                .any(|arrival| arrival.start == start && arrival.end == start + BLOCK_BYTES)
+            {
+                contest.arrivals.push(Arrival { start, end: start + BLOCK_BYTES, settled: true });
+            }
+        }
+    }
+
     /// Decides about what was put aside, once no call is under way. Hold no block's lock.
     pub(super) fn settle(&self) {
         if !self.events.is_unsettled() {
             return;
         }
         let mut contest = self.contest.lock().expect("no panic while held");
+        self.note_hasty(&mut contest);
         // Nothing under way, and everything that was reported has been read and applied or put aside: reading is what lets
         // calls end.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
-        let Contest { arrivals, aside } = &mut *contest;
-        let mut plan = Vec::with_capacity(aside.len());
-        for event in aside.iter() {
-            let parts = match *event {
-                Message::Unmap { start, end } => self.parts(arrivals, start, end),
-                Message::Remap { from, len, .. } => self.parts(arrivals, from, from + len),
+        while let Some(&event) = contest.aside.first() {
+            if contest.is_twin(event) {
+                contest.aside.remove(0);
+                continue;
+            }
+            let Contest { arrivals, aside, .. } = &mut *contest;
+            let parts = match event {
+                Message::Remap { from, len, .. } => self.parts(arrivals, aside, from, from + len),
+                Message::Unmap { start, end } => self.parts(arrivals, aside, start, end),
                 _ => Some(Vec::new()),
             };
-            let Some(parts) = parts else {
-                // Another call has begun.
-                arrivals.iter_mut().for_each(|arrival| arrival.settled = false);
-                return;
-            };
-            plan.push(parts);
-        }
-        for (event, parts) in aside.drain(..).zip(plan) {
+            // Another call has begun.
+            let Some(parts) = parts else { return };
             match event {
                 Message::Remove { start, end } => {
                     self.discard(start, end);
                     self.mark_discarding(start, end);
                 }
                 Message::Unmap { start, end } => {
-                    for part in parts {
-                        match part.is_older {
-                            true => _ = self.store.invalidate(LIMBO, key(part.start), pages(part)),
-                            false => self.discard(part.start, part.end),
-                        }
-                    }
+                    contest.unmapped.push((start, end));
                     self.note_changed(start, end);
                 }
                 Message::Remap { from, to, len } => {
+                    self.displace(to, to + len);
                     for part in parts {
                         let group = if part.is_older { LIMBO } else { GROUP };
                         self.relocate(group, part.start, part.start - from + to, part.end - part.start);
                     }
+                    contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                    contest.twins.push((from, from + len));
                     self.note_move(from, to, len);
                 }
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }
+            contest.aside.remove(0);
         }
-        arrivals.clear();
-        // Displaced pages that no report was about: their mapping was replaced without one.
+        while let Some(&(start, end)) = contest.unmapped.last() {
+            if !self.discard_unmapped(start, end, &contest.arrivals) {
+                return;
+            }
+            contest.unmapped.pop();
+        }
+        contest.arrivals.clear();
+        contest.twins.clear();
+        self.hasty.lock().expect("no panic while held").clear();
+        // Displaced pages that no report was about: their mapping is gone, or was replaced without one.
         self.store.invalidate(LIMBO, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
-    /// The parts of a reported range, and whether the report is about what was there before a REMAP; `None` when that cannot be
-    /// told now.
-    fn parts(&self, arrivals: &mut [Arrival], start: usize, end: usize) -> Option<Vec<Part>> {
+    /// Discards what is out in `[start, end)`, but for what is registered where something has come to; false when that cannot
+    /// be told now.
+    fn discard_unmapped(&self, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
+        for base in self.table.known(start, end) {
+            let Some(out) =
+                self.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
+            else {
+                continue;
+            };
+            let mask = within(base, start, end);
+            for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
+                let at = base + index * PAGE_SIZE;
+                let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
+                let is_kept = match is_contested && out & span(index, 1) != 0 {
+                    true => self.mover.is_registered(at),
+                    false => Some(is_contested),
+                };
+                match is_kept {
+                    Some(true) => {}
+                    Some(false) => self.discard(at, at + PAGE_SIZE),
+                    None => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// The parts of the range that the first of `reports` is of having left, and whether that was what was there before the last
+    /// REMAP came; `None` when that cannot be told now.
+    fn parts(
+        &self,
+        arrivals: &mut [Arrival],
+        reports: &[Message],
+        start: usize,
+        end: usize,
+    ) -> Option<Vec<Part>> {
         let mut parts = Vec::new();
         let mut at = start;
+        let mut older = Vec::new();
         while at < end {
             let cuts = arrivals.iter().flat_map(|arrival| [arrival.start, arrival.end]);
             let until = cuts.filter(|cut| *cut > at).min().unwrap_or(end).min(end);
-            let over = arrivals.iter_mut().rev().find(|arrival| arrival.start <= at && until <= arrival.end);
-            let is_older = match over {
-                Some(arrival) if !arrival.settled => {
-                    let is_older = self.has_displaced(at, until) || self.mover.is_registered(at)?;
-                    arrival.settled |= is_older;
+            let over = arrivals.iter().rposition(|arrival| arrival.start <= at && until <= arrival.end);
+            let is_older = match over.filter(|over| !arrivals[*over].settled) {
+                Some(over) => {
+                    let (left, come) = traffic(reports, at);
+                    let is_older = left > 1 + come - usize::from(self.mover.is_registered(at)?);
+                    older.extend(is_older.then_some(over));
                     is_older
                 }
-                _ => false,
+                None => false,
             };
             parts.push(Part { start: at, end: until, is_older });
             at = until;
         }
+        older.into_iter().for_each(|over| arrivals[over].settled = true);
         Some(parts)
-    }
-
-    fn has_displaced(&self, start: usize, end: usize) -> bool {
-        let (mut key, last) = (key(start), key(end));
-        while key < last {
-            let count = (last - key).min(64);
-            if self.store.present(LIMBO, key, count as usize) != 0 {
-                return true;
-            }
-            key += count;
-        }
-        false
     }
 
     /// Keeps what is out in `[start, end)` apart: it is older than what comes there now.
@@ -254,6 +317,27 @@ fn key(at: usize) -> u64 {
     (at / PAGE_SIZE) as u64
 }
 
-fn pages(part: Part) -> u64 {
-    key(part.end - part.start)
+/// How many of the reports are of something that left `at`, and how many of something that came there.
+fn traffic(reports: &[Message], at: usize) -> (usize, usize) {
+    let (mut left, mut come) = (0, 0);
+    for report in reports {
+        match *report {
+            Message::Unmap { start, end } => {
+                left += usize::from((start..end).contains(&at) && !has_twin(reports, start, end))
+            }
+            Message::Remap { from, to, len } => {
+                left += usize::from((from..from + len).contains(&at));
+                come += usize::from((to..to + len).contains(&at));
+            }
+            _ => {}
+        }
+    }
+    (left, come)
+}
+
+/// Whether one of the reports is of a move away from that very range.
+fn has_twin(reports: &[Message], start: usize, end: usize) -> bool {
+    reports.iter().any(
+        |report| matches!(*report, Message::Remap { from, len, .. } if (from, from + len) == (start, end)),
+    )
 }

@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use replacement::policy::History;
 use sys::memory::ADDRESS_BITS;
-use sys::{arena, futex, PAGE_SIZE};
+use sys::{arena, PAGE_SIZE};
+
+use crate::sync::{lock_bits, sleep_ns, try_lock_bits, unlock_bits};
 
 /// Pages in a block.
 pub const BLOCK_PAGES: usize = 16;
@@ -104,7 +106,7 @@ const _: () = assert!(std::mem::size_of::<Block>() == 48);
 
 impl Block {
     fn lock(&self) {
-        futex::lock_bits(&self.word);
+        lock_bits(&self.word);
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -156,7 +158,7 @@ pub struct BlockGuard<'a> {
 
 impl Drop for BlockGuard<'_> {
     fn drop(&mut self) {
-        futex::unlock_bits(&self.block.word);
+        unlock_bits(&self.block.word);
     }
 }
 
@@ -452,7 +454,7 @@ impl AddressTable {
             return None;
         }
         let block = self.block(address).ok()?;
-        futex::try_lock_bits(&block.word).then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+        try_lock_bits(&block.word).then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
     }
 
     /// Waits for the lock of a block whose slot nobody is compressing. Compressing takes microseconds and waits for
@@ -467,7 +469,7 @@ impl AddressTable {
                 return Ok(guard);
             }
             drop(guard);
-            sys::thread::sleep_ns(5_000);
+            sleep_ns(5_000);
         }
     }
 
@@ -540,7 +542,7 @@ pub fn within(base: usize, start: usize, end: usize) -> u32 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use sys::memory::USER_END;

@@ -11,7 +11,7 @@
 //! * a collector's nursery and hot tables return at once when tried, get a score that says so, and are left alone;
 //! * when a program goes on to something else, tried pages of what was hot do not return, and its classes go.
 //!
-//! To know the rates of classes that stay, some of their blocks are moved out, too: one in [`TRY_EVERY`] that the hand
+//! To know the rates of classes that stay, some of their blocks are moved out, too: one in `TRY_EVERY` that the hand
 //! passes. That is the price; it is an *ageing sample* rather than a bit of every page, which hardware alone could set.
 //!
 //! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a thirty-second of memory holds.
@@ -149,11 +149,6 @@ impl Policy {
             choice.going |= choice.tried;
         }
         choice
-    }
-
-    /// Rates of all classes, and which go: for people.
-    pub fn describe(&self) -> String {
-        self.rates.describe(self.going.load(Ordering::Relaxed))
     }
 }
 

@@ -9,7 +9,7 @@ const KEPT: f32 = 1.0 - 1.0 / 23.0;
 /// Pages that have been out for long leave the account, as if they had gone for good.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
-const GOING: f32 = 1.0 / 12.0;
+const GOING: f32 = 1.0 / 24.0;
 /// Page ticks for which what is assumed of a class counts.
 const ASSUMED: f32 = 64.0;
 
@@ -103,26 +103,5 @@ impl Rates {
             }
         }
         going
-    }
-
-    /// For people.
-    pub fn describe(&self, going: u64) -> String {
-        let mut text = String::new();
-        let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
-        for class in 0..CLASSES as Class {
-            let account = &self.accounts[usize::from(class)];
-            text += &format!(
-                "score {} age {}: rate {:.4} ret {:.0} exp {:.0} out {:.0} share {:.3} {}\n",
-                class / AGES,
-                class % AGES,
-                self.rate(class),
-                get(&account.returns),
-                get(&account.exposure),
-                get(&account.out),
-                get(&account.present) / all.max(1.0),
-                if going >> class & 1 != 0 { "goes" } else { "" },
-            );
-        }
-        text
     }
 }

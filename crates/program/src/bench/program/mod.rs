@@ -20,7 +20,7 @@ use crate::size::{self, Amount};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   uzswap bench program -- perl examples/concordance.pl
-  sudo uzswap bench program --ram 67%,50% --versus kernel-zswap --plot perl.svg -- perl examples/concordance.pl
+  sudo uzswap bench program --ram 67%,50% --versus kernel-zswap --plot job.svg -- ./job
 
 The command runs once in memory without a limit, to see how much it wants, and once bare; then --repeat times in each memory, \
 and the median counts. Its standard output is read and compared, its standard input is empty. The kernel has the same total: \

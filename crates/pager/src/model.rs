@@ -1,0 +1,500 @@
+//! A model of the kernel, for the tests of interleavings: one address space, its userfaultfd, and what threads of a program do
+//! to it. The rules are those of Linux 6.8 to 6.18 (fs/userfaultfd.c, mm/userfaultfd.c, mm/mremap.c), as far as the pager
+//! relies on them or is caught by them:
+//!
+//! | rule | here |
+//! |---|---|
+//! | munmap() and mremap() change mappings first, let go of the lock, and report then | [`Kernel::munmap`], [`Kernel::mremap`] |
+//! | so another thread may be given the range, and report that, before | places are free as soon as they are unmapped |
+//! | madvise() reports first and discards when the report has been read | [`Kernel::discard`] |
+//! | mremap() also reports an UNMAP of where the pages were | [`Kernel::mremap`] |
+//! | from before a call changes anything until its thread has gone on, filling answers EAGAIN | `changing` |
+//! | a thread goes on once its report has been read, not applied | `report` |
+//! | faults are read before events | [`Userfaultfd::read`] |
+//! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
+//! | MOVE does not look whether its source is registered | [`Userfaultfd::move_pages`] |
+//! | what is filled wakes its waiters; a fault that was not read is forgotten then | `wake` |
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+
+use shuttle::rand::{thread_rng, Rng};
+use shuttle::sync::{Condvar, Mutex, MutexGuard};
+use sys::pagemap::Run;
+use sys::userfaultfd::{feature, Message, OpenError, Progress, Stop, MESSAGES_MAX};
+use sys::PAGE_SIZE;
+
+/// Where the program's memory is: no real memory is at these addresses.
+pub(crate) const PROGRAM: usize = 0x10_0000_0000;
+/// Places that mappings are put at.
+pub(crate) const PLACES: usize = 4;
+/// From one place to the next: two in a block, so that source and target of a move can be in one.
+pub(crate) const PLACE_BYTES: usize = 8 * PAGE_SIZE;
+/// Pages of a mapping.
+pub(crate) const MAPPING_PAGES: usize = 3;
+
+/// Says what happens, for the replay of a seed: `PAGER_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
+macro_rules! trace {
+    ($($what:tt)*) => {
+        if std::env::var_os("PAGER_MODEL_TRACE").is_some() {
+            eprintln!($($what)*);
+        }
+    };
+}
+
+thread_local! {
+    // All threads of a test are one thread to the system.
+    static KERNEL: RefCell<Option<Arc<Kernel>>> = const { RefCell::new(None) };
+}
+
+/// The address space.
+pub(crate) struct Kernel {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    mapped: BTreeSet<usize>,
+    registered: BTreeSet<usize>,
+    /// Pages that are there, and the number in each.
+    pages: BTreeMap<usize, usize>,
+    /// Calls under way.
+    changing: usize,
+    events: VecDeque<(u64, Message)>,
+    read: HashSet<u64>,
+    faults: VecDeque<(u64, Message)>,
+    /// Threads that wait for a page: ticket and page.
+    waiting: BTreeMap<u64, usize>,
+    next: u64,
+    /// Pages that were moved out of a mapping that is not registered, until they are back: one that took the place of
+    /// one that was, after the kernel was asked. A thread that touches such a page in these microseconds sees zeroes, which
+    /// is a known limit of moving; here it waits, as do calls on that mapping.
+    astray: BTreeSet<usize>,
+    /// Pages of staging that were moved into the program and not filled since.
+    left: BTreeSet<usize>,
+    /// Calls that are discarding, by ticket: for grace periods.
+    discarding: BTreeSet<u64>,
+}
+
+impl State {
+    fn ticket(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn wake(&mut self, start: usize, len: usize) {
+        let range = start..start + len;
+        self.waiting.retain(|_, page| !range.contains(page));
+        let waiting = &self.waiting;
+        self.faults.retain(|(ticket, _)| waiting.contains_key(ticket));
+    }
+
+    fn unmap(&mut self, start: usize, len: usize) -> bool {
+        let mut was_registered = false;
+        for page in (start..start + len).step_by(PAGE_SIZE) {
+            self.mapped.remove(&page);
+            self.pages.remove(&page);
+            self.astray.remove(&page);
+            was_registered |= self.registered.remove(&page);
+        }
+        was_registered
+    }
+
+    /// A place where nothing is mapped.
+    fn free_place(&self) -> Option<usize> {
+        let free: Vec<_> = (0..PLACES)
+            .map(|place| PROGRAM + place * PLACE_BYTES)
+            .filter(|at| !self.mapped.contains(at))
+            .collect();
+        (!free.is_empty()).then(|| free[thread_rng().gen_range(0..free.len())])
+    }
+}
+
+impl Kernel {
+    /// A new one, the test's from now on.
+    pub fn begin() -> Arc<Kernel> {
+        let kernel = Arc::new(Kernel { state: Mutex::new(State::default()), changed: Condvar::new() });
+        KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
+        kernel
+    }
+
+    fn current() -> Arc<Kernel> {
+        KERNEL.with(|current| current.borrow().clone()).expect("a test has begun")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    /// The lock, once no page of the mapping at `at` is astray.
+    fn lock_whole(&self, at: usize) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.astray.range(at..at + MAPPING_PAGES * PAGE_SIZE).next().is_some() {
+            state = self.changed.wait(state).expect("no panic while held");
+        }
+        state
+    }
+
+    /// Reports a call that has been counted in, and waits until that has been read.
+    fn report(&self, message: Message) {
+        let mut state = self.lock();
+        let ticket = state.ticket();
+        state.events.push_back((ticket, message));
+        self.changed.notify_all();
+        while !state.read.contains(&ticket) {
+            state = self.changed.wait(state).expect("no panic while held");
+        }
+        drop(state);
+        // The thread may be kept from running here.
+        shuttle::thread::yield_now();
+        self.lock().changing -= 1;
+    }
+
+    /// mmap() of a mapping; `None` when there is no place.
+    pub fn mmap(&self) -> Option<usize> {
+        let mut state = self.lock();
+        let at = state.free_place()?;
+        state.mapped.extend((0..MAPPING_PAGES).map(|page| at + page * PAGE_SIZE));
+        trace!("mmap {at:#x}");
+        Some(at)
+    }
+
+    /// munmap() of a mapping.
+    pub fn munmap(&self, at: usize) {
+        let mut state = self.lock_whole(at);
+        let len = MAPPING_PAGES * PAGE_SIZE;
+        trace!("munmap {at:#x}");
+        if state.unmap(at, len) {
+            state.changing += 1;
+            drop(state);
+            self.report(Message::Unmap { start: at, end: at + len });
+        }
+    }
+
+    /// mremap() of a mapping to wherever there is room; answers where it is.
+    pub fn mremap(&self, from: usize) -> usize {
+        let mut state = self.lock_whole(from);
+        let len = MAPPING_PAGES * PAGE_SIZE;
+        let Some(to) = state.free_place() else { return from };
+        trace!("mremap {from:#x} {to:#x}");
+        for offset in (0..len).step_by(PAGE_SIZE) {
+            state.mapped.insert(to + offset);
+            if let Some(number) = state.pages.remove(&(from + offset)) {
+                state.pages.insert(to + offset, number);
+            }
+            if state.registered.contains(&(from + offset)) {
+                state.registered.insert(to + offset);
+            }
+        }
+        if state.unmap(from, len) {
+            state.changing += 2;
+            drop(state);
+            self.report(Message::Remap { from, to, len });
+            self.report(Message::Unmap { start: from, end: from + len });
+        }
+        to
+    }
+
+    /// madvise(MADV_DONTNEED).
+    pub fn discard(&self, start: usize, len: usize) {
+        let mut state = self.lock();
+        let ticket = state.ticket();
+        if state.registered.contains(&start) {
+            state.discarding.insert(ticket);
+            state.changing += 1;
+            drop(state);
+            self.report(Message::Remove { start, end: start + len });
+            state = self.lock();
+        }
+        while (start..start + len).step_by(PAGE_SIZE).any(|page| state.astray.contains(&page)) {
+            state = self.changed.wait(state).expect("no panic while held");
+        }
+        trace!("discarded {start:#x}");
+        for page in (start..start + len).step_by(PAGE_SIZE) {
+            state.pages.remove(&page);
+        }
+        state.discarding.remove(&ticket);
+    }
+
+    /// Reads a page of the program's, or writes `number` into it.
+    pub fn touch(&self, page: usize, number: Option<usize>) -> usize {
+        let mut state = self.lock();
+        loop {
+            assert!(state.mapped.contains(&page), "the test touches what it has");
+            if let Some(found) = state.pages.get_mut(&page) {
+                trace!("touch {page:#x} {found} {number:?}");
+                *found = number.unwrap_or(*found);
+                return *found;
+            }
+            if state.astray.contains(&page) {
+                state = self.changed.wait(state).expect("no panic while held");
+                continue;
+            }
+            if !state.registered.contains(&page) {
+                state.pages.insert(page, 0);
+                continue;
+            }
+            let ticket = state.ticket();
+            state.waiting.insert(ticket, page);
+            let write = number.is_some();
+            state
+                .faults
+                .push_back((ticket, Message::Fault { address: page, write, protected: false, thread: 1 }));
+            self.changed.notify_all();
+            while state.waiting.contains_key(&ticket) {
+                state = self.changed.wait(state).expect("no panic while held");
+            }
+        }
+    }
+
+    /// Mappings that are not registered.
+    pub fn unregistered(&self) -> Vec<usize> {
+        let state = self.lock();
+        let places = (0..PLACES).map(|place| PROGRAM + place * PLACE_BYTES);
+        places.filter(|at| state.mapped.contains(at) && !state.registered.contains(at)).collect()
+    }
+
+    /// Whether there is something to read.
+    pub fn has_messages(&self) -> bool {
+        let state = self.lock();
+        !state.faults.is_empty() || !state.events.is_empty()
+    }
+
+    /// Calls that are discarding now.
+    pub fn discarding(&self) -> BTreeSet<u64> {
+        self.lock().discarding.clone()
+    }
+}
+
+fn is_program(at: usize) -> bool {
+    (PROGRAM..PROGRAM + PLACES * PLACE_BYTES).contains(&at)
+}
+
+fn partly(done: usize, stop: Stop) -> Progress {
+    match done {
+        0 => Progress { done: 0, stop: Some(stop) },
+        _ => Progress { done, stop: Some(Stop::Again) },
+    }
+}
+
+/// The model's userfaultfd: the program's, or staging's, which has no event features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Userfaultfd {
+    is_main: bool,
+}
+
+impl Userfaultfd {
+    pub fn open_with_any(wanted: u64) -> Result<(Self, u64), OpenError> {
+        Ok((Userfaultfd { is_main: true }, wanted))
+    }
+
+    pub fn open(_features: u64) -> Result<Self, OpenError> {
+        Ok(Userfaultfd { is_main: false })
+    }
+
+    pub fn features() -> Result<u64, OpenError> {
+        Ok(feature::MOVING)
+    }
+
+    pub fn from_descriptor(_descriptor: i32) -> Self {
+        unreachable!("no forks here")
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        i32::from(!self.is_main)
+    }
+
+    pub fn close(self) {}
+
+    pub fn register(&self, start: usize, len: usize, _mode: u64) -> Result<(), Stop> {
+        let kernel = Kernel::current();
+        let mut state = kernel.lock();
+        let pages: Vec<_> =
+            (start..start + len).step_by(PAGE_SIZE).filter(|page| is_program(*page)).collect();
+        if pages.iter().any(|page| !state.mapped.contains(page)) {
+            return Err(Stop::Invalid);
+        }
+        // Staging's is asked for memory of the program only to return what was taken by mistake.
+        if !self.is_main && pages.iter().any(|page| state.registered.contains(page)) {
+            return Err(Stop::Busy);
+        }
+        if self.is_main {
+            trace!("registered {start:#x}");
+            state.registered.extend(pages);
+        }
+        Ok(())
+    }
+
+    pub fn unregister(&self, _start: usize, _len: usize) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    /// Fills missing pages with what `number` says of each; the waiters go on.
+    fn fill(&self, dst: usize, len: usize, mut number: impl FnMut(usize) -> Result<usize, Stop>) -> Progress {
+        let kernel = Kernel::current();
+        let mut state = kernel.lock();
+        if self.is_main && state.changing > 0 {
+            return partly(0, Stop::Again);
+        }
+        // Memory of the pager's own is there.
+        if !is_program(dst) {
+            return partly(0, Stop::Exists);
+        }
+        let pages = (dst..dst + len).step_by(PAGE_SIZE);
+        let is_guarded = |page: usize| state.registered.contains(&page) == self.is_main;
+        if !pages.clone().all(|page| state.mapped.contains(&page) && is_guarded(page)) {
+            return partly(0, if self.is_main { Stop::Hole } else { Stop::Invalid });
+        }
+        let mut done = 0;
+        for page in pages {
+            let outcome = match state.pages.contains_key(&page) {
+                true => Err(Stop::Exists),
+                false => number(done),
+            };
+            match outcome {
+                Ok(number) => {
+                    trace!("filled {page:#x} {number}");
+                    state.astray.remove(&page);
+                    state.pages.insert(page, number)
+                }
+                Err(stop) => {
+                    state.wake(dst, done);
+                    kernel.changed.notify_all();
+                    return partly(done, stop);
+                }
+            };
+            done += PAGE_SIZE;
+        }
+        state.wake(dst, done);
+        kernel.changed.notify_all();
+        Progress { done, stop: None }
+    }
+
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
+        if is_program(dst) {
+            let source = HOLE.with(|hole| (hole.get() != src).then_some(src));
+            // SAFETY: staging memory of the caller's.
+            let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
+            let progress = self.fill(dst, len, number);
+            let kernel = Kernel::current();
+            kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
+            return progress;
+        }
+        let kernel = Kernel::current();
+        let mut state = kernel.lock();
+        for done in (0..len).step_by(PAGE_SIZE) {
+            let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
+            state.left.remove(&(dst + done));
+            trace!("moved out {:#x} {number}", src + done);
+            if !state.registered.contains(&(src + done)) {
+                state.astray.insert(src + done);
+            }
+            // SAFETY: a page of staging that the caller owns.
+            unsafe {
+                std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
+                *((dst + done) as *mut usize) = number;
+            }
+        }
+        Progress { done: len, stop: None }
+    }
+
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
+        // SAFETY: the caller vouches for the source.
+        self.fill(dst, len, |done| Ok(unsafe { *((src + done) as *const usize) }))
+    }
+
+    pub fn zero(&self, dst: usize, len: usize) -> Progress {
+        self.fill(dst, len, |_| Ok(0))
+    }
+
+    pub fn is_registered(&self, at: usize) -> Option<bool> {
+        let kernel = Kernel::current();
+        let state = kernel.lock();
+        (state.changing == 0).then(|| state.registered.contains(&at))
+    }
+
+    pub fn wake(&self, start: usize, len: usize) {
+        let kernel = Kernel::current();
+        kernel.lock().wake(start, len);
+        kernel.changed.notify_all();
+    }
+
+    pub fn wait(&self, _timeout_ms: i32) -> bool {
+        Kernel::current().has_messages()
+    }
+
+    pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], _limit: usize) -> usize {
+        let kernel = Kernel::current();
+        let mut state = kernel.lock();
+        if let Some((_, fault)) = state.faults.pop_front() {
+            messages[0] = fault;
+            return 1;
+        }
+        let Some((ticket, event)) = state.events.pop_front() else { return 0 };
+        trace!("read {event:x?}");
+        messages[0] = event;
+        state.read.insert(ticket);
+        kernel.changed.notify_all();
+        1
+    }
+}
+
+thread_local! {
+    /// An address of staging where no page ever is.
+    pub(crate) static HOLE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The model's page tables.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pagemap;
+
+impl Pagemap {
+    pub fn open() -> std::io::Result<Self> {
+        Ok(Pagemap)
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        2
+    }
+
+    pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        self.mapped_runs(start, end, runs)
+    }
+
+    pub fn without_scan(self) -> Self {
+        self
+    }
+
+    pub fn mapped(&self, start: usize, count: usize) -> u64 {
+        let kernel = Kernel::current();
+        let state = kernel.lock();
+        (0..count.min(64))
+            .map(|index| (index, start + index * PAGE_SIZE))
+            .filter(|(_, page)| match is_program(*page) {
+                true => state.pages.contains_key(page),
+                false => !state.left.contains(page),
+            })
+            .fold(0, |mask, (index, _)| mask | 1 << index)
+    }
+
+    pub fn elsewhere(&self, _start: usize, _count: usize) -> u64 {
+        0
+    }
+
+    pub fn mapped_runs(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        let kernel = Kernel::current();
+        let state = kernel.lock();
+        let mut count = 0;
+        for (page, _) in state.pages.range(start..end) {
+            if count == runs.len() {
+                return (count, *page);
+            }
+            runs[count].start = *page as u64;
+            runs[count].end = (*page + PAGE_SIZE) as u64;
+            count += 1;
+        }
+        (count, end)
+    }
+}

@@ -1,0 +1,206 @@
+//! Moves of pages while threads of a program change its mappings, in thousands of random interleavings, against a model of the
+//! kernel: `cargo test -p pager --features shuttle --lib interleavings`.
+//!
+//! The code under test is this module as it runs in a process; the threads are those of a process: two of the program, two
+//! handlers, one that evicts and compresses, and one that registers and sees to grace periods. Each thread of the program knows
+//! what every page of its mapping must hold.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use shuttle::rand::{thread_rng, Rng};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::thread;
+
+use super::table::span;
+use super::*;
+use crate::accounts::Count;
+use crate::model::{self, Kernel, HOLE, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
+
+/// Runs of the scheduler. A tenth of a second is some hundred of them.
+const ROUNDS: usize = 1500;
+/// Steps of each thread of the program.
+const STEPS: usize = 14;
+
+struct Nobody;
+
+impl Accounts for Nobody {
+    fn budget(&self) -> u64 {
+        1 << 40
+    }
+    fn total(&self) -> u64 {
+        0
+    }
+    fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
+    fn add(&self, _: Count, _: u64) {}
+    fn fault(&self, _: u64) {}
+    fn say(&self, text: &str) {
+        panic!("{text}");
+    }
+}
+
+/// What the threads of a process share.
+struct World {
+    kernel: Arc<Kernel>,
+    pages: Pages,
+    /// Threads of the program that run.
+    running: AtomicUsize,
+}
+
+fn world() -> Arc<World> {
+    let kernel = Kernel::begin();
+    let config = Config {
+        folio_pages: 16,
+        staging_pages: 64,
+        handlers: 2,
+        own: Vec::new(),
+        only: None,
+        records: false,
+        without_move: false,
+        without_scan: false,
+    };
+    let mut registry = acomp::Registry::new();
+    codecs::register_all(&mut registry);
+    let store = Zswap::new(
+        zswap::Config { max_groups: GROUPS, verify: true, ..Default::default() },
+        registry.find("lz4").unwrap(),
+    );
+    let (pages, _) = Pages::new(&config, store.unwrap(), &Nobody).unwrap();
+    HOLE.with(|hole| hole.set(pages.staging.hole()));
+    Arc::new(World { kernel, pages, running: AtomicUsize::new(2) })
+}
+
+impl World {
+    fn is_over(&self) -> bool {
+        self.running.load(Ordering::SeqCst) == 0 && !self.kernel.has_messages()
+    }
+
+    /// A thread of the program.
+    fn run(&self, thread: usize) {
+        let mut random = thread_rng();
+        let mut at = None;
+        let mut numbers = [0; MAPPING_PAGES];
+        for step in 0..STEPS {
+            let Some(start) = at else {
+                at = self.kernel.mmap();
+                numbers = [0; MAPPING_PAGES];
+                continue;
+            };
+            let page = random.gen_range(0..MAPPING_PAGES);
+            let place = start + page * PAGE_SIZE;
+            match random.gen_range(0..10) {
+                0..=3 => {
+                    numbers[page] = 1000 * (thread + 1) + step;
+                    self.kernel.touch(place, Some(numbers[page]));
+                }
+                4..=5 => assert_eq!(self.kernel.touch(place, None), numbers[page], "page {place:#x}"),
+                6 => {
+                    self.kernel.discard(place, PAGE_SIZE);
+                    numbers[page] = 0;
+                }
+                7..=8 => at = Some(self.kernel.mremap(start)),
+                _ => {
+                    self.kernel.munmap(start);
+                    at = None;
+                }
+            }
+        }
+        for (page, number) in numbers.into_iter().enumerate() {
+            if let Some(start) = at {
+                assert_eq!(
+                    self.kernel.touch(start + page * PAGE_SIZE, None),
+                    number,
+                    "page {page} at the end"
+                );
+            }
+        }
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// A handler.
+    fn handle(&self) {
+        let own = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
+        let mut inbound = Inbound::new(own);
+        let mut waiting = VecDeque::new();
+        while !self.is_over() {
+            if let Read::Fault { address, write, .. } = self.pages.read_message() {
+                waiting.push_back((address, write));
+            }
+            let Some((address, write)) = waiting.pop_front() else {
+                thread::yield_now();
+                continue;
+            };
+            let window = thread_rng().gen_range(1..=MAPPING_PAGES);
+            match self.pages.bring(&mut inbound, address, write, window) {
+                Brought::Done(_) => {}
+                Brought::Again => waiting.push_back((address, write)),
+                Brought::NoMemory => panic!("the model has memory"),
+            }
+        }
+        inbound.frames.empty_out(&self.pages.staging);
+    }
+
+    /// A worker.
+    fn reclaim(&self) {
+        while !self.is_over() {
+            let base = PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES / BLOCK_BYTES * BLOCK_BYTES;
+            let mask = self.pages.pagemap().mapped(base, BLOCK_PAGES) as u32;
+            let mut spare = self.pages.staging.take_empty();
+            if mask != 0 && thread_rng().gen_bool(0.7) {
+                self.pages.evict(&mut spare, base, mask & span(0, BLOCK_PAGES), false);
+            } else {
+                self.pages.compress_oldest();
+            }
+            spare.into_iter().for_each(|slot| self.pages.staging.give(slot));
+            thread::yield_now();
+        }
+    }
+
+    /// The control thread: registers, and looks for threads that have left the calls that discard.
+    fn control(&self) {
+        let mut suspects: Option<BTreeSet<u64>> = None;
+        while !self.is_over() {
+            for at in self.kernel.unregistered() {
+                self.pages.register(at..at + MAPPING_PAGES * PAGE_SIZE);
+            }
+            match &suspects {
+                None if self.pages.has_discarding() => {
+                    self.pages.begin_grace();
+                    suspects = Some(self.kernel.discarding());
+                }
+                Some(calls) if calls.is_disjoint(&self.kernel.discarding()) => {
+                    self.pages.end_grace();
+                    suspects = None;
+                }
+                _ => {}
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn no_page_is_lost_or_stale_whatever_the_order() {
+    assert_eq!(model::PLACE_BYTES * 2, BLOCK_BYTES);
+    shuttle::check_random(
+        || {
+            let world = world();
+            let spawn = |body: fn(&World)| {
+                let world = world.clone();
+                thread::spawn(move || body(&world))
+            };
+            let threads: [fn(&World); 6] = [
+                |world| world.run(0),
+                |world| world.run(1),
+                World::handle,
+                World::handle,
+                World::reclaim,
+                World::control,
+            ];
+            for thread in threads.map(spawn) {
+                thread.join().unwrap();
+            }
+        },
+        ROUNDS,
+    );
+}

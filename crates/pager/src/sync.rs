@@ -1,0 +1,49 @@
+//! The locks that moves of pages are built on, and the kernel they talk to; in the tests of their interleavings both are
+//! replaced, by a scheduler's and by a model (`--features shuttle`).
+
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use sys::{
+    futex::{lock_bits, try_lock_bits, unlock_bits},
+    pagemap::Pagemap,
+    thread::{sleep_ns, yield_now},
+    userfaultfd::Userfaultfd,
+};
+
+#[cfg(feature = "shuttle")]
+pub(crate) use crate::model::{Pagemap, Userfaultfd};
+
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    use std::sync::atomic::AtomicU32;
+
+    /// The same lock, whose waiters let others run.
+    pub(crate) fn lock_bits(word: &AtomicU32) {
+        yield_now();
+        while !try_lock_bits(word) {
+            yield_now();
+        }
+    }
+
+    pub(crate) fn try_lock_bits(word: &AtomicU32) -> bool {
+        sys::futex::try_lock_bits(word)
+    }
+
+    pub(crate) fn unlock_bits(word: &AtomicU32) {
+        sys::futex::unlock_bits(word);
+    }
+
+    pub(crate) fn yield_now() {
+        shuttle::thread::yield_now();
+    }
+
+    pub(crate) fn sleep_ns(_ns: u64) {
+        shuttle::thread::yield_now();
+    }
+}
+#[cfg(feature = "shuttle")]
+pub(crate) use scheduled::*;
