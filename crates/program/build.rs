@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates that the object is made of, itself included.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "acomp",
     "codecs",
     "iaa",
@@ -16,6 +16,7 @@ const CRATES: [&str; 13] = [
     "pagecodec",
     "pager",
     "preload",
+    "replacement",
     "swapfile",
     "sys",
     "uzswap",

@@ -68,6 +68,14 @@ static void plain(void) {
     check_all(2);
 }
 
+// In order, twice.
+static void once(void) {
+    fill_all(1);
+    check_all(1);
+    fill_all(2);
+    check_all(2);
+}
+
 // Thrown away, moved, and filled anew, with pages on disk.
 static void churn(void) {
     fill_all(1);
@@ -153,6 +161,7 @@ int main(int count, char **arguments) {
     memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
     if (!strcmp(mode, "plain")) plain();
+    else if (!strcmp(mode, "once")) once();
     else if (!strcmp(mode, "churn")) churn();
     else if (!strcmp(mode, "fork")) forked(0);
     else if (!strcmp(mode, "raw_fork")) forked(1);
