@@ -2,15 +2,15 @@
 # Runs a command before each of about ten programs: `each.sh DIRECTORY COMMAND...`. In the command, {} stands for the
 # program's name; its words have no spaces. Programs that are not installed are left out, and that is said.
 #
-#   examples/programs/each.sh /tmp/work uzswap trace record -o /tmp/{}.trace --
-#   examples/programs/each.sh /tmp/work uzswap bench program --
+#   examples/programs/each.sh traces uzswap trace record -o traces/{}.trace --
+#   examples/programs/each.sh traces uzswap bench program --
 #
 # PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled classes.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-work=$1
+mkdir -p "$1"
+work=$(cd "$1" && pwd)
 shift
-mkdir -p "$work"
 
 try() {
     name=$1

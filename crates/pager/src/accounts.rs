@@ -111,3 +111,23 @@ pub trait Accounts: Sync {
         self.say(text);
     }
 }
+
+/// Nothing is short, for tests.
+#[cfg(test)]
+pub(crate) struct Plenty;
+
+#[cfg(test)]
+impl Accounts for Plenty {
+    fn budget(&self) -> u64 {
+        1 << 40
+    }
+    fn total(&self) -> u64 {
+        0
+    }
+    fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
+    fn add(&self, _: Count, _: u64) {}
+    fn fault(&self, _: u64) {}
+    fn say(&self, text: &str) {
+        eprintln!("{text}");
+    }
+}

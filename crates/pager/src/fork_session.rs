@@ -23,7 +23,7 @@
 use std::sync::atomic::Ordering;
 
 use sys::procfs::{self, ProcFile};
-use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
@@ -106,9 +106,9 @@ impl Pager {
     pub fn can_fork(&self) -> bool {
         let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
         let Pager { pages, files, .. } = self;
+        let Some(sink) = pages.sink() else { return false };
         let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others =
-            [pages.uffd().descriptor(), pages.staging_uffd().descriptor(), files.rollup.descriptor(), gate];
+        let others = [pages.uffd().descriptor(), sink.uffd().descriptor(), files.rollup.descriptor(), gate];
         numbers.iter().chain(&others).all(|number| *number < NUMBERS)
     }
 
@@ -392,8 +392,8 @@ impl Pager {
         // Under the numbers that the parent's had.
         keep(main, self.pages.uffd().descriptor(), "userfaultfd")?;
         keep(gate, own_gate.descriptor(), "userfaultfd")?;
-        let staging = Userfaultfd::open(feature::MOVE)?;
-        keep(staging.descriptor(), self.pages.staging_uffd().descriptor(), "userfaultfd")?;
+        let sink = self.pages.sink().expect("without moves nothing is inherited");
+        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.uffd().descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/self/pagemap")?;
         let files = [
@@ -405,11 +405,8 @@ impl Pager {
             let opened = ProcFile::open(path).map_err(system(what))?;
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
-        let range = self.pages.staging().range();
-        self.pages
-            .staging_uffd()
-            .register(range.start, range.len(), WRITE_PROTECT)
-            .map_err(|_| StartError::System { what: "staging", source: std::io::Error::last_os_error() })?;
+        // Staging has been guarded by `main` since the kernel made the child.
+        sink.guard().map_err(system("staging"))?;
         self.end_gate();
 
         // The parent's threads are not here, and held nothing but what was in their frame caches.

@@ -12,7 +12,7 @@
 //! | a thread goes on once its report has been read, not applied | `report` |
 //! | faults are read before events | [`Userfaultfd::read`] |
 //! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
-//! | MOVE does not look whether its source is registered | [`Userfaultfd::move_pages`] |
+//! | MOVE does not look whether its source is registered, but whether a call is under way at its target's | [`Userfaultfd::move_pages`] |
 //! | what is filled wakes its waiters; a fault that was not read is forgotten then | `wake` |
 
 use std::cell::RefCell;
@@ -68,14 +68,12 @@ struct State {
     /// Threads that wait for a page: ticket and page.
     waiting: BTreeMap<u64, usize>,
     next: u64,
-    /// Pages that were moved out of a mapping that is not registered, until they are back: one that took the place of
-    /// one that was, after the kernel was asked. A thread that touches such a page in these microseconds sees zeroes, which
-    /// is a known limit of moving; here it waits, as do calls on that mapping.
-    astray: BTreeSet<usize>,
     /// Pages of staging that were moved into the program and not filled since.
     left: BTreeSet<usize>,
     /// Calls that are discarding, by ticket: for grace periods.
     discarding: BTreeSet<u64>,
+    /// An address of staging where no page ever is.
+    hole: usize,
 }
 
 impl State {
@@ -96,7 +94,6 @@ impl State {
         for page in (start..start + len).step_by(PAGE_SIZE) {
             self.mapped.remove(&page);
             self.pages.remove(&page);
-            self.astray.remove(&page);
             was_registered |= self.registered.remove(&page);
         }
         was_registered
@@ -120,21 +117,17 @@ impl Kernel {
         kernel
     }
 
+    /// Says where no page of staging ever is.
+    pub fn set_hole(&self, at: usize) {
+        self.lock().hole = at;
+    }
+
     fn current() -> Arc<Kernel> {
         KERNEL.with(|current| current.borrow().clone()).expect("a test has begun")
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
-    }
-
-    /// The lock, once no page of the mapping at `at` is astray.
-    fn lock_whole(&self, at: usize) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while state.astray.range(at..at + MAPPING_PAGES * PAGE_SIZE).next().is_some() {
-            state = self.changed.wait(state).expect("no panic while held");
-        }
-        state
     }
 
     /// Reports a call that has been counted in, and waits until that has been read.
@@ -163,7 +156,7 @@ impl Kernel {
 
     /// munmap() of a mapping.
     pub fn munmap(&self, at: usize) {
-        let mut state = self.lock_whole(at);
+        let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
         trace!("munmap {at:#x}");
         if state.unmap(at, len) {
@@ -175,7 +168,7 @@ impl Kernel {
 
     /// mremap() of a mapping to wherever there is room; answers where it is.
     pub fn mremap(&self, from: usize) -> usize {
-        let mut state = self.lock_whole(from);
+        let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;
         let Some(to) = state.free_place() else { return from };
         trace!("mremap {from:#x} {to:#x}");
@@ -208,9 +201,6 @@ impl Kernel {
             self.report(Message::Remove { start, end: start + len });
             state = self.lock();
         }
-        while (start..start + len).step_by(PAGE_SIZE).any(|page| state.astray.contains(&page)) {
-            state = self.changed.wait(state).expect("no panic while held");
-        }
         trace!("discarded {start:#x}");
         for page in (start..start + len).step_by(PAGE_SIZE) {
             state.pages.remove(&page);
@@ -227,10 +217,6 @@ impl Kernel {
                 trace!("touch {page:#x} {found} {number:?}");
                 *found = number.unwrap_or(*found);
                 return *found;
-            }
-            if state.astray.contains(&page) {
-                state = self.changed.wait(state).expect("no panic while held");
-                continue;
             }
             if !state.registered.contains(&page) {
                 state.pages.insert(page, 0);
@@ -356,7 +342,6 @@ impl Userfaultfd {
             match outcome {
                 Ok(number) => {
                     trace!("filled {page:#x} {number}");
-                    state.astray.remove(&page);
                     state.pages.insert(page, number)
                 }
                 Err(stop) => {
@@ -374,29 +359,39 @@ impl Userfaultfd {
 
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
         if is_program(dst) {
-            let source = HOLE.with(|hole| (hole.get() != src).then_some(src));
+            let kernel = Kernel::current();
+            let source = Some(src).filter(|at| *at != kernel.lock().hole);
             // SAFETY: staging memory of the caller's.
             let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
             let progress = self.fill(dst, len, number);
-            let kernel = Kernel::current();
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
             return progress;
         }
         let kernel = Kernel::current();
         let mut state = kernel.lock();
+        // Staging is guarded by the program's.
+        if state.changing > 0 {
+            return partly(0, Stop::Again);
+        }
         for done in (0..len).step_by(PAGE_SIZE) {
             let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
             state.left.remove(&(dst + done));
             trace!("moved out {:#x} {number}", src + done);
-            if !state.registered.contains(&(src + done)) {
-                state.astray.insert(src + done);
-            }
+            assert!(state.registered.contains(&(src + done)), "moved out of a mapping that is not ours");
             // SAFETY: a page of staging that the caller owns.
             unsafe {
                 std::ptr::write_bytes((dst + done) as *mut u8, 0, PAGE_SIZE);
                 *((dst + done) as *mut usize) = number;
             }
         }
+        Progress { done: len, stop: None }
+    }
+
+    /// From staging to the sink: the frames are gone.
+    pub unsafe fn move_with_holes(&self, _dst: usize, src: usize, len: usize) -> Progress {
+        // SAFETY: staging memory of the caller's.
+        unsafe { std::ptr::write_bytes(src as *mut u8, 0, len) };
+        Kernel::current().lock().left.extend((src..src + len).step_by(PAGE_SIZE));
         Progress { done: len, stop: None }
     }
 
@@ -439,11 +434,6 @@ impl Userfaultfd {
         kernel.changed.notify_all();
         1
     }
-}
-
-thread_local! {
-    /// An address of staging where no page ever is.
-    pub(crate) static HOLE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The model's page tables.

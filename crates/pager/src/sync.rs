@@ -21,20 +21,14 @@ pub(crate) use crate::model::{Pagemap, Userfaultfd};
 mod scheduled {
     use std::sync::atomic::AtomicU32;
 
+    pub(crate) use sys::futex::{try_lock_bits, unlock_bits};
+
     /// The same lock, whose waiters let others run.
     pub(crate) fn lock_bits(word: &AtomicU32) {
         yield_now();
         while !try_lock_bits(word) {
             yield_now();
         }
-    }
-
-    pub(crate) fn try_lock_bits(word: &AtomicU32) -> bool {
-        sys::futex::try_lock_bits(word)
-    }
-
-    pub(crate) fn unlock_bits(word: &AtomicU32) {
-        sys::futex::unlock_bits(word);
     }
 
     pub(crate) fn yield_now() {

@@ -2,28 +2,10 @@
 
 use sys::PAGE_SIZE;
 
-use crate::accounts::{Accounts, Count};
+use crate::accounts::Plenty;
 use crate::config::Config;
 use crate::pager::Pager;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
-
-/// No budget to speak of.
-struct Plenty;
-
-impl Accounts for Plenty {
-    fn budget(&self) -> u64 {
-        1 << 40
-    }
-    fn total(&self) -> u64 {
-        0
-    }
-    fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
-    fn add(&self, _: Count, _: u64) {}
-    fn fault(&self, _: u64) {}
-    fn say(&self, text: &str) {
-        eprintln!("{text}");
-    }
-}
 
 /// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else without threads.
 /// `None` when this process may not have one.

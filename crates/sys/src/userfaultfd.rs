@@ -389,6 +389,20 @@ impl Userfaultfd {
         progress(answer, argument.done, len)
     }
 
+    /// Moves whole pages without waking anybody; where there is none at the source, none comes to the target.
+    ///
+    /// # Safety
+    /// As for [`Userfaultfd::move_pages`].
+    pub unsafe fn move_with_holes(&self, dst: usize, src: usize, len: usize) -> Progress {
+        const DONT_WAKE: u64 = 1;
+        const ALLOW_SRC_HOLES: u64 = 2;
+        let mode = DONT_WAKE | ALLOW_SRC_HOLES;
+        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+        // SAFETY: the caller vouches for both ranges.
+        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };
+        progress(answer, argument.done, len)
+    }
+
     /// Copies whole pages from `src` into missing pages at `dst` and wakes their waiters.
     ///
     /// # Safety

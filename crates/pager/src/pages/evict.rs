@@ -1,12 +1,11 @@
 //! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
 //!
-//! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may have been replaced a moment ago by another one.
-//! So the kernel is asked before whether there is a mapping of ours, and afterwards whether any call that changes mappings is
-//! under way: nobody reads events while the proof of quiet lives, so it would be still. Then
-//!
-//! * what came from a mapping that is not registered goes back;
-//! * the rest was taken *hastily*: from the mapping that the table knows, or from one that mremap() has brought to its
-//!   place since. The reports tell, once all have been read ([`super::order`]).
+//! `UFFDIO_MOVE` does not look whether its source is registered, and a mapping may have been replaced a moment ago by another
+//! one. But it looks whether a call that changes mappings is under way at the userfaultfd that guards its *target*, under
+//! the lock under which such calls begin. So staging is guarded by the program's own. Then a move succeeds only if every
+//! munmap(), mremap(), madvise() and fork that has begun has been reported, and its thread has gone on: all reports have been
+//! read, and applied, or there would be no proof of quiet; and the mapping that the kernel has just been asked about is
+//! registered still.
 
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
@@ -21,16 +20,6 @@ impl Pages {
     /// Whether a page is in a mapping registered with us and no change of mappings is under way.
     fn is_guarded(&self, _quiet: &Quiet<'_>, at: usize) -> bool {
         self.mover.is_registered(at) == Some(true)
-    }
-
-    /// What is left of pages of a block that were moved to a slot while a change of mappings was under way.
-    fn take_hastily(&self, quiet: &Quiet<'_>, slot: u32, base: usize, mask: u32) -> u32 {
-        let left = mask & !self.move_back(quiet, slot, base, mask);
-        if left != 0 {
-            self.hasty.lock().expect("no panic while held").push((base, left));
-            self.events.set_unsettled(true);
-        }
-        left
     }
 
     /// Moves the present pages of a block out: into the slot where others of its pages wait already, else into `spare`,
@@ -61,10 +50,7 @@ impl Pages {
                 if !self.is_guarded(&quiet, at) {
                     continue;
                 }
-                let (mut left, shared) = self.move_run(&quiet, &block, slot, first, count);
-                if left != 0 && self.mover.is_changing() {
-                    left = self.take_hastily(&quiet, slot, base, left);
-                }
+                let (left, shared) = self.move_run(&quiet, &block, slot, first, count);
                 moved |= left;
                 busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
             }
@@ -127,6 +113,7 @@ impl Pages {
                     busy.get_or_insert(source);
                     at += 1;
                 }
+                Some(Stop::Again) if self.mover.is_changing() => break,
                 Some(Stop::Hole | Stop::Again) => at += 1,
                 Some(Stop::Exists) if heals < 2 => {
                     heals += 1;
@@ -151,22 +138,6 @@ impl Pages {
         (moved, busy)
     }
 
-    /// Undoes a move out of a mapping that turned out not to be registered: it replaced the one that was asked for
-    /// between the question and the move. Pages of a mapping that is ours stay staged.
-    fn move_back(&self, quiet: &Quiet<'_>, slot: u32, base: usize, mask: u32) -> u32 {
-        let mut back = 0;
-        for (first, count) in runs(mask) {
-            let (target, source) = (base + first * PAGE_SIZE, self.staging.address(slot, first));
-            let progress = self.mover.return_to_foreign(quiet, target, source, count);
-            let mut returned = span(0, progress.done / PAGE_SIZE);
-            if progress.stop.is_some() {
-                returned |= self.mover.arrived(target, source, count) as u32;
-            }
-            back |= returned << first;
-        }
-        back
-    }
-
     /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when nothing was moved.
     pub fn evict_extent(&self, base: usize) -> bool {
         let Some(first) = self.table.try_lock(base) else { return false };
@@ -185,7 +156,7 @@ impl Pages {
         };
         let target = self.staging.address(first, 0);
         let progress = self.mover.move_out(&quiet, target, base, EXTENT_PAGES);
-        let mut moved = match progress.stop {
+        let moved = match progress.stop {
             None => u128::MAX,
             Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),
         };
@@ -196,13 +167,6 @@ impl Pages {
                 for (page, count) in runs(part(stray, index)) {
                     self.staging.discard_stray(first + index as u32, page, count);
                 }
-            }
-        }
-        if moved != 0 && self.mover.is_changing() {
-            for index in 0..EXTENT_SLOTS {
-                let (slot, at, mask) = (first + index as u32, base + index * BLOCK_BYTES, part(moved, index));
-                let back = mask & !self.take_hastily(&quiet, slot, at, mask);
-                moved &= !(u128::from(back) << (index * super::BLOCK_PAGES));
             }
         }
         for (index, block) in run.iter().enumerate() {

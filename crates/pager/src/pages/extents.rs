@@ -150,9 +150,8 @@ impl Staging {
 
     /// Gives the pages of a taken ready extent back to the system with one call, and the extent.
     pub fn discard_extent(&self, first: u32) {
-        let at = std::ptr::NonNull::new(self.address(first, 0) as *mut u8).expect("in the arena");
         // SAFETY: the extent was taken, and ready pages hold nothing that is needed.
-        unsafe { sys::memory::discard(at, EXTENT_PAGES * PAGE_SIZE) };
+        unsafe { self.give_back(self.address(first, 0), EXTENT_PAGES * PAGE_SIZE) };
         (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
         self.give_extent(first);
     }

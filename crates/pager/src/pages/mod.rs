@@ -32,6 +32,7 @@ mod mover;
 mod order;
 mod refs;
 mod relocate;
+mod sink;
 pub(crate) mod staging;
 pub(crate) mod table;
 
@@ -39,7 +40,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use replacement::policy::{History, Policy};
-use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
@@ -57,6 +58,7 @@ pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use from_disk::{FromDisk, Scratch};
 use mover::Mover;
 pub(crate) use mover::Way;
+use sink::Sink;
 pub(crate) use staging::Staging;
 use table::AddressTable;
 pub(crate) use table::{BLOCK_BYTES, BLOCK_PAGES};
@@ -121,8 +123,6 @@ pub(crate) struct Pages {
     moves: Mutex<VecDeque<(usize, usize, usize)>>,
     contest: Mutex<order::Contest>,
     own_threads: order::OwnThreads,
-    /// Pages of blocks that were moved out while a change of mappings was under way.
-    hasty: Mutex<Vec<(usize, u32)>>,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -141,27 +141,23 @@ impl Pages {
         }
         let can_move = Userfaultfd::features()? & feature::MOVING == feature::MOVING;
         let way = if can_move && !config.without_move { Way::Move } else { Way::Remap };
-        let (staging, staging_uffd, keeps_target) = match way {
+        let (staging, foreign, keeps_target) = match way {
             Way::Move => {
-                let staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-                let (staging_uffd, range) = (Userfaultfd::open(feature::MOVE)?, staging.range());
-                // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves
-                // first touches of staging pages to the kernel. No page is ever protected.
-                staging_uffd
-                    .register(range.start, range.len(), WRITE_PROTECT)
-                    .map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
-                (staging, staging_uffd, true)
+                let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
+                staging.sink = Some(Sink::new(uffd)?);
+                (staging, None, true)
             }
             Way::Remap => {
                 let slots = config.staging_pages.min(by_remap::SLOTS_MAX);
                 let staging =
                     Staging::with_slots(config.staging_pages, slots, 0).map_err(system("staging memory"))?;
                 let keeps_target = sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?;
-                (staging, Userfaultfd::open(0)?, keeps_target)
+                (staging, Some(Userfaultfd::open(0)?), keeps_target)
             }
         };
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
         let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
+        let mover = Mover::new(uffd, foreign, pagemap, way, &staging).map_err(system("a page"))?;
         let pages = Pages {
             accounts,
             table: AddressTable::new().map_err(system("page table memory"))?,
@@ -170,7 +166,7 @@ impl Pages {
             store,
             policy: Policy::new(accounts.budget() / PAGE_SIZE as u64),
             events: EventQueue::new(),
-            mover: Mover::new(uffd, staging_uffd, pagemap, way).map_err(system("a page"))?,
+            mover,
             drainers: Drainers::new(),
             keeps_target,
             folio_pages: config.folio_pages,
@@ -181,7 +177,6 @@ impl Pages {
             moves: Mutex::new(VecDeque::with_capacity(MOVES_MAX)),
             contest: Mutex::default(),
             own_threads: order::OwnThreads::default(),
-            hasty: Mutex::default(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
@@ -236,9 +231,9 @@ impl Pages {
         &self.mover.uffd
     }
 
-    /// The userfaultfd of staging.
-    pub fn staging_uffd(&self) -> &Userfaultfd {
-        &self.mover.staging_uffd
+    /// Where frames are given back; where pages are moved.
+    pub fn sink(&self) -> Option<&Sink> {
+        self.staging.sink.as_ref()
     }
 
     /// Has frames that pages left in be given back from now on, never filled anew: the program hands references to its
@@ -277,7 +272,8 @@ impl Pages {
 
     /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered then.
     pub fn watch_changes(&self, on: bool) {
-        self.mover.guard_probe(on);
+        // It may be so already.
+        let _ = self.mover.guard_own(&self.staging, on);
     }
 
     /// Counts a thread of the pager's that has started.

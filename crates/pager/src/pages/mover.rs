@@ -8,6 +8,7 @@ use sys::PAGE_SIZE;
 
 use super::events::{Quiet, QuietAlone};
 use super::extents::EXTENT_PAGES;
+use super::staging::Staging;
 use crate::sync::{Pagemap, Userfaultfd};
 
 /// How pages leave the program and come back.
@@ -26,11 +27,10 @@ impl NothingUnread for QuietAlone<'_> {}
 
 /// The descriptors of one process.
 pub(super) struct Mover {
-    /// Guards the program's memory.
+    /// Guards the program's memory, and where pages are moved staging too.
     pub uffd: Userfaultfd,
-    /// Has no event features: discarding a staging page must not wait for this very pager. Where pages are not moved,
-    /// staging is not registered with it.
-    pub staging_uffd: Userfaultfd,
+    /// Where pages are not moved: has no event features, and returns what was taken by mistake.
+    foreign: Option<Userfaultfd>,
     pub pagemap: Pagemap,
     pub way: Way,
     /// A page that is present and registered, to ask the kernel about.
@@ -40,24 +40,26 @@ pub(super) struct Mover {
 impl Mover {
     pub fn new(
         uffd: Userfaultfd,
-        staging_uffd: Userfaultfd,
+        foreign: Option<Userfaultfd>,
         pagemap: Pagemap,
         way: Way,
+        staging: &Staging,
     ) -> std::io::Result<Self> {
         let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
-        if uffd.register(probe, PAGE_SIZE, MISSING).is_err() {
-            return Err(std::io::Error::last_os_error());
+        let mover = Mover { uffd, foreign, pagemap, way, probe };
+        match mover.guard_own(staging, true) {
+            true => Ok(mover),
+            false => Err(std::io::Error::last_os_error()),
         }
-        Ok(Mover { uffd, staging_uffd, pagemap, way, probe })
     }
 
-    /// Moves pages out of the program to staging.
+    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is under way.
     pub fn move_out(&self, _proof: &Quiet<'_>, target: usize, source: usize, count: usize) -> Progress {
         // SAFETY: the caller has the lock of the pages' block and says where they are before it lets go; it owns the target's
         // slot, in which these places are empty.
-        unsafe { self.staging_uffd.move_pages(target, source, count * PAGE_SIZE, false) }
+        unsafe { self.uffd.move_pages(target, source, count * PAGE_SIZE, false) }
     }
 
     /// Moves pages into the program.
@@ -77,13 +79,19 @@ impl Mover {
         self.uffd.zero(at, count * PAGE_SIZE)
     }
 
-    /// Registers the probe, or not: while nothing is registered a fork must not wait for anybody to read of it.
-    pub fn guard_probe(&self, on: bool) {
-        // Either may be so already.
-        let _ = match on {
-            true => self.uffd.register(self.probe, PAGE_SIZE, MISSING),
-            false => self.uffd.unregister(self.probe, PAGE_SIZE),
-        };
+    /// Registers the probe and staging, or not: while nothing is registered a fork must not wait for anybody to read of it.
+    /// Whether that could be.
+    pub fn guard_own(&self, staging: &Staging, on: bool) -> bool {
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
+        // to the kernel. No page is ever protected.
+        let moved = Some(staging.range()).filter(|_| self.way == Way::Move);
+        let own = [(Some(self.probe..self.probe + PAGE_SIZE), MISSING), (moved, WRITE_PROTECT)];
+        let own = own.into_iter().filter_map(|(range, mode)| Some((range?, mode)));
+        own.map(|(range, mode)| match on {
+            true => self.uffd.register(range.start, range.len(), mode),
+            false => self.uffd.unregister(range.start, range.len()),
+        })
+        .all(|done| done.is_ok())
     }
 
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
@@ -101,21 +109,6 @@ impl Mover {
         self.uffd.wake(at, count * PAGE_SIZE);
     }
 
-    /// Undoes [`Mover::move_out`] from a mapping that turned out not to be registered; answers how far that came.
-    pub fn return_to_foreign(&self, _proof: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
-        const NOTHING: Progress = Progress { done: 0, stop: None };
-        let len = count * PAGE_SIZE;
-        // The main descriptor refuses to move while the event is unread, and reading waits for us.
-        if self.staging_uffd.register(at, len, WRITE_PROTECT).is_err() {
-            return NOTHING;
-        }
-        // SAFETY: the pages return to where they were a moment ago.
-        let progress = unsafe { self.staging_uffd.move_pages(at, source, len, true) };
-        // A mapping that is gone again needs nothing.
-        let _ = self.staging_uffd.unregister(at, len);
-        progress
-    }
-
     /// Returns copies to a mapping that turned out not to be registered; answers how far that came.
     pub fn copy_to_foreign(
         &self,
@@ -125,15 +118,19 @@ impl Mover {
         count: usize,
     ) -> Progress {
         // SAFETY: the bytes return to where they were a moment ago; present pages refuse.
-        unsafe { self.staging_uffd.copy(at, source, count * PAGE_SIZE) }
+        unsafe { self.foreign().copy(at, source, count * PAGE_SIZE) }
     }
 
     /// Guards such a mapping for [`Mover::copy_to_foreign`], or does so no more.
     pub fn guard_foreign(&self, at: usize, len: usize, on: bool) -> bool {
         match on {
-            true => self.staging_uffd.register(at, len, MISSING).is_ok(),
-            false => self.staging_uffd.unregister(at, len).is_ok(),
+            true => self.foreign().register(at, len, MISSING).is_ok(),
+            false => self.foreign().unregister(at, len).is_ok(),
         }
+    }
+
+    fn foreign(&self) -> &Userfaultfd {
+        self.foreign.as_ref().expect("only where pages are not moved")
     }
 
     /// Which of the first `count` pages from `start` are mapped; at most an extent's.

@@ -21,8 +21,6 @@
 //!   than has come since, the first to be reported was the mapping before. What was out at the place when the newer mapping
 //!   came has been kept apart, and follows.
 //!
-//! The same goes for what was evicted from a place while calls were under way (`hasty`): it is as if it had come there.
-//!
 //! A thread cannot know, and so not free, what another thread's mremap() is about to return: so reports of what comes to a place
 //! are read in the order in which it came. A program with one thread has no such cases, and they are not looked for.
 
@@ -32,7 +30,7 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
-use super::table::{span, within, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{span, within, BLOCK_PAGES};
 use super::{Pages, GROUP, LIMBO};
 
 /// Where a REMAP has moved pages to lately.
@@ -65,7 +63,7 @@ pub(super) struct Contest {
 
 impl Contest {
     /// Takes an UNMAP that comes along with a move away from that very range.
-    fn is_twin(&mut self, event: Message) -> bool {
+    fn take_twin(&mut self, event: Message) -> bool {
         let Message::Unmap { start, end } = event else { return false };
         let twin = self.twins.iter().position(|range| *range == (start, end));
         twin.map(|twin| self.twins.swap_remove(twin)).is_some()
@@ -103,8 +101,7 @@ impl Pages {
     /// Applies an event, or puts it aside.
     pub(super) fn apply(&self, event: Message) {
         let mut contest = self.contest.lock().expect("no panic while held");
-        self.note_hasty(&mut contest);
-        if contest.is_twin(event) {
+        if contest.take_twin(event) {
             return;
         }
         let touches = match event {
@@ -144,33 +141,19 @@ impl Pages {
         }
     }
 
-    /// Counts the blocks that pages were taken from hastily among the places that something has come to.
-    fn note_hasty(&self, contest: &mut Contest) {
-        for &(start, _) in self.hasty.lock().expect("no panic while held").iter() {
-            if !contest
-                .arrivals
-                .iter()
-                .any(|arrival| arrival.start == start && arrival.end == start + BLOCK_BYTES)
-            {
-                contest.arrivals.push(Arrival { start, end: start + BLOCK_BYTES, settled: true });
-            }
-        }
-    }
-
     /// Decides about what was put aside, once no call is under way. Hold no block's lock.
     pub(super) fn settle(&self) {
         if !self.events.is_unsettled() {
             return;
         }
         let mut contest = self.contest.lock().expect("no panic while held");
-        self.note_hasty(&mut contest);
         // Nothing under way, and everything that was reported has been read and applied or put aside: reading is what lets
         // calls end.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
         while let Some(&event) = contest.aside.first() {
-            if contest.is_twin(event) {
+            if contest.take_twin(event) {
                 contest.aside.remove(0);
                 continue;
             }
@@ -213,7 +196,6 @@ impl Pages {
         }
         contest.arrivals.clear();
         contest.twins.clear();
-        self.hasty.lock().expect("no panic while held").clear();
         // Displaced pages that no report was about: their mapping is gone, or was replaced without one.
         self.store.invalidate(LIMBO, 0, u64::MAX);
         self.events.set_unsettled(false);

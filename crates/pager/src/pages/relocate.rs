@@ -42,7 +42,8 @@ impl Pages {
     /// mremap() moved `[from, from + len)` to `to`: the pages of `group`, the program's or those set aside, follow.
     pub(super) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
         let mut transit = self.transit.lock().expect("no panic while held");
-        self.make_room(to, to + len);
+        // What is out where the mapping has come to was another mapping's.
+        self.discard(to, to + len);
         // The ranges do not overlap, says the kernel, but their blocks can.
         // Displaced pages are few, and their blocks may have no record any more.
         let mut all = (from & !(BLOCK_BYTES - 1)..from + len).step_by(BLOCK_BYTES);
@@ -55,22 +56,6 @@ impl Pages {
             };
             for (first, count) in runs(taken) {
                 self.keep_at(base + first * PAGE_SIZE - from + to, &transit.pages()[first..first + count]);
-            }
-        }
-    }
-
-    /// Discards what is out where a mapping has come to: it was another mapping's. But what was taken hastily is this
-    /// one's if the page is missing; where it is there, it came after the taking.
-    fn make_room(&self, start: usize, end: usize) {
-        let hasty: Vec<_> = self.hasty.lock().expect("no panic while held").clone();
-        if hasty.is_empty() {
-            return self.discard(start, end);
-        }
-        for base in self.table.known(start, end) {
-            let taken = hasty.iter().filter(|(block, _)| *block == base).fold(0, |all, (_, mask)| all | mask);
-            let kept = taken & !self.mover.mapped(base, BLOCK_PAGES) as u32;
-            for (first, count) in runs(within(base, start, end) & !kept) {
-                self.discard(base + first * PAGE_SIZE, base + (first + count) * PAGE_SIZE);
             }
         }
     }
@@ -110,10 +95,6 @@ impl Pages {
             let base = at & !(BLOCK_BYTES - 1);
             let first = (at - base) / PAGE_SIZE;
             let (now, later) = rest.split_at(rest.len().min(BLOCK_PAGES - first));
-            // What was taken hastily there was not this mapping's: its page is here.
-            if !self.hasty.lock().expect("no panic while held").is_empty() {
-                self.discard(at, at + now.len() * PAGE_SIZE);
-            }
             let block = self.lock_settled(base);
             let mask = span(first, now.len());
             assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use sys::{arena, memory, PAGE_SIZE};
 
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
+use super::sink::Sink;
 use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
 
 struct Slot {
@@ -57,6 +58,8 @@ pub struct Staging {
     /// Pages in ready slots.
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
+    /// Through which frames are given back where staging is guarded.
+    pub(super) sink: Option<Sink>,
 }
 
 /// Pages from which a ready slot is kept for runs rather than for single pages.
@@ -98,7 +101,18 @@ impl Staging {
         lists.empty.extend((0..singles as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
         let (lists, first_extent_slot) = (Mutex::new(lists), singles as u32);
-        Ok(Staging { base, slots, lists, first_extent_slot, pages_max, hole, pages, ready, queued })
+        Ok(Staging {
+            base,
+            slots,
+            lists,
+            first_extent_slot,
+            pages_max,
+            hole,
+            pages,
+            ready,
+            queued,
+            sink: None,
+        })
     }
 
     /// The range of all slots.
@@ -240,9 +254,23 @@ impl Staging {
     /// Discards whatever is mapped at some places of a slot, present according to the books or not. The caller has the slot,
     /// or the lock of the block whose slot it is, and says that nobody needs what is there.
     pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
-        let at = std::ptr::NonNull::new(self.address(slot, first) as *mut u8).expect("in the arena");
         // SAFETY: staging memory, whose bytes at these places nobody needs, says the caller.
-        unsafe { memory::discard(at, count * PAGE_SIZE) };
+        unsafe { self.give_back(self.address(slot, first), count * PAGE_SIZE) };
+    }
+
+    /// Gives frames back to the system.
+    ///
+    /// # Safety
+    /// `[at, at + len)` is staging memory of at most an extent whose bytes nobody needs.
+    pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
+        match &self.sink {
+            // SAFETY: the caller's word.
+            Some(sink) => unsafe { sink.discard(at, len) },
+            // SAFETY: as above.
+            None => unsafe {
+                memory::discard(std::ptr::NonNull::new(at as *mut u8).expect("in the arena"), len)
+            },
+        }
     }
 
     /// Gives the physical pages of a taken slot back to the system, with one call; answers how many.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo build --release -p nbdkit
-//! sudo target/release/examples/swap HEAP.pages [OTHER.pages ...]      (cargo build --release -p nbdkit --examples)
+//! sudo target/release/examples/swap_device HEAP.pages [OTHER.pages ...]      (cargo build --release -p nbdkit --examples)
 //! ```
 //!
 //! A process fills memory with the corpus, three times what its cgroup may have, reads it back in order and touches pages at

@@ -1,0 +1,151 @@
+//! Where frames go from staging to be given back to the system.
+//!
+//! Staging is guarded by the program's own userfaultfd, so that the kernel refuses to move pages out of the program
+//! while one of its calls is changing mappings ([`super::evict`]). What is guarded so is not to be discarded by the
+//! pager: the kernel would report that, and wait until the report has been read, perhaps by this very thread. So frames are
+//! moved to another mapping first, whose userfaultfd has no reports.
+
+use std::io;
+use std::ptr::NonNull;
+
+use sys::userfaultfd::{feature, OpenError, Progress, Stop, WRITE_PROTECT};
+use sys::{arena, memory, PAGE_SIZE};
+
+use super::extents::EXTENT_PAGES;
+use crate::config::StartError;
+use crate::sync::{Mutex, Userfaultfd};
+
+/// Attempts to move a range, each of which may end at any page.
+const TRIES: usize = 4 * EXTENT_PAGES;
+
+/// The mapping, and the program's guard over staging.
+pub struct Sink {
+    at: usize,
+    silent: Userfaultfd,
+    program: Userfaultfd,
+    turn: Mutex<()>,
+}
+
+impl Sink {
+    /// One for staging that is guarded by `program`.
+    pub fn new(program: Userfaultfd) -> Result<Self, StartError> {
+        let at = arena::take(EXTENT_PAGES * PAGE_SIZE, PAGE_SIZE)
+            .map_err(|source| StartError::System { what: "staging memory", source })?;
+        let sink = Sink {
+            at: at.as_ptr() as usize,
+            silent: Userfaultfd::open(feature::MOVE)?,
+            program,
+            turn: Mutex::new(()),
+        };
+        sink.guard().map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+        Ok(sink)
+    }
+
+    /// The userfaultfd without reports.
+    pub fn uffd(&self) -> &Userfaultfd {
+        &self.silent
+    }
+
+    /// Has the mapping be one that pages may be moved to: once, and again in a forked child.
+    ///
+    /// # Errors
+    /// What the kernel says of registering it.
+    pub fn guard(&self) -> io::Result<()> {
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
+        // to the kernel. No page is ever protected.
+        match self.silent.register(self.at, EXTENT_PAGES * PAGE_SIZE, WRITE_PROTECT) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Gives the frames of up to [`EXTENT_PAGES`] pages of staging back to the system.
+    ///
+    /// # Safety
+    /// `[at, at + len)` is staging memory whose bytes nobody needs and nobody changes meanwhile.
+    pub unsafe fn discard(&self, at: usize, len: usize) {
+        assert!(len <= EXTENT_PAGES * PAGE_SIZE);
+        let _turn = self.turn.lock().expect("no panic while held");
+        let mut done = 0;
+        for _ in 0..TRIES {
+            // SAFETY: the caller's word; the sink holds nothing that is needed.
+            let progress = unsafe { self.silent.move_with_holes(self.at + done, at + done, len - done) };
+            done += progress.done;
+            match progress {
+                Progress { stop: None, .. } => break,
+                Progress { stop: Some(Stop::Again), .. } => {}
+                // Linux 6.18 tries once more after it has moved (see `Mover::arrived`).
+                Progress { stop: Some(Stop::Exists), .. } => self.empty(),
+                // Shared with a forked relative.
+                Progress { stop: Some(Stop::Busy), .. } => memory::unshare(at + done, PAGE_SIZE),
+                Progress { stop: Some(_), .. } => break,
+            }
+        }
+        self.empty();
+        if done < len {
+            // SAFETY: the caller's word.
+            unsafe { self.discard_unguarded(at + done, len - done) };
+        }
+    }
+
+    fn empty(&self) {
+        let at = NonNull::new(self.at as *mut u8).expect("in the arena");
+        // SAFETY: the sink's memory.
+        unsafe { memory::discard(at, EXTENT_PAGES * PAGE_SIZE) };
+    }
+
+    /// The slow way, for what cannot be moved: pinned pages, or locked ones.
+    unsafe fn discard_unguarded(&self, at: usize, len: usize) {
+        let place = NonNull::new(at as *mut u8).expect("in the arena");
+        let is_guarded = self.program.is_registered(at) != Some(false);
+        self.program.unregister(at, len).expect("room for two more mappings");
+        // SAFETY: the caller's word.
+        unsafe { memory::discard(place, len) };
+        if is_guarded {
+            self.program.register(at, len, WRITE_PROTECT).expect("staging memory was registered before");
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use crate::pages::table::ALL_PAGES;
+    use crate::pages::BLOCK_PAGES;
+    use crate::trial::{blocks, pager};
+    use sys::PAGE_SIZE;
+
+    #[test]
+    fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_PAGES * PAGE_SIZE);
+        let staging = pager.pages.staging();
+        let slot = staging.take_empty().unwrap();
+        let touch = |pages: u32| {
+            for page in (0..BLOCK_PAGES).filter(|page| pages >> page & 1 == 1) {
+                // SAFETY: the slot was taken; its pages are this test's.
+                unsafe { (staging.address(slot, page) as *mut u8).write_volatile(7) };
+            }
+            staging.arrived(slot, pages);
+        };
+        let mapped = || pager.pages.mover.mapped(staging.address(slot, 0), BLOCK_PAGES) as u32;
+        for pages in [ALL_PAGES, 0x8001, 0x0ff0] {
+            touch(pages);
+            assert_eq!(mapped(), pages);
+            assert_eq!(staging.discard(slot), pages.count_ones() as usize);
+            assert_eq!(mapped(), 0);
+        }
+        touch(0x00f0);
+        staging.discard_pages(slot, 0x0030);
+        assert_eq!((mapped(), staging.present(slot)), (0x00c0, 0x00c0));
+        // A look at a hole leaves the zero page, which is no frame to be moved on older kernels.
+        // SAFETY: as above.
+        assert_eq!(unsafe { (staging.address(slot, 0) as *const u8).read_volatile() }, 0);
+        staging.discard_stray(slot, 0, 1);
+        assert_eq!((mapped(), staging.discard(slot), mapped()), (0x00c0, 2, 0));
+        // SAFETY: nobody looks at the slot's pages but this test.
+        unsafe { staging.sink.as_ref().unwrap().discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
+        assert!(!pager.pages.mover.is_changing(), "nothing is to be read");
+        staging.give(slot);
+    }
+}
