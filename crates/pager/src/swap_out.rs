@@ -33,6 +33,8 @@ const CLEAN_SEGMENTS: u64 = 2;
 /// A fault waits for the disk at most so long at a time while the budget is exceeded by little, and between looks.
 const WAIT_NS_MAX: u64 = 20_000_000;
 const WAIT_LOOK_NS: u64 = 500_000;
+/// Looks of the writer's that came to nothing, one after the other, until waiting for it is no use.
+const IN_VAIN_MAX: u32 = 4;
 
 /// What the threads of the swap file share.
 pub(crate) struct Swap {
@@ -44,7 +46,9 @@ pub(crate) struct Swap {
     threads: AtomicU32,
     /// The writer is at work, perhaps waiting for the disk.
     writing: AtomicBool,
-    /// The last attempt wrote something or found that there was enough room.
+    /// Looks of the writer's that are over.
+    looks: AtomicU32,
+    /// The last one wrote something or found that there was enough room.
     progresses: AtomicBool,
     /// Nothing was left to move out of the program.
     nothing_left: AtomicBool,
@@ -71,6 +75,7 @@ impl Swap {
             writes: AtomicU32::new(0),
             threads: AtomicU32::new(0),
             writing: AtomicBool::new(false),
+            looks: AtomicU32::new(0),
             progresses: AtomicBool::new(false),
             nothing_left: AtomicBool::new(false),
             paused_ms: AtomicU32::new(0),
@@ -124,6 +129,7 @@ impl Pager {
             self.halt.worker_enters();
             self.swap.writing.store(true, Ordering::Release);
             let more = self.write_some();
+            self.swap.looks.fetch_add(1, Ordering::Release);
             self.swap.writing.store(false, Ordering::Release);
             self.halt.worker_leaves();
             if !more {
@@ -236,15 +242,30 @@ impl Pager {
         let budget = self.accounts.budget();
         let (some, much) = (budget / 256 + (1 << 20), budget / 64 + (4 << 20));
         let began_ns = sys::now_ns();
+        let (mut seen, mut in_vain) = (self.swap.looks.load(Ordering::Acquire), 0);
         loop {
             let over = self.measure().saturating_sub(budget);
             let waited_ns = sys::now_ns() - began_ns;
-            let progresses = self.swap.progresses.load(Ordering::Acquire) || self.swap.is_writing();
-            if over <= some || !progresses || self.swap.is_paused() || self.halt.is_on() {
+            if over <= some || self.swap.is_paused() || self.halt.is_on() {
                 break;
             }
             if over <= much && waited_ns > WAIT_NS_MAX {
                 break;
+            }
+            let looks = self.swap.looks.load(Ordering::Acquire);
+            if looks != seen {
+                seen = looks;
+                in_vain = if self.swap.progresses.load(Ordering::Acquire) { 0 } else { in_vain + 1 };
+            }
+            if self.reclaim_step() {
+                in_vain = 0;
+                continue;
+            }
+            if in_vain >= IN_VAIN_MAX {
+                break;
+            }
+            if !self.is_backed_up() {
+                self.swap.note_nothing_left();
             }
             self.press_swap();
             self.press();

@@ -70,10 +70,16 @@ static void plain(void) {
 
 // In order, twice.
 static void once(void) {
-    fill_all(1);
-    check_all(1);
-    fill_all(2);
-    check_all(2);
+    for (uint64_t seed = 1; seed < 3; seed++) {
+        fill_all(seed);
+        check_all(seed);
+    }
+}
+
+// Over and over, until there is a file of this name.
+static void until(const char *path) {
+    do once();
+    while (access(path, F_OK) != 0);
 }
 
 // Thrown away, moved, and filled anew, with pages on disk.
@@ -87,6 +93,7 @@ static void churn(void) {
             exit(1);
         }
     }
+    // To the lowest addresses, which root may map; others move it anywhere.
     uint64_t *moved = mremap(memory + half * WORDS, (pages - half) * 4096, (pages - half) * 4096, MREMAP_MAYMOVE | 2, 0);
     if (moved == MAP_FAILED) moved = mremap(memory + half * WORDS, (pages - half) * 4096, (pages - half + 1) * 4096, MREMAP_MAYMOVE);
     if (moved == MAP_FAILED) exit(3);
@@ -162,6 +169,7 @@ int main(int count, char **arguments) {
     if (memory == MAP_FAILED) return 2;
     if (!strcmp(mode, "plain")) plain();
     else if (!strcmp(mode, "once")) once();
+    else if (!strcmp(mode, "until")) until(arguments[3]);
     else if (!strcmp(mode, "churn")) churn();
     else if (!strcmp(mode, "fork")) forked(0);
     else if (!strcmp(mode, "raw_fork")) forked(1);

@@ -86,7 +86,12 @@ fn listen(socket: RawFd) -> io::Result<()> {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
         // The low half of the third argument: whole blocks, unlike most reads of /proc.
         statement(load, 16 + 2 * 8 + if cfg!(target_endian = "big") { 4 } else { 0 }),
-        libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16, jt: 1, jf: 0, k: 4095 },
+        libc::sock_filter {
+            code: (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16,
+            jt: 1,
+            jf: 0,
+            k: 4095,
+        },
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF),
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
@@ -164,7 +169,8 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
         // SAFETY: all zero, as the kernel wants it.
         let mut asked: libc::seccomp_notif = unsafe { zeroed() };
         // SAFETY: a structure to write to.
-        if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, &mut asked) } != 0 {
+        if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, &mut asked) } != 0
+        {
             // Killed meanwhile.
             continue;
         }
@@ -183,8 +189,9 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
 }
 
 fn call_of(asked: &libc::seccomp_notif) -> Call {
-    let of = |kind| CALLS.iter().find(|(number, _)| *number == kind).expect("the filter has no other").1;
-    let (kind, arguments) = (of(asked.data.nr.into()), asked.data.args);
+    let number = libc::c_long::from(asked.data.nr);
+    let (_, kind) = CALLS.iter().find(|(call, _)| *call == number).expect("the filter has no other");
+    let (kind, arguments) = (*kind, asked.data.args);
     let (offset, len) = match kind {
         Kind::Blocks => (arguments[2], arguments[3]),
         Kind::Read | Kind::Write => (arguments[3], arguments[2]),
