@@ -7,6 +7,7 @@ use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::pager::Pager;
+use crate::HANDLERS_MAX;
 
 /// A fault that has waited so long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
@@ -57,6 +58,10 @@ impl Pager {
         if total > low + (budget - low) / 2 {
             self.press();
         }
+        if total > low {
+            self.press_swap();
+        }
+        self.publish_swap();
         self.step_grace(now);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
@@ -80,7 +85,15 @@ impl Pager {
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
         match self.faults.longest() {
             Some((index, since)) if now.saturating_sub(since) > FAULT_NS_MAX => {
-                if !watch.reported {
+                if !watch.reported && index > HANDLERS_MAX || self.swap.is_writing() {
+                    if !watch.reported {
+                        let seconds = (now - since) / 1_000_000_000;
+                        self.say(format_args!(
+                            "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
+                        ));
+                    }
+                    watch.reported = true;
+                } else if !watch.reported {
                     self.say(format_args!(
                         "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
                         (now - since) / 1_000_000_000

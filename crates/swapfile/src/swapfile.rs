@@ -59,6 +59,11 @@ impl Drop for Heir {
 }
 
 impl Heir {
+    /// The row's number, to be told to a child that was forked before the row was made.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
     /// The parent, in which the fork succeeded, leaves the row to the child.
     pub fn leave_to_child(mut self) {
         self.is_taken = true;
@@ -277,6 +282,21 @@ impl SwapFile {
     pub fn bequeath(&self, owner: u32) -> Result<Heir, OpenError> {
         let row = self.space.bequeath(self.row(), owner).ok_or(OpenError::NoRow)?;
         Ok(Heir { space: self.space.clone(), row, is_taken: false })
+    }
+
+    /// In a child after fork: the row that its parent made for it and told it the number of.
+    pub fn heir_of(&self, row: usize) -> Heir {
+        Heir { space: self.space.clone(), row, is_taken: false }
+    }
+
+    /// Has this process's row belong to another number from now on.
+    pub fn set_owner(&self, owner: u32) {
+        self.space.rename(self.row(), owner);
+    }
+
+    /// Whether none of the engine's own threads is at work: a fork is to wait for that.
+    pub fn is_engine_idle(&self) -> bool {
+        self.engine().is_idle()
     }
 
     /// In a child after fork, before any other call: what this process has in the file is its own now, by the row that
