@@ -35,6 +35,9 @@ pub fn announce(start: usize, len: usize, what: u32) {
         return;
     }
     let one = &DESK.announcement.one;
+    if !desk::is_own_process() {
+        return;
+    }
     if !system::try_lock(one) {
         // Others are being answered; the control thread finds this one when it looks at all mappings.
         desk::nudge();
@@ -58,7 +61,7 @@ pub fn note_references() {
 }
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
-    if desk::has_pager() {
+    if desk::has_pager() && desk::is_own_process() {
         system::lock(&DESK.announcement.one);
         ask(start, len, what, wait_ns);
         system::unlock(&DESK.announcement.one);

@@ -1,6 +1,6 @@
 //! This object's side of the desk.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use doorway::desk::Desk;
 
@@ -8,6 +8,20 @@ use crate::system;
 
 /// What the agent is given the address of.
 pub static DESK: Desk = Desk::new();
+
+/// The process that the agent works for.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that it works for this process.
+pub fn note_process() {
+    PROCESS.store(system::process_id(), Ordering::Release);
+}
+
+/// Whether this is the process that the agent works for. A child by a bare clone() has the same memory, and nobody who answers
+/// or lets go of a lock.
+pub fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Acquire) == system::process_id()
+}
 
 /// Whether there is a control thread to answer.
 pub fn is_alive() -> bool {

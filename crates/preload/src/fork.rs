@@ -8,13 +8,15 @@
 //! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use doorway::desk::{end, halt, ANEW};
 
-use crate::desk::{is_alive, is_set, nudge, set, DESK};
+use crate::desk::{is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
 use crate::{announce, channel, spawn, system};
 
+/// A child by a bare clone() forks, which has no agent; its children have none either.
+static IS_BARE: AtomicU32 = AtomicU32::new(0);
 /// Fewer descriptors than this are too few for a child's pager.
 const DESCRIPTORS_MIN: u64 = 256;
 
@@ -66,7 +68,7 @@ pub unsafe extern "C" fn __register_atfork(
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
     let forks = &DESK.forks;
-    if is_alive() && forks.stopped.swap(1, Ordering::AcqRel) == 0 {
+    if is_alive() && is_own_process() && forks.stopped.swap(1, Ordering::AcqRel) == 0 {
         DESK.end.store(why, Ordering::Release);
         system::lock(&forks.one);
         forks.connection.store(-1, Ordering::Release);
@@ -129,6 +131,10 @@ fn connect() -> i32 {
 
 unsafe extern "C" fn prepare() {
     let forks = &DESK.forks;
+    if !is_own_process() {
+        set(&IS_BARE);
+        return;
+    }
     // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
     system::lock(&forks.one);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
@@ -144,6 +150,9 @@ unsafe extern "C" fn prepare() {
 
 unsafe extern "C" fn parent() {
     let forks = &DESK.forks;
+    if IS_BARE.swap(0, Ordering::AcqRel) != 0 {
+        return;
+    }
     set(&forks.forked);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 {
@@ -160,6 +169,10 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     let forks = &DESK.forks;
+    if is_set(&IS_BARE) {
+        return;
+    }
+    note_process();
     set(&forks.forked);
     announce::forget();
     forks.listener.store(0, Ordering::Release);

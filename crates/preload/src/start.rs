@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
-use crate::desk::DESK;
+use crate::desk::{self, DESK};
 use crate::{environment, exec, fork, loader};
 
 /// Most variables that the agent is given.
@@ -29,6 +29,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { environment::remember() };
     exec::prepare();
     fork::install();
+    desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.

@@ -52,6 +52,11 @@ pub fn unlock(word: &AtomicU32) {
     }
 }
 
+/// The calling process.
+pub fn process_id() -> i32 {
+    call(libc::SYS_getpid, [0; 6]) as i32
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut time = [0u64; 2];
