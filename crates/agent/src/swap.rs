@@ -9,8 +9,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::Arc;
 
 use ledger::wire::{self, Kind, Packet};
 use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, Heir, Shared, SwapFile};
@@ -26,7 +26,9 @@ const UNBORN: u32 = 1 << 31;
 /// The file's number in the pager's file table is below this: a child has it under the same one.
 const NUMBER_MAX: i32 = 64;
 
-static SHARED: OnceLock<Shared> = OnceLock::new();
+/// The file as this process has it, under a number of its own file table: a leaked box, or null. A child that begins anew
+/// leaves its parent's where it is, whose number means something else there.
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// Engine threads that were started and are not counted as the pager's yet.
 static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
 
@@ -54,8 +56,14 @@ fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
 pub fn open(socket: i32, index: usize) -> Result<Arc<SwapFile>, Box<dyn std::error::Error>> {
     let (file, table) = (ask(socket, 0)?, ask(socket, 1)?);
     let shared = Shared::join(File::from(file), table.as_fd())?;
-    let shared = SHARED.get_or_init(|| shared);
+    let shared: &'static Shared = Box::leak(Box::new(shared));
+    SHARED.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     Ok(shared.open(engine(shared.disk().clone())?, owner_of(index))?)
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or a leaked box, which lives for ever.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
 fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
@@ -100,7 +108,7 @@ fn own() -> Option<&'static Arc<SwapFile>> {
 
 /// Whether forked children can go on with what is in the swap file.
 pub fn can_be_inherited() -> bool {
-    SHARED.get().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
+    shared().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
 }
 
 /// What a child is given of the swap file.
@@ -120,7 +128,7 @@ impl Legacy {
     /// The row as it is told to the child, and the file; `None` without a swap file.
     pub fn told(&self) -> Option<(u64, i32)> {
         let heir = self.heir.as_ref()?;
-        Some((heir.row() as u64, SHARED.get()?.disk().descriptor()))
+        Some((heir.row() as u64, shared()?.disk().descriptor()))
     }
 
     /// The child has been told.
@@ -137,7 +145,7 @@ impl Legacy {
 /// # Errors
 /// When the file cannot have its number, or no thread can be started.
 pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn std::error::Error>> {
-    let (Some(shared), Some(own)) = (SHARED.get(), own()) else {
+    let (Some(shared), Some(own)) = (shared(), own()) else {
         return Err("its parent had no swap file".into());
     };
     let above = thread::renumber_above(file, NUMBER_MAX)?;

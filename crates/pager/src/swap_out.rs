@@ -180,8 +180,8 @@ impl Pager {
         let report = store.shrink(pool - piece);
         self.publish_swap();
         self.swap.progresses.store(report.pages_written > 0, Ordering::Release);
-        if report.no_space || report.failures > 0 {
-            self.begin_pause(report.no_space);
+        if report.no_space || report.error.is_some() {
+            self.begin_pause(report.error);
         } else if report.pages_written > 0 {
             self.swap.told.store(false, Ordering::Relaxed);
         }
@@ -189,15 +189,18 @@ impl Pager {
     }
 
     /// The swap file has no room, or failed: pages that do not compress stay where they are for a while.
-    fn begin_pause(&self, no_space: bool) {
+    fn begin_pause(&self, error: Option<i32>) {
         self.pages.store().set_group_writeback(GROUP, false);
         self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
         self.swap.progresses.store(false, Ordering::Release);
         if !self.swap.told.swap(true, Ordering::Relaxed) {
-            let why = if no_space { "is full, or its disk" } else { "cannot be written to" };
-            self.say(format_args!(
-                "the swap file {why}: pages stay in memory, and the limit may be exceeded"
-            ));
+            let so = "pages stay in memory, and the limit may be exceeded";
+            match error {
+                None => self.say(format_args!("the swap file is full, or its disk: {so}")),
+                Some(error) => {
+                    self.say(format_args!("the swap file cannot be written to (error {error}): {so}"))
+                }
+            }
         }
     }
 
