@@ -134,8 +134,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(program_file::exit_status_of(&error));
         }
     };
-    let mut supervisor =
-        supervisor::Supervisor::new(ledger, ledger_file, swap, listener, signals, guardian, attacher, child)?;
+    let opened = supervisor::Opened { ledger, ledger_file, swap, listener };
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }

@@ -100,13 +100,22 @@ pub struct Peaks {
     pub disk_used_peak_bytes: u64,
 }
 
+/// What was opened for a tree.
+pub struct Opened {
+    /// The ledger.
+    pub ledger: Ledger,
+    /// Its memory file.
+    pub ledger_file: OwnedFd,
+    /// The swap file.
+    pub swap: Option<Swap>,
+    /// Where processes connect.
+    pub listener: OwnedFd,
+}
+
 impl Supervisor {
     /// Takes over what was opened for the tree.
     pub fn new(
-        ledger: Ledger,
-        ledger_file: OwnedFd,
-        swap: Option<Swap>,
-        listener: OwnedFd,
+        opened: Opened,
         signals: Signals,
         guardian: Guardian,
         attacher: Attacher,
@@ -115,6 +124,7 @@ impl Supervisor {
         // Orphans of the tree come to us, so that the tree's end can be seen.
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        let Opened { ledger, ledger_file, swap, listener } = opened;
         Ok(Supervisor {
             ledger,
             ledger_file,
