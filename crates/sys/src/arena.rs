@@ -81,8 +81,23 @@ pub fn is_stocked(address: usize) -> bool {
 
 /// Bytes that can still be taken from the arena; `None` when it is not open.
 pub fn left_bytes() -> Option<usize> {
-    let end = range().end;
+    let end = taken_up_to();
     (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
+}
+
+/// A page that nobody can read, for as long as the process lives; `None` when the arena is not open, or stocked.
+pub fn unreadable() -> Option<usize> {
+    let end = range().end;
+    Some(taken_up_to()).filter(|page| *page != end)
+}
+
+/// Where the part of the arena ends that can be taken: before the page of [`unreadable`].
+fn taken_up_to() -> usize {
+    match range().end {
+        0 => 0,
+        end if STOCKED.load(Ordering::Relaxed) => end,
+        end => end - PAGE_SIZE,
+    }
 }
 
 /// The arena's range as addresses, `0..0` when it is not open.
@@ -108,7 +123,7 @@ pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     if START.load(Ordering::Acquire) == 0 {
         return take_outside(len, align);
     }
-    let end = END.load(Ordering::Relaxed);
+    let end = taken_up_to();
     let mut next = NEXT.load(Ordering::Relaxed);
     loop {
         let at = next.next_multiple_of(align);

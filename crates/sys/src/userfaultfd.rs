@@ -419,8 +419,10 @@ impl Userfaultfd {
     /// Whether the mapping at `at` is registered here: asked with a copy from where nothing is. `None` while an
     /// address-space event is unread.
     pub fn is_registered(&self, at: usize) -> Option<bool> {
-        let mut argument = Transfer { dst: at as u64, src: 0, len: 4096, mode: 0, done: 0 };
-        // SAFETY: nothing can be copied from the lowest page, which nobody may map.
+        // Where there is no arena, from the lowest page: inside programs root may have mapped that.
+        let src = crate::arena::unreadable().unwrap_or(0) as u64;
+        let mut argument = Transfer { dst: at as u64, src, len: 4096, mode: 0, done: 0 };
+        // SAFETY: nothing can be copied from there.
         match unsafe { libc::ioctl(self.descriptor, UFFDIO_COPY, &mut argument) } {
             0 => Some(true),
             _ if errno() == libc::EAGAIN => None,
