@@ -190,9 +190,7 @@ impl Pager {
                     session.held[session.held_count] = Some(fault);
                     session.held_count += 1;
                 }
-                Message::Fork { descriptor } => {
-                    session.children.push(descriptor);
-                }
+                Message::Fork { descriptor } => session.children.push(descriptor),
                 event => {
                     self.ask_gate(session);
                     if session.torn {

@@ -73,8 +73,6 @@ struct State {
     left: BTreeSet<usize>,
     /// Calls that are discarding, by ticket: for grace periods.
     discarding: BTreeSet<u64>,
-    /// An address of staging where no page ever is.
-    hole: usize,
     /// Whether the kernel looks for a mapping before it looks for calls under way.
     seeks_first: bool,
 }
@@ -119,11 +117,6 @@ impl Kernel {
         let kernel = Arc::new(Kernel { state: Mutex::new(state), changed: Condvar::new() });
         KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
         kernel
-    }
-
-    /// Says where no page of staging ever is.
-    pub fn set_hole(&self, at: usize) {
-        self.lock().hole = at;
     }
 
     fn current() -> Arc<Kernel> {
@@ -384,9 +377,8 @@ impl Userfaultfd {
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
         if is_program(dst) {
             let kernel = Kernel::current();
-            let source = Some(src).filter(|at| *at != kernel.lock().hole);
             // SAFETY: staging memory of the caller's.
-            let number = |done| source.map(|at| unsafe { *((at + done) as *const usize) }).ok_or(Stop::Hole);
+            let number = |done| Ok(unsafe { *((src + done) as *const usize) });
             let progress = self.fill(dst, len, number);
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
             return progress;

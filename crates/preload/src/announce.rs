@@ -34,10 +34,10 @@ pub fn announce(start: usize, len: usize, what: u32) {
         }
         return;
     }
-    let one = &DESK.announcement.one;
     if !desk::is_own_process() {
         return;
     }
+    let one = &DESK.announcement.one;
     if !system::try_lock(one) {
         // Others are being answered; the control thread finds this one when it looks at all mappings.
         desk::nudge();

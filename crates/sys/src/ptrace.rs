@@ -508,9 +508,14 @@ mod tests {
 
     /// The address of a system call instruction in the kernel's own object.
     fn gate(pid: i32) -> usize {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        let line = maps.lines().find(|line| line.ends_with("[vdso]")).expect("it has one");
-        let mapping = crate::maps::parse(line.as_bytes()).unwrap();
+        // It comes last into the address space of a new program.
+        let mapping = loop {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            match maps.lines().find(|line| line.ends_with("[vdso]")) {
+                Some(line) => break crate::maps::parse(line.as_bytes()).unwrap(),
+                None => std::thread::yield_now(),
+            }
+        };
         let mut bytes = vec![0; mapping.end - mapping.start];
         read_memory(pid, mapping.start, &mut bytes).unwrap();
         let found = bytes.windows(CALL_INSTRUCTION.len()).position(|bytes| bytes == CALL_INSTRUCTION);

@@ -240,6 +240,10 @@ pub const MISSING: u64 = 1;
 /// Registration mode: report writes to protected pages.
 pub const WRITE_PROTECT: u64 = 2;
 
+/// Modes of `UFFDIO_MOVE`.
+const MOVE_DONT_WAKE: u64 = 1;
+const MOVE_ALLOW_SRC_HOLES: u64 = 2;
+
 /// A userfaultfd by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Userfaultfd {
@@ -381,12 +385,8 @@ impl Userfaultfd {
     /// # Safety
     /// `src` must be managed so that its bytes' disappearance is expected, and `dst` must be meant to receive them.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
-        const DONT_WAKE: u64 = 1;
-        let mode = if wake { 0 } else { DONT_WAKE };
-        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        // SAFETY: the caller vouches for both ranges.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };
-        progress(answer, argument.done, len)
+        // SAFETY: the caller's word.
+        unsafe { self.move_in_mode(dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
     }
 
     /// Moves whole pages without waking anybody; where there is none at the source, none comes to the target.
@@ -394,9 +394,11 @@ impl Userfaultfd {
     /// # Safety
     /// As for [`Userfaultfd::move_pages`].
     pub unsafe fn move_with_holes(&self, dst: usize, src: usize, len: usize) -> Progress {
-        const DONT_WAKE: u64 = 1;
-        const ALLOW_SRC_HOLES: u64 = 2;
-        let mode = DONT_WAKE | ALLOW_SRC_HOLES;
+        // SAFETY: the caller's word.
+        unsafe { self.move_in_mode(dst, src, len, MOVE_DONT_WAKE | MOVE_ALLOW_SRC_HOLES) }
+    }
+
+    unsafe fn move_in_mode(&self, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
         let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
         // SAFETY: the caller vouches for both ranges.
         let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };

@@ -108,7 +108,8 @@ impl ChildMemory {
         if self.moves.is_empty() || self.is_mapped(at) {
             return at;
         }
-        for (from, to, len) in self.moves.clone().into_iter().rev() {
+        for index in (0..self.moves.len()).rev() {
+            let (from, to, len) = self.moves[index];
             let other = match at {
                 _ if (to..to + len).contains(&at) => at - to + from,
                 _ if (from..from + len).contains(&at) => at - from + to,

@@ -51,7 +51,6 @@ fn world() -> Arc<World> {
         registry.find("lz4").unwrap(),
     );
     let (pages, _) = Pages::new(&config, store.unwrap(), &Plenty).unwrap();
-    kernel.set_hole(pages.staging.hole());
     Arc::new(World { kernel, pages, running: AtomicUsize::new(2) })
 }
 

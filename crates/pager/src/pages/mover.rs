@@ -83,15 +83,14 @@ impl Mover {
     pub fn guard_own(&self, staging: &Staging, on: bool) -> bool {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
         // to the kernel. No page is ever protected.
-        let moved = Some(staging.range()).filter(|_| self.way == Way::Move);
-        let probe = self.guard.probe();
-        let own = [(Some(probe..probe + PAGE_SIZE), MISSING), (moved, WRITE_PROTECT)];
-        let own = own.into_iter().filter_map(|(range, mode)| Some((range?, mode)));
-        own.map(|(range, mode)| match on {
-            true => self.guard.uffd.register(range.start, range.len(), mode),
-            false => self.guard.uffd.unregister(range.start, range.len()),
-        })
-        .all(|done| done.is_ok())
+        let set = |start: usize, len: usize, mode: u64| match on {
+            true => self.guard.uffd.register(start, len, mode).is_ok(),
+            false => self.guard.uffd.unregister(start, len).is_ok(),
+        };
+        let staging = staging.range();
+        let has_set_probe = set(self.guard.probe(), PAGE_SIZE, MISSING);
+        let has_set_staging = self.way == Way::Remap || set(staging.start, staging.len(), WRITE_PROTECT);
+        has_set_probe && has_set_staging
     }
 
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
