@@ -253,6 +253,10 @@ impl Accounts for Ledgered {
         }
     }
 
+    fn pagers(&self) -> usize {
+        self.ledger.live().filter(|(_, slot)| slot.is_managed()).count()
+    }
+
     fn publish_disk(&self, pages: u64, bytes: u64) {
         if let Some(index) = self.index() {
             self.ledger.publish_disk(index, pages, bytes);

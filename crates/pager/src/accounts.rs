@@ -94,6 +94,10 @@ pub trait Accounts: Sync {
     fn fault(&self, ns: u64);
     /// Notes the latency of a fault that was served by reading from the swap file.
     fn disk_fault(&self, _ns: u64) {}
+    /// Processes that share the budget and have a pager each, this one included.
+    fn pagers(&self) -> usize {
+        1
+    }
     /// Publishes what this process has in the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// When references are recorded: a thread needed a page. May wait.

@@ -298,16 +298,17 @@ impl Pager {
         }
     }
 
-    /// Reads messages until there is none or one was an event; faults are parked, or sent back.
+    /// Reads messages until there is none or one was an event; faults are parked, or sent back. Whoever calls this looks for
+    /// parked faults before it waits for anything else: the handlers may all be waiting for messages, and not be woken.
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
                 Read::Nothing | Read::Event => return,
                 Read::Fault { address, write, thread } => {
-                    self.handlers.call_any();
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
-                    if !self.faults.park(fault) {
-                        self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                    match self.faults.park(fault) {
+                        true => self.handlers.call_any(),
+                        false => self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
                     }
                 }
             }

@@ -39,6 +39,8 @@ impl Pager {
         };
         let index = HANDLERS_MAX + 1 + index;
         let mut handler = Handler::new(index, page.as_ptr() as usize);
+        // That is done on purpose, without a lock.
+        handler.inbound.reads_disk = false;
         self.pages.add_own_thread();
         self.swap.add_thread();
         loop {
@@ -47,6 +49,10 @@ impl Pager {
             let fault = self.faults.unpark_for_disk();
             if let Some((fault, stream)) = fault {
                 self.serve_from_disk(&mut handler, &mut scratch, fault, stream);
+                // Those that were in the way of an event: no handler may be awake to see them.
+                while let Some(fault) = self.faults.unpark() {
+                    self.serve(&mut handler, fault);
+                }
                 self.faults.set_cached(index, handler.inbound.frames.slot());
             }
             self.halt.handler_leaves();
@@ -76,7 +82,6 @@ impl Pager {
             }
             FromDisk::Elsewhere => {
                 // By now it is in the pool, in place, or gone.
-                handler.inbound.reads_disk = false;
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
                     self.reclaim.note_arrivals(pages);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use swapfile::PACK_BYTES_MAX;
 use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
@@ -18,6 +19,10 @@ const SETTLED_NS: u64 = 10_000_000;
 /// Runs of present pages that one look of [`Pager::measure_range`] may find.
 const RUNS: usize = 4096;
 
+/// Of the budget the pages that are on their way in all processes may take one part in so many, and how often it is looked how
+/// many processes these are.
+const WAYS_PART: u64 = 16;
+const SHARE_NS: u64 = 50_000_000;
 /// When memory changes by more while it is counted, others are not found to have more than before.
 const DRIFT_BYTES: u64 = 256 << 10;
 
@@ -31,6 +36,7 @@ pub struct Watch {
     counted: u64,
     runs: Vec<Run>,
     threads_ns: u64,
+    share_ns: u64,
     reported: bool,
 }
 
@@ -62,6 +68,10 @@ impl Pager {
             self.press_swap();
         }
         self.publish_swap();
+        if now - watch.share_ns > SHARE_NS {
+            watch.share_ns = now;
+            self.share_ways();
+        }
         self.step_grace(now);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
@@ -80,6 +90,15 @@ impl Pager {
                 8_000_000
             },
         )
+    }
+
+    /// Fits what may be on its way to the number of processes: in one of them it is memory that the others lack.
+    fn share_ways(&self) {
+        let bytes = (self.accounts.budget() / WAYS_PART / self.accounts.pagers().max(1) as u64) as usize;
+        self.pages.staging().limit(bytes / PAGE_SIZE);
+        if let Some(file) = self.pages.store().swap_file() {
+            file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
+        }
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {

@@ -15,6 +15,7 @@ use crate::segments::Segments;
 use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
 use crate::uring::Uring;
+use crate::writer::PACKS_MAX;
 use crate::{Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
 
 /// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait for all writes that are
@@ -35,6 +36,7 @@ pub struct SwapFile {
     pub(crate) buffers: Buffers,
     lanes: Mutex<Lanes>,
     keep_free_percent: u8,
+    packs: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
 }
 
@@ -133,8 +135,18 @@ impl SwapFile {
             buffers: Buffers::default(),
             lanes: Mutex::new(Lanes { engine, idle: Vec::new() }),
             keep_free_percent,
+            packs: AtomicUsize::new(PACKS_MAX),
             has_writer: AtomicBool::new(false),
         }))
+    }
+
+    /// Has at most so many writes be in flight from now on: each has 256 KiB of memory.
+    pub fn limit_packs(&self, packs: usize) {
+        self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn packs(&self) -> usize {
+        self.packs.load(Ordering::Relaxed)
     }
 
     /// The engine's name.
