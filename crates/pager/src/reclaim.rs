@@ -661,6 +661,8 @@ mod tests {
         let staging = pager.pages.staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
         while pager.pages.has_room_for_extent() {
+            // However long the last look took.
+            pager.reclaim.look_again();
             assert!(pager.evict_neighbours(Role::Handler));
         }
         assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (32, false));
