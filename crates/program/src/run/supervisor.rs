@@ -10,6 +10,7 @@ use ledger::Ledger;
 
 use super::attach::{self, Attacher};
 use super::guardian::Guardian;
+use super::history::History;
 use super::signals::Signals;
 
 /// Between looks at the figures for peaks.
@@ -69,6 +70,8 @@ pub struct Supervisor {
     /// Processes without a connection at the last look.
     suspects: Vec<Suspect>,
     pub(super) figures: Peaks,
+    /// Taken down when there is to be a report.
+    pub(super) history: Option<History>,
 }
 
 /// The largest figures seen.
@@ -119,6 +122,7 @@ impl Supervisor {
             suspects: Vec::new(),
             has_dumped: false,
             figures: Peaks::default(),
+            history: None,
         })
     }
 
@@ -233,6 +237,9 @@ impl Supervisor {
                 Some(Kind::Hello) => match process.and_then(|pid| self.ledger.claim(pid)) {
                     Some(slot) => {
                         self.connections[index].slot = Some(slot);
+                        if let (Some(history), Some(pid)) = (&mut self.history, process) {
+                            history.joined(pid, slot);
+                        }
                         let welcome = Packet::new(Kind::Welcome, slot as u32, 0);
                         let _ = wire::send(socket, &welcome, Some(ledger_file));
                     }
@@ -283,6 +290,9 @@ impl Supervisor {
     fn end(&mut self, index: usize) {
         let connection = self.connections.swap_remove(index);
         if let Some(slot) = connection.slot {
+            if let Some(history) = &mut self.history {
+                history.left(slot, &self.ledger);
+            }
             self.ledger.release(slot);
         }
     }
@@ -301,6 +311,9 @@ impl Supervisor {
 
     fn sample(&mut self) {
         self.ledger.note_peaks();
+        if let Some(history) = &mut self.history {
+            history.sample(&self.ledger);
+        }
         let (mut pages, mut bytes) = (0, 0);
         for (_, slot) in self.ledger.live() {
             pages += slot.stored_pages();
