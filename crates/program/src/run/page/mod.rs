@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::markup::escaped;
 use chart::{Chart, Line, Unit};
-use figures::{count, percent, seconds, size, Figures};
+use figures::{count, percent, size, Figures};
 
 /// The page of a report.
 ///
@@ -96,7 +96,7 @@ fn tiles(figures: &Figures<'_>) -> String {
     tile(figures.count("faults"), "faults", format!("took {}", figures.seconds("fault_seconds_total")));
     tile(
         figures.us("fault_latency_us.p50"),
-        "half of the faults, at most",
+        "median of faults",
         format!("p99 {}, mean {}", figures.us("fault_latency_us.p99"), figures.us("fault_latency_us.mean")),
     );
     text.push_str("</div>\n");
@@ -200,12 +200,11 @@ fn forms(figures: &Figures<'_>) -> String {
     }
     let _ = writeln!(
         text,
-        "</tbody></table>\n<p class=\"dim\">{} calls stored {:.1} pages each; {} pages repeat one word and took no memory. All faults \
-         together waited {}.</p></div>",
+        "</tbody></table>\n<p class=\"dim\">{} calls stored {:.1} pages each; {} pages repeat one word and took \
+         no memory.</p></div>",
         figures.count("batches"),
         figures.number("pages_per_batch"),
         count(forms.get("same").and_then(Value::as_f64).unwrap_or(0.0)),
-        seconds(figures.number("fault_seconds_total")),
     );
     text
 }
