@@ -56,7 +56,20 @@ pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
     let directory = &arguments.directory;
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     // A page for `help` would say nothing.
-    let command = command.disable_help_subcommand(true);
-    clap_mangen::generate_to(command, directory)
-        .with_context(|| format!("cannot write manual pages into {}", directory.display()))
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut open = vec![command];
+    while let Some(command) = open.pop() {
+        let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+        open.extend(command.get_subcommands().filter(|one| !one.is_hide_set()).cloned());
+        let page = clap_mangen::Man::new(command);
+        let page = page.source(concat!("uzswap ", env!("CARGO_PKG_VERSION"))).manual("uzswap");
+        let mut text = Vec::new();
+        page.render(&mut text)?;
+        // What follows a command's help are examples and explanations: people look for them under this name.
+        let text = String::from_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
+        let file = directory.join(format!("{name}.1"));
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
 }

@@ -41,7 +41,9 @@ fn a_package_is_installed_used_and_purged() {
         println!("skipped: only root may install packages");
         return;
     }
-    if !["dpkg-deb", "dpkg-shlibdeps", "apt-get", "unshare", "setpriv"].into_iter().all(has) || !has_cargo_deb() {
+    if !["dpkg-deb", "dpkg-shlibdeps", "apt-get", "unshare", "setpriv"].into_iter().all(has)
+        || !has_cargo_deb()
+    {
         return;
     }
     let scratch = Scratch::new("debian");
@@ -58,10 +60,17 @@ fn a_package_is_installed_used_and_purged() {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     assert_eq!((field("Package").as_str(), field("Section").as_str()), ("uzswap", "utils"));
-    assert!(field("Depends").contains("libc6") && field("Recommends").contains("nbdkit"), "{}", field("Depends"));
+    assert!(
+        field("Depends").contains("libc6") && field("Recommends").contains("nbdkit"),
+        "{}",
+        field("Depends")
+    );
 
     let mut tried = Command::new("unshare");
-    tried.args(["--mount", "--fork", "--kill-child", "sh"]).arg(source.join("tests/debian/try.sh")).arg(&package);
+    tried
+        .args(["--mount", "--fork", "--kill-child", "sh"])
+        .arg(source.join("tests/debian/try.sh"))
+        .arg(&package);
     let output = tried.arg(scratch.path("mount")).output().unwrap();
     // Its own way to say that it cannot be tried here.
     if output.status.code() == Some(77) {

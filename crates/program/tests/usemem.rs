@@ -151,7 +151,8 @@ fn the_result_is_drawn() {
 fn the_rows_of_a_store_are_drawn() {
     let (scratch, pages) = (support::Scratch::new("store-plot"), pages_file("plot", 64));
     let plot = scratch.path("s.svg");
-    let arguments = ["bench", "store", "--compressor", "lz4,none", "--batch", "1,8", "--rounds", "1", "--pages"];
+    let arguments =
+        ["bench", "store", "--compressor", "lz4,none", "--batch", "1,8", "--rounds", "1", "--pages"];
     let mut command = support::uzswap();
     let output = command.args(arguments).arg(&pages).arg("--plot").arg(&plot).output().unwrap();
     std::fs::remove_file(pages).unwrap();

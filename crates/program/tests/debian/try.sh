@@ -48,6 +48,11 @@ group=$(getent group uzswap | cut -d: -f3)
 if [ -c /dev/userfaultfd ]; then
     test "$(stat -c '%U %G %a' /dev/userfaultfd)" = "root uzswap 660"
     test "$(setpriv --reuid=65534 --regid=65534 --groups="$group" uzswap run --ram 64M -- echo ran)" = ran
+    # Who is not in it is told how to be.
+    if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then
+        said=$(setpriv --reuid=65534 --regid=65534 --clear-groups uzswap check 2>&1 || true)
+        echo "$said" | grep 'usermod --append --groups uzswap' || echo "$said" | grep -i container
+    fi
 fi
 
 # The device's units.

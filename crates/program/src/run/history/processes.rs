@@ -143,10 +143,14 @@ impl Processes {
 
     /// A process has ended, or has a new program, of which nothing is known yet.
     pub fn left(&mut self, slot: usize, figures: &Slot, now: f64) {
-        let number = self.by_slot.remove(&slot);
-        if let Some(process) = number.and_then(|number| self.known.get_mut(&number)) {
+        let Some(number) = self.by_slot.remove(&slot) else { return };
+        // Its new program may have been quicker to say hello.
+        let has_another = self.by_slot.values().any(|other| *other == number);
+        if let Some(process) = self.known.get_mut(&number) {
             process.settle(figures);
-            process.ended_seconds = Some(now);
+            if !has_another {
+                process.ended_seconds = Some(now);
+            }
         }
     }
 
@@ -248,8 +252,8 @@ mod tests {
         slot.add(Counter::ZswpOut, 5);
         ledger.publish(0, 4096, 0, 0, 0);
         processes.saw(0, slot);
+        processes.joined(child.id(), 1, 1.9);
         processes.left(0, slot, 2.0);
-        processes.joined(child.id(), 1, 2.1);
         ledger.slot(1).add(Counter::ZswpOut, 6);
         processes.joined(line.trim().parse().unwrap(), 2, 2.2);
         processes.joined(own, 3, 2.3);

@@ -110,9 +110,14 @@ impl Series {
         }
     }
 
-    /// Ends the last interval, however short.
+    /// Ends the last interval. A short one is part of the one before: its rates would say nothing.
     pub fn finish(&mut self, ledger: &Ledger, now: f64) {
+        let start = self.points.last().map_or(0.0, |point| point.end);
         self.close(ledger, now);
+        if now - start < self.width / 2.0 && self.points.len() > 1 {
+            let short = self.points.pop().expect("there are two");
+            self.points.last_mut().expect("there are two").join(short);
+        }
     }
 
     fn close(&mut self, ledger: &Ledger, now: f64) {
