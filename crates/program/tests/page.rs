@@ -178,11 +178,9 @@ fn a_page_is_readable_on_a_telephone_light_and_dark() {
     // By the browser's own numbers.
     let (dark, light) =
         (seen("--blink-settings=preferredColorScheme=0"), seen("--blink-settings=preferredColorScheme=1"));
-    assert_eq!(
-        (light("width"), light("scrolled")),
-        ("400".to_owned(), "400".to_owned()),
-        "nothing sticks out"
-    );
+    // A bar to scroll down by may take its part.
+    assert_eq!(light("scrolled"), light("width"), "nothing sticks out");
+    assert!(light("width").parse::<f64>().unwrap() <= 400.0, "{}", light("width"));
     assert!(light("plot").parse::<f64>().unwrap() > 250.0, "{}", light("plot"));
     assert!(light("smallest").parse::<f64>().unwrap() >= 12.0, "{}", light("smallest"));
     assert!(

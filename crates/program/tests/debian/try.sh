@@ -53,7 +53,7 @@ if [ -c /dev/userfaultfd ]; then
     # Who is not in it is told how to be.
     if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then
         said=$(setpriv --reuid=65534 --regid=65534 --clear-groups uzswap check 2>&1 || true)
-        echo "$said" | grep 'usermod --append --groups uzswap' || echo "$said" | grep 'not permitted here: .* of .*'
+        echo "$said" | grep 'usermod --append --groups uzswap' || echo "$said" | grep 'a container of'
     fi
 fi
 
