@@ -3,8 +3,11 @@
 mod bench;
 mod check;
 mod device;
+mod drawing;
 mod embedded;
 mod iaa;
+mod manual;
+mod markup;
 mod pages;
 mod pause;
 mod place;
@@ -15,7 +18,7 @@ mod top;
 mod trace;
 mod ways;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Exit status for uzswap's own failures.
 const EXIT_FAILED: i32 = 125;
@@ -61,6 +64,9 @@ enum Verb {
     /// Find, configure and test Intel's analytics accelerators
     #[command(subcommand)]
     Iaa(iaa::Iaa),
+    Completions(manual::CompletionsArguments),
+    #[command(hide = true)]
+    Man(manual::ManArguments),
 }
 
 fn main() {
@@ -86,6 +92,8 @@ fn main() {
         Verb::Pages(pages) => pages.run().map(|()| 0),
         Verb::Device(device) => device.run(),
         Verb::Iaa(iaa) => iaa.run().map(|()| 0),
+        Verb::Completions(arguments) => manual::completions(arguments, Arguments::command()).map(|()| 0),
+        Verb::Man(arguments) => manual::man(arguments, Arguments::command()).map(|()| 0),
     };
     match result {
         Ok(status) => std::process::exit(status),
@@ -99,7 +107,6 @@ fn main() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// Lines are wrapped at 100 columns; what is wrapped by hand before comes out ragged.
     #[test]

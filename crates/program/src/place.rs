@@ -20,6 +20,8 @@ pub enum Place {
     UserNamespace,
     /// An ordinary user of the machine.
     User,
+    /// The same, where the Debian package has made its group.
+    UserBesideGroup,
     /// The machine's root.
     Root,
 }
@@ -33,6 +35,7 @@ struct Signs {
     has_containerenv: bool,
     uid_map: String,
     is_root: bool,
+    has_group: bool,
 }
 
 impl Signs {
@@ -47,6 +50,8 @@ impl Signs {
             uid_map: fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
             // SAFETY: takes nothing.
             is_root: unsafe { libc::geteuid() } == 0,
+            has_group: fs::read_to_string("/etc/group")
+                .is_ok_and(|groups| groups.lines().any(|line| line.starts_with("uzswap:"))),
         }
     }
 
@@ -63,6 +68,7 @@ impl Signs {
             _ if self.version.to_ascii_lowercase().contains("microsoft") => Place::Wsl,
             _ if is_mapped => Place::UserNamespace,
             Signs { is_root: true, .. } => Place::Root,
+            Signs { has_group: true, .. } => Place::UserBesideGroup,
             _ => Place::User,
         }
     }
@@ -83,7 +89,7 @@ impl Place {
             Place::Podman => "a container of Podman",
             Place::Wsl => "Windows Subsystem for Linux",
             Place::UserNamespace => "a user namespace",
-            Place::User => "an ordinary user of this machine",
+            Place::User | Place::UserBesideGroup => "an ordinary user of this machine",
             Place::Root => "root of this machine",
         }
     }
@@ -118,6 +124,7 @@ impl Place {
                  'KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/60-userfaultfd.rules`; \
                  or `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
+            Place::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in anew",
             Place::Root => {
                 "root without CAP_SYS_PTRACE, or a seccomp filter: start it with that capability, or with a filter that \
                  lets userfaultfd(2) pass"
@@ -138,7 +145,8 @@ mod tests {
             || Signs { version: "Linux version 6.8.0".into(), uid_map: WHOLE.into(), ..Signs::default() };
         let cases = [
             (machine(), Place::User),
-            (Signs { is_root: true, ..machine() }, Place::Root),
+            (Signs { has_group: true, ..machine() }, Place::UserBesideGroup),
+            (Signs { is_root: true, has_group: true, ..machine() }, Place::Root),
             (Signs { has_dockerenv: true, is_root: true, ..machine() }, Place::Docker),
             (Signs { has_containerenv: true, ..machine() }, Place::Podman),
             (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),

@@ -93,3 +93,143 @@ fn without_any_run_it_says_so() {
     assert!(String::from_utf8_lossy(&table.stdout).contains("No program runs"));
     assert_eq!(String::from_utf8_lossy(&json.stdout), "[]\n");
 }
+
+/// A sample of Prometheus' text format: name, labels, value.
+type Sample = (String, Vec<(String, String)>, f64);
+
+/// Reads the format strictly, as its description has it: a family has one HELP and one TYPE line, before its samples, which stand
+/// together; names, labels and values are well formed; no sample comes twice.
+fn samples(text: &str) -> Vec<Sample> {
+    let is_name = |name: &str, more: &str| {
+        let mut characters = name.chars();
+        let is = |c: char| c.is_ascii_alphabetic() || c == '_' || more.contains(c);
+        characters.next().is_some_and(is) && characters.all(|c| is(c) || c.is_ascii_digit())
+    };
+    assert!(text.ends_with('\n'));
+    let (mut family, mut kind, mut seen) = (String::new(), String::new(), Vec::new());
+    let mut samples: Vec<Sample> = Vec::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help text");
+            assert!(is_name(name, ":") && help.ends_with('.') && !seen.contains(&name), "{line}");
+            seen.push(name);
+            (family, kind) = (name.to_owned(), String::new());
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, of) = rest.split_once(' ').expect("a type");
+            assert!(
+                name == family && kind.is_empty() && ["gauge", "counter", "histogram"].contains(&of),
+                "{line}"
+            );
+            kind = of.to_owned();
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+        } else {
+            let (name, rest) = line.split_once('{').expect("labels");
+            let suffix = name.strip_prefix(family.as_str()).unwrap_or_else(|| panic!("{line} in {family}"));
+            let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(suffixes.contains(&suffix), "{line}");
+            let (mut labels, mut rest) = (Vec::new(), rest);
+            while let Some((key, more)) =
+                rest.strip_prefix('}').is_none().then(|| rest.split_once("=\"").unwrap())
+            {
+                assert!(is_name(key, ""), "{line}");
+                let (mut value, mut characters) = (String::new(), more.chars());
+                loop {
+                    match characters.next().expect("a quote ends") {
+                        '"' => break,
+                        '\\' => value.push(match characters.next() {
+                            Some('n') => '\n',
+                            Some(other @ ('\\' | '"')) => other,
+                            other => panic!("{other:?} escaped in {line}"),
+                        }),
+                        other => value.push(other),
+                    }
+                }
+                labels.push((key.to_owned(), value));
+                rest = characters.as_str().trim_start_matches(',');
+            }
+            let value: f64 = rest[1..].strip_prefix(' ').expect("a space").parse().expect("a number");
+            assert!(!samples.iter().any(|(other, its, _)| other == name && *its == labels), "{line} twice");
+            samples.push((name.to_owned(), labels, value));
+        }
+    }
+    samples
+}
+
+#[test]
+fn prometheus_reads_what_top_prints_for_it() {
+    let prometheus = || {
+        let output = uzswap().args(["top", "--prometheus"]).output().expect("top starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    if !support::can_manage() {
+        return;
+    }
+    let mut run = job();
+    let mut input = run.stdin.take().unwrap();
+    let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
+    std::io::Write::write_all(&mut input, b"fill\n").unwrap();
+    assert!(output.next().unwrap().unwrap().contains("ready"));
+    assert!(output.next().unwrap().unwrap().contains("done"));
+    let text = prometheus();
+    let pid = run.id().to_string();
+    let all = samples(&text);
+    let own: Vec<&Sample> =
+        all.iter().filter(|(_, labels, _)| labels[0] == ("pid".into(), pid.clone())).collect();
+    let value = |name: &str| {
+        let found: Vec<f64> = own.iter().filter(|sample| sample.0 == name).map(|sample| sample.2).collect();
+        assert_eq!(found.len(), 1, "{name} in {text}");
+        found[0]
+    };
+    assert_eq!(value("uzswap_ram_limit_bytes"), f64::from(32 << 20));
+    assert!(value("uzswap_ram_wanted_bytes") > f64::from(60 << 20) && value("uzswap_processes") == 1.0);
+    assert!(value("uzswap_stored_pages_total") > 1000.0 && value("uzswap_pool_bytes") > 0.0);
+    assert!(value("uzswap_process_resident_bytes") > 0.0);
+    let buckets: Vec<(f64, f64)> = own
+        .iter()
+        .filter(|sample| sample.0 == "uzswap_fault_duration_seconds_bucket")
+        .map(|(_, labels, count)| {
+            let (key, bound) = labels.last().unwrap();
+            assert_eq!(key, "le");
+            (if bound == "+Inf" { f64::INFINITY } else { bound.parse().unwrap() }, *count)
+        })
+        .collect();
+    assert!(buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1), "{buckets:?}");
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, value("uzswap_fault_duration_seconds_count"))));
+    // Prometheus' own judgement, where it is installed.
+    if support::has("promtool") {
+        let scratch = support::Scratch::new("prometheus");
+        let file = std::fs::File::open(scratch.write("metrics", &text)).unwrap();
+        let judged = Command::new("promtool").args(["check", "metrics"]).stdin(file).output().unwrap();
+        assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+    }
+    drop(input);
+    assert!(run.wait().unwrap().success());
+    let clash = uzswap().args(["top", "--prometheus", "--json"]).output().expect("top starts");
+    assert_eq!(clash.status.code(), Some(125));
+}
+
+#[test]
+fn the_last_minute_is_drawn_below_the_table() {
+    if !support::can_manage() {
+        return;
+    }
+    let mut run = job();
+    let mut input = run.stdin.take().unwrap();
+    let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
+    std::io::Write::write_all(&mut input, b"fill\n").unwrap();
+    assert!(output.next().unwrap().unwrap().contains("ready"));
+    assert!(output.next().unwrap().unwrap().contains("done"));
+    let mut top = uzswap();
+    let mut top = top.args(["top", "--interval", "0.05"]).stdout(Stdio::piped()).spawn().expect("top starts");
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let title = format!("The last minute of {}", run.id());
+    lines.by_ref().map(Result::unwrap).find(|line| *line == title).expect("drawn");
+    let used = lines.next().unwrap().unwrap();
+    assert!(used.trim_start().starts_with("used ") && used.ends_with(" of 32 MiB"), "{used}");
+    assert!(used.contains(['▅', '▆', '▇', '█']), "it uses what it may: {used}");
+    drop(lines);
+    top.wait().unwrap();
+    drop(input);
+    assert!(run.wait().unwrap().success());
+}

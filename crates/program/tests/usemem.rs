@@ -124,3 +124,40 @@ fn bad_arguments_are_refused_before_anything_runs() {
     let err = text(&output.stderr);
     assert!(!output.status.success() && err.contains("lz4") && err.contains("managed job failed"), "{err}");
 }
+
+#[test]
+fn the_result_is_drawn() {
+    if !can_manage() {
+        return;
+    }
+    let scratch = support::Scratch::new("usemem-plot");
+    let plot = scratch.path("a.svg");
+    let plot = plot.to_str().unwrap();
+    let output = uzswap(&["bench", "usemem", "--size", "48M", "--ram", "50%", "--json", "--plot", plot]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(result["managed"]["report"]["series"].is_null(), "a series is for pictures");
+    let svg = std::fs::read_to_string(plot).expect("a drawing");
+    let rate = result["managed"]["phases"][0]["bytes_per_second"].as_f64().unwrap() / 1e6;
+    assert!(svg.contains(&format!(">{rate:.1}<")) && svg.contains(">fill, uzswap<"), "{svg}");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">p99, uzswap<"));
+
+    let refused = uzswap(&["bench", "usemem", "--size", "48M", "--plot", "/no/such/directory/a.svg"]);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(text(&refused.stderr).contains("--plot"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn the_rows_of_a_store_are_drawn() {
+    let (scratch, pages) = (support::Scratch::new("store-plot"), pages_file("plot", 64));
+    let plot = scratch.path("s.svg");
+    let arguments =
+        ["bench", "store", "--compressor", "lz4,none", "--batch", "1,8", "--rounds", "1", "--pages"];
+    let mut command = support::uzswap();
+    let output = command.args(arguments).arg(&pages).arg("--plot").arg(&plot).output().unwrap();
+    std::fs::remove_file(pages).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let svg = std::fs::read_to_string(plot).expect("a drawing");
+    assert_eq!(svg.matches("<rect").count(), 1 + 4 * 3, "{svg}");
+    assert!(svg.contains(">lz4, batch 8<"));
+}

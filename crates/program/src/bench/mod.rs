@@ -2,6 +2,7 @@
 
 mod program;
 pub mod store;
+mod store_plot;
 pub mod store_report;
 mod usemem;
 

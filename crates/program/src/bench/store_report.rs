@@ -7,6 +7,8 @@ use anyhow::{ensure, Context, Result};
 use uzswap::{Page, PAGE_SIZE};
 
 use super::store::{measure, Case, Row};
+use super::store_plot;
+use crate::drawing;
 use crate::pages::unit_size;
 
 /// Arguments of `uzswap bench store`.
@@ -40,6 +42,9 @@ pub struct StoreArgs {
     /// Print an array of objects.
     #[arg(long)]
     json: bool,
+    /// Draw times and ratios as bars into this SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Names of compressors. A comma separates two, but for one in front of a `key=value`, which is a parameter's own.
@@ -72,6 +77,9 @@ impl StoreArgs {
         let progress = std::io::stderr().is_terminal();
         let mut widths = Vec::new();
         let mut first = true;
+        let mut rows = Vec::new();
+        // What cannot be written is better known before everything is measured.
+        let plot = self.plot.as_deref().map(drawing::create).transpose()?;
         if self.json {
             writeln!(out, "[")?;
         }
@@ -109,12 +117,16 @@ impl StoreArgs {
                         }
                         first = false;
                         out.flush()?;
+                        rows.push(row);
                     }
                 }
             }
         }
         if self.json {
             writeln!(out, "\n]")?;
+        }
+        if let Some(mut plot) = plot {
+            plot.write_all(store_plot::svg(&rows).as_bytes()).context("cannot write the plot")?;
         }
         if registry_has_emulated(&registry, &self.compressor) {
             eprintln!("Figures of compressors on an emulated device say nothing of the device's own speed.");

@@ -2,6 +2,9 @@
 
 mod attach;
 mod guardian;
+mod history;
+mod output;
+mod page;
 mod process;
 mod program_file;
 pub mod report;
@@ -36,6 +39,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
 #[command(after_help = "Examples:
   uzswap run --ram 2G -- python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
+  uzswap run --ram 4G --report usage.html -- ./job       a page with pictures, for a browser
   uzswap run --ram auto --compressor zstd -- redis-server
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
@@ -57,9 +61,10 @@ pub struct Arguments {
     /// Memory evicted together: 16K, 32K, 64K or 2M
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     folio: String,
-    /// Write figures as JSON to FILE when the program ends
+    /// Write figures to FILE when the program ends: a page with pictures if its name ends in .html, else JSON; may be given
+    /// several times
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    report: Vec<PathBuf>,
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
@@ -83,12 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let (mut settings, emulated) = settings(arguments)?;
     let swap = arguments.swap.open()?;
     settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
-    let report_file = match &arguments.report {
-        Some(path) => Some(File::create(path).with_context(|| {
-            format!("cannot write the report {}: choose another path with --report", path.display())
-        })?),
-        None => None,
-    };
+    let output = output::Output::create(&arguments.report)?;
     let name = &arguments.program[0];
     let file = match program_file::find(name) {
         Ok(file) => file,
@@ -139,13 +139,11 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
+    supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
     let figures = report::Report::new(&ledger, &supervisor, started.elapsed(), status, emulated);
-    if let Some(mut file) = report_file {
-        let text = serde_json::to_string_pretty(&figures).context("cannot write the report")?;
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.write_all(b"\n"))
-            .context("cannot write the report")?;
+    if let Some(history) = supervisor.history.take() {
+        output.write(&arguments.program, &figures, &history.tell(&ledger))?;
     }
     if !arguments.quiet {
         figures.summarise();

@@ -10,6 +10,7 @@ use ledger::Ledger;
 
 use super::attach::{self, Attacher};
 use super::guardian::Guardian;
+use super::history::History;
 use super::signals::Signals;
 use super::swap::Swap;
 
@@ -71,6 +72,8 @@ pub struct Supervisor {
     /// Processes without a connection at the last look.
     suspects: Vec<Suspect>,
     pub(super) figures: Peaks,
+    /// Taken down when there is to be a report.
+    pub(super) history: Option<History>,
 }
 
 /// The largest figures seen.
@@ -143,6 +146,7 @@ impl Supervisor {
             suspects: Vec::new(),
             has_dumped: false,
             figures: Peaks::default(),
+            history: None,
         })
     }
 
@@ -262,6 +266,9 @@ impl Supervisor {
                 Some(Kind::Hello) => match process.and_then(|pid| self.ledger.claim(pid)) {
                     Some(slot) => {
                         self.connections[index].slot = Some(slot);
+                        if let (Some(history), Some(pid)) = (&mut self.history, process) {
+                            history.joined(pid, slot);
+                        }
                         let welcome = Packet::new(Kind::Welcome, slot as u32, 0);
                         let _ = wire::send(socket, &welcome, Some(ledger_file));
                     }
@@ -318,6 +325,9 @@ impl Supervisor {
     fn end(&mut self, index: usize) {
         let connection = self.connections.swap_remove(index);
         if let Some(slot) = connection.slot {
+            if let Some(history) = &mut self.history {
+                history.left(slot, &self.ledger);
+            }
             // Its threads have ended, and with them what they were writing.
             self.swap.iter().for_each(|swap| swap.reap(slot));
             self.ledger.release(slot);
@@ -338,6 +348,9 @@ impl Supervisor {
 
     fn sample(&mut self) {
         self.ledger.note_peaks();
+        if let Some(history) = &mut self.history {
+            history.sample(&self.ledger);
+        }
         let (mut pages, mut bytes, mut disk_pages, mut disk_bytes) = (0u64, 0u64, 0u64, 0u64);
         for (_, slot) in self.ledger.live() {
             pages = pages.saturating_add(slot.stored_pages());

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::find::{name_of, Found};
 
 /// A tree.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)] // several figures have one comment
 pub struct Tree {
     /// The process of `uzswap run`.

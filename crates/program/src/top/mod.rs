@@ -2,6 +2,8 @@
 
 mod figures;
 pub mod find;
+mod minute;
+mod prometheus;
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -10,14 +12,16 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use figures::Before;
+use minute::Minute;
 
-/// Show the programs that run under `uzswap run`: budget, use, ratio, rates and fault latency
+/// Show the programs that run under `uzswap run`: budget, use, ratio, rates, fault latency, and the last minute
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "USED is what the budget bounds: anonymous resident memory of all processes, with what is compressed. WANTED is \
 what they would use without uzswap. Rates (pages and faults a second) and latencies are of the last interval.
 
-With --json each look is one line, an array of trees; [] when none runs. Other users' trees are seen by root only."
+With --json each look is one line, an array of trees; [] when none runs. With --prometheus the answer is in Prometheus' text \
+format, for a textfile collector: `uzswap top --prometheus > FILE`. Other users' trees are seen by root only."
 )]
 pub struct Arguments {
     /// Look once, after one interval
@@ -26,6 +30,9 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print Prometheus' text format: one look, at once
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
     /// Seconds between looks
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
@@ -52,8 +59,16 @@ fn show(arguments: &Arguments) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     let is_screen = out.is_terminal() && !arguments.once && !arguments.json;
     let interval = Duration::from_secs_f64(arguments.interval);
-    let mut looked = Instant::now();
+    let started = Instant::now();
+    let mut looked = started;
     let mut found = find::trees();
+    if arguments.prometheus {
+        // Whoever reads this makes rates of its own.
+        let text = prometheus::text(&found, &figures::trees(&found, &[], 1.0));
+        out.write_all(text.as_bytes())?;
+        return out.flush();
+    }
+    let mut minute = Minute::default();
     loop {
         // Rates need two looks; when nothing runs, once is enough to see it.
         let before: Vec<Before> = found.iter().map(Before::of).collect();
@@ -64,7 +79,12 @@ fn show(arguments: &Arguments) -> std::io::Result<()> {
         looked = Instant::now();
         found = find::trees();
         let trees = figures::trees(&found, &before, since.as_secs_f64());
-        let text = if arguments.json { serde_json::to_string(&trees)? + "\n" } else { table::table(&trees) };
+        minute.add(&trees, started.elapsed().as_secs_f64(), since.as_secs_f64());
+        let text = match (arguments.json, arguments.once) {
+            (true, _) => serde_json::to_string(&trees)? + "\n",
+            (false, true) => table::table(&trees),
+            (false, false) => table::table(&trees) + &minute.lines(&trees),
+        };
         if is_screen {
             // To the upper left corner, and away with what was there.
             write!(out, "\x1b[H\x1b[2J")?;

@@ -79,7 +79,7 @@ struct Managed {
     pages_in: u64,
     pages_out: u64,
     ratio: f64,
-    /// The report of the run.
+    /// The report of the run, without what it tells over time.
     report: serde_json::Value,
 }
 
@@ -171,8 +171,9 @@ impl ProgramArgs {
         }
         command.arg("--").args(&self.command);
         let outcome = outcome::run(command)?;
-        let report: serde_json::Value =
+        let mut report: serde_json::Value =
             serde_json::from_str(&report.text()?).context("uzswap run left no report")?;
+        report.as_object_mut().context("the report is no object")?.remove("series");
         Ok(Managed {
             is_same: bare.is_none_or(|bare| outcome.is_like(bare)),
             outcome,

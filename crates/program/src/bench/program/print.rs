@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::outcome::Outcome;
 use super::Measured;
+use crate::drawing::{Bars, BLUE, GREY, RED};
 use crate::size::Size;
 
 /// One line of the table, one bar.
@@ -98,33 +99,15 @@ pub fn table(measured: &Measured) -> String {
 
 /// The times as bars.
 pub fn svg(measured: &Measured) -> String {
-    const WIDTH: f64 = 720.0;
-    const LEFT: f64 = 190.0;
-    let lines = lines(measured);
-    let longest = lines.iter().map(|line| line.outcome.elapsed_seconds).fold(1e-9, f64::max);
-    let height = 40 + lines.len() * 26;
-    let title = measured.command.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"20\">{title}</text>\n"
-    );
-    for (index, line) in lines.iter().enumerate() {
-        let y = 34 + index * 26;
-        let width = (WIDTH - LEFT - 90.0) * line.outcome.elapsed_seconds / longest;
+    let mut bars = Bars::new(&measured.command);
+    for line in lines(measured) {
         let colour = match &line.name {
-            name if name.starts_with("kernel") => "#1f77b4",
-            name if name.starts_with("uzswap") => "#d62728",
-            _ => "#7f7f7f",
+            name if name.starts_with("kernel") => BLUE,
+            name if name.starts_with("uzswap") => RED,
+            _ => GREY,
         };
-        let _ = writeln!(
-            text,
-            "<text x=\"10\" y=\"{at}\">{}</text><rect x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"18\" \
-             fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{at}\">{:.2} s</text>",
-            line.name,
-            LEFT + width + 6.0,
-            line.outcome.elapsed_seconds,
-            at = y + 14,
-        );
+        let seconds = line.outcome.elapsed_seconds;
+        bars.bar(&line.name, seconds, &format!("{seconds:.2} s"), colour);
     }
-    text + "</svg>\n"
+    bars.svg()
 }

@@ -29,7 +29,7 @@ pub struct Managed {
     pub forms: BTreeMap<String, u64>,
     /// The counters of the tables that this is compared with.
     pub counters: BTreeMap<String, u64>,
-    /// The report of `uzswap run` as it is.
+    /// The report of `uzswap run`, without what it tells over time.
     pub report: Value,
 }
 
@@ -76,7 +76,8 @@ pub fn run(plan: &Plan, progress: &Progress) -> Result<Managed> {
     command.arg("--").arg(own).args(plan.job_arguments(progress));
     let driven = drive(command, "managed", progress)?;
     let text = fs::read_to_string(&path).context("cannot read the report")?;
-    let report: Value = serde_json::from_str(&text).context("the report is not complete")?;
+    let mut report: Value = serde_json::from_str(&text).context("the report is not complete")?;
+    report.as_object_mut().context("the report is no object")?.remove("series");
     Ok(managed(driven, report))
 }
 

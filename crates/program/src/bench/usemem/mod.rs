@@ -16,6 +16,7 @@ mod data;
 mod drive;
 pub mod job;
 mod managed;
+mod plot;
 mod print;
 mod ratios;
 pub mod task;
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
+use crate::drawing;
 use crate::run::RAM_BYTES_MIN;
 use crate::size::{self, Amount, Size};
 
@@ -38,7 +40,7 @@ use crate::size::{self, Amount, Size};
   uzswap bench usemem                                        a job of 1 GiB in 512 MiB
   uzswap bench usemem --tasks 4 --size 512M --ram 1G --json
   uzswap bench usemem --size 1500M --pages heap.pages        pages of a live process, captured
-  sudo uzswap bench usemem --pages heap.pages --versus kernel-zswap=lz4
+  sudo uzswap bench usemem --pages heap.pages --versus kernel-zswap=lz4 --plot heap.svg
 
 Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then \
 its page is checked, which is in the phase's throughput and not in the touch's latency. \
@@ -69,6 +71,9 @@ pub struct UsememArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Draw throughput, latency, time and memory as bars into this SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// What is to be measured.
@@ -130,6 +135,8 @@ impl UsememArgs {
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
         let progress = Progress::new();
+        // What cannot be written is better known before everything is measured.
+        let plot_file = self.plot.as_deref().map(drawing::create).transpose()?;
         if self.versus.is_some() {
             versus::check()?;
         }
@@ -145,6 +152,10 @@ impl UsememArgs {
         let ratios = kernel_zswap
             .as_ref()
             .map_or_else(BTreeMap::new, |kernel| ratios::ratios(&managed.driven, &kernel.driven));
+        if let Some(mut file) = plot_file {
+            let svg = plot::svg(&plan, &managed, kernel_zswap.as_ref());
+            file.write_all(svg.as_bytes()).context("cannot write the plot")?;
+        }
         let mut out = std::io::stdout().lock();
         if self.json {
             let result = Outcome {
@@ -247,6 +258,7 @@ mod tests {
             pages: Vec::new(),
             versus: None,
             json: false,
+            plot: None,
         }
     }
 

@@ -1,0 +1,75 @@
+//! Manual pages and completions, made from the command line's own description: for packages, and for who installed by cargo.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_complete::Shell;
+
+/// Print completions for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  uzswap completions bash > ~/.local/share/bash-completion/completions/uzswap
+  uzswap completions zsh > ~/.zfunc/_uzswap         with `fpath+=~/.zfunc` before compinit
+  uzswap completions fish > ~/.config/fish/completions/uzswap.fish")]
+pub struct CompletionsArguments {
+    /// The shell
+    shell: Shells,
+}
+
+/// Shells with completions that are tested.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Shells {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Write manual pages
+#[derive(Debug, clap::Args)]
+pub struct ManArguments {
+    /// Directory for the pages, one for each command
+    directory: PathBuf,
+}
+
+/// Prints the completions.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<()> {
+    let shell = match arguments.shell {
+        Shells::Bash => Shell::Bash,
+        Shells::Zsh => Shell::Zsh,
+        Shells::Fish => Shell::Fish,
+    };
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, "uzswap", &mut text);
+    std::io::stdout().write_all(&text).context("cannot print completions")
+}
+
+/// Writes the pages.
+///
+/// # Errors
+/// When the directory cannot be made or written.
+pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
+    let directory = &arguments.directory;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    // A page for `help` would say nothing.
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut open = vec![command];
+    while let Some(command) = open.pop() {
+        let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+        open.extend(command.get_subcommands().filter(|one| !one.is_hide_set()).cloned());
+        let page = clap_mangen::Man::new(command);
+        let page = page.source(concat!("uzswap ", env!("CARGO_PKG_VERSION"))).manual("uzswap");
+        let mut text = Vec::new();
+        page.render(&mut text)?;
+        // What follows a command's help are examples and explanations: people look for them under this name.
+        let text = String::from_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
+        let file = directory.join(format!("{name}.1"));
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}

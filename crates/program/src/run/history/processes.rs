@@ -1,0 +1,285 @@
+//! The processes of a tree: who started whom, from when to when, and what paging did for each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+
+use ledger::{Counter, Ledger, Slot};
+use serde::Serialize;
+
+/// Processes that are remembered. A build may start a million.
+const PROCESSES_MAX: usize = 1024;
+/// Bytes of a command that are kept.
+const COMMAND_MAX: usize = 200;
+/// Parents that are asked for their parents, to find one that is known.
+const ANCESTORS_MAX: usize = 64;
+
+/// A process in the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Process {
+    /// Its place in the order of starts.
+    pub number: u32,
+    /// The number of the nearest ancestor that is known.
+    pub parent: Option<u32>,
+    /// By the supervisor's numbers.
+    pub pid: u32,
+    /// Its last program's name and command.
+    pub name: String,
+    command: String,
+    started_seconds: f64,
+    /// Nothing if it outlived the program.
+    ended_seconds: Option<f64>,
+    /// Whether it ever grew so much that it had a pager.
+    managed: bool,
+    /// The most it used, pool and staging included.
+    ram_peak_bytes: u64,
+    /// The most it would have used without uzswap.
+    ram_wanted_peak_bytes: u64,
+    zswpout: u64,
+    zswpin: u64,
+    faults: u64,
+    fault_seconds: f64,
+    /// When the machine started it, in ticks: a number may be given again.
+    #[serde(skip)]
+    ticks: u64,
+}
+
+impl Process {
+    fn saw(&mut self, slot: &Slot) {
+        self.managed |= slot.is_managed();
+        self.ram_peak_bytes = self.ram_peak_bytes.max(slot.resident_bytes());
+        self.ram_wanted_peak_bytes = self.ram_wanted_peak_bytes.max(slot.wanted_bytes());
+    }
+
+    /// Adds what a slot has counted. A process has another for each program.
+    fn settle(&mut self, slot: &Slot) {
+        self.saw(slot);
+        for (sum, counter) in [
+            (&mut self.zswpout, Counter::ZswpOut),
+            (&mut self.zswpin, Counter::ZswpIn),
+            (&mut self.faults, Counter::Faults),
+        ] {
+            *sum = sum.saturating_add(slot.counter(counter));
+        }
+        self.fault_seconds += slot.counter(Counter::FaultNs) as f64 / 1e9;
+    }
+}
+
+/// All processes so far.
+#[derive(Default)]
+pub struct Processes {
+    known: BTreeMap<u32, Process>,
+    by_slot: HashMap<usize, u32>,
+    /// The last process of each number.
+    by_pid: HashMap<u32, u32>,
+    next: u32,
+    left_out: u64,
+}
+
+impl Processes {
+    /// A process has a slot. It may be one that is known, and has a new program now.
+    pub fn joined(&mut self, pid: u32, slot: usize, now: f64) {
+        // It may have ended already.
+        let (parent, ticks) =
+            fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse(&stat)).unwrap_or((0, 0));
+        let (name, command) = (crate::top::find::name_of(pid), command_of(pid));
+        if let Some(number) = self.by_pid.get(&pid).copied() {
+            if let Some(process) = self.known.get_mut(&number).filter(|process| process.ticks == ticks) {
+                (process.name, process.command, process.ended_seconds) = (name, command, None);
+                self.by_slot.insert(slot, number);
+                return;
+            }
+        }
+        if self.known.len() >= PROCESSES_MAX {
+            self.forget();
+        }
+        if self.known.len() >= PROCESSES_MAX {
+            self.left_out += 1;
+            return;
+        }
+        let number = self.next;
+        self.next += 1;
+        let process = Process {
+            number,
+            parent: self.nearest(parent),
+            pid,
+            name,
+            command,
+            started_seconds: now,
+            ended_seconds: None,
+            managed: false,
+            ram_peak_bytes: 0,
+            ram_wanted_peak_bytes: 0,
+            zswpout: 0,
+            zswpin: 0,
+            faults: 0,
+            fault_seconds: 0.0,
+            ticks,
+        };
+        self.known.insert(number, process);
+        self.by_slot.insert(slot, number);
+        self.by_pid.insert(pid, number);
+    }
+
+    /// The nearest of `pid` and its ancestors that is known and lives.
+    fn nearest(&self, mut pid: u32) -> Option<u32> {
+        for _ in 0..ANCESTORS_MAX {
+            if let Some(number) = self.by_pid.get(&pid) {
+                return Some(*number);
+            }
+            if pid <= 1 || pid == std::process::id() {
+                return None;
+            }
+            pid = parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.0;
+        }
+        None
+    }
+
+    /// Takes in the levels of a live process.
+    pub fn saw(&mut self, slot: usize, figures: &Slot) {
+        if let Some(process) = self.by_slot.get(&slot).and_then(|number| self.known.get_mut(number)) {
+            process.saw(figures);
+        }
+    }
+
+    /// A process has ended, or has a new program, of which nothing is known yet.
+    pub fn left(&mut self, slot: usize, figures: &Slot, now: f64) {
+        let Some(number) = self.by_slot.remove(&slot) else { return };
+        // Its new program may have been quicker to say hello.
+        let has_another = self.by_slot.values().any(|other| *other == number);
+        if let Some(process) = self.known.get_mut(&number) {
+            process.settle(figures);
+            if !has_another {
+                process.ended_seconds = Some(now);
+            }
+        }
+    }
+
+    /// Forgets half of those that have ended: those that wanted least. Their children become their parents'.
+    fn forget(&mut self) {
+        let mut ended: Vec<(u64, u32)> = self
+            .known
+            .values()
+            .filter(|process| process.ended_seconds.is_some())
+            .map(|process| (process.ram_wanted_peak_bytes, process.number))
+            .collect();
+        ended.sort_unstable();
+        for (_, number) in &ended[..ended.len().div_ceil(2)] {
+            let Some(gone) = self.known.remove(number) else { continue };
+            self.left_out += 1;
+            if self.by_pid.get(&gone.pid) == Some(number) {
+                self.by_pid.remove(&gone.pid);
+            }
+            for child in self.known.values_mut().filter(|child| child.parent == Some(*number)) {
+                child.parent = gone.parent;
+            }
+        }
+    }
+
+    /// All that are known, and how many are not.
+    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Process>, u64) {
+        for (slot, number) in &self.by_slot {
+            if let Some(process) = self.known.get_mut(number) {
+                process.settle(ledger.slot(*slot));
+            }
+        }
+        (self.known.into_values().collect(), self.left_out)
+    }
+}
+
+/// The parent and the start, in ticks, from the text of /proc/PID/stat. The name may contain anything.
+fn parse(stat: &[u8]) -> Option<(u32, u64)> {
+    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    Some((parent, fields.nth(17)?.parse().ok()?))
+}
+
+/// The beginning of a process's command, in one line.
+fn command_of(pid: u32) -> String {
+    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = text.strip_suffix(b"\0").unwrap_or(&text);
+    let is_long = text.len() > COMMAND_MAX;
+    let text = String::from_utf8_lossy(&text[..text.len().min(COMMAND_MAX)]);
+    let words = text.chars().map(|character| match character {
+        '\0' => ' ',
+        control if control.is_control() => '?',
+        other => other,
+    });
+    words.chain(is_long.then_some('…')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let settings = ledger::Settings {
+            budget_bytes: 1 << 30,
+            folio_bytes: 65536,
+            compressor: "lz4".into(),
+            forms: vec!["lz4".into()],
+            verify: false,
+        };
+        Ledger::create(&settings).unwrap().0
+    }
+
+    #[test]
+    fn parent_and_start_are_found_behind_any_name() {
+        let stat = std::fs::read("/proc/self/stat").unwrap();
+        // SAFETY: asks for a number.
+        assert_eq!(parse(&stat).unwrap().0, unsafe { libc::getppid() } as u32);
+        let fields = "0 ".repeat(17);
+        assert_eq!(parse(format!("7 (a) b (c) S 5 {fields}99 1 2\n").as_bytes()), Some((5, 99)));
+        assert_eq!(parse(b"7 (a"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_new_program_is_the_same_process_and_children_find_their_parents() {
+        let ledger = ledger();
+        let mut processes = Processes::default();
+        let own = std::process::id();
+        // The ancestor that is known lives two generations above.
+        let mut shell = std::process::Command::new("sh");
+        let mut child = shell.args(["-c", "sleep 60 & echo $!; read line; kill $!"]);
+        child = child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+        processes.joined(child.id(), 0, 1.0);
+        let slot = ledger.slot(0);
+        slot.add(Counter::ZswpOut, 5);
+        ledger.publish(0, 4096, 0, 0, 0);
+        processes.saw(0, slot);
+        processes.joined(child.id(), 1, 1.9);
+        processes.left(0, slot, 2.0);
+        ledger.slot(1).add(Counter::ZswpOut, 6);
+        processes.joined(line.trim().parse().unwrap(), 2, 2.2);
+        processes.joined(own, 3, 2.3);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let (all, left_out) = processes.finish(&ledger);
+        assert_eq!((all.len(), left_out), (3, 0));
+        assert_eq!((all[0].pid, all[0].zswpout, all[0].ram_peak_bytes), (child.id(), 11, 4096));
+        assert_eq!((all[0].started_seconds, all[0].ended_seconds), (1.0, None));
+        assert!(all[0].command.starts_with("sh -c sleep 60"), "{}", all[0].command);
+        assert_eq!((all[1].parent, all[2].parent), (Some(0), None));
+    }
+
+    #[test]
+    fn of_too_many_the_large_ones_are_remembered() {
+        let ledger = ledger();
+        let mut processes = Processes::default();
+        for pid in 0..5000u32 {
+            // Numbers that no process has.
+            processes.joined(u32::MAX - pid, 0, 1.0);
+            ledger.publish(0, if pid % 1000 == 7 { 1 << 30 } else { 4096 }, 0, 0, 0);
+            processes.left(0, ledger.slot(0), 2.0);
+        }
+        let (all, left_out) = processes.finish(&ledger);
+        assert!(all.len() <= PROCESSES_MAX && all.len() as u64 + left_out == 5000);
+        let large = all.iter().filter(|process| process.ram_wanted_peak_bytes == 1 << 30);
+        assert_eq!(large.count(), 5);
+    }
+}

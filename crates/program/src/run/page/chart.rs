@@ -1,0 +1,230 @@
+//! Lines over time. The drawing is stretched to the page's width, whatever that is, so all text is beside it, not in it.
+
+use std::fmt::Write;
+
+use super::figures::{count, seconds, size};
+use crate::markup::{escaped, ticks};
+
+/// The drawing's own units.
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 200.0;
+
+/// What an axis counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Things a second.
+    Rate,
+    /// Microseconds, by their logarithm.
+    Latency,
+}
+
+impl Unit {
+    /// What the page's script calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Rate => "rate",
+            Unit::Latency => "us",
+        }
+    }
+
+    fn shown(self, value: f64) -> String {
+        match self {
+            Unit::Bytes => size(value),
+            Unit::Rate => count(value),
+            Unit::Latency => seconds(value / 1e6),
+        }
+    }
+}
+
+/// One line.
+pub struct Line {
+    /// Its name, its class in the style sheet.
+    pub name: &'static str,
+    pub class: &'static str,
+    /// The column of the series.
+    pub column: &'static str,
+    /// Its values, one an interval, in the chart's unit.
+    pub values: Vec<Option<f64>>,
+    /// Whether it is filled down to the axis.
+    pub is_area: bool,
+}
+
+/// A chart.
+pub struct Chart<'a> {
+    pub title: &'a str,
+    pub unit: Unit,
+    /// Ends of the intervals, in seconds.
+    pub ends: &'a [f64],
+    pub lines: Vec<Line>,
+    /// A level across the chart, with its name.
+    pub level: Option<(&'static str, f64)>,
+}
+
+/// From the bottom up: where a value is, and the labels.
+struct Axis {
+    unit: Unit,
+    least: f64,
+    most: f64,
+    labels: Vec<f64>,
+}
+
+impl Axis {
+    fn new(unit: Unit, values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        let most = values.iter().copied().fold(0.0, f64::max);
+        if unit == Unit::Latency {
+            let least = values.iter().copied().filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
+            let from = if most > 0.0 { least.log10().floor() } else { 0.0 };
+            let to = if most > 0.0 { most.log10().ceil().max(from + 1.0) } else { 1.0 };
+            let labels = (from as i32..=to as i32).map(|power| 10f64.powi(power)).collect();
+            return Axis { unit, least: from, most: to, labels };
+        }
+        // Round in the unit that labels have.
+        let base = match unit {
+            Unit::Bytes if most >= f64::from(1 << 30) => f64::from(1 << 30),
+            Unit::Bytes => f64::from(1 << 20),
+            _ => 1.0,
+        };
+        let labels: Vec<f64> = ticks(most / base).into_iter().map(|tick| tick * base).collect();
+        Axis { unit, least: 0.0, most: labels[labels.len() - 1], labels }
+    }
+
+    /// Between 0, at the bottom, and 1.
+    fn share(&self, value: f64) -> f64 {
+        let value = if self.unit == Unit::Latency { value.max(1e-3).log10() } else { value };
+        ((value - self.least) / (self.most - self.least)).clamp(0.0, 1.0)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT * (1.0 - self.share(value))
+    }
+}
+
+impl Chart<'_> {
+    /// The chart as a figure.
+    pub fn html(&self) -> String {
+        let all = self.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
+        let axis = Axis::new(self.unit, all.chain(self.level.map(|(_, value)| value)));
+        let mut text = format!(
+            "<figure class=\"chart\" data-unit=\"{}\">\n<figcaption>{}</figcaption>\n<p class=\"legend\">",
+            self.unit.name(),
+            escaped(self.title)
+        );
+        let mut put = |what: std::fmt::Arguments<'_>| text.write_fmt(what).expect("to a string");
+        for line in &self.lines {
+            put(format_args!(
+                "<span class=\"key {}\">{} <b data-column=\"{}\"></b></span> ",
+                line.class, line.name, line.column
+            ));
+        }
+        if let Some((name, value)) = self.level {
+            put(format_args!(
+                "<span class=\"key level\">{name} {}</span> ",
+                escaped(&self.unit.shown(value))
+            ));
+        }
+        put(format_args!("<span class=\"at\"></span></p>\n<div class=\"plot\"><div class=\"labels\">"));
+        for value in &axis.labels {
+            put(format_args!(
+                "<span style=\"bottom:{:.2}%\">{}</span>",
+                axis.share(*value) * 100.0,
+                escaped(&self.unit.shown(*value))
+            ));
+        }
+        put(format_args!(
+            "</div><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">",
+            escaped(self.title)
+        ));
+        for value in &axis.labels {
+            put(format_args!("<path class=\"grid\" d=\"M0 {y:.1}H{WIDTH}\"/>", y = axis.y(*value)));
+        }
+        for line in &self.lines {
+            for path in self.paths(line, &axis) {
+                if line.is_area {
+                    let (first, last) = (path[0].0, path[path.len() - 1].0);
+                    put(format_args!(
+                        "<path class=\"area {}\" d=\"M{first:.1} {HEIGHT}L{}L{last:.1} {HEIGHT}Z\"/>",
+                        line.class,
+                        points(&path)
+                    ));
+                }
+                put(format_args!("<path class=\"line {}\" d=\"M{}\"/>", line.class, points(&path)));
+            }
+        }
+        if let Some((_, value)) = self.level {
+            put(format_args!("<path class=\"line level\" d=\"M0 {y:.1}H{WIDTH}\"/>", y = axis.y(value)));
+        }
+        put(format_args!("<path class=\"cursor\" d=\"\"/></svg></div>\n<div class=\"times\">"));
+        let total = self.total();
+        for quarter in 0..=4 {
+            put(format_args!("<span>{}</span>", escaped(&seconds(total * f64::from(quarter) / 4.0))));
+        }
+        text.push_str("</div>\n</figure>\n");
+        text
+    }
+
+    fn total(&self) -> f64 {
+        self.ends.last().copied().unwrap_or(0.0).max(1e-9)
+    }
+
+    /// A path for each run of intervals that have a value: steps, as the values are of whole intervals.
+    fn paths(&self, line: &Line, axis: &Axis) -> Vec<Vec<(f64, f64)>> {
+        let x = |seconds: f64| WIDTH * seconds / self.total();
+        let mut paths: Vec<Vec<(f64, f64)>> = Vec::new();
+        let (mut start, mut is_open) = (0.0, false);
+        for (end, value) in self.ends.iter().zip(&line.values) {
+            if let Some(value) = value {
+                if !is_open {
+                    paths.push(Vec::new());
+                }
+                let y = axis.y(*value);
+                paths.last_mut().expect("pushed above").extend([(x(start), y), (x(*end), y)]);
+            }
+            (start, is_open) = (*end, value.is_some());
+        }
+        paths
+    }
+}
+
+fn points(path: &[(f64, f64)]) -> String {
+    path.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect::<Vec<_>>().join("L")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(unit: Unit, values: &[Option<f64>], level: Option<(&'static str, f64)>) -> String {
+        let ends: Vec<f64> = (1..=values.len()).map(|end| end as f64).collect();
+        let line = Line { name: "n", class: "c", column: "k", values: values.to_vec(), is_area: true };
+        Chart { title: "t", unit, ends: &ends, lines: vec![line], level }.html()
+    }
+
+    #[test]
+    fn a_level_is_in_the_picture_and_gaps_are_gaps() {
+        let mib = f64::from(1 << 20);
+        let html =
+            chart(Unit::Bytes, &[Some(10.0 * mib), None, Some(20.0 * mib)], Some(("budget", 40.0 * mib)));
+        assert!(html.contains("class=\"line level\" d=\"M0 0.0H1000\""), "{html}");
+        assert_eq!(html.matches("class=\"line c\"").count(), 2);
+        assert!(html.contains("d=\"M0.0 150.0L333.3 150.0\"") && html.contains(">40 MiB<"), "{html}");
+    }
+
+    #[test]
+    fn latencies_are_by_decades() {
+        let html = chart(Unit::Latency, &[Some(5.0), Some(500.0)], None);
+        let labels: Vec<&str> = ["1.00 µs", "10.0 µs", "100 µs", "1.00 ms"].into();
+        assert!(labels.iter().all(|label| html.contains(&format!(">{label}<"))), "{html}");
+    }
+
+    #[test]
+    fn nothing_at_all_is_a_chart_too() {
+        for unit in [Unit::Bytes, Unit::Rate, Unit::Latency] {
+            assert!(!chart(unit, &[], None).contains("NaN"));
+            assert!(!chart(unit, &[None, Some(0.0)], None).contains("NaN"));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The last minute as lines of small bars.
+
+use std::fmt::Write;
+
+use super::figures::Tree;
+use crate::size::Size;
+
+/// Columns, of a second each.
+const SECONDS: usize = 60;
+/// From nothing to the most.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// What is drawn of a tree at one look, each for the time since the look before.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    pid: u32,
+    /// When it began and ended, in seconds.
+    from: f64,
+    to: f64,
+    used: f64,
+    out: f64,
+    faults: f64,
+}
+
+/// Looks of the last minute.
+#[derive(Default)]
+pub struct Minute {
+    looks: Vec<Look>,
+    now: f64,
+}
+
+impl Minute {
+    /// Adds a look that ended at `now`, in seconds, and began `seconds` before; forgets what is older than a minute.
+    pub fn add(&mut self, trees: &[Tree], now: f64, seconds: f64) {
+        self.now = now;
+        self.looks.retain(|look| look.to > now - SECONDS as f64);
+        self.looks.extend(trees.iter().map(|tree| Look {
+            pid: tree.pid,
+            from: now - seconds,
+            to: now,
+            used: tree.ram_used_bytes as f64,
+            out: tree.zswpout_per_second,
+            faults: tree.faults_per_second,
+        }));
+    }
+
+    /// Three lines for each tree.
+    pub fn lines(&self, trees: &[Tree]) -> String {
+        let mut text = String::new();
+        for tree in trees {
+            let most = |of: fn(&Look) -> f64| self.of(tree.pid).map(of).fold(0.0, f64::max);
+            let (used, out, faults) =
+                (most(|look| look.used), most(|look| look.out), most(|look| look.faults));
+            let budget = tree.ram_limit_bytes as f64;
+            let _ = writeln!(text, "\nThe last minute of {}", tree.pid);
+            let rows: [(&str, String, String); 3] = [
+                (
+                    "used",
+                    self.bars(tree.pid, |look| look.used, used.max(budget)),
+                    format!("most {} of {}", Size::from(used as u64), Size::from(tree.ram_limit_bytes)),
+                ),
+                ("out/s", self.bars(tree.pid, |look| look.out, out), format!("most {out:.0}")),
+                ("faults/s", self.bars(tree.pid, |look| look.faults, faults), format!("most {faults:.0}")),
+            ];
+            for (name, bars, most) in rows {
+                let _ = writeln!(text, "{name:>10} {bars} {most}");
+            }
+        }
+        text
+    }
+
+    fn of(&self, pid: u32) -> impl Iterator<Item = &Look> {
+        self.looks.iter().filter(move |look| look.pid == pid)
+    }
+
+    /// A bar a second, now at the right; blank where nobody looked.
+    fn bars(&self, pid: u32, of: fn(&Look) -> f64, top: f64) -> String {
+        let bar = |column: usize| {
+            let to = self.now - (SECONDS - 1 - column) as f64;
+            let within = self.of(pid).filter(|look| look.from < to && look.to > to - 1.0);
+            within.map(of).reduce(f64::max).map_or(' ', |value| {
+                let share = if top > 0.0 { (value / top).clamp(0.0, 1.0) } else { 0.0 };
+                BARS[(share * (BARS.len() - 1) as f64).ceil() as usize]
+            })
+        };
+        (0..SECONDS).map(bar).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(pid: u32, used: u64, faults: f64) -> Tree {
+        Tree {
+            pid,
+            ram_limit_bytes: 100 << 20,
+            ram_used_bytes: used << 20,
+            faults_per_second: faults,
+            ..Tree::default()
+        }
+    }
+
+    #[test]
+    fn a_minute_is_drawn_and_what_is_older_forgotten() {
+        let mut minute = Minute::default();
+        for second in 0..200 {
+            minute.add(&[tree(7, if second < 190 { 50 } else { 100 }, 0.0)], f64::from(second), 1.0);
+        }
+        assert!(minute.looks.len() <= SECONDS);
+        let text = minute.lines(&[tree(7, 100, 0.0)]);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!((lines[0].matches('▅').count(), lines[0].matches('█').count()), (50, 10), "{text}");
+        assert!(lines[0].ends_with("most 100 MiB of 100 MiB"), "{text}");
+        assert_eq!(lines[2].matches('▁').count(), 60, "nothing is the lowest bar: {text}");
+    }
+
+    #[test]
+    fn looks_of_any_width_fill_the_time_they_cover() {
+        let bars = |interval: f64, looks: u32| {
+            let mut minute = Minute::default();
+            for look in 1..=looks {
+                minute.add(&[tree(7, 1, 1.0)], f64::from(look) * interval, interval);
+            }
+            minute.bars(7, |look| look.faults, 1.0)
+        };
+        assert_eq!(bars(5.0, 4).matches('█').count(), 20);
+        assert_eq!(bars(0.05, 40).matches('█').count(), 2);
+        assert_eq!(bars(3600.0, 3).matches('█').count(), 60);
+    }
+
+    #[test]
+    fn trees_have_lines_of_their_own() {
+        let mut minute = Minute::default();
+        minute.add(&[tree(7, 1, 10.0), tree(8, 1, 0.0)], 1.0, 1.0);
+        let text = minute.lines(&[tree(7, 1, 10.0), tree(8, 1, 0.0)]);
+        assert!(text.contains("minute of 7\n") && text.contains("minute of 8\n"), "{text}");
+        assert_eq!(text.matches("most 10\n").count(), 1, "{text}");
+    }
+}

@@ -1,0 +1,235 @@
+//! The trees in Prometheus' text format, version 0.0.4.
+
+use std::fmt::Write;
+
+use ledger::{bucket_range_ns, Counter, BUCKETS};
+
+use super::figures::Tree;
+use super::find::Found;
+
+/// Bounds of the latency histogram's buckets: powers of two from a microsecond to 17 seconds.
+const EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// What is known of one tree.
+struct Known<'a> {
+    found: &'a Found,
+    tree: &'a Tree,
+    /// The labels that all of its samples have.
+    labels: Labels,
+}
+
+/// Labels of a sample.
+type Labels = Vec<(&'static str, String)>;
+
+/// The text.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    /// A family and its samples; one without any is left out.
+    fn family(&mut self, name: &str, kind: &str, help: &str, samples: &[(&str, Labels, f64)]) {
+        if samples.is_empty() {
+            return;
+        }
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (suffix, labels, value) in samples {
+            let labels: Vec<String> =
+                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+            let _ = writeln!(self.0, "{name}{suffix}{{{}}} {value}", labels.join(","));
+        }
+    }
+
+    /// A family with one sample for each tree.
+    fn each(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        known: &[Known<'_>],
+        of: impl Fn(&Known<'_>) -> f64,
+    ) {
+        let samples: Vec<_> = known.iter().map(|one| ("", one.labels.clone(), of(one))).collect();
+        self.family(name, kind, help, &samples);
+    }
+}
+
+/// A label's value between its quotes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// The text of all trees, which are in the same order in both; empty when none runs.
+pub fn text(found: &[Found], trees: &[Tree]) -> String {
+    let known: Vec<Known<'_>> = found
+        .iter()
+        .zip(trees)
+        .map(|(found, tree)| Known {
+            found,
+            tree,
+            labels: vec![("pid", tree.pid.to_string()), ("program", program(&tree.program))],
+        })
+        .collect();
+    let mut text = Text::default();
+    levels(&mut text, &known);
+    counters(&mut text, &known);
+    processes(&mut text, &known);
+    text.0
+}
+
+/// The first word without its directory.
+fn program(words: &[String]) -> String {
+    words.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path)).to_owned()
+}
+
+fn levels(text: &mut Text, known: &[Known<'_>]) {
+    type Level = (&'static str, &'static str, fn(&Tree) -> u64);
+    let info: Vec<_> = known
+        .iter()
+        .map(|one| {
+            let mut labels = one.labels.clone();
+            labels.push(("compressor", one.tree.compressor.clone()));
+            labels.push(("folio_bytes", one.tree.folio_bytes.to_string()));
+            ("", labels, 1.0)
+        })
+        .collect();
+    text.family("uzswap_tree_info", "gauge", "A process tree under uzswap run, and how it is paged.", &info);
+    let levels: [Level; 7] = [
+        ("uzswap_ram_limit_bytes", "The budget of a tree.", |tree| tree.ram_limit_bytes),
+        ("uzswap_ram_used_bytes", "Anonymous resident memory, pools and staging included.", |tree| {
+            tree.ram_used_bytes
+        }),
+        ("uzswap_ram_peak_bytes", "The most that was used so far.", |tree| tree.ram_peak_bytes),
+        ("uzswap_ram_wanted_bytes", "What would be used now without uzswap.", |tree| tree.ram_wanted_bytes),
+        ("uzswap_stored_bytes", "Bytes of the pages in the pools, as they were before.", |tree| {
+            tree.stored_pages.saturating_mul(4096)
+        }),
+        ("uzswap_pool_bytes", "Bytes of the pools.", |tree| tree.pool_total_size),
+        ("uzswap_staged_bytes", "Bytes of pages that are evicted and not yet compressed.", |tree| {
+            tree.staged_bytes
+        }),
+    ];
+    for (name, help, of) in levels {
+        text.each(name, "gauge", help, known, |one| of(one.tree) as f64);
+    }
+    text.each("uzswap_processes", "gauge", "Live processes of a tree.", known, |one| {
+        one.tree.processes.len() as f64
+    });
+}
+
+fn counters(text: &mut Text, known: &[Known<'_>]) {
+    let sums = [
+        ("uzswap_stored_pages_total", "Pages stored.", Counter::ZswpOut),
+        ("uzswap_loaded_pages_total", "Pages loaded.", Counter::ZswpIn),
+        ("uzswap_zero_filled_pages_total", "Pages given at their first touch.", Counter::ZeroFilled),
+        (
+            "uzswap_refaulted_pages_total",
+            "Pages that came back before they were compressed.",
+            Counter::Refaults,
+        ),
+        (
+            "uzswap_incompressible_pages_total",
+            "Pages that did not shrink and stay in memory.",
+            Counter::RejectCompressPoor,
+        ),
+        (
+            "uzswap_over_budget_total",
+            "Times the budget was exceeded with nothing left to evict.",
+            Counter::OverBudget,
+        ),
+        ("uzswap_forks_total", "Forks prepared for.", Counter::Forks),
+    ];
+    for (name, help, counter) in sums {
+        text.each(name, "counter", help, known, |one| one.found.snapshot.sum(counter) as f64);
+    }
+    let mut forms = Vec::new();
+    for one in known {
+        for (form, pages) in &one.tree.forms {
+            let mut labels = one.labels.clone();
+            labels.push(("form", form.clone()));
+            forms.push(("", labels, *pages as f64));
+        }
+    }
+    let help = "Pages stored, by the form they were stored in.";
+    text.family("uzswap_form_pages_total", "counter", help, &forms);
+    let mut faults = Vec::new();
+    for one in known {
+        let counts = one.found.snapshot.fault_counts();
+        faults.extend(histogram(&counts, &one.labels, one.found.snapshot.sum(Counter::FaultNs)));
+    }
+    let help = "From reading a page fault to having served it.";
+    text.family("uzswap_fault_duration_seconds", "histogram", help, &faults);
+}
+
+/// Counts of latencies in nanoseconds, whose sum is known.
+fn histogram(counts: &[u64; BUCKETS], labels: &Labels, sum_ns: u64) -> Vec<(&'static str, Labels, f64)> {
+    let below = |bound: u64| {
+        let buckets = counts.iter().enumerate().filter(|(bucket, _)| bucket_range_ns(*bucket).1 <= bound);
+        buckets.fold(0u64, |sum, (_, count)| sum.saturating_add(*count))
+    };
+    let with = |bound: String| labels.iter().cloned().chain([("le", bound)]).collect();
+    let all = below(u64::MAX) as f64;
+    let mut samples: Vec<(&'static str, Labels, f64)> = EXPONENTS
+        .map(|exponent| {
+            let bound = 1u64 << exponent;
+            ("_bucket", with((bound as f64 / 1e9).to_string()), below(bound) as f64)
+        })
+        .collect();
+    samples.push(("_bucket", with("+Inf".to_owned()), all));
+    samples.push(("_sum", labels.clone(), sum_ns as f64 / 1e9));
+    samples.push(("_count", labels.clone(), all));
+    samples
+}
+
+fn processes(text: &mut Text, known: &[Known<'_>]) {
+    type Level = (&'static str, &'static str, fn(&super::figures::Process) -> u64);
+    let levels: [Level; 2] = [
+        (
+            "uzswap_process_resident_bytes",
+            "Anonymous resident memory of a process, pool and staging included.",
+            |process| process.resident_bytes,
+        ),
+        ("uzswap_process_pool_bytes", "Bytes of a process's pool.", |process| process.pool_total_size),
+    ];
+    for (name, help, of) in levels {
+        let mut samples = Vec::new();
+        for one in known {
+            for process in &one.tree.processes {
+                let mut labels = one.labels.clone();
+                labels.push(("process", process.pid.to_string()));
+                labels.push(("name", process.name.clone()));
+                samples.push(("", labels, of(process) as f64));
+            }
+        }
+        text.family(name, "gauge", help, &samples);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+        assert_eq!(program(&["/usr/bin/sort".into(), "-n".into()]), "sort");
+        assert_eq!(program(&[]), "");
+    }
+
+    #[test]
+    fn buckets_add_up() {
+        let mut counts = [0; BUCKETS];
+        counts[ledger::bucket_of(500)] = 3;
+        counts[ledger::bucket_of(5000)] = 4;
+        counts[ledger::bucket_of(1 << 38)] = 2;
+        let samples = histogram(&counts, &vec![("pid", "1".to_owned())], 1_500_000_000);
+        assert_eq!(samples[0].1[1], ("le", "0.000001024".to_owned()));
+        let values: Vec<f64> = samples.iter().map(|(_, _, value)| *value).collect();
+        assert_eq!((values[0], values[3], values[24]), (3.0, 7.0, 7.0));
+        assert_eq!(values[25..], [9.0, 1.5, 9.0]);
+    }
+
+    #[test]
+    fn nothing_is_said_of_nothing() {
+        assert_eq!(text(&[], &[]), "");
+    }
+}

@@ -1,0 +1,87 @@
+# Installs, uses, removes and purges a package on an overlay over this machine's files. Arguments: the package, a directory for the
+# overlay. In mounts of its own, which end with it. Status 77: this cannot be done here.
+set -eu
+package=$1 base=$2
+cannot() { echo "$1"; exit 77; }
+
+mount --make-rprivate / || cannot "mounts cannot be made private"
+mkdir -p "$base"
+mount -t tmpfs tmpfs "$base" || cannot "no tmpfs can be mounted"
+mkdir "$base/upper" "$base/work" "$base/root"
+root=$base/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$root" || cannot "no overlay can be mounted"
+mount --rbind /proc "$root/proc"
+for directory in dev run tmp; do
+    mount -t tmpfs tmpfs "$root/$directory"
+done
+chmod 1777 "$root/tmp"
+# Devices of its own: owners and modes change.
+mknod -m 0666 "$root/dev/null" c 1 3 || cannot "no devices can be made"
+mknod -m 0666 "$root/dev/urandom" c 1 9
+if [ -c /dev/userfaultfd ]; then
+    mknod -m 0600 "$root/dev/userfaultfd" c $((0x$(stat -c %t /dev/userfaultfd))) $((0x$(stat -c %T /dev/userfaultfd)))
+fi
+# By these the program would know a container, where other things help.
+rm -f "$root/.dockerenv"
+cp "$package" "$root/tmp/uzswap.deb"
+cat > "$root/tmp/inside" <<'INSIDE'
+set -ex
+export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
+if dpkg --status uzswap >/dev/null 2>&1; then
+    dpkg --purge uzswap
+fi
+if getent group uzswap; then
+    exit 77
+fi
+apt-get install --yes --no-install-recommends --option Dpkg::Use-Pty=0 /tmp/uzswap.deb
+dpkg --status uzswap | grep '^Status: install ok installed'
+dpkg --listfiles uzswap > /tmp/files
+
+uzswap --version
+for file in /usr/share/man/man1/uzswap-run.1.gz /usr/share/bash-completion/completions/uzswap \
+    /usr/share/zsh/vendor-completions/_uzswap /usr/share/fish/vendor_completions.d/uzswap.fish \
+    /usr/lib/udev/rules.d/60-uzswap.rules; do
+    grep -F -x "$file" /tmp/files
+    test -s "$file" || grep '^path-exclude' -r /etc/dpkg/dpkg.cfg.d
+done
+
+# The group may page, as an ordinary user.
+group=$(getent group uzswap | cut -d: -f3)
+if [ -c /dev/userfaultfd ]; then
+    test "$(stat -c '%U %G %a' /dev/userfaultfd)" = "root uzswap 660"
+    test "$(setpriv --reuid=65534 --regid=65534 --groups="$group" uzswap run --ram 64M -- echo ran)" = ran
+    # Who is not in it is told how to be.
+    if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then
+        said=$(setpriv --reuid=65534 --regid=65534 --clear-groups uzswap check 2>&1 || true)
+        echo "$said" | grep 'usermod --append --groups uzswap' || echo "$said" | grep 'a container of'
+    fi
+fi
+
+# The device's units.
+sed -n 's/^# \(\[\|.* = \)/\1/p' /usr/share/doc/uzswap/examples/uzswap-generator.conf > /etc/uzswap-generator.conf \
+    || grep '^path-exclude' -r /etc/dpkg/dpkg.cfg.d
+test -s /etc/uzswap-generator.conf || printf '[uzswap0]\nsize = 64\n' > /etc/uzswap-generator.conf
+mkdir /tmp/units
+/usr/lib/systemd/system-generators/uzswap-generator /tmp/units /tmp/units /tmp/units
+grep '^ExecStart=/usr/bin/uzswap device swap --size ' /tmp/units/uzswap0.service
+test -L /tmp/units/swap.target.wants/uzswap0.service
+if command -v nbdkit; then
+    nbdkit --dump-plugin uzswap | grep '^name=uzswap'
+fi
+
+apt-get remove --yes --option Dpkg::Use-Pty=0 uzswap
+test ! -e /usr/bin/uzswap
+test -e /etc/uzswap-generator.conf
+if [ -c /dev/userfaultfd ]; then
+    test "$(stat -c '%U %G %a' /dev/userfaultfd)" = "root root 600"
+fi
+apt-get purge --yes --option Dpkg::Use-Pty=0 uzswap
+test ! -e /etc/uzswap-generator.conf
+if getent group uzswap || dpkg --status uzswap 2>/dev/null; then
+    exit 1
+fi
+while read -r file; do
+    test -d "$file" || test ! -e "$file"
+done < /tmp/files
+INSIDE
+exec chroot "$root" sh /tmp/inside
