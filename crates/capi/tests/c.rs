@@ -1,4 +1,4 @@
-//! The header is what the library has, and the example in C is compiled against it, run, and finds its bytes.
+//! The header is what the library has; installed as a user would, the example in C is compiled against it, run, and finds its bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,59 +7,102 @@ fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where cargo puts the shared object: beside the tests.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    assert!(folder.join("libuzswap_c.so").exists(), "built beside this test");
-    folder
-}
-
-fn is_there(compiler: &str) -> bool {
-    let found = Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        println!("skipped: no {compiler}");
+/// The header that cbindgen makes of the sources, without what only callers in Rust are told.
+fn made_header() -> String {
+    let config = cbindgen::Config::from_file(own("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for source in ["src/error.rs", "src/pool.rs", "src/region.rs"] {
+        builder = builder.with_src(own(source));
     }
-    found
+    let mut made = Vec::new();
+    builder.generate().expect("a header").write(&mut made);
+    let mut header = String::new();
+    let mut is_safety = false;
+    for line in String::from_utf8(made).unwrap().lines() {
+        is_safety = (is_safety && line.starts_with("//")) || line == "// # Safety";
+        if !is_safety {
+            header.push_str(line);
+            header.push('\n');
+        }
+    }
+    // The empty line that stood before it.
+    while let Some(at) = header.find("\n//\n").filter(|at| !header[at + 4..].starts_with("//")) {
+        header.replace_range(at..at + 3, "");
+    }
+    header
 }
 
 /// `UZSWAP_UPDATE=1 cargo test -p capi` writes it anew.
 #[test]
 fn the_header_is_up_to_date() {
-    let mut made = Vec::new();
-    cbindgen::generate(env!("CARGO_MANIFEST_DIR")).expect("a header").write(&mut made);
-    let made = String::from_utf8(made).unwrap();
+    let made = made_header();
     let path = own("include/uzswap.h");
     if std::env::var_os("UZSWAP_UPDATE").is_some() {
+        std::fs::create_dir_all(own("include")).unwrap();
         std::fs::write(&path, &made).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(kept == made, "include/uzswap.h is older than the library: UZSWAP_UPDATE=1 cargo test -p capi");
 }
 
+/// Runs a command that is to succeed.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}: {out}{err}", output.status);
+    format!("{out}{err}")
+}
+
+fn is_there(program: &str) -> bool {
+    let is_there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_there {
+        println!("skipped: no {program}");
+    }
+    is_there
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 #[test]
 fn the_example_in_c_finds_its_bytes() {
-    for compiler in ["cc", "c++"] {
-        if !is_there(compiler) {
-            continue;
-        }
-        let program = std::env::temp_dir().join(format!("uzswap-{compiler}-{}", std::process::id()));
-        let mut command = Command::new(compiler);
-        command.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(own("include"));
-        match compiler {
-            "cc" => command.args(["-std=c11", "-D_GNU_SOURCE"]).arg(own("examples/regions.c")),
-            // The header alone.
-            _ => command.args(["-fsyntax-only", "-x", "c++"]).arg(own("include/uzswap.h")),
-        };
-        if compiler == "cc" {
-            command.arg("-L").arg(library()).args(["-luzswap_c", "-o"]).arg(&program);
-        }
-        assert!(command.status().unwrap().success(), "{compiler}");
-        if compiler == "cc" {
-            let run = Command::new(&program).env("LD_LIBRARY_PATH", library()).output().unwrap();
-            let _ = std::fs::remove_file(&program);
-            let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-            assert!(run.status.success(), "{}: {out}{err}", run.status);
-            print!("{out}");
-        }
+    // Where cargo puts the library: beside the tests.
+    let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let prefix = Folder(std::env::temp_dir().join(format!("uzswap-capi-{}", std::process::id())));
+    std::fs::create_dir_all(&prefix.0).unwrap();
+    run(Command::new("sh").arg(own("install.sh")).arg(&prefix.0).env("BUILT", &built));
+    let (include, lib) = (prefix.0.join("include"), prefix.0.join("lib"));
+
+    if is_there("c++") {
+        let header = include.join("uzswap.h");
+        run(Command::new("c++").args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]).arg(header));
+    }
+    if !is_there("cc") {
+        return;
+    }
+    let mut shared = vec!["-luzswap".to_owned()];
+    if is_there("pkg-config") {
+        let mut flags = Command::new("pkg-config");
+        flags.args(["--libs", "--cflags", "uzswap"]).env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
+        shared = run(&mut flags).split_ascii_whitespace().map(str::to_owned).collect();
+    }
+    let archive = lib.join("libuzswap.a").display().to_string();
+    let fixed = [&*archive, "-lpthread", "-ldl", "-lm", "-lgcc_s"].map(str::to_owned).to_vec();
+    for (name, libraries) in [("shared", shared), ("static", fixed)] {
+        let program = prefix.0.join(name);
+        let mut compile = Command::new("cc");
+        compile.args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"]);
+        compile.arg(&include).arg(own("examples/regions.c")).arg("-o").arg(&program);
+        compile.arg("-L").arg(&lib).args(libraries);
+        run(&mut compile);
+        let said = run(Command::new(&program).env("LD_LIBRARY_PATH", &lib));
+        assert!(said.ends_with("all is as it should be\n"), "{said}");
+        println!("{name}: {said}");
     }
 }
