@@ -1,32 +1,49 @@
 //! The compiled part of the Python package `uzswap`: `python/uzswap/__init__.py` is what users see.
 
 mod arrays;
+mod handler;
 mod pages;
 
-use pyo3::exceptions::{PyOSError, PyValueError};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::{PyOSError, PyPermissionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use uzswap::regions::{Space, SpaceError};
+use uzswap::regions::{OpenError, Space, SpaceError};
 
 /// A wrong argument is a ValueError, what the system refuses an OSError.
 fn raised(error: SpaceError) -> PyErr {
+    let text = error.to_string();
     match error {
-        SpaceError::Ram(_) | SpaceError::Folio(_) | SpaceError::Compressor(_) => {
-            PyValueError::new_err(error.to_string())
-        }
-        _ => PyOSError::new_err(error.to_string()),
+        SpaceError::Ram(_) | SpaceError::Folio(_) | SpaceError::Compressor(_) => PyValueError::new_err(text),
+        SpaceError::Userfaultfd(OpenError::NotPermitted) => PyPermissionError::new_err(text),
+        _ => PyOSError::new_err(text),
     }
 }
 
-/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started.
+/// The compressor of this process's space.
+static COMPRESSOR: Mutex<String> = Mutex::new(String::new());
+
+/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. No compressor is the one that there is, or `auto`.
+///
+/// Python's lock is held all the while, so that no fork of Python's copies a space that is half made.
 #[pyfunction]
-fn start(py: Python<'_>, ram: u64, compressor: &str) -> PyResult<()> {
-    let compressor = compressor.to_owned();
-    py.detach(move || match Space::current() {
-        Some(space) => space.set_ram(ram),
-        None => Space::builder().ram(ram).compressor(&compressor).start().map(drop),
-    })
-    .map_err(raised)
+fn start(ram: u64, compressor: Option<&str>) -> PyResult<()> {
+    let mut kept = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(space) = Space::current() else {
+        let name = compressor.unwrap_or(uzswap::DEFAULT_COMPRESSOR);
+        arrays::hold_over_forks()?;
+        Space::builder().ram(ram).compressor(name).start().map_err(raised)?;
+        name.clone_into(&mut kept);
+        return Ok(());
+    };
+    match compressor {
+        Some(other) if other != *kept => Err(PyValueError::new_err(format!(
+            "this process's arrays are compressed by {:?} already, so {other:?} is refused",
+            *kept
+        ))),
+        _ => space.set_ram(ram).map_err(raised),
+    }
 }
 
 /// Figures of all arrays together; all zero before the start.
@@ -63,9 +80,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     module.add_function(wrap_pyfunction!(pages::compress, module)?)?;
     module.add_function(wrap_pyfunction!(pages::decompress, module)?)?;
+    module.add_function(wrap_pyfunction!(pages::sizes, module)?)?;
     module.add_function(wrap_pyfunction!(pages::compressors, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::handler, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::set_handler, module)?)?;
-    module.add_function(wrap_pyfunction!(arrays::set_smallest, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::handler, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add("RAM_BYTES_MIN", uzswap::regions::RAM_BYTES_MIN)?;
     module.add("PAGE_SIZE", uzswap::PAGE_SIZE)
 }

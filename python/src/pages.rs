@@ -1,4 +1,4 @@
-//! Single pages and folios through a compressor.
+//! Pages and folios through a compressor.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -7,6 +7,8 @@ use uzswap::PAGE_SIZE;
 
 /// Bytes compressed as one, at most.
 const UNIT_MAX: usize = 64 << 10;
+/// Bytes of a record's length.
+const LENGTH: usize = size_of::<u32>();
 
 fn wrong(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -19,15 +21,34 @@ fn check(len: usize) -> PyResult<()> {
     }
 }
 
+/// Records of all units.
+fn records(py: Python<'_>, data: &[u8], unit: usize, compressor: &str) -> PyResult<Vec<u8>> {
+    check(unit)?;
+    let algorithm = uzswap::registry().find(compressor).map_err(wrong)?;
+    let mut records = Vec::new();
+    // Its memory is Python's, and bytes are never changed.
+    py.detach(|| uzswap::pages::compress(&*algorithm, unit, &mut &*data, &mut records)).map_err(wrong)?;
+    Ok(records)
+}
+
 /// Compresses one unit.
 #[pyfunction]
 pub fn compress<'py>(py: Python<'py>, data: &[u8], compressor: &str) -> PyResult<Bound<'py, PyBytes>> {
-    check(data.len())?;
-    let algorithm = uzswap::registry().find(compressor).map_err(wrong)?;
-    let mut record = Vec::new();
-    uzswap::pages::compress(&*algorithm, data.len(), &mut &*data, &mut record).map_err(wrong)?;
-    // A record is a length and the object.
-    Ok(PyBytes::new(py, &record[4..]))
+    Ok(PyBytes::new(py, &records(py, data, data.len(), compressor)?[LENGTH..]))
+}
+
+/// What each unit of `unit` bytes becomes, in bytes.
+#[pyfunction]
+pub fn sizes(py: Python<'_>, data: &[u8], unit: usize, compressor: &str) -> PyResult<Vec<u32>> {
+    let records = records(py, data, unit, compressor)?;
+    let mut rest = &records[..];
+    let mut sizes = Vec::new();
+    while let Some((length, behind)) = rest.split_first_chunk::<LENGTH>() {
+        let length = u32::from_le_bytes(*length);
+        sizes.push(length);
+        rest = &behind[length as usize..];
+    }
+    Ok(sizes)
 }
 
 /// Decompresses one unit of `length` bytes.
