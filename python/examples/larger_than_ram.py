@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A table of trips in a third of its memory
+# # A table of trips in half of its memory
 #
 # Every cell is ordinary numpy and pandas; the first one alone knows uzswap. Open it as a notebook (Jupyter with jupytext, VS Code), or
 # run it: `python python/examples/larger_than_ram.py [ROWS]`.
@@ -13,7 +13,7 @@ import uzswap
 
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 2_000_000
 COLUMN = ROWS * 8
-RAM = max(8 * COLUMN // 3, 8 << 20)  # for eight columns
+RAM = max(8 * COLUMN // 2, 8 << 20)  # for eight columns
 
 # In a notebook a block that stays open is handier than `with uzswap.memory(ram=...):` around everything.
 block = uzswap.memory(ram=RAM)
@@ -44,6 +44,7 @@ by_zone = numpy.bincount(trips["zone"], weights=trips["cents"] + trips["tip"])
 print(f"the best zone is {by_zone.argmax()}, with {by_zone.max() / 100:,.2f} of {by_zone.sum() / 100:,.2f}")
 speed = trips["metres"] / trips["seconds"]
 print(f"speed in m/s: mean {speed.mean():.3f}, 99 of 100 below {numpy.percentile(speed, 99):.3f}")
+del speed
 
 # %%
 try:

@@ -91,7 +91,9 @@ pub fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResul
     let module = module.or_else(|_| py.import("numpy.core._multiarray_umath"))?;
     // It came with the function that is wanted; an older table is shorter.
     if !module.hasattr("get_handler_name")? {
-        return Err(PyImportError::new_err("numpy is older than 1.22, whose allocation functions cannot be set"));
+        return Err(PyImportError::new_err(
+            "numpy is older than 1.22, whose allocation functions cannot be set",
+        ));
     }
     let capsule = module.getattr("_ARRAY_API")?;
     // SAFETY: an object; numpy's capsule has no name.

@@ -38,13 +38,15 @@ impl Environment {
 #[ignore = "compiles everything anew as it is released, and asks PyPI"]
 fn the_wheel_installs_and_its_tests_pass() {
     let environment = Environment(std::env::temp_dir().join(format!("uzswap-wheel-{}", std::process::id())));
-    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&environment.0))
-        .and_then(|_| run(environment.program("pip").args(["install", "--quiet", "maturin>=1.7,<2", "numpy", "pandas"])));
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&environment.0)).and_then(|_| {
+        run(environment.program("pip").args(["install", "--quiet", "maturin>=1.7,<2", "numpy", "pandas"]))
+    });
     if let Err(reason) = made {
         return println!("skipped: {reason}");
     }
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    run(environment.program("pip").args(["install", "--quiet"]).arg(own.parent().unwrap())).expect("the wheel");
+    run(environment.program("pip").args(["install", "--quiet"]).arg(own.parent().unwrap()))
+        .expect("the wheel");
     for test in ["tests/test_pages.py", "tests/test_memory.py"] {
         let output = run(environment.program("python").arg(own.join(test)).arg("-v")).expect("its tests");
         print!("{}", String::from_utf8_lossy(&output.stderr));

@@ -53,7 +53,9 @@ pub unsafe extern "C" fn uzswap_pool_new(
     pool: *mut *mut uzswap_pool,
 ) -> uzswap_status {
     // SAFETY: the caller's promise.
-    let Some(name) = (unsafe { self::compressor(compressor) }) else { return invalid("the name is not UTF-8") };
+    let Some(name) = (unsafe { self::compressor(compressor) }) else {
+        return invalid("the name is not UTF-8");
+    };
     if pool.is_null() {
         return invalid("nowhere to put the pool");
     }
@@ -63,7 +65,9 @@ pub unsafe extern "C" fn uzswap_pool_new(
         ..PoolConfig::default()
     };
     // SAFETY: the caller's promise.
-    answer(library::pool(name, config), |made| unsafe { pool.write(Box::into_raw(Box::new(uzswap_pool(made)))) })
+    answer(library::pool(name, config), |made| unsafe {
+        pool.write(Box::into_raw(Box::new(uzswap_pool(made))))
+    })
 }
 
 /// Ends a pool and all that is in it; nobody may use it from now on. Null is nothing.

@@ -56,7 +56,9 @@ fn not_started() -> uzswap_status {
 #[no_mangle]
 pub unsafe extern "C" fn uzswap_space_start(ram_bytes: u64, compressor: *const c_char) -> uzswap_status {
     // SAFETY: the caller's promise.
-    let Some(name) = (unsafe { self::compressor(compressor) }) else { return invalid("the name is not UTF-8") };
+    let Some(name) = (unsafe { self::compressor(compressor) }) else {
+        return invalid("the name is not UTF-8");
+    };
     answer(Space::builder().ram(ram_bytes).compressor(name).start(), |_| ())
 }
 

@@ -16,20 +16,21 @@ fn made_header() -> String {
     }
     let mut made = Vec::new();
     builder.generate().expect("a header").write(&mut made);
-    let mut header = String::new();
+    let made = String::from_utf8(made).unwrap();
+    let mut kept = Vec::new();
     let mut is_safety = false;
-    for line in String::from_utf8(made).unwrap().lines() {
+    for line in made.lines() {
         is_safety = (is_safety && line.starts_with("//")) || line == "// # Safety";
-        if !is_safety {
-            header.push_str(line);
-            header.push('\n');
+        if is_safety {
+            continue;
         }
+        // The empty line that stood before it.
+        if !line.starts_with("//") && kept.last() == Some(&"//") {
+            kept.pop();
+        }
+        kept.push(line);
     }
-    // The empty line that stood before it.
-    while let Some(at) = header.find("\n//\n").filter(|at| !header[at + 4..].starts_with("//")) {
-        header.replace_range(at..at + 3, "");
-    }
-    header
+    kept.join("\n") + "\n"
 }
 
 /// `UZSWAP_UPDATE=1 cargo test -p capi` writes it anew.
@@ -54,7 +55,8 @@ fn run(command: &mut Command) -> String {
 }
 
 fn is_there(program: &str) -> bool {
-    let is_there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    let is_there =
+        Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
         println!("skipped: no {program}");
     }
@@ -81,7 +83,9 @@ fn the_example_in_c_finds_its_bytes() {
 
     if is_there("c++") {
         let header = include.join("uzswap.h");
-        run(Command::new("c++").args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]).arg(header));
+        run(Command::new("c++")
+            .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"])
+            .arg(header));
     }
     if !is_there("cc") {
         return;
