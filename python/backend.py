@@ -12,16 +12,14 @@ import subprocess
 from pathlib import Path
 
 import maturin
-from maturin import (  # noqa: F401  (what pip calls)
-    build_sdist,
-    get_requires_for_build_editable,
-    get_requires_for_build_sdist,
-    get_requires_for_build_wheel,
-    prepare_metadata_for_build_wheel,
-)
+from maturin import get_requires_for_build_wheel, prepare_metadata_for_build_wheel  # noqa: F401  (what pip calls)
 
 HERE = Path(__file__).resolve().parent
 PROFILE = os.environ.get("UZSWAP_PROFILE", "release")
+
+
+class UnsupportedOperation(Exception):
+    """What PEP 517 has a backend raise."""
 
 
 def build_program():
@@ -45,7 +43,5 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
-def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    build_program()
-    os.environ.setdefault("MATURIN_PEP517_ARGS", f"--profile {PROFILE}")
-    return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+def build_sdist(sdist_directory, config_settings=None):
+    raise UnsupportedOperation("a wheel is built in a clone of the repository, which has all that the program is made of")
