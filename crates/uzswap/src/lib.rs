@@ -47,7 +47,7 @@ pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
     form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms, Group,
     GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally, Writeback,
-    WritebackError, Zswap as Pool, FORMS_MAX,
+    WritebackError, Zswap as Pool, FORMS_MAX, KEY_BITS,
 };
 
 /// The compressor for memory of unknown content: it chooses a form page by page.

@@ -58,3 +58,4 @@ mod threads;
 pub use counters::Stats;
 pub use region::{Advice, Region};
 pub use space::{Builder, Space, SpaceError, RAM_BYTES_MIN};
+pub use sys::userfaultfd::OpenError;

@@ -1,0 +1,9 @@
+//! How the shared object is linked.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    // The number changes when programs must be compiled anew.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuzswap.so.0");
+    // Its threads run to the end of the process, so dlclose() must not unmap what they run.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,18 @@
+//! uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM.
+//!
+//! `include/uzswap.h` is made of this by cbindgen; a test sees to it that it is up to date. Functions answer a
+//! [`uzswap_status`], and [`uzswap_error`] says why. A panic, which is a broken invariant, ends the process.
+
+// The names are C's.
+#![allow(non_camel_case_types)]
+
+mod error;
+mod pool;
+mod region;
+
+pub use error::{uzswap_error, uzswap_status};
+pub use pool::*;
+pub use region::*;
+
+const _: () = assert!(UZSWAP_PAGE_SIZE == library::PAGE_SIZE);
+const _: () = assert!(UZSWAP_RAM_BYTES_MIN == library::regions::RAM_BYTES_MIN);

@@ -1,0 +1,89 @@
+//! The compiled part of the Python package `uzswap`: `python/uzswap/__init__.py` is what users see.
+
+mod arrays;
+mod handler;
+mod pages;
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::{PyOSError, PyPermissionError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use uzswap::regions::{OpenError, Space, SpaceError};
+
+/// A wrong argument is a ValueError, what the system refuses an OSError.
+fn raised(error: SpaceError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        SpaceError::Ram(_) | SpaceError::Folio(_) | SpaceError::Compressor(_) => PyValueError::new_err(text),
+        SpaceError::Userfaultfd(OpenError::NotPermitted) => PyPermissionError::new_err(text),
+        _ => PyOSError::new_err(text),
+    }
+}
+
+/// The compressor of this process's space.
+static COMPRESSOR: Mutex<String> = Mutex::new(String::new());
+
+/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. No compressor is the one that there is, or `auto`.
+///
+/// Python's lock is held all the while, so that no fork of Python's copies a space that is half made.
+#[pyfunction]
+fn start(ram: u64, compressor: Option<&str>) -> PyResult<()> {
+    let mut kept = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(space) = Space::current() else {
+        let name = compressor.unwrap_or(uzswap::DEFAULT_COMPRESSOR);
+        arrays::hold_over_forks()?;
+        Space::builder().ram(ram).compressor(name).start().map_err(raised)?;
+        name.clone_into(&mut kept);
+        return Ok(());
+    };
+    match compressor {
+        Some(other) if other != *kept => Err(PyValueError::new_err(format!(
+            "this process's arrays are compressed by {:?} already, so {other:?} is refused",
+            *kept
+        ))),
+        _ => space.set_ram(ram).map_err(raised),
+    }
+}
+
+/// Figures of all arrays together; all zero before the start.
+#[pyfunction]
+fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let stats = Space::current().map(|space| space.stats()).unwrap_or_default();
+    let dict = PyDict::new(py);
+    for (name, value) in [
+        ("ram_bytes", stats.ram_bytes),
+        ("used_bytes", stats.used_bytes),
+        ("region_bytes", stats.region_bytes),
+        ("regions", stats.regions),
+        ("stored_pages", stats.stored_pages),
+        ("pool_bytes", stats.pool_bytes),
+        ("staged_bytes", stats.staged_bytes),
+        ("pages_out", stats.pages_out),
+        ("pages_in", stats.pages_in),
+        ("refaults", stats.refaults),
+        ("zero_filled", stats.zero_filled),
+        ("faults", stats.faults),
+        ("fault_ns", stats.fault_ns),
+        ("incompressible", stats.incompressible),
+        ("over_budget", stats.over_budget),
+    ] {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+/// The module.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(start, module)?)?;
+    module.add_function(wrap_pyfunction!(stats, module)?)?;
+    module.add_function(wrap_pyfunction!(pages::compress, module)?)?;
+    module.add_function(wrap_pyfunction!(pages::decompress, module)?)?;
+    module.add_function(wrap_pyfunction!(pages::sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(pages::compressors, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::handler, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add("RAM_BYTES_MIN", uzswap::regions::RAM_BYTES_MIN)?;
+    module.add("PAGE_SIZE", uzswap::PAGE_SIZE)
+}
