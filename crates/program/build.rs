@@ -84,6 +84,13 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     cargo.args(["--config", "profile.release.panic=\"abort\""]);
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
+        // And it is built often.
+        cargo.args([
+            "--config",
+            "profile.release.lto=\"off\"",
+            "--config",
+            "profile.release.codegen-units=16",
+        ]);
     }
     // What the outer cargo says about its own build must not steer the inner one; which linker a target needs is no such
     // thing.

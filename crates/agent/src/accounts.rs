@@ -93,8 +93,13 @@ impl Ledgered {
 
     /// This process's slot, once it has one.
     pub fn slot(&self) -> Option<&'static Slot> {
+        self.index().map(|index| self.ledger.slot(index))
+    }
+
+    /// The slot's number.
+    pub fn index(&self) -> Option<usize> {
         let index = self.index.load(Ordering::Acquire);
-        (index != NOWHERE).then(|| self.ledger.slot(index))
+        (index != NOWHERE).then_some(index)
     }
 
     /// A number that changes when processes of the tree come or go.
@@ -126,7 +131,8 @@ impl Ledgered {
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
 
-    fn socket(&self) -> i32 {
+    /// The connection to the supervisor.
+    pub fn socket(&self) -> i32 {
         self.socket.load(Ordering::Acquire)
     }
 
@@ -200,6 +206,22 @@ impl Accounts for Ledgered {
             Count::BroughtIn => Counter::BroughtIn,
             Count::Forks => Counter::Forks,
             Count::Promoted => Counter::Promoted,
+            Count::PagesWritten => Counter::ZswpWb,
+            Count::DiskFaults => Counter::DiskFaults,
+            Count::DiskPagesIn => Counter::DiskPagesIn,
+            Count::DiskReadNs => Counter::DiskReadNs,
+            Count::DiskReads => Counter::DiskReads,
+            Count::SwapBytesWritten => Counter::SwapBytesWritten,
+            Count::SwapBytesRead => Counter::SwapBytesRead,
+            Count::SwapObjectBytes => Counter::SwapObjectBytes,
+            Count::SwapWriteNs => Counter::SwapWriteNs,
+            Count::SwapBytesCleaned => Counter::SwapBytesCleaned,
+            Count::SwapSegmentsCleaned => Counter::SwapSegmentsCleaned,
+            Count::SwapCleanNs => Counter::SwapCleanNs,
+            Count::SwapNoSpace => Counter::SwapNoSpace,
+            Count::SwapWritesFailed => Counter::SwapWritesFailed,
+            Count::SwapReadsFailed => Counter::SwapReadsFailed,
+            Count::SwapWaitNs => Counter::SwapWaitNs,
             Count::Returned => Counter::Returned,
             Count::ReturnDistance => Counter::ReturnDistance,
             Count::LookedAt => Counter::LookedAt,
@@ -222,6 +244,23 @@ impl Accounts for Ledgered {
             slot.faults().record(ns);
         }
         broken::here(Point::Fault);
+    }
+
+    fn disk_fault(&self, ns: u64) {
+        if let Some(slot) = self.slot() {
+            slot.disk_faults().record(ns);
+            slot.add(Counter::DiskFaultNs, ns);
+        }
+    }
+
+    fn pagers(&self) -> usize {
+        self.ledger.live().filter(|(_, slot)| slot.is_managed()).count()
+    }
+
+    fn publish_disk(&self, pages: u64, bytes: u64) {
+        if let Some(index) = self.index() {
+            self.ledger.publish_disk(index, pages, bytes);
+        }
     }
 
     fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {

@@ -16,7 +16,7 @@ use zswap::{Forms, Zswap};
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::announce::Kind as Announced;
 use crate::desk::{desk, is_set};
-use crate::{announce, broken, channel, fork, start};
+use crate::{announce, broken, channel, fork, start, swap};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -254,23 +254,32 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     // No threads may be started here: engines of emulated devices work in the submitting thread.
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
+    let swap_file = match (settings.swap_bytes, accounts.index()) {
+        (1.., Some(index)) => {
+            Some(swap::open(accounts.socket(), index).map_err(|error| format!("the swap file: {error}"))?)
+        }
+        _ => None,
+    };
     let store = Zswap::new(
         zswap::Config {
             max_groups: pager::POOL_GROUPS,
             verify: settings.verify || cfg!(debug_assertions),
             tally: Some(tally),
+            swap: swap_file,
             ..Default::default()
         },
         algorithm,
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
+    swap::count_threads(pager);
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     desk().has_pager.store(1, Ordering::Release);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     // A child has none of its parent's portals to devices.
-    CHILDREN_INHERIT.store(pager.can_fork() && !settings.compressor.contains("iaa"), Ordering::Relaxed);
+    let can_fork = pager.can_fork() && swap::can_be_inherited();
+    CHILDREN_INHERIT.store(can_fork && !settings.compressor.contains("iaa"), Ordering::Relaxed);
     if pager.needs_drainer() {
         for cpu in &cpus[..cpu_count] {
             spawn(drainer, *cpu)?;
@@ -350,16 +359,29 @@ fn inherit(channel: i32) {
         // With the parent went what this process's pages are in.
         _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
     };
+    let pager = pager().expect("the parent had one");
+    let mut given = kept.descriptors;
+    if pager.store().swap_file().is_some() {
+        let inherited = match channel::receive(channel) {
+            Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
+                channel::close(told.descriptors[1]);
+                swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], &mut given)
+            }
+            _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
+        };
+        if let Err(error) = inherited {
+            end_child(format_args!("it cannot go on with the swap file: {error}"));
+        }
+    }
     channel::close(channel);
     // SAFETY: set together with the pager, which is there; a leaked box.
     let accounts: &'static Ledgered = unsafe { &*ACCOUNTS.load(Ordering::Acquire) };
     accounts.leave();
     HANDLERS.store(0, Ordering::Release);
-    let pager = pager().expect("the parent had one");
-    let [main, gate] = kept.descriptors;
-    if let Err(error) = pager.inherit(main, gate, kept.rest()) {
+    if let Err(error) = pager.inherit(given[0], given[1], kept.rest()) {
         end_child(format_args!("it cannot go on with its parent's memory: {error}"));
     }
+    swap::count_threads(pager);
     if let Err(error) = start_threads(pager) {
         end_child(format_args!("no thread: {error}"));
     }
@@ -368,6 +390,7 @@ fn inherit(channel: i32) {
     fork::taken();
     match accounts.rejoin(socket()) {
         Ok(()) => {
+            accounts.index().into_iter().for_each(swap::note_place);
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
             watch(pager, accounts);
@@ -395,6 +418,12 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     }
     for index in 0..(cpu_count - 1).clamp(1, 4) {
         spawn(worker, index)?;
+    }
+    if pager.store().swap_file().is_some() {
+        spawn(writer, 0)?;
+        for index in 0..pager::DISK_THREADS {
+            spawn(reader, index)?;
+        }
     }
     Ok(())
 }
@@ -429,6 +458,21 @@ extern "C" fn worker(_index: usize) {
     thread::name(c"uzswap-reclaim");
     if let Some(pager) = pager() {
         pager.reclaim();
+    }
+}
+
+extern "C" fn writer(_index: usize) {
+    thread::name(c"uzswap-writer");
+    if let Some(pager) = pager() {
+        pager.write_to_disk();
+    }
+}
+
+extern "C" fn reader(index: usize) {
+    thread::name(c"uzswap-reader");
+    thread::hurry();
+    if let Some(pager) = pager() {
+        pager.read_from_disk(index);
     }
 }
 

@@ -37,7 +37,7 @@ use pager::{Outcome, Pager};
 use sys::futex;
 
 use crate::desk::{desk, is_set};
-use crate::{channel, control};
+use crate::{channel, control, swap};
 
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
@@ -129,9 +129,19 @@ fn attend(pager: &Pager) -> bool {
             None if sys::now_ns() > birth_ns => false,
             None => continue,
         };
-        match pager.settle(&mut session, is_ready) {
+        // Now: what this process has in the swap file is what it had at the fork.
+        let legacy = is_ready.then(swap::Legacy::new).flatten();
+        match pager.settle(&mut session, legacy.is_some()) {
             Outcome::Inherits { main, gate, copied } => {
-                channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                let told = channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
+                let legacy = legacy.expect("asked for");
+                let is_told = match legacy.told() {
+                    Some((row, file)) => channel::send(connection, channel::SWAP, &[row], Some([file, file])),
+                    None => told,
+                };
+                if is_told {
+                    legacy.leave();
+                }
                 channel::close(main);
                 channel::close(gate);
             }

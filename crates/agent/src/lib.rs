@@ -15,6 +15,7 @@ pub mod desk;
 mod errors;
 mod fork;
 pub mod start;
+mod swap;
 
 #[global_allocator]
 static HEAP: arena::Arena = arena::Arena::new();

@@ -9,6 +9,7 @@
 //! | back | parent | fork() has returned | - |
 //! | take | child | it has a thread that can take over | - |
 //! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
+//! | swap | parent's control thread | behind *inherits* where there is a swap file: the child's row there | the file, twice |
 //! | complete | parent's control thread | everything is in place, start anew | - |
 
 /// fork() has returned in the parent.
@@ -19,3 +20,5 @@ pub const TAKE: u64 = 2;
 pub const INHERITS: u64 = 3;
 /// The child starts anew.
 pub const COMPLETE: u64 = 4;
+/// What of the swap file is the child's.
+pub const SWAP: u64 = 5;

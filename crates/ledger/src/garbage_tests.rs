@@ -35,6 +35,7 @@ proptest! {
             compressor: "lz4".into(),
             forms: vec!["lz4".into(), "raw".into()],
             verify: false,
+            swap_bytes: 0,
         };
         let (ledger, file) = Ledger::create(&settings).unwrap();
         let index = ledger.claim(7).unwrap();

@@ -14,7 +14,7 @@ use crate::Histogram;
 pub const SLOTS: usize = 1024;
 /// The memory file's name, by which onlookers find it among a supervisor's descriptors.
 pub const MEMORY_NAME: &CStr = c"uzswap-ledger";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x04");
 
 /// Forms of stored pages that are counted apart.
 pub const FORMS_MAX: usize = 16;
@@ -52,6 +52,22 @@ pub enum Counter {
     BroughtIn,
     Forks,
     Promoted,
+    DiskFaults,
+    DiskFaultNs,
+    DiskPagesIn,
+    DiskReadNs,
+    DiskReads,
+    SwapBytesWritten,
+    SwapBytesRead,
+    SwapObjectBytes,
+    SwapWriteNs,
+    SwapBytesCleaned,
+    SwapSegmentsCleaned,
+    SwapCleanNs,
+    SwapNoSpace,
+    SwapWritesFailed,
+    SwapReadsFailed,
+    SwapWaitNs,
     Returned,
     ReturnDistance,
     LookedAt,
@@ -62,7 +78,7 @@ pub enum Counter {
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 25] = [
+pub const COUNTERS: [&str; 41] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -81,6 +97,22 @@ pub const COUNTERS: [&str; 25] = [
     "brought_in",
     "forks",
     "promoted",
+    "disk_faults",
+    "disk_fault_ns",
+    "disk_pages_in",
+    "disk_read_ns",
+    "disk_reads",
+    "swap_bytes_written",
+    "swap_bytes_read",
+    "swap_object_bytes",
+    "swap_write_ns",
+    "swap_bytes_cleaned",
+    "swap_segments_cleaned",
+    "swap_clean_ns",
+    "swap_no_space",
+    "swap_writes_failed",
+    "swap_reads_failed",
+    "swap_wait_ns",
     "returned",
     "return_distance",
     "looked_at",
@@ -103,6 +135,8 @@ pub struct Settings {
     pub forms: Vec<String>,
     /// Check a checksum on every load.
     pub verify: bool,
+    /// Bytes that the swap file may take; 0 without one.
+    pub swap_bytes: u64,
 }
 
 #[repr(C)]
@@ -116,6 +150,7 @@ struct Header {
     without: AtomicU32,
     /// The supervisor's descriptor of the recorder's pipe, and one; 0 without a recorder.
     recorder: AtomicU32,
+    swap_bytes: AtomicU64,
     compressor: CompressorText,
     forms: FormsText,
     /// Sum of the live slots' resident bytes.
@@ -137,9 +172,13 @@ pub struct Slot {
     pool: AtomicU64,
     staged: AtomicU64,
     stored_pages: AtomicU64,
+    /// Pages in the swap file, and the bytes of their objects there.
+    disk_pages: AtomicU64,
+    disk_bytes: AtomicU64,
     counters: [AtomicU64; COUNTERS.len()],
     forms: [AtomicU64; FORMS_MAX],
     faults: Histogram,
+    disk_faults: Histogram,
 }
 
 #[repr(C)]
@@ -191,6 +230,7 @@ impl Ledger {
         header.budget_bytes.store(settings.budget_bytes, Ordering::Relaxed);
         header.folio_bytes.store(settings.folio_bytes, Ordering::Relaxed);
         header.verify.store(settings.verify.into(), Ordering::Relaxed);
+        header.swap_bytes.store(settings.swap_bytes, Ordering::Relaxed);
         header.supervisor.store(std::process::id(), Ordering::Relaxed);
         let fits = settings.forms.len() <= FORMS_MAX
             && header.compressor.set(&settings.compressor)
@@ -267,6 +307,7 @@ impl Ledger {
             compressor: header.compressor.get(),
             forms: header.forms.get().split_terminator(',').map(str::to_owned).collect(),
             verify: header.verify.load(Ordering::Relaxed) != 0,
+            swap_bytes: header.swap_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -350,7 +391,9 @@ impl Ledger {
         }
         departed.faults.add(&slot.faults);
         slot.faults.clear();
-        for figure in [&slot.pool, &slot.staged, &slot.stored_pages] {
+        departed.disk_faults.add(&slot.disk_faults);
+        slot.disk_faults.clear();
+        for figure in [&slot.pool, &slot.staged, &slot.stored_pages, &slot.disk_pages, &slot.disk_bytes] {
             figure.store(0, Ordering::Relaxed);
         }
         for flag in [&slot.managed, &slot.pause_wanted, &slot.paused] {
@@ -376,6 +419,13 @@ impl Ledger {
         slot.pool.store(pool, Ordering::Relaxed);
         slot.staged.store(staged, Ordering::Relaxed);
         slot.stored_pages.store(stored_pages, Ordering::Relaxed);
+    }
+
+    /// Publishes what a process has in the swap file: pages, and the bytes of their objects.
+    pub fn publish_disk(&self, index: usize, pages: u64, bytes: u64) {
+        let slot = self.slot(index);
+        slot.disk_pages.store(pages, Ordering::Relaxed);
+        slot.disk_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The slots in use.
@@ -404,9 +454,18 @@ impl Ledger {
 
     /// Fault latencies of all processes, ended ones included.
     pub fn fault_counts(&self) -> [u64; crate::BUCKETS] {
-        let mut sum = self.memory().departed.faults.counts();
+        self.counts_of(Slot::faults)
+    }
+
+    /// Latencies of faults that had to read from the swap file, of all processes, ended ones included.
+    pub fn disk_fault_counts(&self) -> [u64; crate::BUCKETS] {
+        self.counts_of(Slot::disk_faults)
+    }
+
+    fn counts_of(&self, histogram: fn(&Slot) -> &Histogram) -> [u64; crate::BUCKETS] {
+        let mut sum = histogram(&self.memory().departed).counts();
         for (_, slot) in self.live() {
-            for (sum, count) in sum.iter_mut().zip(slot.faults.counts()) {
+            for (sum, count) in sum.iter_mut().zip(histogram(slot).counts()) {
                 *sum = count.saturating_add(*sum);
             }
         }
@@ -475,10 +534,21 @@ impl Slot {
         self.stored_pages.load(Ordering::Relaxed)
     }
 
+    /// Pages in the swap file.
+    pub fn disk_pages(&self) -> u64 {
+        self.disk_pages.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their objects there.
+    pub fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
     /// What the process would use without uzswap.
     pub fn wanted_bytes(&self) -> u64 {
         let held = self.resident_bytes().saturating_sub(self.pool_bytes());
-        held.saturating_add(self.stored_pages().saturating_mul(4096))
+        let pages = self.stored_pages().saturating_add(self.disk_pages());
+        held.saturating_add(pages.saturating_mul(4096))
     }
 
     /// Adds to a counter.
@@ -500,6 +570,11 @@ impl Slot {
     pub fn faults(&self) -> &Histogram {
         &self.faults
     }
+
+    /// The latencies of those among them that had to read from the swap file.
+    pub fn disk_faults(&self) -> &Histogram {
+        &self.disk_faults
+    }
 }
 
 #[cfg(test)]
@@ -514,6 +589,7 @@ mod tests {
             compressor: format!("zstd:3,dict=/{}", "d".repeat(4094)),
             forms: ["same", "raw", "zstd", "same"].map(String::from).into(),
             verify: true,
+            swap_bytes: 16 << 30,
         }
     }
 

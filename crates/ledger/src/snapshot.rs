@@ -97,6 +97,11 @@ impl Snapshot {
         self.copy.fault_counts()
     }
 
+    /// Latencies of faults that had to read from the swap file, of all processes, ended ones included.
+    pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
+        self.copy.disk_fault_counts()
+    }
+
     /// The live processes.
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
         self.copy.live().map(|(_, slot)| slot)
@@ -136,6 +141,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         Ledger::create(&settings).unwrap()
     }

@@ -12,6 +12,8 @@
 //! | child | parent | `token`'s child will want this | the child's userfaultfd |
 //! | fetch | child | the descriptor of `token`, please | - |
 //! | fetched | supervisor | here it is, or none came | the child's userfaultfd |
+//! | swap | process | part `number` of the swap file, please: 0 the file, 1 its table | - |
+//! | swapped | supervisor | here it is, or there is none | the part |
 //! | query | `top` | the ledger, please | - |
 //! | ledger | supervisor | here it is | the ledger's memory file |
 //!
@@ -42,6 +44,8 @@ pub enum Kind {
     Ledger = 10,
     Broken = 11,
     Unmanaged = 12,
+    Swap = 13,
+    Swapped = 14,
 }
 
 /// A packet, without its descriptor.
@@ -77,9 +81,12 @@ impl Packet {
     /// What it means; `None` for a packet of another version.
     pub fn kind(&self) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged]
-            .into_iter()
-            .find(|kind| *kind as u32 == self.kind)
+        [
+            Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged,
+            Swap, Swapped,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u32 == self.kind)
     }
 
     /// Its text.

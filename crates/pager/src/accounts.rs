@@ -31,6 +31,38 @@ pub enum Count {
     Forks,
     /// Stored pages whose objects were made denser.
     Promoted,
+    /// Pages written to the swap file.
+    PagesWritten,
+    /// Faults served by reading from the swap file.
+    DiskFaults,
+    /// Pages that came in with them.
+    DiskPagesIn,
+    /// Nanoseconds that reading from the swap file took.
+    DiskReadNs,
+    /// Requests to read from it.
+    DiskReads,
+    /// Bytes written to it.
+    SwapBytesWritten,
+    /// Bytes read from it.
+    SwapBytesRead,
+    /// Bytes of objects written to it for the first time.
+    SwapObjectBytes,
+    /// Nanoseconds that writes took together.
+    SwapWriteNs,
+    /// Bytes written by cleaning.
+    SwapBytesCleaned,
+    /// Segments cleaned.
+    SwapSegmentsCleaned,
+    /// Nanoseconds spent cleaning.
+    SwapCleanNs,
+    /// Writes that found no room.
+    SwapNoSpace,
+    /// Writes that failed and were given up.
+    SwapWritesFailed,
+    /// Reads that failed, or found something else than was written.
+    SwapReadsFailed,
+    /// Nanoseconds that faults waited for pages to be written.
+    SwapWaitNs,
     /// Pages that came back because they were needed, from staging or the pool.
     Returned,
     /// Sum of their distances: pages that came in between a page's going and its return.
@@ -60,6 +92,14 @@ pub trait Accounts: Sync {
     fn add(&self, count: Count, by: u64);
     /// Notes one fault's latency.
     fn fault(&self, ns: u64);
+    /// Notes the latency of a fault that was served by reading from the swap file.
+    fn disk_fault(&self, _ns: u64) {}
+    /// Processes that share the budget and have a pager each, this one included.
+    fn pagers(&self) -> usize {
+        1
+    }
+    /// Publishes what this process has in the swap file: pages, and the bytes of their objects.
+    fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// When references are recorded: a thread needed a page. May wait.
     fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
         let _ = (page, write, thread, time_ns);

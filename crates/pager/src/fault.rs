@@ -6,6 +6,7 @@
 //!  make room for what came in    reclaim.rs; nothing is held meanwhile
 //!  how far to look ahead         readahead.rs
 //!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
+//!                                what is in the swap file is for the threads of swap_in.rs, which may wait for the disk
 //!  count
 //! ```
 //!
@@ -25,6 +26,7 @@ use crate::handlers::Record;
 use crate::pager::Pager;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
 use crate::readahead::{Over, Stream};
+use crate::swap_in::DISK_THREADS;
 use crate::HANDLERS_MAX;
 
 /// Faults read and not yet served, at most: each is a thread that waits.
@@ -48,10 +50,14 @@ pub(crate) struct Faults {
     parked: Mutex<VecDeque<Fault>>,
     /// Faults that are parked.
     count: AtomicU32,
-    /// When each handler began its present fault, 0 when idle. The last is the control thread's, which serves around forks.
-    busy_since: [AtomicU64; HANDLERS_MAX + 1],
+    /// Faults whose pages are in the swap file.
+    disk: Mutex<VecDeque<(Fault, Stream)>>,
+    disk_count: AtomicU32,
+    /// When each handler began its present fault, 0 when idle. Behind them the control thread's, which serves around forks,
+    /// and those of the threads that read from the swap file.
+    busy_since: [AtomicU64; HANDLERS_MAX + 1 + DISK_THREADS],
     /// The slot in each handler's frame cache while the handler stands still.
-    cached_slots: [AtomicU32; HANDLERS_MAX + 1],
+    cached_slots: [AtomicU32; HANDLERS_MAX + 1 + DISK_THREADS],
 }
 
 impl Faults {
@@ -59,8 +65,11 @@ impl Faults {
         Ok(Faults {
             parked: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
             count: AtomicU32::new(0),
-            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1],
-            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) }; HANDLERS_MAX + 1],
+            disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
+            disk_count: AtomicU32::new(0),
+            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
+            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) };
+                HANDLERS_MAX + 1 + DISK_THREADS],
         })
     }
 
@@ -91,6 +100,43 @@ impl Faults {
         self.count.load(Ordering::Acquire) > 0
     }
 
+    /// Keeps a fault for whoever reads from the swap file; false when there are too many.
+    pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
+        let mut disk = self.disk.lock().expect("no panic while held");
+        let has_room = disk.len() < PARKED_MAX;
+        if has_room {
+            disk.push_back((fault, stream));
+            self.disk_count.store(disk.len() as u32, Ordering::Release);
+        }
+        has_room
+    }
+
+    /// The fault that has waited longest for that.
+    pub fn unpark_for_disk(&self) -> Option<(Fault, Stream)> {
+        if !self.has_parked_for_disk() {
+            return None;
+        }
+        let mut disk = self.disk.lock().expect("no panic while held");
+        let fault = disk.pop_front();
+        self.disk_count.store(disk.len() as u32, Ordering::Release);
+        fault
+    }
+
+    /// Whether faults wait for it.
+    pub fn has_parked_for_disk(&self) -> bool {
+        self.disk_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes since when a thread serves a fault; 0 when it has done so.
+    pub fn set_busy(&self, index: usize, since_ns: u64) {
+        self.busy_since[index].store(since_ns, Ordering::Release);
+    }
+
+    /// Notes the slot in a thread's frame cache while it stands still.
+    pub fn set_cached(&self, index: usize, slot: Option<u32>) {
+        self.cached_slots[index].store(slot.unwrap_or(crate::pages::table::NO_SLOT), Ordering::Relaxed);
+    }
+
     /// Whether any handler serves a fault.
     pub fn any_busy(&self) -> bool {
         self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0)
@@ -106,6 +152,7 @@ impl Faults {
     pub fn reset(&self, mut give: impl FnMut(u32)) {
         self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
         while self.unpark().is_some() {}
+        while self.unpark_for_disk().is_some() {}
         for slot in &self.cached_slots {
             match slot.swap(crate::pages::table::NO_SLOT, Ordering::Relaxed) {
                 crate::pages::table::NO_SLOT => {}
@@ -127,6 +174,16 @@ impl Handler {
     pub fn new(index: usize, page: usize) -> Self {
         Handler { index, inbound: Inbound::new(page), owed: 0 }
     }
+
+    /// Its number among those who serve.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Notes pages that were brought in.
+    pub fn owe(&mut self, pages: usize) {
+        self.owed = pages;
+    }
 }
 
 impl Pager {
@@ -136,6 +193,7 @@ impl Pager {
             self.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
+        handler.inbound.reads_disk = false;
         let mut record = Record::new();
         self.pages.add_own_thread();
         self.handlers.join();
@@ -164,10 +222,14 @@ impl Pager {
             if let Some(fault) = self.faults.unpark() {
                 self.serve(&mut handler, fault);
             }
-            let slot = handler.inbound.frames.slot().unwrap_or(crate::pages::table::NO_SLOT);
-            self.faults.cached_slots[index].store(slot, Ordering::Relaxed);
+            self.faults.set_cached(index, handler.inbound.frames.slot());
             self.halt.handler_leaves();
         }
+    }
+
+    /// Makes room for what the last fault brought in.
+    pub(crate) fn make_room(&self, handler: &mut Handler) {
+        self.balance(std::mem::take(&mut handler.owed));
     }
 
     /// Serves one fault. The caller holds nothing.
@@ -182,33 +244,46 @@ impl Pager {
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over);
-        let done = self.bring_page(&mut handler.inbound, fault, stream);
+        if stream.wasted() > 0 {
+            self.accounts.add(Count::ReadAheadWasted, stream.wasted());
+        }
+        let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
+            // Somebody else's from here on.
+            self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
+            handler.owed = 0;
+            return;
+        };
         let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
         self.streams.ended(stream, (page + done + ahead) as u64);
         self.reclaim.note_arrivals(done + ahead);
-        let ns = sys::now_ns() - fault.read_ns;
-        self.accounts.fault(ns);
-        self.accounts.add(Count::Faults, 1);
-        self.accounts.add(Count::FaultNs, ns);
+        self.count_fault(fault);
         if over == Over::Out && done + ahead > 1 {
             self.accounts.add(Count::ReadAhead, (done + ahead - 1) as u64);
-        }
-        if stream.wasted() > 0 {
-            self.accounts.add(Count::ReadAheadWasted, stream.wasted());
         }
         self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
         handler.owed = done + ahead;
     }
 
+    /// Counts a fault that was served.
+    pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
+        let ns = sys::now_ns() - fault.read_ns;
+        self.accounts.fault(ns);
+        self.accounts.add(Count::Faults, 1);
+        self.accounts.add(Count::FaultNs, ns);
+        ns
+    }
+
     /// Brings in the page of a fault, and those that the stream's window holds, whatever is in the way. It ends when the
     /// page is in place or its mapping is gone: every event that is in the way is read here, and every thread behind
-    /// one only has to run.
-    fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> usize {
+    /// one only has to run. `None` when the fault was handed to those who read from the swap file.
+    pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
         let at = fault.address & !(PAGE_SIZE - 1);
         let mut tries = 0u32;
         loop {
             match self.pages.bring(inbound, at, fault.write, stream.window()) {
-                Brought::Done(pages) => return pages,
+                Brought::Done(pages) => return Some(pages),
+                Brought::OnDisk if self.hand_to_disk(fault, stream) => return None,
+                Brought::OnDisk => {}
                 Brought::Again => self.read_on(),
                 Brought::NoMemory => {
                     self.read_on();
@@ -223,16 +298,17 @@ impl Pager {
         }
     }
 
-    /// Reads messages until there is none or one was an event; faults are parked, or sent back.
-    fn read_on(&self) {
+    /// Reads messages until there is none or one was an event; faults are parked, or sent back. Whoever calls this looks for
+    /// parked faults before it waits for anything else: the handlers may all be waiting for messages, and not be woken.
+    pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
                 Read::Nothing | Read::Event => return,
                 Read::Fault { address, write, thread } => {
-                    self.handlers.call_any();
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
-                    if !self.faults.park(fault) {
-                        self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                    match self.faults.park(fault) {
+                        true => self.handlers.call_any(),
+                        false => self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
                     }
                 }
             }

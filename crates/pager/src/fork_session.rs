@@ -116,6 +116,7 @@ impl Pager {
     pub fn begin_fork(&self, forker: u32) -> Option<ForkSession> {
         let (gate, lowest) = (self.gate?, arena::lowest_pages()?);
         self.halt.still();
+        self.still_swap();
         self.pages.apply_events();
         for page in lowest {
             // Present from now on: nobody ever waits for these pages.
@@ -176,7 +177,8 @@ impl Pager {
         // Faults that handlers had read and parked before they stood still: nobody else serves them now, and the forking
         // thread may wait for a lock that such a thread holds.
         while session.held_count < HELD_MAX {
-            let Some(fault) = self.faults.unpark() else { break };
+            let for_disk = || self.faults.unpark_for_disk().map(|(fault, _)| fault);
+            let Some(fault) = self.faults.unpark().or_else(for_disk) else { break };
             session.held[session.held_count] = Some(fault);
             session.held_count += 1;
         }
@@ -225,7 +227,7 @@ impl Pager {
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
                     Brought::NoMemory => _ = self.reclaim_step(),
-                    Brought::Again => self.pages.apply_events(),
+                    Brought::Again | Brought::OnDisk => self.pages.apply_events(),
                     Brought::Done(_) => {}
                 }
                 session.handler.inbound.frames.empty_out(self.pages.staging());
@@ -396,6 +398,7 @@ impl Pager {
         // The parent's threads are not here, and held nothing but what was in their frame caches.
         self.handlers.reset();
         self.reclaim.reset();
+        self.reset_swap();
         self.faults.reset(|slot| self.pages.staging().give(slot));
         self.pages.reset_own_threads();
         self.pages.forget_reports();

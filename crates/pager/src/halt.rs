@@ -147,7 +147,11 @@ impl Pager {
         self.accounts.add(Count::BroughtIn, brought as u64);
         self.registrations.lock().expect("no panic while held").unregister_all(&self.pages);
         self.pages.watch_changes(false);
-        while self.faults.any_busy() || self.faults.has_parked() || self.pages.has_pending_events() {
+        while self.faults.any_busy()
+            || self.faults.has_parked()
+            || self.faults.has_parked_for_disk()
+            || self.pages.has_pending_events()
+        {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
@@ -180,8 +184,9 @@ impl Pager {
         futex::wake(&self.halt.state, i32::MAX);
         self.reclaim.wake_all();
         self.handlers.call_all();
+        self.swap.wake_all();
         let give_up = sys::now_ns() + PARK_NS;
-        let threads = self.reclaim.workers() + self.handlers.count();
+        let threads = self.reclaim.workers() + self.handlers.count() + self.swap.threads();
         while self.halt.parked.load(Ordering::SeqCst) < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }

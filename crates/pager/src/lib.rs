@@ -7,6 +7,7 @@
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
 //!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
 //!    halt, fork_session           standing still: for good, for a while, around a fork
+//!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
 //!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
 //! ```
 
@@ -28,6 +29,8 @@ mod promotion;
 mod readahead;
 mod reclaim;
 mod registrations;
+mod swap_in;
+mod swap_out;
 mod sync;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
@@ -38,6 +41,7 @@ pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use pages::staging::Staging;
+pub use swap_in::DISK_THREADS;
 
 /// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;

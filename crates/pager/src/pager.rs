@@ -23,6 +23,7 @@ use crate::promotion::Promotion;
 use crate::readahead::Streams;
 use crate::reclaim::Reclaim;
 use crate::registrations::Registrations;
+use crate::swap_out::Swap;
 use crate::sync::Userfaultfd;
 
 /// Files of /proc about this process.
@@ -45,6 +46,7 @@ pub struct Pager {
     pub(crate) hand: Mutex<Hand>,
     pub(crate) reclaim: Reclaim,
     pub(crate) promotion: Promotion,
+    pub(crate) swap: Swap,
     pub(crate) halt: Halt,
     pub(crate) grace: Mutex<GracePeriod>,
     pub(crate) kept: KeptPages,
@@ -93,6 +95,7 @@ impl Pager {
             hand: Mutex::new(Hand::new()),
             reclaim: Reclaim::new(),
             promotion: Promotion::new(promotes),
+            swap: Swap::new(pages.store().swap_file().is_some()),
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
             kept: KeptPages::default(),
@@ -133,6 +136,16 @@ impl Pager {
     pub fn drain_events(&self, cpu: usize) {
         self.pages.add_own_thread();
         self.pages.drain_events(cpu);
+    }
+
+    /// Counts a thread of the pager's that somebody else started for it: the swap file's engine's.
+    pub fn add_own_thread(&self) {
+        self.pages.add_own_thread();
+    }
+
+    /// The pool.
+    pub fn store(&self) -> &Zswap {
+        self.pages.store()
     }
 
     /// Threads of the pager's that have started.

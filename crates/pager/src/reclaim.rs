@@ -191,6 +191,13 @@ impl Pager {
         let mut turn = 0u32;
         while !self.halt.is_on() {
             turn += 1;
+            if self.is_backed_up() {
+                // What does not compress, or little, is no gain before it is on disk.
+                self.press_swap();
+                sys::thread::sleep_ns(200_000);
+                total = self.measure();
+                continue;
+            }
             if turn.is_multiple_of(8) {
                 total = self.measure();
                 if total > self.accounts.budget()
@@ -219,6 +226,8 @@ impl Pager {
                 }
             } else if total > low || (ready < reserve && total + self.headroom() > low) {
                 if self.step(Role::Worker) == Step::Nothing {
+                    self.swap.note_nothing_left();
+                    self.press_swap();
                     self.note_stuck(total);
                     return worked;
                 }
@@ -287,6 +296,7 @@ impl Pager {
                     break;
                 }
             }
+            self.wait_for_disk();
         }
     }
 
@@ -364,6 +374,10 @@ impl Pager {
     }
 
     fn help(&self) -> bool {
+        if self.is_backed_up() {
+            self.press_swap();
+            return false;
+        }
         let is_rich = self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve();
         is_rich && self.give_back_ready() != 0 || self.step(Role::Handler) == Step::Progress
     }
@@ -647,6 +661,8 @@ mod tests {
         let staging = pager.pages.staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
         while pager.pages.has_room_for_extent() {
+            // However long the last look took.
+            pager.reclaim.look_again();
             assert!(pager.evict_neighbours(Role::Handler));
         }
         assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (32, false));

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use swapfile::PACK_BYTES_MAX;
 use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::pager::Pager;
+use crate::HANDLERS_MAX;
 
 /// A fault that has waited so long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
@@ -17,6 +19,10 @@ const SETTLED_NS: u64 = 10_000_000;
 /// Runs of present pages that one look of [`Pager::measure_range`] may find.
 const RUNS: usize = 4096;
 
+/// Of the budget the pages that are on their way in all processes may take one part in so many, and how often it is looked how
+/// many processes these are.
+const WAYS_PART: u64 = 16;
+const SHARE_NS: u64 = 50_000_000;
 /// When memory changes by more while it is counted, others are not found to have more than before.
 const DRIFT_BYTES: u64 = 256 << 10;
 
@@ -30,6 +36,7 @@ pub struct Watch {
     counted: u64,
     runs: Vec<Run>,
     threads_ns: u64,
+    share_ns: u64,
     reported: bool,
 }
 
@@ -57,6 +64,14 @@ impl Pager {
         if total > low + (budget - low) / 2 {
             self.press();
         }
+        if total > low {
+            self.press_swap();
+        }
+        self.publish_swap();
+        if now - watch.share_ns > SHARE_NS {
+            watch.share_ns = now;
+            self.share_ways();
+        }
         self.step_grace(now);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
@@ -77,10 +92,27 @@ impl Pager {
         )
     }
 
+    /// Fits what may be on its way to the number of processes: in one of them it is memory that the others lack.
+    fn share_ways(&self) {
+        let bytes = (self.accounts.budget() / WAYS_PART / self.accounts.pagers().max(1) as u64) as usize;
+        self.pages.staging().limit(bytes / PAGE_SIZE);
+        if let Some(file) = self.pages.store().swap_file() {
+            file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
+        }
+    }
+
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
         match self.faults.longest() {
             Some((index, since)) if now.saturating_sub(since) > FAULT_NS_MAX => {
-                if !watch.reported {
+                if !watch.reported && index > HANDLERS_MAX || self.swap.is_writing() {
+                    if !watch.reported {
+                        let seconds = (now - since) / 1_000_000_000;
+                        self.say(format_args!(
+                            "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
+                        ));
+                    }
+                    watch.reported = true;
+                } else if !watch.reported {
                     self.say(format_args!(
                         "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
                         (now - since) / 1_000_000_000

@@ -86,6 +86,9 @@ pub enum OpenError {
     /// As many processes use the file as the shared table has rows.
     #[error("no row is free in the table of segments")]
     NoRow,
+    /// No shared memory for the table of segments.
+    #[error("no memory for the table of segments: {0}")]
+    Table(#[source] io::Error),
     /// No random bytes for a key.
     #[error("no key")]
     Key(#[source] io::Error),

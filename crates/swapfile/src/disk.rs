@@ -65,6 +65,21 @@ impl Disk {
         }
     }
 
+    /// The file that was opened elsewhere as [`Disk::open`] does.
+    pub(crate) fn of(file: File, is_direct: bool) -> Disk {
+        Disk { file, is_direct, why_cached: None }
+    }
+
+    /// Whether data go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// The file's number in this process.
+    pub fn descriptor(&self) -> i32 {
+        std::os::fd::AsRawFd::as_raw_fd(&self.file)
+    }
+
     /// Why data go by the page cache although that was not wished.
     pub fn why_cached(&self) -> Option<&io::Error> {
         self.why_cached.as_ref()

@@ -88,6 +88,11 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// What the file system says.
     fn room(&self) -> io::Result<Room>;
+
+    /// Whether none of the engine's own threads is at work. While nobody uses the engine it becomes so soon, and stays so.
+    fn is_idle(&self) -> bool {
+        true
+    }
 }
 
 /// Transfers in flight, of one thread at a time. A lane that is dropped waits for what is in flight.

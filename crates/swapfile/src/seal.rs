@@ -56,6 +56,25 @@ impl Seal {
         Seal { key: None }
     }
 
+    /// The key as words, for processes that share a file.
+    pub(crate) fn to_words(&self) -> [u64; 3] {
+        let half = |at: usize, key: &[u8; KEY_BYTES]| {
+            u64::from_ne_bytes(key[at..at + 8].try_into().expect("eight bytes"))
+        };
+        match &self.key {
+            Some(key) => [1, half(0, key), half(8, key)],
+            None => [0; 3],
+        }
+    }
+
+    /// The other way round.
+    pub(crate) fn of_words(words: [u64; 3]) -> Seal {
+        let mut key = [0; KEY_BYTES];
+        key[..8].copy_from_slice(&words[1].to_ne_bytes());
+        key[8..].copy_from_slice(&words[2].to_ne_bytes());
+        Seal { key: (words[0] != 0).then_some(key) }
+    }
+
     /// Whether objects are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()

@@ -66,6 +66,9 @@ impl Word {
 pub struct Space {
     words: NonNull<AtomicU64>,
     len: usize,
+    /// As the table was made: whatever somebody writes into shared memory, nothing beyond it is touched.
+    segments: usize,
+    rows: usize,
     /// The memory, when it is this process's own.
     _own: Option<Box<[AtomicU64]>>,
 }
@@ -89,8 +92,8 @@ impl Space {
     pub fn private(segments: usize) -> Space {
         let own: Box<[AtomicU64]> = (0..Space::words(segments, 1)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(&own[0]);
-        let space = Space { words, len: own.len(), _own: Some(own) };
-        space.begin(segments, 1);
+        let space = Space { words, len: own.len(), segments, rows: 1, _own: Some(own) };
+        space.begin();
         space
     }
 
@@ -104,17 +107,16 @@ impl Space {
     /// When the memory holds another table, or is too small.
     pub unsafe fn shared(words: NonNull<AtomicU64>, len: usize, segments: usize, rows: usize) -> Space {
         assert!(len >= Space::words(segments, rows));
-        let space = Space { words, len, _own: None };
-        space.begin(segments, rows);
+        let space = Space { words, len, segments, rows, _own: None };
+        space.begin();
         space
     }
 
-    fn begin(&self, segments: usize, rows: usize) {
-        assert!((1..=SEGMENTS_MAX).contains(&segments) && (1..1 << 16).contains(&rows));
-        let (segments, rows) = (segments as u64, rows as u64);
+    fn begin(&self) {
+        assert!((1..=SEGMENTS_MAX).contains(&self.segments) && (1..1 << 16).contains(&self.rows));
         // The same by whoever comes first, so that several may.
-        self.word(SEGMENTS).store(segments, Ordering::Relaxed);
-        self.word(ROWS).store(rows, Ordering::Relaxed);
+        self.word(SEGMENTS).store(self.segments as u64, Ordering::Relaxed);
+        self.word(ROWS).store(self.rows as u64, Ordering::Relaxed);
         let before = self.word(0).swap(MAGIC, Ordering::AcqRel);
         assert!(before == 0 || before == MAGIC, "the memory holds something else");
     }
@@ -127,11 +129,11 @@ impl Space {
 
     /// Segments there may be.
     pub fn segments(&self) -> usize {
-        self.word(SEGMENTS).load(Ordering::Relaxed) as usize
+        self.segments
     }
 
     fn rows(&self) -> usize {
-        self.word(ROWS).load(Ordering::Relaxed) as usize
+        self.rows
     }
 
     /// Segments held by anybody.
@@ -254,6 +256,12 @@ impl Space {
         Word(self.segment(number).load(Ordering::Relaxed)).generation()
     }
 
+    /// The processes that have a row.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = u32> + '_ {
+        let owners = (0..self.rows()).map(|row| self.owner(row).load(Ordering::Acquire) as u32);
+        owners.filter(|owner| *owner != 0)
+    }
+
     /// How many processes hold a segment.
     pub(crate) fn holders(&self, number: usize) -> u64 {
         Word(self.segment(number).load(Ordering::Relaxed)).holders()
@@ -282,7 +290,7 @@ impl Space {
                 (1, _) => KEPT,
                 (_, state) => state,
             };
-            Word::new(now.generation(), state, now.holders() - 1)
+            Word::new(now.generation(), state, now.holders().saturating_sub(1))
         });
         if next.holders() == 0 {
             self.word(IN_USE).fetch_sub(1, Ordering::Relaxed);
@@ -352,8 +360,8 @@ mod tests {
     fn space(segments: usize, rows: usize) -> Space {
         let own: Box<[AtomicU64]> = (0..Space::words(segments, rows)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(&own[0]);
-        let space = Space { words, len: own.len(), _own: Some(own) };
-        space.begin(segments, rows);
+        let space = Space { words, len: own.len(), segments, rows, _own: Some(own) };
+        space.begin();
         space
     }
 

@@ -15,6 +15,7 @@ use crate::segments::Segments;
 use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
 use crate::uring::Uring;
+use crate::writer::PACKS_MAX;
 use crate::{Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
 
 /// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait for all writes that are
@@ -35,6 +36,7 @@ pub struct SwapFile {
     pub(crate) buffers: Buffers,
     lanes: Mutex<Lanes>,
     keep_free_percent: u8,
+    packs: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
 }
 
@@ -59,6 +61,11 @@ impl Drop for Heir {
 }
 
 impl Heir {
+    /// The row's number, to be told to a child that was forked before the row was made.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
     /// The parent, in which the fork succeeded, leaves the row to the child.
     pub fn leave_to_child(mut self) {
         self.is_taken = true;
@@ -128,8 +135,18 @@ impl SwapFile {
             buffers: Buffers::default(),
             lanes: Mutex::new(Lanes { engine, idle: Vec::new() }),
             keep_free_percent,
+            packs: AtomicUsize::new(PACKS_MAX),
             has_writer: AtomicBool::new(false),
         }))
+    }
+
+    /// Has at most so many writes be in flight from now on: each has 256 KiB of memory.
+    pub fn limit_packs(&self, packs: usize) {
+        self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn packs(&self) -> usize {
+        self.packs.load(Ordering::Relaxed)
     }
 
     /// The engine's name.
@@ -277,6 +294,21 @@ impl SwapFile {
     pub fn bequeath(&self, owner: u32) -> Result<Heir, OpenError> {
         let row = self.space.bequeath(self.row(), owner).ok_or(OpenError::NoRow)?;
         Ok(Heir { space: self.space.clone(), row, is_taken: false })
+    }
+
+    /// In a child after fork: the row that its parent made for it and told it the number of.
+    pub fn heir_of(&self, row: usize) -> Heir {
+        Heir { space: self.space.clone(), row, is_taken: false }
+    }
+
+    /// Has this process's row belong to another number from now on.
+    pub fn set_owner(&self, owner: u32) {
+        self.space.rename(self.row(), owner);
+    }
+
+    /// Whether none of the engine's own threads is at work: a fork is to wait for that.
+    pub fn is_engine_idle(&self) -> bool {
+        self.engine().is_idle()
     }
 
     /// In a child after fork, before any other call: what this process has in the file is its own now, by the row that

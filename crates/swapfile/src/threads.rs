@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::disk::Disk;
@@ -27,6 +28,8 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Signalled when there is work, or an end.
     work: Condvar,
+    /// Threads that have a job. A fork copies memory: what they allocate, free or lock is to be in order then.
+    busy: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -53,7 +56,12 @@ impl Threads {
     /// # Errors
     /// What `spawn` answers.
     pub fn new(disk: Arc<Disk>, threads: usize, spawn: Spawn<'_>) -> io::Result<Threads> {
-        let shared = Arc::new(Shared { disk, queue: Mutex::default(), work: Condvar::new() });
+        let shared = Arc::new(Shared {
+            disk,
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            busy: AtomicUsize::new(0),
+        });
         let engine = Threads { shared };
         for _ in 0..threads {
             let shared = engine.shared.clone();
@@ -68,8 +76,10 @@ impl Shared {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(job) = queue.jobs.pop_front() {
+                self.busy.fetch_add(1, Ordering::SeqCst);
                 drop(queue);
                 self.run(job);
+                self.busy.fetch_sub(1, Ordering::SeqCst);
                 queue = lock(&self.queue);
             } else if queue.closed {
                 return;
@@ -118,6 +128,10 @@ impl Engine for Threads {
 
     fn room(&self) -> io::Result<Room> {
         self.shared.disk.room()
+    }
+
+    fn is_idle(&self) -> bool {
+        lock(&self.shared.queue).jobs.is_empty() && self.shared.busy.load(Ordering::SeqCst) == 0
     }
 }
 

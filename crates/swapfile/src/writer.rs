@@ -13,7 +13,7 @@ use crate::{Place, Record, SwapFile, WriteError};
 /// Places where a pack is tried.
 const TRIES: u32 = 3;
 /// Packs in flight at most: 2 MiB of buffers.
-const FLIGHTS_MAX: usize = 8;
+pub(crate) const PACKS_MAX: usize = 8;
 
 /// Which log a pack belongs to: what was written once and lives on is apart from what is new, since most of it will live
 /// on, and need not be moved again with what dies.
@@ -69,7 +69,7 @@ pub struct Writer {
     file: Arc<SwapFile>,
     lane: Option<Box<dyn Lane>>,
     logs: [Option<Open>; 2],
-    flights: [Option<Flight>; FLIGHTS_MAX],
+    flights: [Option<Flight>; PACKS_MAX],
     spare: Vec<Pack>,
     next_ticket: u64,
 }
@@ -81,7 +81,7 @@ impl SwapFile {
             file: self.clone(),
             lane: None,
             logs: [None; 2],
-            flights: [const { None }; FLIGHTS_MAX],
+            flights: [const { None }; PACKS_MAX],
             spare: Vec::new(),
             next_ticket: 1,
         })
@@ -101,8 +101,8 @@ impl Writer {
 
     /// Whether another pack can be handed over now.
     pub fn is_ready(&self) -> bool {
-        let depth = self.lane.as_ref().map_or(FLIGHTS_MAX, |lane| lane.depth());
-        self.in_flight() < depth.min(FLIGHTS_MAX)
+        let depth = self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth());
+        self.in_flight() < depth.min(self.file.packs())
     }
 
     /// A new pack, to be handed over by [`Writer::submit`] or back by [`Writer::abandon`] before the next one of its age.

@@ -18,6 +18,7 @@ pub mod pins;
 pub mod procfs;
 pub mod ptrace;
 pub mod remap;
+pub mod shared;
 pub mod stderr;
 pub mod thread;
 pub mod threads;

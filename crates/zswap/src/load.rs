@@ -222,6 +222,73 @@ impl Zswap {
         }
     }
 
+    /// Loads consecutive pages from `key` up to the first one that is in the swap file, and answers how many. Never waits for
+    /// the disk, nor for somebody who does.
+    ///
+    /// # Errors
+    /// As [`load`](Zswap::load); a page that is missing counts only if it comes before.
+    pub fn load_from_pool(
+        &self,
+        group: Group,
+        key: u64,
+        pages: &mut [&mut Page],
+        keep: Keep,
+    ) -> Result<usize, LoadError> {
+        let missing = LoadError::Missing { index: 0 };
+        if !in_range(key, pages.len() as u64) {
+            return Err(missing);
+        }
+        let Some(cell) = self.group(group) else { return Err(missing) };
+        let mut done = 0;
+        while done < pages.len() {
+            let key = key + done as u64;
+            let wanted = chunk_len(key, 0, pages.len() - done);
+            let mut chunk = Chunk::new();
+            let count =
+                self.pin_from_pool(cell, key, wanted, &mut chunk).map_err(|error| error.shifted(done))?;
+            if count == 0 {
+                break;
+            }
+            self.load_pinned(cell, key, ones(count), &chunk, &mut pages[done..done + count])
+                .map_err(|error| error.shifted(done))?;
+            self.end_chunk(group, cell, key, ones(count), keep, None);
+            done += count;
+            if count < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Pins the first pages of a chunk, up to the first one that is in the swap file; answers how many.
+    fn pin_from_pool(
+        &self,
+        cell: &GroupCell,
+        key: u64,
+        count: usize,
+        chunk: &mut Chunk,
+    ) -> Result<usize, LoadError> {
+        let mut state = cell.lock();
+        loop {
+            let mut on_disk = 0u64;
+            let mut done = 0;
+            while done < count {
+                let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
+                if let Some(name) = state.tree.find(&self.slabs, key_high) {
+                    let here = state.tree.leaf(&self.slabs, name).on_disk() & part;
+                    on_disk |= u64::from(here >> part.trailing_zeros()) << done;
+                }
+                done += part.count_ones() as usize;
+            }
+            let count = (on_disk.trailing_zeros() as usize).min(count);
+            match self.try_pin(&mut state, key, ones(count), chunk)? {
+                true => return Ok(count),
+                // By the time it is idle it may have gone to the disk.
+                false => state = cell.wait(state),
+            }
+        }
+    }
+
     /// Pins, reads and decompresses up to 64 pages. They are pinned afterwards exactly when that succeeded.
     fn load_chunk(
         &self,
@@ -232,10 +299,22 @@ impl Zswap {
     ) -> Result<Option<DiskRead<'_>>, LoadError> {
         let mut chunk = Chunk::new();
         self.pin_chunk(cell, key, mask, &mut chunk)?;
-        let timed = self.config.swap.is_some() && self.balance.samples(&chunk);
+        self.load_pinned(cell, key, mask, &chunk, pages)
+    }
+
+    /// Reads and decompresses pages that are pinned; unpins them if that fails.
+    fn load_pinned(
+        &self,
+        cell: &GroupCell,
+        key: u64,
+        mask: u64,
+        chunk: &Chunk,
+        pages: &mut [&mut Page],
+    ) -> Result<Option<DiskRead<'_>>, LoadError> {
+        let timed = self.config.swap.is_some() && self.balance.samples(chunk);
         let began = timed.then(std::time::Instant::now);
         let loaded =
-            self.read_disk(&chunk).and_then(|read| match self.decompress(&chunk, read.as_ref(), pages) {
+            self.read_disk(chunk).and_then(|read| match self.decompress(chunk, read.as_ref(), pages) {
                 Ok(()) => Ok(read),
                 Err(index) => {
                     self.events.decompress_fail.add(1);
@@ -260,31 +339,41 @@ impl Zswap {
     /// load pins in ascending order, waiting while holding lower ones cannot go round in circles.
     fn pin_chunk(&self, cell: &GroupCell, key: u64, mask: u64, chunk: &mut Chunk) -> Result<(), LoadError> {
         let mut state = cell.lock();
-        'again: loop {
-            let mut seen = 0;
-            for (key_high, part) in parts(key, mask) {
-                let found = state.tree.find(&self.slabs, key_high);
-                let present = found.map_or(0, |name| state.tree.leaf(&self.slabs, name).present());
-                if present & part != part {
-                    let before = part & ((1u16 << (part & !present).trailing_zeros()) - 1);
-                    return Err(LoadError::Missing { index: seen + before.count_ones() as usize });
-                }
-                seen += part.count_ones() as usize;
-                let name = found.expect("it has pages");
-                if state.tree.leaf(&self.slabs, name).busy & self.with_units(&mut state, name, part) != 0 {
-                    state = cell.wait(state);
-                    continue 'again;
-                }
+        while !self.try_pin(&mut state, key, mask, chunk)? {
+            state = cell.wait(state);
+        }
+        Ok(())
+    }
+
+    /// The same without waiting: false when one of them is busy, and nothing was done.
+    fn try_pin(
+        &self,
+        state: &mut GroupState,
+        key: u64,
+        mask: u64,
+        chunk: &mut Chunk,
+    ) -> Result<bool, LoadError> {
+        let mut seen = 0;
+        for (key_high, part) in parts(key, mask) {
+            let found = state.tree.find(&self.slabs, key_high);
+            let present = found.map_or(0, |name| state.tree.leaf(&self.slabs, name).present());
+            if present & part != part {
+                let before = part & ((1u16 << (part & !present).trailing_zeros()) - 1);
+                return Err(LoadError::Missing { index: seen + before.count_ones() as usize });
             }
-            break;
+            seen += part.count_ones() as usize;
+            let name = found.expect("it has pages");
+            if state.tree.leaf(&self.slabs, name).busy & self.with_units(state, name, part) != 0 {
+                return Ok(false);
+            }
         }
         for (key_high, part) in parts(key, mask) {
             let name = state.tree.find(&self.slabs, key_high).expect("found above");
-            let all = self.with_units(&mut state, name, part);
+            let all = self.with_units(state, name, part);
             state.tree.leaf(&self.slabs, name).busy |= all;
-            chunk.add(self, &mut state, name, part);
+            chunk.add(self, state, name, part);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The pages of a leaf and those that share their objects.

@@ -32,6 +32,8 @@ pub struct ShrinkReport {
     pub reached: bool,
     /// Whether the swap file, or its disk, had no room for more.
     pub no_space: bool,
+    /// Why the last write to the swap file that was given up failed: the system's error number.
+    pub error: Option<i32>,
 }
 
 /// State of the one shrink that may be in progress.

@@ -44,6 +44,14 @@ struct Block {
     next: u32,
 }
 
+/// As many null pointers. The memory comes zeroed and is not touched here: of a directory of more than a megabyte a small pool
+/// uses a few lines.
+fn nulls(count: usize) -> Box<[AtomicPtr<u8>]> {
+    let zeroes = Box::into_raw(vec![0usize; count].into_boxed_slice());
+    // SAFETY: an atomic pointer has the size, the alignment and the valid values of a usize, and null is 0.
+    unsafe { Box::from_raw(zeroes as *mut [AtomicPtr<u8>]) }
+}
+
 impl Slab {
     /// A slab of up to `items_max` items of `stride` bytes, `1 << index_bits` a block.
     pub(crate) fn new(stride: usize, index_bits: u32, items_max: usize) -> Self {
@@ -53,7 +61,7 @@ impl Slab {
         Slab {
             stride,
             index_bits,
-            directory: (0..blocks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
+            directory: nulls(blocks),
             state: Mutex::new(State { blocks: Vec::new(), partial: 0, empty: 0 }),
             bytes: AtomicU64::new(0),
             allowed: AtomicI64::new(-1),

@@ -241,7 +241,10 @@ impl Zswap {
 
     fn count_failure(&self, error: &WriteError, report: &mut ShrinkReport) {
         report.failures += 1;
-        report.no_space |= matches!(error, WriteError::NoSpace);
+        match error {
+            WriteError::NoSpace => report.no_space = true,
+            WriteError::Io { error, .. } => report.error = Some(error.raw_os_error().unwrap_or(0)),
+        }
         self.events.reject_reclaim_fail.add(1);
     }
 

@@ -24,13 +24,16 @@ pub(crate) struct Inbound {
     /// A page of its own to decompress into.
     page: usize,
     /// Pages copied from there since frames were given back for them.
-    copied: usize,
+    pub(super) copied: usize,
+    /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where others wait for faults
+    /// to be served, [`Brought::OnDisk`] is the answer instead.
+    pub reads_disk: bool,
 }
 
 impl Inbound {
     /// With a page of the arena that nobody else uses.
     pub fn new(page: usize) -> Self {
-        Inbound { frames: FrameCache::new(), page, copied: 0 }
+        Inbound { frames: FrameCache::new(), page, copied: 0, reads_disk: true }
     }
 }
 
@@ -43,10 +46,12 @@ pub(crate) enum Brought {
     Again,
     /// The kernel has no memory.
     NoMemory,
+    /// The page is in the swap file, and the caller does not read from there.
+    OnDisk,
 }
 
 /// How pages got to their place.
-enum Placed {
+pub(super) enum Placed {
     /// Their frames were moved there.
     Moved(usize),
     /// Copies were made.
@@ -61,7 +66,7 @@ impl Pages {
     /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
     pub fn bring(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> Brought {
         if window >= LONG_WINDOW_MIN && self.mover.way == Way::Move {
-            if let Some(pages) = self.bring_long(at, write, window) {
+            if let Some(pages) = self.bring_long(at, write, window, inbound.reads_disk) {
                 return Brought::Done(pages);
             }
         }
@@ -123,7 +128,7 @@ impl Pages {
             }
             match self.bring_within(&block, inbound, index, false, BLOCK_PAGES - index) {
                 Brought::Done(pages) => brought += pages,
-                Brought::Again | Brought::NoMemory => return (brought, true),
+                Brought::Again | Brought::NoMemory | Brought::OnDisk => return (brought, true),
             }
         }
         (brought, false)
@@ -244,14 +249,18 @@ impl Pages {
                 Some(pages) if count > 1 => {
                     let source = self.staging.address(pages.slot, pages.first);
                     let at = block.base() + first * PAGE_SIZE;
-                    self.decompress((at / PAGE_SIZE) as u64, source, pages.count);
+                    let found =
+                        self.decompress((at / PAGE_SIZE) as u64, source, pages.count, inbound.reads_disk);
+                    if found == 0 {
+                        return partly(done, Brought::OnDisk);
+                    }
                     let Some(quiet) = self.events.quiet(block) else { return partly(done, Brought::Again) };
-                    let placed = self.place(&quiet, at, source, pages.count);
+                    let placed = self.place(&quiet, at, source, found);
                     if let Placed::Moved(moved) = placed {
                         inbound.frames.spend(&self.staging, pages, moved);
                     }
                     drop(quiet);
-                    self.settle_loaded(block, first, placed, pages.count)
+                    self.settle_loaded(block, first, placed, found)
                 }
                 _ => self.load_single(block, inbound, first),
             };
@@ -278,26 +287,31 @@ impl Pages {
         index: usize,
     ) -> Result<(usize, bool), Brought> {
         let at = block.base() + index * PAGE_SIZE;
-        self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1);
+        if self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1, inbound.reads_disk) == 0 {
+            return Err(Brought::OnDisk);
+        }
         let Some(quiet) = self.events.quiet(block) else { return Err(Brought::Again) };
         let placed = self.place_copies(&quiet, at, inbound.page, 1);
         drop(quiet);
         let answer = self.settle_loaded(block, index, placed, 1)?;
-        // The frame that was ready for it is not needed; frames are given back sixteen at a time.
-        if self.mover.way == Way::Move {
-            inbound.copied += 1;
-        }
-        if inbound.copied >= BLOCK_PAGES {
-            if let Some(slot) = self.staging.take_ready(BLOCK_PAGES) {
-                inbound.copied -= self.staging.discard(slot).min(inbound.copied);
-                self.staging.give(slot);
-            }
-        }
+        self.note_copied(inbound, 1);
         Ok(answer)
     }
 
+    /// The frames that were ready for pages that came in as copies are not needed; they are given back sixteen at a time.
+    pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
+        if self.mover.way == Way::Move {
+            inbound.copied += pages;
+        }
+        while inbound.copied >= BLOCK_PAGES {
+            let Some(slot) = self.staging.take_ready(BLOCK_PAGES) else { return };
+            inbound.copied -= self.staging.discard(slot).min(inbound.copied);
+            self.staging.give(slot);
+        }
+    }
+
     /// Notes what became of `wanted` pages out of the pool; answers how many, and whether that was all of them.
-    fn settle_loaded(
+    pub(super) fn settle_loaded(
         &self,
         block: &BlockGuard<'_>,
         index: usize,
@@ -317,15 +331,21 @@ impl Pages {
         Ok((pages, pages == wanted))
     }
 
-    fn decompress(&self, key: u64, target: usize, count: usize) {
+    /// Loads adjacent pages; answers how many. All of them, or those before the first one that is in the swap file where it is
+    /// not to be read.
+    fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
         // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it took: they lie side by side and
         // are given out here once.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
         whole.iter_mut().for_each(|page| refs.push(page));
-        if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared) {
+        let loaded = match reads_disk || !self.has_swap {
+            true => self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared).map(|()| count),
+            false => self.store.load_from_pool(GROUP, key, refs.as_mut_slice(), Keep::Shared),
+        };
+        loaded.unwrap_or_else(|error| {
             self.fatal(format_args!("page {:#x} is lost: {error}", key * PAGE_SIZE as u64));
-        }
+        })
     }
 
     /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
@@ -366,7 +386,7 @@ impl Pages {
         self.place_copies(quiet, at, source, 1)
     }
 
-    fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
+    pub(super) fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
         let progress = self.copy_in(quiet, at, source, count);
         match progress.stop {
             _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
@@ -404,7 +424,7 @@ impl Pages {
     ///
     /// What cannot be done that way (a border between mappings, an event, a neighbour whose lock is held) is left to the
     /// way for one block, which knows how to deal with each case.
-    fn bring_long(&self, at: usize, write: bool, window: usize) -> Option<usize> {
+    fn bring_long(&self, at: usize, write: bool, window: usize, reads_disk: bool) -> Option<usize> {
         let first = self.lock(at);
         let skipped = at % BLOCK_BYTES / PAGE_SIZE;
         let state = first.state(skipped);
@@ -415,16 +435,28 @@ impl Pages {
         let mut run = RunGuard::of(first);
         run.extend(&self.table, (skipped + window).div_ceil(BLOCK_PAGES));
         let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
-        let count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+        let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+        if is_stored && self.has_swap && !reads_disk {
+            // What lies further is found out by loading.
+            let on_disk = self.store.on_disk(GROUP, (at / PAGE_SIZE) as u64, count.min(64));
+            count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
+        }
         if count < LONG_MIN {
             return None;
         }
         let extent = self.filling_extent()?;
         let source = self.staging.address(extent, 0);
-        match is_stored {
-            true => self.decompress((at / PAGE_SIZE) as u64, source, count),
-            // SAFETY: the extent was taken for this.
-            false => unsafe { std::ptr::write_bytes(source as *mut u8, 0, count * PAGE_SIZE) },
+        let count = match is_stored {
+            true => self.decompress((at / PAGE_SIZE) as u64, source, count, reads_disk),
+            false => {
+                // SAFETY: the extent was taken for this.
+                unsafe { std::ptr::write_bytes(source as *mut u8, 0, count * PAGE_SIZE) };
+                count
+            }
+        };
+        if count == 0 {
+            self.staging.give_extent(extent);
+            return None;
         }
         let Some(quiet) = self.events.quiet(run.first()) else {
             self.staging.give_extent(extent);
@@ -559,17 +591,17 @@ mod tests {
             pages.compress_oldest();
         }
         // From the middle of a block: what is left of eight blocks, or of the window.
-        assert_eq!(pages.bring_long(base + 5 * PAGE_SIZE, false, 64), Some(64));
+        assert_eq!(pages.bring_long(base + 5 * PAGE_SIZE, false, 64, true), Some(64));
         all_numbers(base, 5..69);
         assert_eq!(
             masks(pages, base, PageState::Stored),
             [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
         );
         assert_eq!(pages.store.stored_pages(), 192);
-        assert_eq!(pages.bring_long(base, false, 128), None, "five pages are no long run");
-        assert_eq!(pages.bring_long(base + 69 * PAGE_SIZE, true, 128), Some(123));
+        assert_eq!(pages.bring_long(base, false, 128, true), None, "five pages are no long run");
+        assert_eq!(pages.bring_long(base + 69 * PAGE_SIZE, true, 128, true), Some(123));
         assert_eq!(
-            pages.bring_long(base + 192 * PAGE_SIZE, true, 128),
+            pages.bring_long(base + 192 * PAGE_SIZE, true, 128, true),
             Some(64),
             "up to the last stored page"
         );
@@ -584,9 +616,9 @@ mod tests {
         // SAFETY: this test's mapping.
         unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, 50 * PAGE_SIZE, libc::MADV_DONTNEED) };
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pages.bring_long(base + PAGE_SIZE, false, 128), None, "reading takes no memory");
-        assert_eq!(pages.bring_long(base, true, 128), None, "the page is there");
-        assert_eq!(pages.bring_long(base + PAGE_SIZE, true, 128), Some(50));
+        assert_eq!(pages.bring_long(base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
+        assert_eq!(pages.bring_long(base, true, 128, true), None, "the page is there");
+        assert_eq!(pages.bring_long(base + PAGE_SIZE, true, 128, true), Some(50));
         assert!((1..51).all(|page| read(base, page) == 0));
         all_numbers(base, 51..128);
         assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | evict | kernel | staged | `evict`, `by_remap` |
 //! | compress | staged | stored, or back | `compress` |
-//! | bring in | staged, stored, nothing | kernel | `bring` |
+//! | bring in | staged, stored, nothing | kernel | `bring`, `from_disk` |
 //! | discard | staged, stored | kernel (nothing) | `discard` |
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
@@ -25,6 +25,7 @@ mod drainer;
 mod events;
 mod evict;
 mod extents;
+mod from_disk;
 mod guard;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -55,6 +56,7 @@ pub(crate) use compress::Compressed;
 use drainer::Drainers;
 use events::EventQueue;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
+pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::Guard;
 use mover::Mover;
 pub(crate) use mover::Way;
@@ -101,6 +103,8 @@ pub(crate) struct Pages {
     table: AddressTable,
     staging: Staging,
     store: Zswap,
+    /// Whether pages of the store may be in a swap file.
+    has_swap: bool,
     /// Learns from what goes and comes which pages are to go.
     policy: Policy,
     events: EventQueue,
@@ -160,6 +164,7 @@ impl Pages {
             accounts,
             table: AddressTable::new().map_err(system("page table memory"))?,
             staging,
+            has_swap: store.swap_file().is_some(),
             store,
             policy: Policy::new(accounts.budget() / PAGE_SIZE as u64),
             events: EventQueue::new(),

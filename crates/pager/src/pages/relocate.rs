@@ -8,6 +8,9 @@
 //! Source and target may be parts of one block, and of any alignment to each other. So the pages of one block are taken
 //! first and its lock is let go of before those of the target are taken: no two at a time. Nobody sees the pages in
 //! between, because every fault waits until this event has been applied.
+//!
+//! What was in the swap file comes to the pool that way, and goes on to the file under its new addresses before it exceeds
+//! the budget: a program may move more than its memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,6 +21,9 @@ use zswap::{Group, Keep};
 use super::refs::PageRefs;
 use super::table::{runs, span, within, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP};
+
+/// Bytes that the pool may grow by before it is looked whether the budget is exceeded by it.
+const GROWTH_BYTES: u64 = 1 << 20;
 
 /// Memory for the pages of one block.
 pub(super) struct Transit {
@@ -48,6 +54,7 @@ impl Pages {
         // Displaced pages are few, and their blocks may have no record any more.
         let mut all = (from & !(BLOCK_BYTES - 1)..from + len).step_by(BLOCK_BYTES);
         let mut known = self.table.known(from, from + len);
+        let mut pool = self.store.pool_bytes();
         while let Some(base) = if group == GROUP { known.next() } else { all.next() } {
             let mask = within(base, from, from + len);
             let taken = match group == GROUP {
@@ -57,6 +64,20 @@ impl Pages {
             for (first, count) in runs(taken) {
                 self.keep_at(base + first * PAGE_SIZE - from + to, &transit.pages()[first..first + count]);
             }
+            self.keep_pool_near(&mut pool);
+        }
+    }
+
+    /// Has the pool shrink to the bytes that it had if it has grown beyond the budget since. Waits for the disk, not for
+    /// anybody else.
+    fn keep_pool_near(&self, pool: &mut u64) {
+        let grown = self.store.pool_bytes().saturating_sub(*pool);
+        if !self.has_swap || grown < GROWTH_BYTES {
+            return;
+        }
+        if self.accounts.total() + grown > self.accounts.budget() && !self.store.shrink(*pool).reached {
+            // There is no room, or the disk fails: not tried again for each block.
+            *pool += grown;
         }
     }
 

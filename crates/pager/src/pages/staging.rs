@@ -21,7 +21,7 @@ use sys::{arena, memory, PAGE_SIZE};
 
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
 use super::sink::Sink;
-use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES};
+use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 struct Slot {
     /// Address of the block whose pages are staged here.
@@ -51,7 +51,9 @@ pub struct Staging {
     pub(crate) lists: Mutex<Lists>,
     /// Slots from here on are those of extents.
     pub(crate) first_extent_slot: u32,
-    pages_max: usize,
+    /// Pages that it was made for, and the part of them that may be used now.
+    capacity: usize,
+    pages_max: AtomicUsize,
     hole: usize,
     /// Pages in all slots.
     pages: AtomicUsize,
@@ -106,7 +108,8 @@ impl Staging {
             slots,
             lists,
             first_extent_slot,
-            pages_max,
+            capacity: pages_max,
+            pages_max: AtomicUsize::new(pages_max),
             hole,
             pages,
             ready,
@@ -127,7 +130,14 @@ impl Staging {
 
     /// Pages that may be here at once.
     pub fn pages_max(&self) -> usize {
-        self.pages_max
+        self.pages_max.load(Ordering::Relaxed)
+    }
+
+    /// Has at most `pages` be here from now on, as far as it was made for so many, and four blocks at least. What is here
+    /// beyond that goes as it would anyway.
+    pub fn limit(&self, pages: usize) {
+        let least = self.capacity.min(4 * BLOCK_PAGES);
+        self.pages_max.store(pages.clamp(least, self.capacity), Ordering::Relaxed);
     }
 
     /// Pages that are here now.

@@ -5,7 +5,8 @@
 //! takes one lock.
 //!
 //! ```text
-//! Block   word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState
+//! Block   word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState, and above
+//!                                                            it whether somebody reads the page from the swap file
 //!                  slot number  flags       lock
 //!         refused  31..28  27......16  15.........0
 //!                  level   until       pages that are left alone for a while
@@ -64,7 +65,7 @@ impl PageState {
     }
 
     fn of(bits: u64) -> PageState {
-        match bits & 0xf {
+        match bits & (WATCHED - 1) {
             0 => PageState::Kernel,
             1 => PageState::Staged,
             2 => PageState::Stored,
@@ -77,6 +78,11 @@ impl PageState {
 
 /// Flag: the slot is being read without the lock: nothing in it may change, and no second compression may begin.
 const COMPRESSING: u32 = 1 << 3;
+/// Flag: somebody reads pages of the block from the swap file, without the lock. No second one does.
+const READING: u32 = 1 << 4;
+/// Added to the state of each page that is read so. Any change of the state ends it: the page may be another by then,
+/// also when it is stored again.
+const WATCHED: u64 = 8;
 const SLOT_SHIFT: u32 = 8;
 /// No staging slot.
 pub const NO_SLOT: u32 = 0xff_ffff;
@@ -233,6 +239,39 @@ impl BlockGuard<'_> {
         } else {
             self.block.word.fetch_and(!COMPRESSING, Ordering::Relaxed);
         }
+    }
+
+    /// Whether somebody reads pages of the block from the swap file.
+    pub fn is_reading(&self) -> bool {
+        self.block.has(READING)
+    }
+
+    /// The caller reads the pages of `mask`, all of them stored, from the swap file, and lets go of the lock meanwhile.
+    ///
+    /// # Panics
+    /// When somebody does already, or one of them is not stored.
+    pub(super) fn begin_reading(&self, mask: u32) {
+        assert!(!self.is_reading(), "two readers of the block at {:#x}", self.base);
+        assert_eq!(self.mask(PageState::Stored) & mask, mask, "pages that are not stored");
+        self.block.word.fetch_or(READING, Ordering::Relaxed);
+        let watched = (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1);
+        let marks = watched.fold(0, |marks, index| marks | WATCHED << (4 * index));
+        self.block.pages.fetch_or(marks, Ordering::Relaxed);
+    }
+
+    /// Of the pages that are being read, those that are as they were when that began.
+    pub(super) fn watched(&self) -> u32 {
+        let pages = self.block.pages.load(Ordering::Relaxed);
+        (0..BLOCK_PAGES)
+            .filter(|index| pages >> (4 * index) & WATCHED != 0)
+            .fold(0, |mask, index| mask | 1 << index)
+    }
+
+    /// Ends what [`BlockGuard::begin_reading`] began.
+    pub(super) fn end_reading(&self) {
+        let all = (0..BLOCK_PAGES).fold(0, |marks, index| marks | WATCHED << (4 * index));
+        self.block.pages.fetch_and(!all, Ordering::Relaxed);
+        self.block.word.fetch_and(!READING, Ordering::Relaxed);
     }
 
     /// Sets the staging slot.
@@ -570,6 +609,24 @@ mod tests {
         assert_eq!(run.count(), 8);
         drop(run);
         assert!(table.try_lock(9 * BLOCK_BYTES).is_some());
+    }
+
+    #[test]
+    fn a_reader_knows_which_pages_changed_meanwhile() {
+        let table = AddressTable::new().unwrap();
+        let block = table.lock(7 * BLOCK_BYTES).unwrap();
+        block.change(0xf0, PageState::Kernel, PageState::Stored);
+        block.begin_reading(0x70);
+        assert!(block.is_reading() && block.watched() == 0x70);
+        assert_eq!((block.mask(PageState::Stored), block.state(5)), (0xf0, PageState::Stored));
+        // Gone, and stored anew.
+        block.change(1 << 5, PageState::Stored, PageState::Kernel);
+        block.change(1 << 5, PageState::Kernel, PageState::Stored);
+        block.change(1 << 6, PageState::Stored, PageState::Kernel);
+        assert_eq!((block.watched(), block.mask(PageState::Stored)), (0x10, 0xb0));
+        block.end_reading();
+        assert!(!block.is_reading() && block.watched() == 0);
+        assert_eq!(block.mask(PageState::Stored), 0xb0);
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod program_file;
 pub mod report;
 mod signals;
 mod supervisor;
+mod swap;
+mod swap_report;
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
@@ -39,6 +41,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram 4G --report usage.html -- ./job       a page with pictures, for a browser
   uzswap run --ram auto --compressor zstd -- redis-server
+  uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
 The report has budget and use, what was stored and in what forms, faults and their latency, and which programs could \
 not be managed; docs/report.md has every name.
@@ -53,6 +56,8 @@ pub struct Arguments {
     /// Compressor for cold pages; an unknown name lists the known
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
+    #[command(flatten)]
+    swap: swap::SwapArguments,
     /// Memory evicted together: 16K, 32K, 64K or 2M
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     folio: String,
@@ -80,7 +85,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let socket = ledger::wire::new_name(size::random_u32());
     // Before emulated devices start threads.
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
-    let (settings, emulated) = settings(arguments)?;
+    let (mut settings, emulated) = settings(arguments)?;
+    let swap = arguments.swap.open()?;
+    settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
     let output = output::Output::create(&arguments.report)?;
     let name = &arguments.program[0];
     let file = match program_file::find(name) {
@@ -127,8 +134,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(program_file::exit_status_of(&error));
         }
     };
-    let mut supervisor =
-        supervisor::Supervisor::new(ledger, ledger_file, listener, signals, guardian, attacher, child)?;
+    let opened = supervisor::Opened { ledger, ledger_file, swap, listener };
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
@@ -193,6 +200,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
+        swap_bytes: 0,
     };
     Ok((settings, algorithm.is_emulated()))
 }

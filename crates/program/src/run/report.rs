@@ -7,6 +7,7 @@ use ledger::{percentile_ns, Counter, Ledger};
 use serde::Serialize;
 
 use super::supervisor::Supervisor;
+use super::swap_report::SwapReport;
 use crate::size::Size;
 use crate::ways::{Eviction, Finding, Ways};
 
@@ -65,6 +66,8 @@ pub struct Report {
     forks: u64,
     /// Pages made denser when they had become cold.
     promoted: u64,
+    /// What the swap file came to; nothing without one.
+    swap: Option<SwapReport>,
     replacement: Replacement,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
@@ -91,13 +94,22 @@ struct Replacement {
     read_ahead_wasted: u64,
 }
 
+/// Percentiles in microseconds.
 #[derive(Debug, Serialize)]
-struct Latency {
-    mean: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    p999: f64,
+pub struct Latency {
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+impl Latency {
+    /// Of counted latencies, whose mean is known.
+    pub fn of(counts: &[u64; ledger::BUCKETS], mean: f64) -> Self {
+        let us = |fraction| percentile_ns(counts, fraction) as f64 / 1000.0;
+        Latency { mean, p50: us(0.5), p90: us(0.9), p99: us(0.99), p999: us(0.999) }
+    }
 }
 
 impl Report {
@@ -113,8 +125,6 @@ impl Report {
         let ways = Ways::of_this_kernel(ledger.without());
         let peaks = &supervisor.figures;
         let sum = |counter| ledger.sum(counter);
-        let counts = ledger.fault_counts();
-        let percentile = |fraction| percentile_ns(&counts, fraction) as f64 / 1000.0;
         let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
         Report {
             exit_status,
@@ -146,13 +156,10 @@ impl Report {
             pool_limit_hit: sum(Counter::PoolLimitHit),
             faults: sum(Counter::Faults),
             fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
-            fault_latency_us: Latency {
-                mean: ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
-                p50: percentile(0.5),
-                p90: percentile(0.9),
-                p99: percentile(0.99),
-                p999: percentile(0.999),
-            },
+            fault_latency_us: Latency::of(
+                &ledger.fault_counts(),
+                ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
+            ),
             refaults: sum(Counter::Refaults),
             zero_filled: sum(Counter::ZeroFilled),
             batches: sum(Counter::Batches),
@@ -161,6 +168,7 @@ impl Report {
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),
             promoted: sum(Counter::Promoted),
+            swap: SwapReport::of(ledger, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
                 returned: sum(Counter::Returned),
                 mean_distance: ratio(sum(Counter::ReturnDistance), sum(Counter::Returned)),
@@ -227,10 +235,24 @@ impl Report {
         if self.promoted > 0 {
             eprintln!("uzswap: {} of them became denser when they were cold", self.promoted);
         }
+        if let Some(swap) = &self.swap {
+            swap.summarise(self.zswpwb);
+        }
         let allowed = self.ram_limit_bytes / 32 + (8 << 20);
         if self.over_limit_peak_bytes > allowed {
             let over = Size::from(self.over_limit_peak_bytes);
             eprintln!("uzswap: the limit was exceeded by up to {over}{}", self.why_over());
+            match &self.swap {
+                None => {
+                    eprintln!("uzswap: with --swap SIZE what does not fit compressed goes to a file on disk")
+                }
+                Some(swap) if swap.was_full() => {
+                    eprintln!(
+                        "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"
+                    );
+                }
+                Some(_) => {}
+            }
         }
         if self.shared_peak_bytes > self.ram_limit_bytes / 8 {
             let shared = Size::from(self.shared_peak_bytes);

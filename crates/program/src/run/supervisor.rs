@@ -12,6 +12,7 @@ use super::attach::{self, Attacher};
 use super::guardian::Guardian;
 use super::history::History;
 use super::signals::Signals;
+use super::swap::Swap;
 
 /// Between looks at the figures for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -53,6 +54,7 @@ struct Child {
 pub struct Supervisor {
     ledger: Ledger,
     ledger_file: OwnedFd,
+    swap: Option<Swap>,
     listener: OwnedFd,
     signals: Signals,
     guardian: Option<Guardian>,
@@ -89,14 +91,34 @@ pub struct Peaks {
     pub over_budget_bytes: u64,
     /// Most resident shared memory of one process, which is not paged.
     pub shared_bytes: u64,
+    /// Pages in the swap file when they were most.
+    pub disk_pages_peak: u64,
+    /// Pages there, the bytes of their objects, and all bytes in use, at the last look with a live process that had some.
+    pub disk_pages: u64,
+    /// See above.
+    pub disk_live_bytes: u64,
+    /// See above.
+    pub disk_used_bytes: u64,
+    /// The most bytes in use.
+    pub disk_used_peak_bytes: u64,
+}
+
+/// What was opened for a tree.
+pub struct Opened {
+    /// The ledger.
+    pub ledger: Ledger,
+    /// Its memory file.
+    pub ledger_file: OwnedFd,
+    /// The swap file.
+    pub swap: Option<Swap>,
+    /// Where processes connect.
+    pub listener: OwnedFd,
 }
 
 impl Supervisor {
     /// Takes over what was opened for the tree.
     pub fn new(
-        ledger: Ledger,
-        ledger_file: OwnedFd,
-        listener: OwnedFd,
+        opened: Opened,
         signals: Signals,
         guardian: Guardian,
         attacher: Attacher,
@@ -105,9 +127,11 @@ impl Supervisor {
         // Orphans of the tree come to us, so that the tree's end can be seen.
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        let Opened { ledger, ledger_file, swap, listener } = opened;
         Ok(Supervisor {
             ledger,
             ledger_file,
+            swap,
             listener,
             signals,
             guardian: Some(guardian),
@@ -136,6 +160,11 @@ impl Supervisor {
     /// Programs that ran without uzswap.
     pub fn unmanaged(&self) -> &[String] {
         &self.unmanaged
+    }
+
+    /// The swap file, if there is one.
+    pub fn swap(&self) -> Option<&Swap> {
+        self.swap.as_ref()
     }
 
     /// What broke in uzswap itself, and ended a process.
@@ -278,11 +307,17 @@ impl Supervisor {
                     // The child holds it now; keep a duplicate for as long as it lives.
                     self.connections[index].kept.extend(sent);
                 }
+                Some(Kind::Swap) => {
+                    let part = self.swap.as_ref().and_then(|swap| swap.part(packet.number));
+                    let _ = wire::send(socket, &Packet::new(Kind::Swapped, packet.number, 0), part);
+                }
                 Some(Kind::Query) => {
                     let reply = Packet::new(Kind::Ledger, std::process::id(), 0);
                     let _ = wire::send(socket, &reply, Some(ledger_file));
                 }
-                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger) | None => return false,
+                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger | Kind::Swapped) | None => {
+                    return false
+                }
             }
         }
     }
@@ -290,6 +325,8 @@ impl Supervisor {
     fn end(&mut self, index: usize) {
         let connection = self.connections.swap_remove(index);
         if let Some(slot) = connection.slot {
+            // Its threads have ended, and with them what they were writing.
+            self.swap.iter().for_each(|swap| swap.reap(slot));
             if let Some(history) = &mut self.history {
                 history.left(slot, &self.ledger);
             }
@@ -314,10 +351,19 @@ impl Supervisor {
         if let Some(history) = &mut self.history {
             history.sample(&self.ledger);
         }
-        let (mut pages, mut bytes) = (0, 0);
+        let (mut pages, mut bytes, mut disk_pages, mut disk_bytes) = (0u64, 0u64, 0u64, 0u64);
         for (_, slot) in self.ledger.live() {
-            pages += slot.stored_pages();
-            bytes += slot.pool_bytes();
+            pages = pages.saturating_add(slot.stored_pages());
+            bytes = bytes.saturating_add(slot.pool_bytes());
+            disk_pages = disk_pages.saturating_add(slot.disk_pages());
+            disk_bytes = disk_bytes.saturating_add(slot.disk_bytes());
+        }
+        if let Some(swap) = self.swap.as_ref().filter(|_| disk_pages > 0) {
+            let figures = &mut self.figures;
+            figures.disk_pages_peak = figures.disk_pages_peak.max(disk_pages);
+            (figures.disk_pages, figures.disk_live_bytes) = (disk_pages, disk_bytes);
+            figures.disk_used_bytes = swap.used_bytes();
+            figures.disk_used_peak_bytes = figures.disk_used_peak_bytes.max(figures.disk_used_bytes);
         }
         if pages > 0 {
             (self.figures.stored_pages, self.figures.pool_bytes) = (pages, bytes);

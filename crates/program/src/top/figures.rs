@@ -9,6 +9,7 @@ use super::find::{name_of, Found};
 
 /// A tree.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
+#[allow(missing_docs)] // several figures have one comment
 pub struct Tree {
     /// The process of `uzswap run`.
     pub pid: u32,
@@ -34,6 +35,18 @@ pub struct Tree {
     pub compression_ratio: f64,
     /// Pages evicted and not yet compressed, in bytes.
     pub staged_bytes: u64,
+    /// What the swap file may take; 0 without one.
+    pub swap_limit_bytes: u64,
+    /// Pages in the swap file, and the bytes of their objects there.
+    pub swap_pages: u64,
+    pub swap_live_bytes: u64,
+    /// Pages written to the swap file since the start, and faults served from there.
+    pub zswpwb: u64,
+    pub disk_faults: u64,
+    /// Bytes written to the swap file a second, since the look before.
+    pub swap_bytes_written_per_second: f64,
+    /// Latency of faults served from the swap file since the start; nothing without such faults.
+    pub disk_fault_latency_total_us: Option<Latency>,
     /// Pages stored since the start.
     pub zswpout: u64,
     /// Pages loaded since the start.
@@ -84,7 +97,7 @@ pub struct Latency {
 /// What later looks are compared with.
 pub struct Before {
     inode: u64,
-    counts: [u64; 3],
+    counts: [u64; 4],
     faults: Box<[u64; BUCKETS]>,
 }
 
@@ -95,8 +108,9 @@ impl Before {
     }
 }
 
-fn counts(found: &Found) -> [u64; 3] {
-    [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults].map(|counter| found.snapshot.sum(counter))
+fn counts(found: &Found) -> [u64; 4] {
+    [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::SwapBytesWritten]
+        .map(|counter| found.snapshot.sum(counter))
 }
 
 /// The trees' figures; `seconds` have passed since the looks of before.
@@ -111,12 +125,15 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     let snapshot = &found.snapshot;
     let settings = snapshot.settings();
     let (mut stored_pages, mut pool_total_size, mut staged_bytes, mut wanted) = (0, 0, 0, 0);
+    let (mut swap_pages, mut swap_live_bytes) = (0u64, 0u64);
     let mut processes = Vec::new();
     for slot in snapshot.live() {
         stored_pages += slot.stored_pages();
         pool_total_size += slot.pool_bytes();
         staged_bytes += slot.staged_bytes();
         wanted += slot.wanted_bytes();
+        swap_pages = swap_pages.saturating_add(slot.disk_pages());
+        swap_live_bytes = swap_live_bytes.saturating_add(slot.disk_bytes());
         processes.push(Process {
             pid: slot.pid(),
             name: name_of(slot.pid()),
@@ -128,7 +145,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     }
     let now = counts(found);
     // A tree that was not there before has done all since.
-    let then = before.map_or([0; 3], |before| before.counts);
+    let then = before.map_or([0; 4], |before| before.counts);
     let rate = |at: usize| now[at].saturating_sub(then[at]) as f64 / seconds.max(1e-3);
     let faults = snapshot.fault_counts();
     let recent = before.map_or(faults, |before| since(&faults, &before.faults));
@@ -148,6 +165,13 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
             bytes => stored_pages as f64 * 4096.0 / bytes as f64,
         },
         staged_bytes,
+        swap_limit_bytes: settings.swap_bytes,
+        swap_pages,
+        swap_live_bytes,
+        zswpwb: snapshot.sum(Counter::ZswpWb),
+        disk_faults: snapshot.sum(Counter::DiskFaults),
+        swap_bytes_written_per_second: rate(3),
+        disk_fault_latency_total_us: latency(&snapshot.disk_fault_counts()),
         zswpout: now[0],
         zswpin: now[1],
         forms: snapshot.forms(),
@@ -184,6 +208,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         let (ledger, file) = ledger::Ledger::create(&settings).unwrap();
         let slot = ledger.slot(ledger.claim(std::process::id()).unwrap());

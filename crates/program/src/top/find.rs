@@ -125,6 +125,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         let (_ledger, _file) = ledger::Ledger::create(&settings).unwrap();
         // Other tests of this process may hold ledgers as well.

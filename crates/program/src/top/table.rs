@@ -49,6 +49,20 @@ pub fn table(trees: &[Tree]) -> String {
             microseconds(tree.fault_latency_us, |latency| latency.p99),
         )
         .expect("to a string");
+        if tree.swap_pages > 0 {
+            writeln!(
+                text,
+                "{:>7} in the swap file: {} pages, {} of {}; {}/s written; {} faults from disk, p50 {} us",
+                "",
+                tree.swap_pages,
+                Size::from(tree.swap_live_bytes),
+                Size::from(tree.swap_limit_bytes),
+                Size::from(tree.swap_bytes_written_per_second as u64),
+                tree.disk_faults,
+                microseconds(tree.disk_fault_latency_total_us, |latency| latency.p50),
+            )
+            .expect("to a string");
+        }
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use sys::userfaultfd::{feature, Userfaultfd};
@@ -53,9 +54,12 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     /// An empty directory.
     pub fn new(name: &str) -> Self {
+        // Tests that run side by side may choose the same name.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
         remove_leftovers(all);
-        let path = all.join(format!("uzswap-{name}-{}", std::process::id()));
+        let path = all.join(format!("uzswap-{name}-{number}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)

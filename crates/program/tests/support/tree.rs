@@ -13,6 +13,7 @@ pub struct Ended {
     /// `None`: it did not, and was killed.
     pub status: Option<ExitStatus>,
     /// Its standard output.
+    #[allow(dead_code)]
     pub output: String,
     /// Its standard error; if it was killed, then also what its threads waited for.
     pub errors: String,

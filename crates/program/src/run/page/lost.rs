@@ -72,6 +72,39 @@ fn losses(figures: &Figures<'_>) -> Vec<Loss> {
         "over the budget, at most",
         "Memory was touched faster than it could be moved out, or there was nothing left to move: see the rows below.".to_owned(),
     );
+    if figures.value("swap").is_object() {
+        let waited = number("swap.write_wait_seconds");
+        let read = number("swap.reads") * number("swap.read_us_mean") / 1e6;
+        add(
+            waited > 0.0 || read > 0.0,
+            seconds(waited + read),
+            "of waiting for the swap file's disk",
+            format!(
+                "{} for others' pages to be written, {} in {} reads; {} faults were served from the file.",
+                figures.seconds("swap.write_wait_seconds"),
+                seconds(read),
+                figures.count("swap.reads"),
+                figures.count("swap.disk_faults"),
+            ),
+        );
+        add(
+            number("swap.used_peak_bytes") > 0.0,
+            figures.size("swap.used_peak_bytes"),
+            "of the disk",
+            format!(
+                "Of {}; {} were written, {:.2} times what had to be.",
+                figures.size("swap.limit_bytes"),
+                figures.size("swap.bytes_written"),
+                number("swap.write_amplification"),
+            ),
+        );
+        add(
+            number("swap.no_space") > 0.0,
+            figures.count("swap.no_space"),
+            "times the swap file had no room",
+            "Give more with --swap, or another disk with --swap-dir.".to_owned(),
+        );
+    }
     add(
         number("reject_compress_poor") > 0.0,
         figures.count("reject_compress_poor"),

@@ -1,0 +1,168 @@
+//! This process's part in the swap file of its tree.
+//!
+//! The supervisor has the file and the table of its segments, and gives descriptors of both out. The file's number is valid
+//! in the file table of the pager's threads; a forked child is given the file anew, by its parent, under the same number.
+//!
+//! The engine is the one of threads. A ring of io_uring is its maker's alone, so that a forked child would have to do
+//! without what the parent's copy says of it, and the kernel's workers for it are threads of the process, which would be
+//! taken for the program's.
+
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use ledger::wire::{self, Kind, Packet};
+use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, Heir, Shared, SwapFile};
+use sys::thread::{self, Files};
+use sys::{arena, PAGE_SIZE};
+
+use crate::control;
+
+/// Threads of the engine: with the writer itself as many packs are being written at a time as a disk needs to be busy.
+const ENGINE_THREADS: usize = 2;
+/// What a child is called in the table until it has a place in the ledger.
+const UNBORN: u32 = 1 << 31;
+/// The file's number in the pager's file table is below this: a child has it under the same one.
+const NUMBER_MAX: i32 = 64;
+
+/// The file as this process has it, under a number of its own file table: a leaked box, or null. A child that begins anew
+/// leaves its parent's where it is, whose number means something else there.
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
+/// Engine threads that were started and are not counted as the pager's yet.
+static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
+
+/// What a process with this place in the ledger is called in the table.
+fn owner_of(index: usize) -> u32 {
+    index as u32 + 1
+}
+
+/// Asks the supervisor for a part of the swap file.
+fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
+    wire::send(socket, &Packet::new(Kind::Swap, number, 0), None)?;
+    match wire::receive(socket)? {
+        Some((packet, Some(descriptor))) if packet.kind() == Some(Kind::Swapped) => {
+            // SAFETY: received just now, owned by nobody else.
+            Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        }
+        _ => Err(std::io::Error::from_raw_os_error(libc::ENOENT)),
+    }
+}
+
+/// The tree's swap file, for the process at `index` of the ledger that is connected to its supervisor by `socket`.
+///
+/// # Errors
+/// When the supervisor does not answer, or there are more processes than the table has rows.
+pub fn open(socket: i32, index: usize) -> Result<Arc<SwapFile>, Box<dyn std::error::Error>> {
+    let (file, table) = (ask(socket, 0)?, ask(socket, 1)?);
+    let shared = Shared::join(File::from(file), table.as_fd())?;
+    let shared: &'static Shared = Box::leak(Box::new(shared));
+    SHARED.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
+    Ok(shared.open(engine(shared.disk().clone())?, owner_of(index))?)
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or a leaked box, which lives for ever.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
+    let config = Config { engine: EngineChoice::Threads, threads: ENGINE_THREADS, ..Config::default() };
+    engine_on(disk, &config, &spawn)
+}
+
+fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+    let work = Box::into_raw(Box::new(work));
+    // SAFETY: the memory is the thread's for ever, and it keeps to the rules.
+    let started = unsafe { thread::spawn(memory, Files::Shared, engine_thread, work as usize) };
+    match started {
+        Ok(_) => {
+            UNCOUNTED.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        }
+        Err(error) => {
+            // SAFETY: made above; no thread has it.
+            drop(unsafe { Box::from_raw(work) });
+            Err(error)
+        }
+    }
+}
+
+extern "C" fn engine_thread(work: usize) {
+    thread::name(c"uzswap-disk");
+    // SAFETY: leaked by `spawn` for this thread.
+    let work = unsafe { Box::from_raw(work as *mut Box<dyn FnOnce() + Send>) };
+    work();
+}
+
+/// Has the engine's threads be counted as the pager's, once there is one.
+pub fn count_threads(pager: &pager::Pager) {
+    (0..UNCOUNTED.swap(0, Ordering::AcqRel)).for_each(|_| pager.add_own_thread());
+}
+
+/// The file of this process's pager, if it has one.
+fn own() -> Option<&'static Arc<SwapFile>> {
+    control::pager().and_then(|pager| pager.store().swap_file())
+}
+
+/// Whether forked children can go on with what is in the swap file.
+pub fn can_be_inherited() -> bool {
+    shared().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
+}
+
+/// What a child is given of the swap file.
+pub struct Legacy {
+    heir: Option<Heir>,
+}
+
+impl Legacy {
+    /// Makes a row for a child that was forked and changed nothing yet; `None` when there is none left.
+    pub fn new() -> Option<Legacy> {
+        match own() {
+            None => Some(Legacy { heir: None }),
+            Some(file) => file.bequeath(UNBORN).ok().map(|heir| Legacy { heir: Some(heir) }),
+        }
+    }
+
+    /// The row as it is told to the child, and the file; `None` without a swap file.
+    pub fn told(&self) -> Option<(u64, i32)> {
+        let heir = self.heir.as_ref()?;
+        Some((heir.row() as u64, shared()?.disk().descriptor()))
+    }
+
+    /// The child has been told.
+    pub fn leave(self) {
+        if let Some(heir) = self.heir {
+            heir.leave_to_child();
+        }
+    }
+}
+
+/// In a forked child: goes on with the row that its parent made and the file that it sent. Before any other use of the pager.
+/// `others` are descriptors that came before and keep out of the way of the file's number.
+///
+/// # Errors
+/// When the file cannot have its number, or no thread can be started.
+pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn std::error::Error>> {
+    let (Some(shared), Some(own)) = (shared(), own()) else {
+        return Err("its parent had no swap file".into());
+    };
+    let above = thread::renumber_above(file, NUMBER_MAX)?;
+    for other in others {
+        *other = thread::renumber_above(*other, NUMBER_MAX)?;
+    }
+    thread::renumber(above, shared.disk().descriptor())?;
+    UNCOUNTED.store(0, Ordering::Release);
+    let engine = engine(shared.disk().clone())?;
+    let heir = own.heir_of(row as usize);
+    control::pager().expect("it has the file").store().inherit_swap(heir, UNBORN, engine);
+    Ok(())
+}
+
+/// In a forked child that has its place in the ledger.
+pub fn note_place(index: usize) {
+    if let Some(file) = own() {
+        file.set_owner(owner_of(index));
+    }
+}

@@ -1,0 +1,200 @@
+//! Bringing in from the swap file, by threads that may wait for the disk.
+//!
+//! No lock is held while the disk works: the blocks are marked as being read, and each of the pages that are. Others bring
+//! in, discard and move what they like meanwhile; a page whose state changed is not marked any more, and what was read
+//! of it is dropped. A few neighbours come along, and up to four blocks with one request when pages are read in order.
+
+use sys::{arena, PAGE_SIZE};
+use zswap::{Keep, LoadError};
+
+use super::bring::{Inbound, Placed};
+use super::table::{runs, span, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::{Brought, Pages, GROUP};
+
+/// Blocks read at a time at most: as many pages as one request to the swap file has.
+const BLOCKS_MAX: usize = 4;
+const PAGES_MAX: usize = BLOCKS_MAX * BLOCK_PAGES;
+
+/// Pages that are read at least, if they are in the swap file too: they left together and lie together, so that they cost
+/// hardly more than one. More would have to be written again when they go unused.
+const GROUP_PAGES: usize = 4;
+
+/// How an attempt to bring a page in from the swap file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FromDisk {
+    /// So many pages are in place, the one asked for among them, or it is gone or another by now.
+    Done(usize),
+    /// It is not in the swap file.
+    Elsewhere,
+    /// Somebody reads pages of its block already.
+    Busy,
+}
+
+/// Where a thread reads pages to.
+pub(crate) struct Scratch {
+    at: usize,
+}
+
+impl Scratch {
+    /// Memory of the arena for a thread's use alone, for ever.
+    ///
+    /// # Errors
+    /// When the arena is full.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Scratch { at: arena::take(PAGES_MAX * PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize })
+    }
+
+    fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; PAGES_MAX] {
+        // SAFETY: PAGES_MAX pages taken for this structure, zeroed at first.
+        unsafe { &mut *(self.at as *mut [[u8; PAGE_SIZE]; PAGES_MAX]) }
+    }
+}
+
+/// The pages of adjacent blocks that are read together: sixteen bits a block.
+struct Reading {
+    base: usize,
+    /// The page that somebody waits for, in the first block.
+    needed: usize,
+    blocks: usize,
+    mask: u64,
+}
+
+impl Reading {
+    fn part(&self, index: usize) -> u32 {
+        (self.mask >> (index * BLOCK_PAGES)) as u32 & 0xffff
+    }
+}
+
+impl Pages {
+    /// Brings in the page at `at`, if it is in the swap file, and of its neighbours and of `window` pages from it on those that
+    /// are there too. `read_on` reads messages when one is in the way. Hold no block's lock.
+    pub fn bring_from_disk(
+        &self,
+        inbound: &mut Inbound,
+        scratch: &mut Scratch,
+        at: usize,
+        window: usize,
+        mut read_on: impl FnMut(),
+    ) -> FromDisk {
+        let reading = match self.begin_reading(at, window) {
+            Ok(reading) => reading,
+            Err(answer) => return answer,
+        };
+        let pages = scratch.pages();
+        let mut refs: [Option<&mut zswap::Page>; PAGES_MAX] = [const { None }; PAGES_MAX];
+        for (room, page) in refs.iter_mut().zip(pages.iter_mut()) {
+            *room = Some(page);
+        }
+        let count = reading.mask.count_ones() as usize;
+        let mut refs: Vec<&mut zswap::Page> = refs.into_iter().flatten().take(count).collect();
+        let key = (reading.base / PAGE_SIZE) as u64;
+        let loaded = match self.store.load_available(GROUP, key, reading.mask, &mut refs, Keep::Shared) {
+            Ok(loaded) => loaded,
+            Err(error) => self.lost(&reading, error),
+        };
+        drop(refs);
+        let mut done = 0;
+        for index in 0..reading.blocks {
+            let first = (reading.mask & ((1u64 << (index * BLOCK_PAGES)) - 1)).count_ones() as usize;
+            let here = (loaded >> (index * BLOCK_PAGES)) as u32 & 0xffff;
+            done += self.place_read(
+                inbound,
+                &reading,
+                index,
+                here,
+                pages[first..].as_ptr() as usize,
+                &mut read_on,
+            );
+        }
+        FromDisk::Done(done)
+    }
+
+    /// Marks the pages that are to be read.
+    fn begin_reading(&self, at: usize, window: usize) -> Result<Reading, FromDisk> {
+        let first = self.lock(at);
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        if first.is_reading() {
+            return Err(FromDisk::Busy);
+        }
+        let start = if window < GROUP_PAGES { index & !(GROUP_PAGES - 1) } else { index };
+        let end = (start + window.max(GROUP_PAGES)).min(PAGES_MAX);
+        let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << start) - 1);
+        let mut run = RunGuard::of(first);
+        run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
+        let key = (run.base() / PAGE_SIZE) as u64;
+        let on_disk = self.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
+        let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
+        for (number, block) in run.iter().enumerate() {
+            let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
+            if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
+                break;
+            }
+            block.begin_reading(here);
+            reading.blocks += 1;
+            reading.mask |= u64::from(here) << (number * BLOCK_PAGES);
+        }
+        match reading.blocks {
+            0 => Err(FromDisk::Elsewhere),
+            _ => Ok(reading),
+        }
+    }
+
+    /// Puts what was read of a block in its place, as far as it is still wanted there; answers how many pages.
+    fn place_read(
+        &self,
+        inbound: &mut Inbound,
+        reading: &Reading,
+        index: usize,
+        loaded: u32,
+        source: usize,
+        read_on: &mut impl FnMut(),
+    ) -> usize {
+        let base = reading.base + index * BLOCK_BYTES;
+        let asked = reading.part(index);
+        // Where a page was read to: side by side in the order of their addresses.
+        let place_of = |page: usize| source + (asked & ((1 << page) - 1)).count_ones() as usize * PAGE_SIZE;
+        let mut done = 0;
+        loop {
+            let block = self.lock(base);
+            let left = block.watched() & loaded;
+            let Some((first, count)) = runs(left).next() else {
+                block.end_reading();
+                drop(block);
+                self.note_copied(inbound, done);
+                return done;
+            };
+            let placed = match self.events.quiet(&block) {
+                None => Placed::Again,
+                Some(quiet) => self.place_copies(&quiet, base + first * PAGE_SIZE, place_of(first), count),
+            };
+            match self.settle_loaded(&block, first, placed, count) {
+                Ok((pages, _)) => {
+                    let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
+                    let back = span(first, pages);
+                    self.note_returned(block.history(), back, needed & back);
+                    done += pages;
+                }
+                Err(why) => {
+                    drop(block);
+                    read_on();
+                    if why == Brought::NoMemory {
+                        sys::thread::sleep_ns(1_000_000);
+                    }
+                    sys::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// A page that cannot be read back ends the process.
+    fn lost(&self, reading: &Reading, error: LoadError) -> ! {
+        let index = match error {
+            LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => {
+                index
+            }
+        };
+        let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
+        let page = reading.base + bits.into_iter().nth(index).unwrap_or(0) * PAGE_SIZE;
+        self.fatal(format_args!("page {page:#x} is lost: {error}"))
+    }
+}

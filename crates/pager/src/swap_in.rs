@@ -1,0 +1,101 @@
+//! Faults whose pages are in the swap file: served by threads of their own, which may wait for the disk. Meanwhile handlers
+//! serve all other faults.
+
+use std::sync::atomic::Ordering;
+
+use sys::{futex, PAGE_SIZE};
+
+use crate::accounts::Count;
+use crate::fault::{Fault, Handler};
+use crate::pager::Pager;
+use crate::pages::{FromDisk, Scratch};
+use crate::readahead::Stream;
+use crate::HANDLERS_MAX;
+
+/// Threads that read from the swap file, and so faults that wait for the disk at one time.
+pub const DISK_THREADS: usize = 4;
+/// How long one waits before it looks again at a block that another one reads.
+const BUSY_NS: u64 = 50_000;
+/// How long one without faults sleeps at most.
+const IDLE_NS: u64 = 1_000_000_000;
+
+impl Pager {
+    /// Hands a fault to those who read from the swap file; false when too many wait already.
+    pub(crate) fn hand_to_disk(&self, fault: Fault, stream: Stream) -> bool {
+        if !self.faults.park_for_disk(fault, stream) {
+            return false;
+        }
+        self.swap.reads.fetch_add(1, Ordering::Release);
+        futex::wake(&self.swap.reads, 1);
+        true
+    }
+
+    /// Serves faults from the swap file until the process ends. `index` numbers the thread, below [`DISK_THREADS`].
+    pub fn read_from_disk(&self, index: usize) -> ! {
+        let memory =
+            Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
+        let Ok((mut scratch, page)) = memory else {
+            self.fatal(format_args!("no memory to read from the swap file: the arena is full"));
+        };
+        let index = HANDLERS_MAX + 1 + index;
+        let mut handler = Handler::new(index, page.as_ptr() as usize);
+        // That is done on purpose, without a lock.
+        handler.inbound.reads_disk = false;
+        self.pages.add_own_thread();
+        self.swap.add_thread();
+        loop {
+            let seen = self.swap.reads.load(Ordering::Acquire);
+            self.halt.handler_enters();
+            let fault = self.faults.unpark_for_disk();
+            if let Some((fault, stream)) = fault {
+                self.serve_from_disk(&mut handler, &mut scratch, fault, stream);
+                // Those that were in the way of an event: no handler may be awake to see them.
+                while let Some(fault) = self.faults.unpark() {
+                    self.serve(&mut handler, fault);
+                }
+                self.faults.set_cached(index, handler.inbound.frames.slot());
+            }
+            self.halt.handler_leaves();
+            if fault.is_none() {
+                futex::wait(&self.swap.reads, seen, Some(IDLE_NS));
+            }
+        }
+    }
+
+    fn serve_from_disk(&self, handler: &mut Handler, scratch: &mut Scratch, fault: Fault, stream: Stream) {
+        self.faults.set_busy(handler.index(), fault.read_ns);
+        self.make_room(handler);
+        let at = fault.address & !(PAGE_SIZE - 1);
+        let brought =
+            self.pages.bring_from_disk(&mut handler.inbound, scratch, at, stream.window(), || self.read_on());
+        match brought {
+            FromDisk::Done(pages) => {
+                let ns = self.count_fault(fault);
+                self.accounts.disk_fault(ns);
+                self.accounts.add(Count::DiskFaults, 1);
+                self.accounts.add(Count::DiskPagesIn, pages as u64);
+                self.streams.ended(stream, (at / PAGE_SIZE + pages.max(1)) as u64);
+                self.reclaim.note_arrivals(pages);
+                handler.owe(pages);
+                // It was not among what came: its state changed, or an event took its place. It looks again by itself.
+                self.pages.uffd().wake(at, PAGE_SIZE);
+            }
+            FromDisk::Elsewhere => {
+                // By now it is in the pool, in place, or gone.
+                if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
+                    self.count_fault(fault);
+                    self.reclaim.note_arrivals(pages);
+                    handler.owe(pages);
+                }
+            }
+            FromDisk::Busy => {
+                // Whoever reads the block may bring this page along.
+                sys::thread::sleep_ns(BUSY_NS);
+                if !self.faults.park_for_disk(fault, stream) {
+                    self.pages.uffd().wake(at, PAGE_SIZE);
+                }
+            }
+        }
+        self.faults.set_busy(handler.index(), 0);
+    }
+}

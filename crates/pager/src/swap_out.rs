@@ -1,0 +1,334 @@
+//! What goes to the swap file, and when: by a thread of its own, which may wait for the disk.
+//!
+//! Memory that is wanted beyond the low water mark is had from the pool's oldest objects as far as that is cheaper than
+//! compressing more pages ([`zswap::Costs`]), and not before the pool has a fair part of this process's memory. Pages
+//! that do not compress are no gain in the pool: as many bytes as they have go at once. Whoever moves pages out waits when
+//! these pile up, and whoever brings pages in when the budget is exceeded, for as long as the disk makes progress.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use swapfile::Counters;
+use sys::{futex, PAGE_SIZE};
+
+use crate::accounts::Count;
+use crate::pager::Pager;
+use crate::pages::{now_ms, GROUP};
+
+/// Of this process's memory so much may be the pool before what compresses well goes to disk: one part in so many.
+const POOL_PART: u64 = 4;
+/// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less makes small writes, more
+/// keeps forks and pauses waiting.
+const PIECE_BYTES: u64 = 4 << 20;
+const PIECE_POOL_PART: u64 = 32;
+/// Bytes of pages that do not compress which may wait in the pool, at most, and of the budget.
+const BACKLOG_BYTES_MAX: u64 = 32 << 20;
+const BACKLOG_BUDGET_PART: u64 = 32;
+/// How long nothing is written after the swap file had no room or failed, in milliseconds.
+const PAUSE_MS: u32 = 1000;
+/// How long the thread sleeps when nobody wants memory: then it cleans, and gives blocks back.
+const IDLE_NS: u64 = 500_000_000;
+/// Segments cleaned at a time.
+const CLEAN_SEGMENTS: u64 = 2;
+/// A fault waits for the disk at most so long at a time while the budget is exceeded by little, and between looks.
+const WAIT_NS_MAX: u64 = 20_000_000;
+const WAIT_LOOK_NS: u64 = 500_000;
+/// Looks of the writer's that came to nothing, one after the other, until waiting for it is no use.
+const IN_VAIN_MAX: u32 = 4;
+
+/// What the threads of the swap file share.
+pub(crate) struct Swap {
+    is_on: bool,
+    /// Raised when a fault was handed to those who read.
+    pub(crate) reads: AtomicU32,
+    /// Raised when there may be something to write.
+    writes: AtomicU32,
+    threads: AtomicU32,
+    /// The writer is at work, perhaps waiting for the disk.
+    writing: AtomicBool,
+    /// Looks of the writer's that are over.
+    looks: AtomicU32,
+    /// The last one wrote something or found that there was enough room.
+    progresses: AtomicBool,
+    /// Nothing was left to move out of the program.
+    nothing_left: AtomicBool,
+    /// Since when nothing is written, because there was no room; 0 when it is.
+    paused_ms: AtomicU32,
+    /// Whether the user was told.
+    told: AtomicBool,
+    /// What was published last.
+    published: Mutex<Published>,
+    tended_ms: AtomicU64,
+}
+
+#[derive(Default)]
+struct Published {
+    file: Counters,
+    zswpwb: u64,
+}
+
+impl Swap {
+    pub(crate) fn new(is_on: bool) -> Self {
+        Swap {
+            is_on,
+            reads: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            writing: AtomicBool::new(false),
+            looks: AtomicU32::new(0),
+            progresses: AtomicBool::new(false),
+            nothing_left: AtomicBool::new(false),
+            paused_ms: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            published: Mutex::default(),
+            tended_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn add_thread(&self) {
+        self.threads.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Threads that read and write.
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads.load(Ordering::SeqCst)
+    }
+
+    /// Has all of them look whether they are to stand still.
+    pub(crate) fn wake_all(&self) {
+        for signal in [&self.reads, &self.writes] {
+            signal.fetch_add(1, Ordering::SeqCst);
+            futex::wake(signal, i32::MAX);
+        }
+    }
+
+    /// Whether the writer is at work.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing.load(Ordering::Acquire)
+    }
+
+    /// Nothing is left to move out of the program: what is wanted must be had from the pool.
+    pub(crate) fn note_nothing_left(&self) {
+        if self.is_on {
+            self.nothing_left.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused_ms.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Pager {
+    /// Writes to the swap file until the process ends.
+    pub fn write_to_disk(&self) -> ! {
+        self.pages.add_own_thread();
+        self.swap.add_thread();
+        loop {
+            let seen = self.swap.writes.load(Ordering::Acquire);
+            self.halt.worker_enters();
+            self.swap.writing.store(true, Ordering::Release);
+            let more = self.write_some();
+            self.swap.looks.fetch_add(1, Ordering::Release);
+            self.swap.writing.store(false, Ordering::Release);
+            self.halt.worker_leaves();
+            if !more {
+                futex::wait(&self.swap.writes, seen, Some(IDLE_NS));
+            }
+        }
+    }
+
+    /// Has the writer look whether something is to go.
+    pub(crate) fn press_swap(&self) {
+        if self.swap.is_on && !self.swap.is_writing() {
+            self.swap.writes.fetch_add(1, Ordering::Release);
+            futex::wake(&self.swap.writes, 1);
+        }
+    }
+
+    /// Bytes of pages in the pool that do not compress.
+    fn raw_bytes(&self) -> u64 {
+        self.pages.store().group_usage(GROUP).incompressible * PAGE_SIZE as u64
+    }
+
+    /// Writes a piece of what is to go; whether there may be more.
+    fn write_some(&self) -> bool {
+        if self.is_in_pause() {
+            return false;
+        }
+        let (store, total, low) = (self.pages.store(), self.measure(), self.low_water());
+        let need = total.saturating_sub(low);
+        if need == 0 {
+            self.swap.progresses.store(true, Ordering::Release);
+            self.tend();
+            return false;
+        }
+        let pool = store.pool_bytes();
+        let floor = self.resident.load(Ordering::Relaxed) / POOL_PART;
+        let by_raw = need.min(self.raw_bytes());
+        let by_cost = match pool > floor {
+            true => (need.saturating_mul(store.costs().share()) / 1024).min(pool - floor),
+            false => 0,
+        };
+        let by_want = if self.swap.nothing_left.swap(false, Ordering::Relaxed) { need } else { 0 };
+        let goal = by_raw.max(by_cost).max(by_want).min(pool);
+        if goal == 0 {
+            self.swap.progresses.store(false, Ordering::Release);
+            return false;
+        }
+        let piece = goal.min(PIECE_BYTES.max(pool / PIECE_POOL_PART));
+        let report = store.shrink(pool - piece);
+        self.publish_swap();
+        self.swap.progresses.store(report.pages_written > 0, Ordering::Release);
+        if report.no_space || report.error.is_some() {
+            self.begin_pause(report.error);
+        } else if report.pages_written > 0 {
+            self.swap.told.store(false, Ordering::Relaxed);
+        }
+        report.pages_written > 0
+    }
+
+    /// The swap file has no room, or failed: pages that do not compress stay where they are for a while.
+    fn begin_pause(&self, error: Option<i32>) {
+        self.pages.store().set_group_writeback(GROUP, false);
+        self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
+        self.swap.progresses.store(false, Ordering::Release);
+        if !self.swap.told.swap(true, Ordering::Relaxed) {
+            let so = "pages stay in memory, and the limit may be exceeded";
+            match error {
+                None => self.say(format_args!("the swap file is full, or its disk: {so}")),
+                Some(error) => {
+                    self.say(format_args!("the swap file cannot be written to (error {error}): {so}"))
+                }
+            }
+        }
+    }
+
+    /// Whether it is too early to try again.
+    fn is_in_pause(&self) -> bool {
+        let since = self.swap.paused_ms.load(Ordering::Acquire);
+        if since == 0 {
+            return false;
+        }
+        if now_ms().wrapping_sub(since) < PAUSE_MS {
+            return true;
+        }
+        self.swap.paused_ms.store(0, Ordering::Release);
+        self.pages.store().set_group_writeback(GROUP, true);
+        false
+    }
+
+    /// Cleans, and gives blocks back, now and then.
+    fn tend(&self) {
+        let now = u64::from(now_ms());
+        if now.saturating_sub(self.swap.tended_ms.load(Ordering::Relaxed)) >= IDLE_NS / 1_000_000 {
+            self.swap.tended_ms.store(now, Ordering::Relaxed);
+            self.pages.store().tend(CLEAN_SEGMENTS);
+        }
+    }
+
+    /// Whether so much waits to be written that moving more out is no use.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        if !self.swap.is_on || self.swap.is_paused() {
+            return false;
+        }
+        let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
+        self.raw_bytes() > most && self.accounts.total() > self.low_water()
+    }
+
+    /// Called by whoever is about to bring pages in while the budget is exceeded: waits until what the writer has begun is
+    /// on disk. By little, the program goes on after a while; by more, it does when there is room, or none is to be had.
+    pub(crate) fn wait_for_disk(&self) {
+        if !self.swap.is_on {
+            return;
+        }
+        let budget = self.accounts.budget();
+        let (some, much) = (budget / 256 + (1 << 20), budget / 64 + (4 << 20));
+        let began_ns = sys::now_ns();
+        let (mut seen, mut in_vain) = (self.swap.looks.load(Ordering::Acquire), 0);
+        loop {
+            let over = self.measure().saturating_sub(budget);
+            let waited_ns = sys::now_ns() - began_ns;
+            if over <= some || self.swap.is_paused() || self.halt.is_on() {
+                break;
+            }
+            if over <= much && waited_ns > WAIT_NS_MAX {
+                break;
+            }
+            let looks = self.swap.looks.load(Ordering::Acquire);
+            if looks != seen {
+                seen = looks;
+                in_vain = if self.swap.progresses.load(Ordering::Acquire) { 0 } else { in_vain + 1 };
+            }
+            if self.reclaim_step() {
+                in_vain = 0;
+                continue;
+            }
+            if in_vain >= IN_VAIN_MAX {
+                break;
+            }
+            if !self.is_backed_up() {
+                self.swap.note_nothing_left();
+            }
+            self.press_swap();
+            self.press();
+            sys::thread::sleep_ns(WAIT_LOOK_NS);
+            // Whoever moves pages out waits for events to be read, and they may be this thread's to read.
+            self.read_on();
+        }
+        self.accounts.add(Count::SwapWaitNs, sys::now_ns() - began_ns);
+    }
+
+    /// Tells the ledger what happened since the last time.
+    pub(crate) fn publish_swap(&self) {
+        let Some(file) = self.pages.store().swap_file() else { return };
+        let Ok(mut published) = self.swap.published.try_lock() else { return };
+        let (now, zswpwb) = (file.counters(), self.pages.store().group_usage(GROUP).zswpwb);
+        let Published { file: before, zswpwb: zswpwb_before } = &*published;
+        for (count, now, before) in [
+            (Count::PagesWritten, zswpwb, *zswpwb_before),
+            (Count::DiskReadNs, now.load_ns, before.load_ns),
+            (Count::DiskReads, now.loads, before.loads),
+            (Count::SwapBytesWritten, now.bytes_written, before.bytes_written),
+            (Count::SwapBytesRead, now.bytes_read, before.bytes_read),
+            (Count::SwapObjectBytes, now.object_bytes, before.object_bytes),
+            (Count::SwapWriteNs, now.write_ns, before.write_ns),
+            (Count::SwapBytesCleaned, now.bytes_cleaned, before.bytes_cleaned),
+            (Count::SwapSegmentsCleaned, now.segments_cleaned, before.segments_cleaned),
+            (Count::SwapCleanNs, now.clean_ns, before.clean_ns),
+            (Count::SwapNoSpace, now.no_space, before.no_space),
+            (Count::SwapWritesFailed, now.writes_failed, before.writes_failed),
+            (Count::SwapReadsFailed, now.reads_failed, before.reads_failed),
+        ] {
+            if now > before {
+                self.accounts.add(count, now - before);
+            }
+        }
+        let on_disk = self.pages.store().group_usage(GROUP).on_disk / PAGE_SIZE as u64;
+        self.accounts.publish_disk(on_disk, now.live_bytes);
+        *published = Published { file: now, zswpwb };
+    }
+
+    /// Before a fork, while nobody reads or writes: waits until the engine's threads are at rest.
+    pub(crate) fn still_swap(&self) {
+        if let Some(file) = self.pages.store().swap_file() {
+            while !file.is_engine_idle() {
+                sys::thread::sleep_ns(20_000);
+            }
+        }
+    }
+
+    /// In a forked child, which has none of the threads. What was counted so far is the parent's.
+    pub(crate) fn reset_swap(&self) {
+        self.swap.threads.store(0, Ordering::SeqCst);
+        self.swap.writing.store(false, Ordering::SeqCst);
+        self.swap.paused_ms.store(0, Ordering::SeqCst);
+        if let Some(file) = self.pages.store().swap_file() {
+            self.pages.store().set_group_writeback(GROUP, true);
+            let zswpwb = self.pages.store().group_usage(GROUP).zswpwb;
+            if let Ok(mut published) = self.swap.published.try_lock() {
+                *published = Published { file: file.counters(), zswpwb };
+            }
+        }
+    }
+}

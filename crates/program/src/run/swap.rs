@@ -1,0 +1,91 @@
+//! The swap file of a run: what was asked for, and who holds it. One file for the whole tree, without a name; its processes
+//! get descriptors of it and of its table, and each has a row there.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use swapfile::{Config, Shared};
+
+use crate::size;
+
+/// Processes of a tree at a time, and children that are about to take over.
+const ROWS: usize = ledger::SLOTS + 128;
+
+/// The least that a swap file works with: every process writes to two segments at a time.
+const SWAP_BYTES_MIN: u64 = 16 << 20;
+
+/// What is said about it on the command line.
+#[derive(Debug, clap::Args)]
+pub struct SwapArguments {
+    /// Let pages go to a file on disk when memory is not enough for them compressed: as much as SIZE for the whole process
+    /// tree; 5 % of the disk stay free
+    #[arg(long, value_name = "SIZE")]
+    swap: Option<String>,
+    /// Directory for that file, which has no name there
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp", requires = "swap")]
+    swap_dir: PathBuf,
+    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
+    #[arg(long, requires = "swap")]
+    swap_plain: bool,
+}
+
+/// The file and its table.
+pub struct Swap {
+    shared: Shared,
+    table: OwnedFd,
+}
+
+impl SwapArguments {
+    /// Opens the file, if one was asked for.
+    ///
+    /// # Errors
+    /// When the size is none, or no file can be had in the directory.
+    pub fn open(&self) -> Result<Option<Swap>> {
+        let Some(text) = &self.swap else { return Ok(None) };
+        let size_bytes = size::parse(text).map_err(|error| anyhow::anyhow!("--swap: {error}"))?.bytes()?;
+        if size_bytes < SWAP_BYTES_MIN {
+            anyhow::bail!("--swap {text}: the least that works is {}", size::Size::from(SWAP_BYTES_MIN));
+        }
+        let directory = self.swap_dir.clone();
+        let config = Config { directory, size_bytes, plain: self.swap_plain, ..Config::default() };
+        let (shared, table) = Shared::create(&config, ROWS).context("--swap, --swap-dir")?;
+        Ok(Some(Swap { shared, table }))
+    }
+}
+
+impl Swap {
+    /// What the file may take at most.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.size_bytes()
+    }
+
+    /// Bytes of the segments in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.used_bytes()
+    }
+
+    /// Whether data go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shared.disk().is_direct()
+    }
+
+    /// The descriptor of a part, as `ledger::wire` counts them.
+    pub fn part(&self, number: u32) -> Option<RawFd> {
+        match number {
+            0 => Some(self.shared.as_fd().as_raw_fd()),
+            1 => Some(self.table.as_raw_fd()),
+            _ => None,
+        }
+    }
+
+    /// The process with this slot of the ledger has ended: what it alone had is free.
+    pub fn reap(&self, slot: usize) {
+        self.shared.reap(owner_of(slot));
+    }
+}
+
+/// What a process with this slot of the ledger is called in the table.
+fn owner_of(slot: usize) -> u32 {
+    slot as u32 + 1
+}
