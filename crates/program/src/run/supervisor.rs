@@ -325,11 +325,11 @@ impl Supervisor {
     fn end(&mut self, index: usize) {
         let connection = self.connections.swap_remove(index);
         if let Some(slot) = connection.slot {
+            // Its threads have ended, and with them what they were writing.
+            self.swap.iter().for_each(|swap| swap.reap(slot));
             if let Some(history) = &mut self.history {
                 history.left(slot, &self.ledger);
             }
-            // Its threads have ended, and with them what they were writing.
-            self.swap.iter().for_each(|swap| swap.reap(slot));
             self.ledger.release(slot);
         }
     }

@@ -93,7 +93,7 @@ fn levels(text: &mut Text, known: &[Known<'_>]) {
         })
         .collect();
     text.family("uzswap_tree_info", "gauge", "A process tree under uzswap run, and how it is paged.", &info);
-    let levels: [Level; 7] = [
+    let levels: [Level; 9] = [
         ("uzswap_ram_limit_bytes", "The budget of a tree.", |tree| tree.ram_limit_bytes),
         ("uzswap_ram_used_bytes", "Anonymous resident memory, pools and staging included.", |tree| {
             tree.ram_used_bytes
@@ -106,6 +106,12 @@ fn levels(text: &mut Text, known: &[Known<'_>]) {
         ("uzswap_pool_bytes", "Bytes of the pools.", |tree| tree.pool_total_size),
         ("uzswap_staged_bytes", "Bytes of pages that are evicted and not yet compressed.", |tree| {
             tree.staged_bytes
+        }),
+        ("uzswap_swap_file_limit_bytes", "What the swap file may take; 0 without one.", |tree| {
+            tree.swap_limit_bytes
+        }),
+        ("uzswap_swap_file_live_bytes", "Bytes in the swap file that are needed.", |tree| {
+            tree.swap_live_bytes
         }),
     ];
     for (name, help, of) in levels {
@@ -120,6 +126,7 @@ fn counters(text: &mut Text, known: &[Known<'_>]) {
     let sums = [
         ("uzswap_stored_pages_total", "Pages stored.", Counter::ZswpOut),
         ("uzswap_loaded_pages_total", "Pages loaded.", Counter::ZswpIn),
+        ("uzswap_written_back_pages_total", "Pages written to the swap file.", Counter::ZswpWb),
         ("uzswap_zero_filled_pages_total", "Pages given at their first touch.", Counter::ZeroFilled),
         (
             "uzswap_refaulted_pages_total",

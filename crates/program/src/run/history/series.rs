@@ -219,6 +219,7 @@ mod tests {
             compressor: "lz4".into(),
             forms: vec!["lz4".into()],
             verify: false,
+            swap_bytes: 0,
         };
         Ledger::create(&settings).unwrap().0
     }

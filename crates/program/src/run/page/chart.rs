@@ -82,6 +82,8 @@ impl Axis {
             let labels = (from as i32..=to as i32).map(|power| 10f64.powi(power)).collect();
             return Axis { unit, least: from, most: to, labels };
         }
+        // Of parts of a thing there are none.
+        let most = if unit == Unit::Rate { most.max(4.0) } else { most };
         // Round in the unit that labels have.
         let base = match unit {
             Unit::Bytes if most >= f64::from(1 << 30) => f64::from(1 << 30),
@@ -226,5 +228,6 @@ mod tests {
             assert!(!chart(unit, &[], None).contains("NaN"));
             assert!(!chart(unit, &[None, Some(0.0)], None).contains("NaN"));
         }
+        assert_eq!(chart(Unit::Rate, &[Some(0.0)], None).matches(">1<").count(), 1, "labels differ");
     }
 }

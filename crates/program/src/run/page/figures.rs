@@ -18,9 +18,12 @@ impl Figures<'_> {
         self.0.pointer(&pointer).unwrap_or_else(|| panic!("the report has {name}"))
     }
 
-    /// A number.
+    /// A number; 0 for one that JSON cannot write.
     pub fn number(&self, name: &str) -> f64 {
-        self.value(name).as_f64().unwrap_or_else(|| panic!("{name} is a number"))
+        match self.value(name) {
+            Value::Null => 0.0,
+            value => value.as_f64().unwrap_or_else(|| panic!("{name} is a number")),
+        }
     }
 
     /// A text.

@@ -72,6 +72,39 @@ fn losses(figures: &Figures<'_>) -> Vec<Loss> {
         "over the budget, at most",
         "Memory was touched faster than it could be moved out, or there was nothing left to move: see the rows below.".to_owned(),
     );
+    if figures.value("swap").is_object() {
+        let waited = number("swap.write_wait_seconds");
+        let read = number("swap.reads") * number("swap.read_us_mean") / 1e6;
+        add(
+            waited > 0.0 || read > 0.0,
+            seconds(waited + read),
+            "of waiting for the swap file's disk",
+            format!(
+                "{} for others' pages to be written, {} in {} reads; {} faults were served from the file.",
+                figures.seconds("swap.write_wait_seconds"),
+                seconds(read),
+                figures.count("swap.reads"),
+                figures.count("swap.disk_faults"),
+            ),
+        );
+        add(
+            number("swap.used_peak_bytes") > 0.0,
+            figures.size("swap.used_peak_bytes"),
+            "of the disk",
+            format!(
+                "Of {}; {} were written, {:.2} times what had to be.",
+                figures.size("swap.limit_bytes"),
+                figures.size("swap.bytes_written"),
+                number("swap.write_amplification"),
+            ),
+        );
+        add(
+            number("swap.no_space") > 0.0,
+            figures.count("swap.no_space"),
+            "times the swap file had no room",
+            "Give more with --swap, or another disk with --swap-dir.".to_owned(),
+        );
+    }
     add(
         number("reject_compress_poor") > 0.0,
         figures.count("reject_compress_poor"),
@@ -130,4 +163,53 @@ fn losses(figures: &Figures<'_>) -> Vec<Loss> {
         format!("The mean is {}.", seconds(number("fault_latency_us.mean") / 1e6)),
     );
     losses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A report in which nothing was lost, but for a swap file of this.
+    fn html_with(swap: serde_json::Value) -> String {
+        let mut report =
+            json!({"swap": swap, "unmanaged": ["a <b>"], "failures": [], "elapsed_seconds": 1.0});
+        for name in [
+            "faults",
+            "fault_seconds_total",
+            "pool_total_size_at_peak",
+            "stored_pages_peak",
+            "over_limit_peak_bytes",
+            "reject_compress_poor",
+            "reject_compress_fail",
+            "reject_alloc_fail",
+            "pool_limit_hit",
+            "over_budget",
+            "forks",
+            "brought_in",
+            "refaults",
+            "shared_peak_bytes",
+        ] {
+            report[name] = json!(0);
+        }
+        report["fault_latency_us"] = json!({"p50": 0, "p99": 0, "p999": 0, "mean": 0});
+        report["replacement"] = json!({"read_ahead": 0, "read_ahead_wasted": 0});
+        html(&Figures(&report))
+    }
+
+    #[test]
+    fn nothing_lost_is_said() {
+        let html = html_with(serde_json::Value::Null);
+        assert!(html.contains("as if alone") && html.contains("<li>a &lt;b&gt;</li>"), "{html}");
+    }
+
+    #[test]
+    fn a_disk_that_was_waited_for_is_named() {
+        let html = html_with(json!({
+            "write_wait_seconds": 1.5, "reads": 10, "read_us_mean": 100.0, "disk_faults": 9, "used_peak_bytes": 1 << 20,
+            "limit_bytes": 1 << 30, "bytes_written": 2 << 20, "write_amplification": null, "no_space": 0,
+        }));
+        assert!(html.contains(">1.50 s</span> for others") && html.contains(">1 MiB</span>"), "{html}");
+        assert!(!html.contains("--swap-dir"), "{html}");
+    }
 }

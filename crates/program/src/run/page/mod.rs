@@ -73,6 +73,10 @@ fn tiles(figures: &Figures<'_>) -> String {
     };
     let limit = figures.number("ram_limit_bytes").max(1.0);
     let (peak, wanted) = (figures.number("ram_peak_bytes"), figures.number("ram_wanted_peak_bytes"));
+    let ratio = match figures.number("compression_ratio") {
+        0.0 => "-".to_owned(),
+        ratio => format!("{ratio:.2}"),
+    };
     tile(
         figures.size("ram_peak_bytes"),
         "peak of memory",
@@ -81,10 +85,10 @@ fn tiles(figures: &Figures<'_>) -> String {
     tile(
         figures.size("ram_wanted_peak_bytes"),
         "wanted",
-        format!("would have been {:.2} times the budget", wanted.max(peak) / limit),
+        format!("{} of the budget", percent(wanted / limit)),
     );
     tile(
-        figures.marked("compression_ratio", &format!("{:.2}", figures.number("compression_ratio"))),
+        figures.marked("compression_ratio", &ratio),
         "compression ratio",
         format!(
             "{} in {} at the peak",
