@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import maturin
-from maturin import get_requires_for_build_wheel, prepare_metadata_for_build_wheel  # noqa: F401  (what pip calls)
+from maturin import get_requires_for_build_wheel  # noqa: F401  (what pip calls)
 
 HERE = Path(__file__).resolve().parent
 PROFILE = os.environ.get("UZSWAP_PROFILE", "release")
@@ -22,10 +22,16 @@ class UnsupportedOperation(Exception):
     """What PEP 517 has a backend raise."""
 
 
-def build_program():
-    """Builds the program and puts it among the wheel's scripts."""
+def scripts_folder():
+    """Where maturin finds the wheel's scripts, which it wants to be there even to say what the wheel is."""
     scripts = HERE / "uzswap.data" / "scripts"
     scripts.mkdir(parents=True, exist_ok=True)
+    return scripts
+
+
+def build_program():
+    """Builds the program and puts it among the wheel's scripts."""
+    scripts = scripts_folder()
     if "UZSWAP_PROGRAM" in os.environ:
         shutil.copy2(os.environ["UZSWAP_PROGRAM"], scripts / "uzswap")
         return
@@ -35,6 +41,11 @@ def build_program():
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     made = [message["executable"] for message in messages if message.get("executable")]
     shutil.copy2(made[-1], scripts / "uzswap")
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    scripts_folder()
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
