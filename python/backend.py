@@ -2,7 +2,8 @@
 
 maturin packs either a module or programs. So the program is built here, put where maturin finds the wheel's scripts, and
 the rest is maturin's. `UZSWAP_PROFILE` names another profile of cargo's than `release` for both; `UZSWAP_PROGRAM` is the path of
-a program that was built already.
+a program that was built already; `UZSWAP_COMPATIBILITY` is for what machines the wheel is to be, in maturin's words (`pypi`,
+`manylinux_2_34`), if not for this one alone.
 """
 
 import json
@@ -50,7 +51,9 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     build_program()
-    os.environ.setdefault("MATURIN_PEP517_ARGS", f"--profile {PROFILE}")
+    # Not before: maturin takes these words for wheels, and not for their metadata.
+    words = f"--profile {PROFILE} --compatibility {os.environ.get('UZSWAP_COMPATIBILITY', 'off')}"
+    os.environ.setdefault("MATURIN_PEP517_ARGS", words)
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
