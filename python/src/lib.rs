@@ -4,18 +4,22 @@ mod arrays;
 mod handler;
 mod pages;
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyOSError, PyPermissionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use uzswap::regions::{OpenError, Space, SpaceError};
+use uzswap::regions::{OpenError, Space, SpaceError, SwapError};
 
 /// A wrong argument is a ValueError, what the system refuses an OSError.
 fn raised(error: SpaceError) -> PyErr {
     let text = error.to_string();
     match error {
-        SpaceError::Ram(_) | SpaceError::Folio(_) | SpaceError::Compressor(_) => PyValueError::new_err(text),
+        SpaceError::Ram(_)
+        | SpaceError::Folio(_)
+        | SpaceError::Compressor(_)
+        | SpaceError::Swap(SwapError::Size { .. } | SwapError::InMemory { .. }) => PyValueError::new_err(text),
         SpaceError::Userfaultfd(OpenError::NotPermitted) => PyPermissionError::new_err(text),
         _ => PyOSError::new_err(text),
     }
@@ -28,15 +32,34 @@ static COMPRESSOR: Mutex<String> = Mutex::new(String::new());
 ///
 /// Python's lock is held all the while, so that no fork of Python's copies a space that is half made.
 #[pyfunction]
-fn start(ram: u64, compressor: Option<&str>) -> PyResult<()> {
+#[pyo3(signature = (ram, compressor, swap=None, swap_directory=None))]
+fn start(
+    ram: u64,
+    compressor: Option<&str>,
+    swap: Option<u64>,
+    swap_directory: Option<PathBuf>,
+) -> PyResult<()> {
     let mut kept = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(space) = Space::current() else {
         let name = compressor.unwrap_or(uzswap::DEFAULT_COMPRESSOR);
         arrays::hold_over_forks()?;
-        Space::builder().ram(ram).compressor(name).start().map_err(raised)?;
+        let mut builder = Space::builder().ram(ram).compressor(name);
+        if let Some(bytes) = swap {
+            builder = builder.swap(bytes);
+        }
+        if let Some(directory) = &swap_directory {
+            builder = builder.swap_directory(directory);
+        }
+        builder.start().map_err(raised)?;
         name.clone_into(&mut kept);
         return Ok(());
     };
+    if swap.is_some_and(|bytes| bytes != space.swap_bytes()) {
+        return Err(PyValueError::new_err(match space.swap_bytes() {
+            0 => "this process's arrays have no swap file: the first block decides".to_owned(),
+            bytes => format!("this process's arrays have a swap file of {bytes} bytes already: the first block decides"),
+        }));
+    }
     match compressor {
         Some(other) if other != *kept => Err(PyValueError::new_err(format!(
             "this process's arrays are compressed by {:?} already, so {other:?} is refused",
@@ -67,6 +90,10 @@ fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         ("fault_ns", stats.fault_ns),
         ("incompressible", stats.incompressible),
         ("over_budget", stats.over_budget),
+        ("disk_pages", stats.disk_pages),
+        ("disk_bytes", stats.disk_bytes),
+        ("pages_written", stats.pages_written),
+        ("disk_faults", stats.disk_faults),
     ] {
         dict.set_item(name, value)?;
     }

@@ -60,6 +60,14 @@ class Stats(NamedTuple):
     incompressible: int
     #: Times there was nothing left to move out although the budget was exceeded.
     over_budget: int
+    #: Pages in the swap file now.
+    disk_pages: int
+    #: Bytes that their objects take there.
+    disk_bytes: int
+    #: Pages that went to the swap file.
+    pages_written: int
+    #: Page faults served from the swap file.
+    disk_faults: int
 
 
 def stats() -> Stats:
@@ -109,14 +117,15 @@ class memory(ContextDecorator):
     Args:
         ram: bytes, or a text like ``"2G"`` in powers of 1024; at least 8 MiB. What is not in arrays from such blocks is not
             counted: Python's objects (so columns of ``object`` and Arrow's strings), plain arrays.
-        swap: not there yet: arrays have no swap file, so anything but None is refused. Data that do not compress stay in
-            memory, and the budget is exceeded then: ``stats().over_budget`` counts that.
+        swap: a swap file of at most so many bytes (a size like ``ram``) for what does not fit into ``ram`` compressed; encrypted,
+            without a name, gone with the process. The process's first block decides. Without one, data that do not compress stay in
+            memory, and the budget is exceeded: ``stats().over_budget`` counts that.
+        swap_dir: where the swap file is: a directory on a disk, ``/var/tmp`` if nothing is said.
         compressor: one of :func:`compressors`, for all arrays of the process; None for the one in use, ``"auto"`` at first.
         smallest: arrays of fewer bytes than this (a size like ``ram``) are left to the C library, outside of the budget.
 
     Raises:
         ValueError: a size or a name is wrong, or the process uses another compressor already.
-        NotImplementedError: ``swap`` was asked for.
         PermissionError: userfaultfd is not permitted; the text has the command that permits it.
         OSError: the system lacks or refuses something else.
         ImportError: there is no numpy, or one older than 1.22.
@@ -130,14 +139,13 @@ class memory(ContextDecorator):
         ram: Size,
         swap: Optional[Size] = None,
         *,
+        swap_dir: Optional[str] = None,
         compressor: Optional[str] = None,
         smallest: Size = "1M",
     ) -> None:
-        if swap is not None:
-            raise NotImplementedError(
-                "arrays have no swap file yet: leave swap= out, and what does not fit into ram= compressed will exceed it"
-            )
         self._ram = _bytes(ram)
+        self._swap = None if swap is None else _bytes(swap)
+        self._swap_dir = None if swap_dir is None else os.fspath(swap_dir)
         self._compressor = compressor
         self._smallest = _bytes(smallest)
 
@@ -146,7 +154,7 @@ class memory(ContextDecorator):
 
         block = _Block(self, self._ram)
         with _lock:
-            _native.start(self._ram, self._compressor)
+            _native.start(self._ram, self._compressor, self._swap, self._swap_dir)
             _open.append(block)
         try:
             before = _native.set_handler(_native.handler(self._smallest))

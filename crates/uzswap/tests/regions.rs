@@ -6,11 +6,11 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use uzswap::regions::{Advice, Region, Space, SpaceError};
+use uzswap::regions::{Advice, Region, Space, SpaceError, SwapError};
 use uzswap::PAGE_SIZE;
 
 const BUDGET: u64 = 48 << 20;
-const STEPS: [(&str, fn()); 12] = [
+const STEPS: [(&str, fn()); 14] = [
     ("bytes", bytes),
     ("budget", budget),
     ("reads", reads),
@@ -22,6 +22,8 @@ const STEPS: [(&str, fn()); 12] = [
     ("fork_among_threads", fork_among_threads),
     ("fork_without_reports", fork_without_reports),
     ("closed", closed),
+    ("swap", swap),
+    ("swap_forks", swap_forks),
     ("refusals", refusals),
 ];
 
@@ -48,6 +50,78 @@ fn main() {
 
 fn space() -> Space {
     Space::builder().ram(BUDGET).on_message(|text| eprintln!("{text}")).start().unwrap()
+}
+
+/// A space with a swap file; `None`, with the reason printed, where tests have no disk.
+fn space_with_swap() -> Option<Space> {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let builder = Space::builder().ram(BUDGET).swap(8 * BUDGET).swap_directory(directory);
+    match builder.on_message(|text| eprintln!("{text}")).start() {
+        Ok(space) => Some(space),
+        Err(SpaceError::Swap(error @ SwapError::InMemory { .. })) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Numbers that nothing compresses, others for each seed.
+fn noise(memory: &mut [u64], seed: u64) {
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
+    memory.iter_mut().for_each(|number| *number = random(&mut state));
+}
+
+fn check_noise(memory: &[u64], seed: u64) {
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
+    for (at, number) in memory.iter().enumerate() {
+        assert_eq!(*number, random(&mut state), "number {at} with seed {seed}");
+    }
+}
+
+/// What does not compress goes to disk, within the budget, and comes back; what is given back is no more there.
+fn swap() {
+    let before = anonymous_bytes();
+    let Some(space) = space_with_swap() else { return };
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    let mut peak = 0;
+    for seed in 1..=2 {
+        let numbers = region.as_mut_slice_of::<u64>();
+        for (part, piece) in numbers.chunks_mut(1 << 17).enumerate() {
+            noise(piece, seed * 1000 + part as u64);
+            peak = peak.max(anonymous_bytes());
+        }
+        for (part, piece) in numbers.chunks(1 << 17).enumerate() {
+            check_noise(piece, seed * 1000 + part as u64);
+            peak = peak.max(anonymous_bytes());
+        }
+    }
+    let stats = space.stats();
+    assert!(stats.pages_written > 1000 && stats.disk_faults > 100 && stats.disk_bytes > 0, "{stats:?}");
+    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
+    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {stats:?}");
+    // At random, backwards, and after a part was thrown away.
+    let len = region.len();
+    region.discard(..len / 2);
+    assert!(region[..len / 2].iter().step_by(512).all(|byte| *byte == 0));
+    let first = len / 8 / (1 << 17) / 2 + 1;
+    for (part, piece) in region.as_slice_of::<u64>().chunks(1 << 17).enumerate().skip(first).rev() {
+        check_noise(piece, 2000 + part as u64);
+    }
+    drop(region);
+    assert!(space.region(BUDGET as usize).unwrap().iter().step_by(4096).all(|byte| *byte == 0));
+}
+
+/// A forked child has what is on disk, too.
+fn swap_forks() {
+    let Some(space) = space_with_swap() else { return };
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    for round in 1..=2 {
+        noise(region.as_mut_slice_of(), round);
+        assert!(space.stats().disk_pages > 0, "{:?}", space.stats());
+        assert_eq!(in_child(|| check_noise(region.as_slice_of(), round)), 0);
+        check_noise(region.as_slice_of(), round);
+    }
 }
 
 fn random(state: &mut u64) -> u64 {
@@ -454,6 +528,9 @@ fn refusals() {
     assert!(matches!(Space::builder().ram(1 << 20).start(), Err(SpaceError::Ram(_))));
     assert!(matches!(Space::builder().folio(5000).start(), Err(SpaceError::Folio(5000))));
     assert!(matches!(Space::builder().compressor("nonsense").start(), Err(SpaceError::Compressor(_))));
+    let nowhere = Space::builder().swap(1 << 30).swap_directory(std::path::Path::new("/no/such/directory"));
+    assert!(matches!(nowhere.start(), Err(SpaceError::Swap(SwapError::Open { .. }))));
+    assert!(matches!(Space::builder().swap(5).start(), Err(SpaceError::Swap(SwapError::Size { .. }))));
     let space =
         Space::builder().ram(BUDGET).address_space(1 << 30).folio(2 << 20).compressor("lz4").start().unwrap();
     assert!(matches!(Space::builder().start(), Err(SpaceError::Started)));

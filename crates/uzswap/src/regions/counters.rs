@@ -39,6 +39,14 @@ pub struct Stats {
     pub incompressible: u64,
     /// Times there was nothing left to move out although the budget was exceeded.
     pub over_budget: u64,
+    /// Pages in the swap file now.
+    pub disk_pages: u64,
+    /// Bytes that their objects take there.
+    pub disk_bytes: u64,
+    /// Pages that went to the swap file.
+    pub pages_written: u64,
+    /// Page faults served from the swap file.
+    pub disk_faults: u64,
 }
 
 /// The counters that a pager adds to.
@@ -62,6 +70,10 @@ pub(super) struct Counters {
     fault_ns: AtomicU64,
     incompressible: AtomicU64,
     over_budget: AtomicU64,
+    disk_pages: AtomicU64,
+    disk_bytes: AtomicU64,
+    pages_written: AtomicU64,
+    disk_faults: AtomicU64,
     /// Told what there is to say.
     messages: Option<fn(&str)>,
 }
@@ -91,6 +103,10 @@ impl Counters {
             fault_ns: of(&self.fault_ns),
             incompressible: of(&self.incompressible),
             over_budget: of(&self.over_budget),
+            disk_pages: of(&self.disk_pages),
+            disk_bytes: of(&self.disk_bytes),
+            pages_written: of(&self.pages_written),
+            disk_faults: of(&self.disk_faults),
         }
     }
 }
@@ -123,12 +139,19 @@ impl Accounts for Counters {
             Count::ZeroFilled => &self.zero_filled,
             Count::Poor => &self.incompressible,
             Count::OverBudget => &self.over_budget,
+            Count::PagesWritten => &self.pages_written,
+            Count::DiskFaults => &self.disk_faults,
             _ => return,
         };
         counter.fetch_add(by, Ordering::Relaxed);
         if matches!(count, Count::ZeroFilled | Count::PagesIn | Count::Refaults) {
             self.arrived.fetch_add(by, Ordering::Relaxed);
         }
+    }
+
+    fn publish_disk(&self, pages: u64, bytes: u64) {
+        self.disk_pages.store(pages, Ordering::Relaxed);
+        self.disk_bytes.store(bytes, Ordering::Relaxed);
     }
 
     fn fault(&self, _ns: u64) {

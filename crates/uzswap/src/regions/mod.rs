@@ -37,7 +37,8 @@
 //! * One space a process, from [`Builder::start`] to the end of the process. Regions come and go, from any thread.
 //! * It takes userfaultfd(2): root, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. System calls may read and
 //!   write regions like any memory.
-//! * Data that do not compress stay resident, and the budget is exceeded; [`Stats::over_budget`] counts that.
+//! * Data that do not compress stay resident, and the budget is exceeded; [`Stats::over_budget`] counts that. With
+//!   [`Builder::swap`] they go to disk instead.
 //! * **Fork.** A child gets the bytes of all regions, as plain memory that is not paged: it needs room for them. Where the kernel
 //!   reports forks (with CAP_SYS_PTRACE) this process goes on as it was, and a bare clone(2) is covered as well. Elsewhere everything
 //!   comes in for the duration of the fork, and the regions are missing (SIGSEGV, never zeroes) in a child that was made
@@ -58,4 +59,5 @@ mod threads;
 pub use counters::Stats;
 pub use region::{Advice, Region};
 pub use space::{Builder, Space, SpaceError, RAM_BYTES_MIN};
+pub use swapfile::OpenError as SwapError;
 pub use sys::userfaultfd::OpenError;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::OnceLock;
@@ -48,6 +49,9 @@ pub enum SpaceError {
     /// No userfaultfd(2); the text says how to get it.
     #[error(transparent)]
     Userfaultfd(OpenError),
+    /// There can be no such swap file there; the text says why.
+    #[error(transparent)]
+    Swap(#[from] swapfile::OpenError),
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
@@ -80,6 +84,8 @@ pub struct Builder {
     pub(super) compressor: String,
     pub(super) folio_bytes: usize,
     pub(super) verify: bool,
+    pub(super) swap_bytes: u64,
+    pub(super) swap_directory: PathBuf,
     address_bytes: usize,
     messages: Option<fn(&str)>,
 }
@@ -106,6 +112,20 @@ impl Builder {
     /// Whether every page is checked when it comes back. Slower; a page that is not what it was ends the process.
     pub fn verify(mut self, verify: bool) -> Self {
         self.verify = verify;
+        self
+    }
+
+    /// A swap file behind the budget, of so many bytes at most: pages that do not fit compressed, or do not compress, go there,
+    /// encrypted with a key that lives as long as the process. The file has no name, and is gone however the process ends. None
+    /// if nothing is said, and for 0 bytes.
+    pub fn swap(mut self, bytes: u64) -> Self {
+        self.swap_bytes = bytes;
+        self
+    }
+
+    /// Where the swap file is: a directory on a disk, `/var/tmp` if nothing is said.
+    pub fn swap_directory(mut self, directory: &Path) -> Self {
+        directory.clone_into(&mut self.swap_directory);
         self
     }
 
@@ -151,6 +171,7 @@ impl Builder {
         let inner: &'static Inner = Box::leak(Box::new(Inner {
             counters,
             range: range.clone(),
+            swap_bytes: self.swap_bytes,
             ranges_lock: AtomicU32::new(0),
             ranges: std::cell::UnsafeCell::new(Ranges::new(range)),
             mailbox: Mailbox::default(),
@@ -188,6 +209,7 @@ pub(super) struct Inner {
     pub counters: &'static Counters,
     /// All that regions may lie in.
     pub range: Range<usize>,
+    swap_bytes: u64,
     ranges_lock: AtomicU32,
     ranges: std::cell::UnsafeCell<Ranges>,
     pub mailbox: Mailbox,
@@ -296,6 +318,8 @@ impl Space {
             compressor: DEFAULT_COMPRESSOR.to_owned(),
             folio_bytes: 64 << 10,
             verify: cfg!(debug_assertions),
+            swap_bytes: 0,
+            swap_directory: PathBuf::from("/var/tmp"),
             address_bytes: ADDRESS_BYTES,
             messages: None,
         }
@@ -315,6 +339,11 @@ impl Space {
     /// overcommit); [`SpaceError::Forked`] in a forked child.
     pub fn region(&self, len: usize) -> Result<Region, SpaceError> {
         Region::new(*self, len)
+    }
+
+    /// What the swap file may take at most, in bytes; 0 without one.
+    pub fn swap_bytes(&self) -> u64 {
+        self.inner.swap_bytes
     }
 
     /// Changes the budget, in bytes. A smaller one is reached within moments.

@@ -8,8 +8,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::Arc;
 
 use pager::{Config, Pager, Watch, BLOCK_BYTES};
+use swapfile::{EngineChoice, SwapFile};
 use sys::{memory, thread, PAGE_SIZE};
 
 use super::counters::Counters;
@@ -24,6 +26,8 @@ const ENDED_LOOK_NS: u64 = 50_000_000;
 /// Bytes of staging: a hundredth of the budget, but not less or more than this.
 const STAGING_BYTES: [u64; 2] = [4 << 20, 256 << 20];
 
+/// Threads of the swap file's engine.
+const ENGINE_THREADS: usize = 2;
 /// Attempts to register the address space: each waits for calls of other threads for a while.
 const REGISTER_TRIES: usize = 100;
 
@@ -94,9 +98,15 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
         without_move: false,
         without_scan: false,
     };
+    let algorithm = crate::registry().find(&settings.compressor)?;
     let store = Pool::new(
-        PoolConfig { max_groups: pager::POOL_GROUPS, verify: settings.verify, ..PoolConfig::default() },
-        crate::registry().find(&settings.compressor)?,
+        PoolConfig {
+            max_groups: pager::POOL_GROUPS,
+            verify: settings.verify,
+            swap: swap_file(inner, settings)?,
+            ..PoolConfig::default()
+        },
+        algorithm,
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, inner.counters)?));
     check_range(inner, pager)?;
@@ -128,11 +138,40 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     for _ in 0..(cpu_count - 1).clamp(1, 4) {
         spawn("uzswap-reclaim", Box::new(move || pager.reclaim()))?;
     }
+    if pager.store().swap_file().is_some() {
+        spawn("uzswap-writer", Box::new(move || pager.write_to_disk()))?;
+        for index in 0..pager::DISK_THREADS {
+            spawn(
+                "uzswap-reader",
+                Box::new(move || {
+                    thread::hurry();
+                    pager.read_from_disk(index);
+                }),
+            )?;
+        }
+        (0..ENGINE_THREADS).for_each(|_| pager.add_own_thread());
+    }
     let _ = inner.pager.set(pager);
     if !pager.reports_forks() {
         inner.inherit(false);
     }
     Ok(pager)
+}
+
+/// The swap file, if there is to be one. In the file table of the space's threads.
+fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<SwapFile>>, SpaceError> {
+    if settings.swap_bytes == 0 {
+        return Ok(None);
+    }
+    let config = swapfile::Config {
+        directory: settings.swap_directory.clone(),
+        size_bytes: settings.swap_bytes,
+        // A ring of io_uring is its maker's alone, and its workers are threads that nobody counts.
+        engine: EngineChoice::Threads,
+        threads: ENGINE_THREADS,
+        ..swapfile::Config::default()
+    };
+    Ok(Some(SwapFile::open(&config, &|work| spawn(inner.counters, "uzswap-disk", work))?))
 }
 
 /// Has the range registered, and sees whether it is: what lies in an unregistered one would never go out.
