@@ -19,7 +19,9 @@ fn raised(error: SpaceError) -> PyErr {
         SpaceError::Ram(_)
         | SpaceError::Folio(_)
         | SpaceError::Compressor(_)
-        | SpaceError::Swap(SwapError::Size { .. } | SwapError::InMemory { .. }) => PyValueError::new_err(text),
+        | SpaceError::Swap(SwapError::Size { .. } | SwapError::InMemory { .. }) => {
+            PyValueError::new_err(text)
+        }
         SpaceError::Userfaultfd(OpenError::NotPermitted) => PyPermissionError::new_err(text),
         _ => PyOSError::new_err(text),
     }
@@ -57,7 +59,9 @@ fn start(
     if swap.is_some_and(|bytes| bytes != space.swap_bytes()) {
         return Err(PyValueError::new_err(match space.swap_bytes() {
             0 => "this process's arrays have no swap file: the first block decides".to_owned(),
-            bytes => format!("this process's arrays have a swap file of {bytes} bytes already: the first block decides"),
+            bytes => format!(
+                "this process's arrays have a swap file of {bytes} bytes already: the first block decides"
+            ),
         }));
     }
     match compressor {

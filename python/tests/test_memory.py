@@ -317,8 +317,9 @@ class Arrays(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "auto"):
             with uzswap.memory(ram=RAM, compressor="lz4"):
                 pass
-        with self.assertRaisesRegex(NotImplementedError, "swap file"):
-            uzswap.memory(ram=RAM, swap="1G")
+        with self.assertRaisesRegex(ValueError, "swap file"):
+            with uzswap.memory(ram=RAM, swap="1G"):
+                pass
         self.assertEqual(uzswap.stats().ram_bytes, RAM)
         self.assertFalse(is_paged(numpy.zeros(1 << 20)))
         with uzswap.memory(ram="0.046875 GiB", compressor="auto"):
@@ -335,6 +336,48 @@ class Arrays(unittest.TestCase):
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (((6 << 20) - 1) // 50 % 100, ""))
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class SwapFile(unittest.TestCase):
+    """Each in a process of its own: the first block decides whether there is a swap file."""
+
+    def run_script(self, script):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        if "lies in memory" in done.stderr:
+            self.skipTest(done.stderr.strip().splitlines()[-1])
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_noise(self):
+        """Random numbers, three times the budget, come back, and the budget is held."""
+        self.run_script(
+            "import os, numpy, uzswap\n"
+            "def anonymous():\n"
+            "    line = next(line for line in open('/proc/self/status') if line.startswith('RssAnon:'))\n"
+            "    return int(line.split()[1]) << 10\n"
+            "before, peak = anonymous(), 0\n"
+            "with uzswap.memory(ram='32M', swap='512M', swap_dir=os.environ.get('TMPDIR', '/var/tmp')):\n"
+            "    arrays = []\n"
+            "    for seed in range(24):\n"
+            "        arrays.append(numpy.random.default_rng(seed).integers(0, 1 << 62, 1 << 19))\n"
+            "        peak = max(peak, anonymous())\n"
+            "for seed, array in enumerate(arrays):\n"
+            "    plain = numpy.random.default_rng(seed).integers(0, 1 << 62, 1 << 19)\n"
+            "    assert (array == plain).all(), seed\n"
+            "stats = uzswap.stats()\n"
+            "assert stats.pages_written > 1000 and stats.disk_faults > 0, stats\n"
+            "assert peak - before < (32 << 20) * 103 // 100 + (12 << 20), (before, peak, stats)\n"
+        )
+
+    def test_what_is_refused(self):
+        self.run_script(
+            "import uzswap\n"
+            "for wrong, error in [(dict(swap='1G', swap_dir='/no/such/place'), OSError), (dict(swap=5), ValueError)]:\n"
+            "    try:\n"
+            "        with uzswap.memory(ram='32M', **wrong): pass\n"
+            "    except error: pass\n"
+            "    else: raise AssertionError(wrong)\n"
+        )
 
 
 class Program(unittest.TestCase):

@@ -68,14 +68,14 @@ static void use_region(void) {
     size_t len = WORDS * sizeof(uint64_t);
     void *start = NULL;
     expect(uzswap_region_new(len, &start) == UZSWAP_NOT_STARTED, "a region needs a space");
-    expect(uzswap_space_start(1000, NULL) == UZSWAP_INVALID, "a budget has a least size");
-    uzswap_status started = uzswap_space_start(RAM, "auto");
+    expect(uzswap_space_start(1000, NULL, 0, NULL) == UZSWAP_INVALID, "a budget has a least size");
+    uzswap_status started = uzswap_space_start(RAM, "auto", 0, NULL);
     if (started == UZSWAP_NOT_PERMITTED) {
         printf("skipped: %s\n", uzswap_error());
         return;
     }
     check(started, "a space");
-    expect(uzswap_space_start(RAM, "auto") == UZSWAP_STARTED, "there is one a process");
+    expect(uzswap_space_start(RAM, "auto", 0, NULL) == UZSWAP_STARTED, "there is one a process");
 
     check(uzswap_region_new(len, &start), "a region");
     uint64_t *words = start;

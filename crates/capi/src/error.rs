@@ -5,7 +5,7 @@ use std::ffi::{c_char, CStr, CString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 
-use library::regions::{OpenError, SpaceError};
+use library::regions::{OpenError, SpaceError, SwapError};
 use library::{Error, LoadError, PoolError, StoreError, UnknownAlgorithm};
 
 /// What became of a call.
@@ -137,6 +137,8 @@ impl Status for SpaceError {
             SpaceError::PageSize(_) => UZSWAP_UNSUPPORTED,
             SpaceError::Compressor(error) => error.status(),
             SpaceError::Pool(error) => error.status(),
+            SpaceError::Swap(SwapError::InMemory { .. } | SwapError::Size { .. }) => UZSWAP_INVALID,
+            SpaceError::Swap(_) => UZSWAP_SYSTEM,
             SpaceError::Userfaultfd(OpenError::NotPermitted) => UZSWAP_NOT_PERMITTED,
             SpaceError::Userfaultfd(_) => UZSWAP_UNSUPPORTED,
             SpaceError::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => UZSWAP_NO_MEMORY,

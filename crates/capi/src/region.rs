@@ -1,7 +1,9 @@
 //! Regions.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_void, CStr, OsStr};
 use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use library::regions::{Advice, Region, Space};
@@ -39,6 +41,14 @@ pub struct uzswap_space_stats {
     pub incompressible: u64,
     /// Times there was nothing left to move out although the budget was exceeded.
     pub over_budget: u64,
+    /// Pages in the swap file now.
+    pub disk_pages: u64,
+    /// Bytes that their objects take there.
+    pub disk_bytes: u64,
+    /// Pages that went to the swap file.
+    pub pages_written: u64,
+    /// Page faults served from the swap file.
+    pub disk_faults: u64,
 }
 
 fn not_started() -> uzswap_status {
@@ -47,19 +57,31 @@ fn not_started() -> uzswap_status {
 
 /// Starts the threads that keep all regions of this process within `ram_bytes` of memory together: what is resident of them, and the
 /// rest compressed. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`. Once a process; it lasts as long as that.
-/// Data that do not compress stay resident, and the budget is exceeded: there is no swap file behind regions.
-/// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED,
-/// UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
+/// What does not fit compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory` (null for
+/// /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and such data exceed the budget.
+/// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR,
+/// UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
 ///
 /// # Safety
-/// `compressor` is null or a terminated string.
+/// `compressor` and `swap_directory` are null or terminated strings.
 #[no_mangle]
-pub unsafe extern "C" fn uzswap_space_start(ram_bytes: u64, compressor: *const c_char) -> uzswap_status {
+pub unsafe extern "C" fn uzswap_space_start(
+    ram_bytes: u64,
+    compressor: *const c_char,
+    swap_bytes: u64,
+    swap_directory: *const c_char,
+) -> uzswap_status {
     // SAFETY: the caller's promise.
     let Some(name) = (unsafe { self::compressor(compressor) }) else {
         return invalid("the name is not UTF-8");
     };
-    answer(Space::builder().ram(ram_bytes).compressor(name).start(), |_| ())
+    let mut builder = Space::builder().ram(ram_bytes).compressor(name).swap(swap_bytes);
+    if !swap_directory.is_null() {
+        // SAFETY: the caller's promise.
+        let directory = unsafe { CStr::from_ptr(swap_directory) };
+        builder = builder.swap_directory(Path::new(OsStr::from_bytes(directory.to_bytes())));
+    }
+    answer(builder.start(), |_| ())
 }
 
 /// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID, UZSWAP_NOT_STARTED.
@@ -95,6 +117,10 @@ pub unsafe extern "C" fn uzswap_space_get_stats(stats: *mut uzswap_space_stats) 
         fault_ns: found.fault_ns,
         incompressible: found.incompressible,
         over_budget: found.over_budget,
+        disk_pages: found.disk_pages,
+        disk_bytes: found.disk_bytes,
+        pages_written: found.pages_written,
+        disk_faults: found.disk_faults,
     };
     // SAFETY: the caller's promise.
     unsafe { stats.write(made) };
