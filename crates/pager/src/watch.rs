@@ -127,14 +127,17 @@ impl Pager {
     /// Where one range is paged of a process that has other memory, too: finds out how much of what the process uses is the range's and
     /// the pager's own, by counting the range's pages. Until the next count, what is new counts as theirs.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
-        let resident = self.resident.load(Ordering::Relaxed);
-        if now < watch.shared_ns || resident == watch.counted {
+        if now < watch.shared_ns {
             return;
         }
-        watch.runs.resize(RUNS, Run::default());
         let mut buffer = [0; 128];
         let mut all = || procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
+        // All that the process has, not its part of it: when others gave much back, that part is none for a long while.
+        if before == watch.counted {
+            return;
+        }
+        watch.runs.resize(RUNS, Run::default());
         let (mut at, mut pages) = (range.start, 0);
         loop {
             let mapping = self.registrations.lock().expect("no panic while held").from(at);
@@ -156,7 +159,7 @@ impl Pager {
         }
         self.shared_discount.store(others, Ordering::Relaxed);
         self.measure();
-        watch.counted = self.resident.load(Ordering::Relaxed);
+        watch.counted = after;
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }

@@ -10,9 +10,10 @@ use uzswap::regions::{Advice, Region, Space, SpaceError, SwapError};
 use uzswap::PAGE_SIZE;
 
 const BUDGET: u64 = 48 << 20;
-const STEPS: [(&str, fn()); 14] = [
+const STEPS: [(&str, fn()); 15] = [
     ("bytes", bytes),
     ("budget", budget),
+    ("given_back", given_back),
     ("reads", reads),
     ("many", many),
     ("resize", resize),
@@ -245,6 +246,28 @@ fn budget() {
         space.stats().used_bytes <= goal
     });
     assert!(is_reached, "{:?}", space.stats());
+}
+
+/// Memory of the process's own that is given back makes no room for regions.
+fn given_back() {
+    let own = vec![1u8; 4 * BUDGET as usize];
+    let space = space();
+    let mut region = space.region(3 * BUDGET as usize).unwrap();
+    // The process's own is known by now.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(own.iter().step_by(4096).all(|byte| *byte == 1));
+    drop(own);
+    let before = anonymous_bytes();
+    let mut peak = 0;
+    for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
+        // SAFETY: a page is aligned, and any bytes are numbers.
+        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 3);
+        if at % 64 == 0 {
+            peak = peak.max(anonymous_bytes());
+        }
+    }
+    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
+    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
 }
 
 /// Memory that was read before it is written: the kernel's page of zeroes is no memory, and what replaces it is.
