@@ -119,6 +119,7 @@ impl World {
                 Brought::Done(_) => {}
                 Brought::Again => waiting.push_back((address, write)),
                 Brought::NoMemory => panic!("the model has memory"),
+                Brought::OnDisk => panic!("the model has no swap file"),
             }
         }
         inbound.frames.empty_out(&self.pages.staging);
