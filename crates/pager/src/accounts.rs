@@ -94,6 +94,9 @@ pub trait Accounts: Sync {
     fn fault(&self, ns: u64);
     /// Notes the latency of a fault that was served by reading from the swap file.
     fn disk_fault(&self, _ns: u64) {}
+    /// Where one range is paged of a process that has other memory, too: what of it is the range's and the pager's was counted
+    /// just now. What [`Accounts::publish`] says in between is a difference, and none where others gave memory back.
+    fn counted(&self, _resident: u64) {}
     /// Processes that share the budget and have a pager each, this one included.
     fn pagers(&self) -> usize {
         1

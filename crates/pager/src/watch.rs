@@ -127,7 +127,9 @@ impl Pager {
     /// Where one range is paged of a process that has other memory, too: finds out how much of what the process uses is the range's and
     /// the pager's own, by counting the range's pages. Until the next count, what is new counts as theirs.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
-        if now < watch.shared_ns {
+        // None at all: others gave back what they were thought to have still, and now is the time to count.
+        let is_hidden = self.resident.load(Ordering::Relaxed) == 0;
+        if now < watch.shared_ns && !is_hidden {
             return;
         }
         let mut buffer = [0; 128];
@@ -159,6 +161,7 @@ impl Pager {
         }
         self.shared_discount.store(others, Ordering::Relaxed);
         self.measure();
+        self.accounts.counted(after.saturating_sub(others));
         watch.counted = after;
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);

@@ -122,11 +122,20 @@ impl Accounts for Counters {
     }
 
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
-        self.used.store(resident, Ordering::Relaxed);
-        self.arrived.store(0, Ordering::Relaxed);
+        let arrived = self.arrived.swap(0, Ordering::Relaxed) * PAGE_SIZE as u64;
+        // Of regions something is resident. What others gave back hides it until the next count.
+        match resident == 0 && self.regions.load(Ordering::Relaxed) > 0 {
+            true => _ = self.used.fetch_add(arrived, Ordering::Relaxed),
+            false => self.used.store(resident, Ordering::Relaxed),
+        }
         self.pool.store(pool, Ordering::Relaxed);
         self.staged.store(staged, Ordering::Relaxed);
         self.stored_pages.store(stored_pages, Ordering::Relaxed);
+    }
+
+    fn counted(&self, resident: u64) {
+        self.used.store(resident, Ordering::Relaxed);
+        self.arrived.store(0, Ordering::Relaxed);
     }
 
     fn add(&self, count: Count, by: u64) {
