@@ -106,6 +106,14 @@ typedef struct uzswap_space_stats {
   uint64_t incompressible;
   // Times there was nothing left to move out although the budget was exceeded.
   uint64_t over_budget;
+  // Pages in the swap file now.
+  uint64_t disk_pages;
+  // Bytes that their objects take there.
+  uint64_t disk_bytes;
+  // Pages that went to the swap file.
+  uint64_t pages_written;
+  // Page faults served from the swap file.
+  uint64_t disk_faults;
 } uzswap_space_stats;
 
 #ifdef __cplusplus
@@ -162,11 +170,14 @@ enum uzswap_status uzswap_pool_get_stats(const struct uzswap_pool *pool,
 
 // Starts the threads that keep all regions of this process within `ram_bytes` of memory together: what is resident of them, and the
 // rest compressed. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`. Once a process; it lasts as long as that.
-// Data that do not compress stay resident, and the budget is exceeded: there is no swap file behind regions.
-// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED,
-// UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
+// What does not fit compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory` (null for
+// /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and such data exceed the budget.
+// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR,
+// UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
 enum uzswap_status uzswap_space_start(uint64_t ram_bytes,
-                                      const char *compressor);
+                                      const char *compressor,
+                                      uint64_t swap_bytes,
+                                      const char *swap_directory);
 
 // Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID, UZSWAP_NOT_STARTED.
 enum uzswap_status uzswap_space_set_ram(uint64_t ram_bytes);
