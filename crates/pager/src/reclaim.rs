@@ -300,8 +300,12 @@ impl Pager {
         }
     }
 
-    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on.
+    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Not when
+    /// nothing can go: two hundred MiB that are read-only cost a collector's write barrier twenty seconds of such waits.
     fn slow_down(&self) {
+        if self.reclaim.backs_off() && self.pages.staging().queued_slots() == 0 {
+            return;
+        }
         let over = self.accounts.total().saturating_sub(self.accounts.budget());
         sys::thread::sleep_ns((over / 40).min(200_000));
     }

@@ -124,11 +124,28 @@ impl Writer {
             file.counts.reads_failed.add(1);
             return Ok(());
         };
+        let mut moving = Moving::default();
+        let moved = self.move_live(owner, candidate, &mut buffer, &mut moving, report);
+        moved.and_then(|()| self.flush(owner, &mut moving, report)).inspect_err(|_| {
+            if let Some(pack) = moving.pack.take() {
+                self.abandon(pack);
+            }
+        })
+    }
+
+    /// Puts all that lives in a segment, which was read into `buffer`, under way; ends with the first block that cannot be.
+    fn move_live(
+        &mut self,
+        owner: &dyn Owner,
+        candidate: &Candidate,
+        buffer: &mut [u8],
+        moving: &mut Moving,
+        report: &mut CleanReport,
+    ) -> Result<(), WriteError> {
+        let file = self.file().clone();
         let generation = file.space().generation(candidate.number);
         let mut end = candidate.filled as usize;
-        let mut moving = Moving::default();
-        let mut result = Ok(());
-        while end > 0 && result.is_ok() {
+        while end > 0 {
             let segment = candidate.number as u32;
             let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
             else {
@@ -140,19 +157,12 @@ impl Writer {
             for together in records.chunk_by(|(a, _), (b, _)| (a.group, a.key >> 4) == (b.group, b.key >> 4))
             {
                 for together in together.chunks(crate::TOGETHER_MAX) {
-                    result = self.move_block(owner, together, &mut buffer, &mut moving, report);
-                    if result.is_err() {
-                        break;
-                    }
+                    self.move_block(owner, together, buffer, moving, report)?;
                 }
             }
             end = start;
         }
-        result.and(self.flush(owner, &mut moving, report)).inspect_err(|_| {
-            if let Some(pack) = moving.pack.take() {
-                self.abandon(pack);
-            }
-        })
+        Ok(())
     }
 
     fn move_block(

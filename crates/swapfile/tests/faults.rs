@@ -176,6 +176,23 @@ fn a_full_file_is_full_and_cleaning_makes_room() {
     world.end();
 }
 
+/// The error was lost when something dead came behind what could not be moved.
+#[test]
+fn cleaning_that_finds_no_room_says_so_and_changes_nothing() {
+    let (mut world, _) = World::in_memory(8);
+    world.write(&objects(0..64, 1000)).unwrap();
+    (48..64).for_each(|key| world.free((1, key)));
+    world.writer.close_logs();
+    world.faults.set_room(Some(Room { available: 0, ..ROOM }));
+    assert!(matches!(world.clean(8), Err(WriteError::NoSpace)));
+    assert_eq!((world.file.counters().no_space, world.file.counters().objects_moved), (1, 0));
+    world.faults.set_room(None);
+    let report = world.clean(8).unwrap();
+    assert_eq!((report.segments, report.objects, report.unreadable), (1, 48, 0));
+    world.read(&world.keys()).unwrap();
+    world.end();
+}
+
 #[test]
 fn old_is_apart_from_new() {
     let (mut world, _) = World::in_memory(64);
