@@ -127,7 +127,7 @@ impl Pool {
         let placed = self.place(shard, &sizes[..allowed], class, node, &mut places[..allowed]);
         for index in 0..placed {
             let object = Object { place: places[index], len: sizes[index] };
-            let Some(handle) = self.take_handle(shard) else {
+            let Some(handle) = shard.handles.pop(&self.handles) else {
                 for index in index..placed {
                     let object = Object { place: places[index], len: sizes[index] };
                     self.free_places(shard, &[object]);
@@ -149,28 +149,6 @@ impl Pool {
             self.free_objects(shard, &[object]);
             shard.handles.push(handle, &self.handles);
         }
-    }
-
-    fn take_handle(&self, shard: &mut Shard) -> Option<Handle> {
-        if shard.handles.len() == 0 {
-            self.find_handles(shard)?;
-        }
-        shard.handles.pop(&self.handles)
-    }
-
-    #[cold]
-    fn find_handles(&self, shard: &mut Shard) -> Option<()> {
-        for other in self.shards.iter() {
-            // Only tried, so that two shards that rob each other cannot wait for each other; this shard's own lock is
-            // held and fails too.
-            if let Some(mut other) = other.try_lock() {
-                shard.handles.steal(&mut other.handles);
-                if shard.handles.len() > 0 {
-                    return Some(());
-                }
-            }
-        }
-        shard.handles.refill(&self.handles).then_some(())
     }
 
     /// Finds room for objects of `class`, in order, as far as there is memory. Answers for how many.

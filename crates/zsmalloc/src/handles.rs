@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::PAGE_SIZE;
 
 use crate::entry::Entry;
+use crate::lock::Lock;
 use crate::table::{Table, Zero};
 
 /// Names an object in a pool; stays valid, and the same, while compaction moves the object.
@@ -51,11 +52,13 @@ const PAGES_MAX: u32 = (1 << 30) / PAGE_ENTRIES;
 pub(crate) struct HandleTable {
     entries: Table<Entry, 9>,
     pages: AtomicU32,
+    /// Locked under a shard's lock, and no lock under it.
+    depot: Lock<Depot>,
 }
 
 impl HandleTable {
     pub(crate) fn new() -> Self {
-        HandleTable { entries: Table::new(), pages: AtomicU32::new(0) }
+        HandleTable { entries: Table::new(), pages: AtomicU32::new(0), depot: Lock::default() }
     }
 
     /// The entry of a handle.
@@ -96,6 +99,33 @@ impl HandleTable {
         Some(first.max(1)..first + PAGE_ENTRIES)
     }
 
+    /// Puts handles that a shard has too many of into the depot.
+    fn give_freed(&self, magazine: Magazine) {
+        if magazine.count == 0 {
+            return;
+        }
+        let mut depot = self.depot.lock();
+        self.get(Handle::from_index(magazine.tail)).set_next(depot.head);
+        depot.head = magazine.head;
+        depot.count += magazine.count;
+    }
+
+    /// Takes a magazine from the depot, or what is left there.
+    fn take_freed(&self) -> Magazine {
+        let mut depot = self.depot.lock();
+        let count = depot.count.min(MAGAZINE);
+        if count == 0 {
+            return Magazine::default();
+        }
+        let (head, mut tail) = (depot.head, depot.head);
+        for _ in 1..count {
+            tail = self.get(Handle::from_index(tail)).next();
+        }
+        depot.head = self.get(Handle::from_index(tail)).next();
+        depot.count -= count;
+        Magazine { head, tail, count }
+    }
+
     /// Makes room for `count` handles.
     ///
     /// # Errors
@@ -110,31 +140,31 @@ impl HandleTable {
     }
 }
 
-/// Free handles of one shard.
+/// Free handles that a shard keeps for itself, twice: where one thread allocates and another frees, the rest goes to the
+/// pool's depot and from there to whoever needs it.
+const MAGAZINE: u32 = 128;
+
+/// Free handles of which no shard has any use, in a list through their entries.
 #[derive(Default)]
-pub(crate) struct FreeHandles {
-    /// First of the list through the entries; 0 ends it.
+struct Depot {
     head: u32,
-    /// Handles on the list.
     count: u32,
-    /// Entries never used.
-    fresh: std::ops::Range<u32>,
 }
 
-/// A shard with at least so many free handles may be robbed of them.
-const STEAL_MIN: u32 = 64;
+/// A list of free handles through their entries.
+#[derive(Default)]
+struct Magazine {
+    /// First and last; 0 in an empty one.
+    head: u32,
+    tail: u32,
+    count: u32,
+}
 
-impl FreeHandles {
-    /// Free handles at hand.
-    pub(crate) fn len(&self) -> u32 {
-        self.count + self.fresh.len() as u32
-    }
-
-    /// Takes a handle at hand.
+impl Magazine {
     #[inline]
-    pub(crate) fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
-        if self.head == 0 {
-            return self.fresh.next().map(Handle::from_index);
+    fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
+        if self.count == 0 {
+            return None;
         }
         let handle = Handle::from_index(self.head);
         self.head = table.get(handle).next();
@@ -142,33 +172,101 @@ impl FreeHandles {
         Some(handle)
     }
 
-    /// Takes back a handle whose entry is free.
     #[inline]
-    pub(crate) fn push(&mut self, handle: Handle, table: &HandleTable) {
-        table.get(handle).set_next(self.head);
+    fn push(&mut self, handle: Handle, table: &HandleTable) {
+        if self.count == 0 {
+            self.tail = handle.index();
+        }
+        table.get(handle).set_next(if self.count == 0 { 0 } else { self.head });
         self.head = handle.index();
         self.count += 1;
     }
+}
 
-    /// Takes all listed handles of `other`, if they are many: threads that free more than they allocate feed those
-    /// that do the opposite, so the table does not grow. This list must be empty.
-    pub(crate) fn steal(&mut self, other: &mut FreeHandles) {
-        debug_assert_eq!(self.head, 0);
-        if other.count >= STEAL_MIN {
-            std::mem::swap(&mut self.head, &mut other.head);
-            std::mem::swap(&mut self.count, &mut other.count);
+/// Free handles of one shard.
+#[derive(Default)]
+pub(crate) struct FreeHandles {
+    /// What was freed last, and is given out first.
+    freed: Magazine,
+    /// Full or empty, so that a thread that frees and allocates around a full one need not go to the depot each time.
+    spare: Magazine,
+    /// Entries never used.
+    fresh: std::ops::Range<u32>,
+}
+
+impl FreeHandles {
+    /// Takes a handle: of this shard, of the depot, or one never used. `None` when there is no memory for more.
+    #[inline]
+    pub(crate) fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
+        if let Some(handle) = self.freed.pop(table) {
+            return Some(handle);
         }
+        self.pop_other(table)
     }
 
-    /// Takes a page of entries never used. The old ones must be used up.
-    pub(crate) fn refill(&mut self, table: &HandleTable) -> bool {
-        debug_assert!(self.fresh.is_empty());
-        match table.take_page() {
-            Some(fresh) => {
-                self.fresh = fresh;
-                true
-            }
-            None => false,
+    #[cold]
+    fn pop_other(&mut self, table: &HandleTable) -> Option<Handle> {
+        if self.spare.count == 0 {
+            self.spare = table.take_freed();
         }
+        std::mem::swap(&mut self.freed, &mut self.spare);
+        if let Some(handle) = self.freed.pop(table) {
+            return Some(handle);
+        }
+        if self.fresh.is_empty() {
+            self.fresh = table.take_page()?;
+        }
+        self.fresh.next().map(Handle::from_index)
+    }
+
+    /// Takes back a handle whose entry is free.
+    #[inline]
+    pub(crate) fn push(&mut self, handle: Handle, table: &HandleTable) {
+        if self.freed.count >= MAGAZINE {
+            let full = std::mem::replace(&mut self.spare, std::mem::take(&mut self.freed));
+            table.give_freed(full);
+        }
+        self.freed.push(handle, table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether two threads were in each other's way decided how far the table grew.
+    #[test]
+    fn handles_freed_in_one_shard_are_given_out_in_another() {
+        let table = HandleTable::new();
+        let (mut here, mut there) = (FreeHandles::default(), FreeHandles::default());
+        for _ in 0..1000 {
+            let handles: Vec<Handle> = (0..150).map(|_| here.pop(&table).unwrap()).collect();
+            let mut distinct = handles.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(distinct.len(), handles.len());
+            handles.into_iter().for_each(|handle| there.push(handle, &table));
+        }
+        // Two magazines there, and those that are out.
+        assert_eq!(table.end(), PAGE_ENTRIES);
+        // Every handle is somewhere.
+        let left = std::iter::from_fn(|| here.pop(&table).filter(|_| table.end() == PAGE_ENTRIES)).count();
+        let kept = there.freed.count + there.spare.count;
+        assert_eq!(left as u32 + kept, PAGE_ENTRIES - 1);
+    }
+
+    #[test]
+    fn a_thread_around_a_full_magazine_keeps_to_itself() {
+        let table = HandleTable::new();
+        let mut shard = FreeHandles::default();
+        let mut held: Vec<Handle> = (0..MAGAZINE).map(|_| shard.pop(&table).unwrap()).collect();
+        held.drain(..).for_each(|handle| shard.push(handle, &table));
+        for _ in 0..100 {
+            held.extend((0..8).map(|_| shard.pop(&table).unwrap()));
+            held.drain(..).for_each(|handle| shard.push(handle, &table));
+            held.extend((0..20).map(|_| shard.pop(&table).unwrap()));
+            held.drain(..).for_each(|handle| shard.push(handle, &table));
+        }
+        assert_eq!(table.depot.lock().count, 0);
     }
 }
