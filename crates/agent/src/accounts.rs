@@ -7,6 +7,7 @@ use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
 use pager::{Accounts, Count};
 use replacement::trace::{Kind as ReferenceKind, Reference};
+use sys::lender::{Lender, Lent};
 use sys::PAGE_SIZE;
 
 use crate::broken::{self, Point};
@@ -159,6 +160,38 @@ pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     // SAFETY: opened above, used by nobody else.
     unsafe { libc::close(socket) };
     sent
+}
+
+/// The supervisor, asked over connections made for it: at any time, by any thread of the pager.
+pub struct Rights;
+
+impl Rights {
+    fn ask<T>(question: impl FnOnce(i32) -> std::io::Result<T>) -> Option<T> {
+        let socket = wire::connect(control::socket()).ok()?;
+        let answer = question(socket);
+        // SAFETY: opened above, used by nobody else.
+        unsafe { libc::close(socket) };
+        answer.ok()
+    }
+}
+
+impl Lender for Rights {
+    fn open(&self, what: Lent) -> Option<i32> {
+        let number = match what {
+            Lent::DeviceNode => wire::Lent::DeviceNode,
+            Lent::Pagemap => wire::Lent::Pagemap,
+        };
+        Self::ask(|socket| wire::ask(socket, Kind::Open, number as u32, Kind::Opened))
+    }
+
+    fn agree(&self, userfaultfd: i32, features: u64) -> bool {
+        let agreed = Self::ask(|socket| {
+            wire::send(socket, &Packet::new(Kind::Agree, 0, features), Some(userfaultfd))?;
+            let answer = wire::receive(socket)?;
+            Ok(answer.is_some_and(|(packet, _)| packet.kind() == Some(Kind::Agreed) && packet.number == 0))
+        });
+        agreed == Some(true)
+    }
 }
 
 /// Ends the process without a word: there is nobody to say it to.

@@ -15,7 +15,7 @@ use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::announce::Kind as Announced;
-use crate::desk::{desk, is_set};
+use crate::desk::{self, desk, is_set};
 use crate::{announce, broken, channel, fork, start, swap};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -160,6 +160,10 @@ fn live() {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
+    if accounts.ledger().lends() {
+        sys::lender::set(&RIGHTS);
+        desk().forks.lends.store(1, Ordering::Relaxed);
+    }
     share_figures(accounts);
     let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
@@ -181,6 +185,12 @@ fn live() {
         }
     }
 }
+
+/// Why a process is not managed whose forks are neither announced nor reported.
+const BARE_FORKS: &str = "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
+    cap_sys_ptrace+ep` the uzswap program";
+
+static RIGHTS: &dyn sys::lender::Lender = &accounts::Rights;
 
 /// Lets the program's threads see how near the tree is to its budget.
 fn share_figures(accounts: &'static Ledgered) {
@@ -272,6 +282,13 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
     swap::count_threads(pager);
+    // Its children would find zeroes where its pages are out, and nobody would know.
+    if !pager.reports_forks() {
+        if !desk::is_shared() {
+            return Err(BARE_FORKS.into());
+        }
+        desk().forks.unreported.store(1, Ordering::Release);
+    }
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);

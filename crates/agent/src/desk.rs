@@ -14,6 +14,11 @@ pub fn desk() -> &'static Desk {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN)
 }
 
+/// Whether the program's threads use it, too.
+pub fn is_shared() -> bool {
+    !SHARED.load(Ordering::Acquire).is_null()
+}
+
 /// Has all threads use the desk at an address. To be called before there are others.
 ///
 /// # Safety

@@ -16,9 +16,9 @@
 //! A fork brings everything in before and starts a new pager in the child, as if nothing had been there, where that
 //! cannot work:
 //!
-//! * without CAP_SYS_PTRACE the kernel does not report forks;
-//! * when the forking thread may not open what the child's pager needs (it has changed its user, is in another network
-//!   namespace, has no descriptors left): found out by opening it;
+//! * where neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel does not report forks then;
+//! * when the forking thread may not open what the child's pager needs, and the supervisor cannot do it instead (it is in
+//!   another network namespace, has changed its user or its root directory, has no descriptors left): found out by opening it;
 //! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
 //! * with accelerators, whose portals a child does not have;
 //! * before the pager is set up, where nothing is out.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use ledger::wire::{self, Kind, Packet};
+use ledger::wire::{self, Kind};
 use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, Heir, Shared, SwapFile};
 use sys::thread::{self, Files};
 use sys::{arena, PAGE_SIZE};
@@ -39,14 +39,9 @@ fn owner_of(index: usize) -> u32 {
 
 /// Asks the supervisor for a part of the swap file.
 fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
-    wire::send(socket, &Packet::new(Kind::Swap, number, 0), None)?;
-    match wire::receive(socket)? {
-        Some((packet, Some(descriptor))) if packet.kind() == Some(Kind::Swapped) => {
-            // SAFETY: received just now, owned by nobody else.
-            Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-        }
-        _ => Err(std::io::Error::from_raw_os_error(libc::ENOENT)),
-    }
+    let descriptor = wire::ask(socket, Kind::Swap, number, Kind::Swapped)?;
+    // SAFETY: received just now, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// The tree's swap file, for the process at `index` of the ledger that is connected to its supervisor by `socket`.

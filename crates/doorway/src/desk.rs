@@ -76,6 +76,10 @@ pub struct Forks {
     pub wiped: AtomicU32,
     /// This process has forked or was forked.
     pub forked: AtomicU32,
+    /// The kernel does not report forks to the pager.
+    pub unreported: AtomicU32,
+    /// What a child's pager may not open, the supervisor opens for it.
+    pub lends: AtomicU32,
     /// The control thread stands by this fork with everything left out.
     pub keeps: AtomicU32,
     /// The forking thread.
@@ -140,6 +144,8 @@ impl Desk {
                 filtered: word(),
                 wiped: word(),
                 forked: word(),
+                unreported: word(),
+                lends: word(),
                 keeps: word(),
                 forker: word(),
                 connection: AtomicI32::new(-1),

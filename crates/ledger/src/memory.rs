@@ -151,6 +151,9 @@ struct Header {
     /// The supervisor's descriptor of the recorder's pipe, and one; 0 without a recorder.
     recorder: AtomicU32,
     swap_bytes: AtomicU64,
+    /// Whether the supervisor does what processes may not: see [`Ledger::lends`].
+    lends: AtomicU32,
+    _unused: u32,
     compressor: CompressorText,
     forms: FormsText,
     /// Sum of the live slots' resident bytes.
@@ -324,6 +327,16 @@ impl Ledger {
     /// Says what pagers are to do without. For the supervisor alone, before there are processes.
     pub fn set_without(&self, parts: u32) {
         self.header().without.store(parts, Ordering::Relaxed);
+    }
+
+    /// Whether the supervisor opens for its processes, and agrees for them on, what they may not themselves.
+    pub fn lends(&self) -> bool {
+        self.header().lends.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says whether it does. For the supervisor alone, before there are processes.
+    pub fn set_lends(&self, lends: bool) {
+        self.header().lends.store(lends.into(), Ordering::Relaxed);
     }
 
     /// The number that the recorder's pipe has in the supervisor, when references are recorded.

@@ -14,6 +14,10 @@
 //! | fetched | supervisor | here it is, or none came | the child's userfaultfd |
 //! | swap | process | part `number` of the swap file, please: 0 the file, 1 its table | - |
 //! | swapped | supervisor | here it is, or there is none | the part |
+//! | open | process | file `number`, please, which it may not open itself: see [`Lent`] | - |
+//! | opened | supervisor | here it is, or the supervisor may not either | the file |
+//! | agree | process | features `token` for this, please | a userfaultfd just made |
+//! | agreed | supervisor | it has them, unless `number` is not 0 | - |
 //! | query | `top` | the ledger, please | - |
 //! | ledger | supervisor | here it is | the ledger's memory file |
 //!
@@ -46,6 +50,20 @@ pub enum Kind {
     Unmanaged = 12,
     Swap = 13,
     Swapped = 14,
+    Open = 15,
+    Opened = 16,
+    Agree = 17,
+    Agreed = 18,
+}
+
+/// What a supervisor opens for a process of its tree that has fewer rights: one that was root and is not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Lent {
+    /// /dev/userfaultfd.
+    DeviceNode = 0,
+    /// /proc/PID/pagemap of the process that asks.
+    Pagemap = 1,
 }
 
 /// A packet, without its descriptor.
@@ -83,7 +101,7 @@ impl Packet {
         use Kind::*;
         [
             Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged,
-            Swap, Swapped,
+            Swap, Swapped, Open, Opened, Agree, Agreed,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == self.kind)
@@ -191,6 +209,18 @@ pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result
         std::slice::from_raw_parts(std::ptr::from_ref(packet).cast::<u8>(), std::mem::size_of::<Packet>())
     };
     packets::send(socket, &[bytes], descriptor.as_slice())
+}
+
+/// Asks for something by its number; the answer is to be of `kind` and to have a descriptor.
+///
+/// # Errors
+/// ENOENT when it has none.
+pub fn ask(socket: i32, question: Kind, number: u32, kind: Kind) -> io::Result<i32> {
+    send(socket, &Packet::new(question, number, 0), None)?;
+    match receive(socket)? {
+        Some((packet, Some(descriptor))) if packet.kind() == Some(kind) => Ok(descriptor),
+        _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+    }
 }
 
 /// Receives a packet and the descriptor that came with it; `None` at the end of the connection.

@@ -254,6 +254,9 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_execveat => environment::completed(d as *const _, |environment| {
                 raw_syscall(number, [a, b, c, environment as usize, e, f])
             }),
+            _ if fork::is_unreported(number, &[a, b, c, d, e, f]) => {
+                fork::by_number(number, [a, b, c, d, e, f])
+            }
             _ => raw_syscall(number, [a, b, c, d, e, f]),
         }
     })

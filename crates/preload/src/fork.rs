@@ -7,11 +7,12 @@
 //!
 //! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use doorway::desk::{end, halt, ANEW};
 
+use crate::calls::raw_syscall;
 use crate::desk::{is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
 use crate::{announce, channel, spawn, system};
 
@@ -112,21 +113,33 @@ fn halt_and_wait() {
     }
 }
 
+fn can_open(path: &CStr) -> bool {
+    let trial = system::open(path, libc::O_RDONLY);
+    if trial >= 0 {
+        system::close(trial);
+    }
+    trial >= 0
+}
+
 /// Connects to the control thread, if a child of this thread will be able to have a pager.
 fn connect() -> i32 {
     let name = DESK.forks.listener.load(Ordering::Acquire);
     if name == 0 || expects_filter() || is_set(&DESK.forks.wiped) {
         return -1;
     }
-    if system::descriptors_max() < DESCRIPTORS_MIN || !system::may_have_userfaultfd() {
+    if system::descriptors_max() < DESCRIPTORS_MIN {
         return -1;
     }
-    let trial = system::open(c"/proc/self/pagemap", libc::O_RDONLY);
-    if trial < 0 {
-        return -1;
+    let may_go_on = if is_set(&DESK.forks.lends) {
+        can_open(c"/proc/self/statm")
+    } else {
+        system::may_have_userfaultfd() && can_open(c"/proc/self/pagemap")
+    };
+    if may_go_on {
+        channel::connect(name)
+    } else {
+        -1
     }
-    system::close(trial);
-    channel::connect(name)
 }
 
 unsafe extern "C" fn prepare() {
@@ -188,6 +201,46 @@ unsafe extern "C" fn child() {
     forks.one.store(0, Ordering::Release);
 }
 
+/// Whether a system call made by its number forks, and the pager would not hear of it. What it does with a stack of its own
+/// returns elsewhere, and is left alone.
+pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {
+    is_set(&DESK.forks.unreported) && forks(number, arguments)
+}
+
+fn forks(number: c_long, arguments: &[usize; 6]) -> bool {
+    const SHARES_MEMORY: u64 = libc::CLONE_VM as u64;
+    /// `struct clone_args` of the kernel's sched.h: flags, ..., stack.
+    const STACK_WORD: usize = 5;
+    let [a, b, ..] = *arguments;
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => a as u64 & SHARES_MEMORY == 0 && b == 0,
+        libc::SYS_clone3 if b >= (STACK_WORD + 1) * 8 => {
+            let read = |word: usize| system::read_own(a + word * 8);
+            read(0).is_some_and(|flags| flags & SHARES_MEMORY == 0) && read(STACK_WORD) == Some(0)
+        }
+        _ => false,
+    }
+}
+
+/// Forks by a system call as the C library's fork() does, as far as paging is concerned.
+///
+/// # Safety
+/// As the system call, which must be one that forks without a stack of its own.
+pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
+    // SAFETY: called in the order of pthread_atfork(), by the thread that forks.
+    unsafe {
+        prepare();
+        let answer = raw_syscall(number, arguments);
+        match answer {
+            0 => child(),
+            _ => parent(),
+        }
+        answer
+    }
+}
+
 /// Makes the control thread that the agent left ready. False when there is no more thread.
 fn start_spare(argument: usize) -> bool {
     let [stack, pointer] = DESK.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
@@ -238,5 +291,28 @@ fn start_anew() {
         if !start_spare(ANEW) {
             DESK.is_alive.store(0, Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_fork_are_known_by_their_numbers() {
+        let with = |a: usize, b: usize| [a, b, 0, 0, 0, 0];
+        let chld = libc::SIGCHLD as usize;
+        assert!(forks(libc::SYS_clone, &with(chld, 0)));
+        assert!(!forks(libc::SYS_clone, &with(chld, 0x1000)), "returns elsewhere");
+        assert!(!forks(libc::SYS_clone, &with(chld | libc::CLONE_VM as usize, 0)), "shares its memory");
+        assert!(!forks(libc::SYS_getpid, &with(chld, 0)));
+        let mut words = [0u64; 8];
+        let at = words.as_mut_ptr().addr();
+        assert!(forks(libc::SYS_clone3, &with(at, 64)));
+        assert!(!forks(libc::SYS_clone3, &with(at, 8)) && !forks(libc::SYS_clone3, &with(8, 64)));
+        words[5] = 0x1000;
+        assert!(!forks(libc::SYS_clone3, &with(words.as_ptr().addr(), 64)));
+        words = [(libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0, 0, 0, 0, 0, 0];
+        assert!(!forks(libc::SYS_clone3, &with(words.as_ptr().addr(), 64)));
     }
 }

@@ -98,6 +98,16 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
+/// The word at an address that the program gave to the kernel; `None` where nothing can be read.
+pub fn read_own(address: usize) -> Option<u64> {
+    let mut word = 0u64;
+    let own = call(libc::SYS_getpid, [0; 6]) as usize;
+    let here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    let there = libc::iovec { iov_base: address as *mut _, iov_len: size_of::<u64>() };
+    let arguments = [own, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
+    (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
+}
+
 /// Whether this thread may have a userfaultfd that moves pages.
 pub fn may_have_userfaultfd() -> bool {
     /// `UFFDIO_API` and `USERFAULTFD_IOC_NEW` of the kernel's userfaultfd.h.

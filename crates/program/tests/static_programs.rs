@@ -86,31 +86,6 @@ fn a_static_program_that_a_dynamic_one_starts_with_an_environment_of_its_own() {
 }
 
 #[test]
-fn a_static_program_of_another_user() {
-    let Some(program) = guest() else { return };
-    // SAFETY: takes nothing.
-    if unsafe { libc::geteuid() } != 0 || !has("setpriv") {
-        println!("skipped: only root can become somebody else, with setpriv(1)");
-        return;
-    }
-    let directory = std::env::temp_dir().join(format!("uzswap-user-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    std::fs::copy(program, directory.join("guest")).unwrap();
-    let guest = directory.join("guest");
-    let scratch = Scratch::new("static-user");
-    let words = ["setpriv", "--reuid=65534", "--clear-groups", guest.to_str().unwrap(), "plain", "64"];
-    let (output, report) = managed("40M", &scratch, &["-q"], &words);
-    std::fs::remove_dir_all(directory).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{report}");
-    // The agent reaches it. Whether that user may page is the machine's to say.
-    match report["unmanaged"].as_array().unwrap().as_slice() {
-        [] => assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}"),
-        [why] => assert!(why.as_str().unwrap().contains("userfaultfd is not permitted"), "{report}"),
-        _ => panic!("{report}"),
-    }
-}
-
-#[test]
 fn a_static_program_with_another_root() {
     let Some(program) = guest() else { return };
     let isolates =

@@ -5,11 +5,13 @@
 
 pub mod arena;
 pub mod atfork;
+pub mod capabilities;
 pub mod cpu;
 pub mod directory;
 pub mod files;
 pub mod flusher;
 pub mod futex;
+pub mod lender;
 pub mod maps;
 pub mod memory;
 pub mod packets;

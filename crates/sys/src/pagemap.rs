@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::lender::{self, Lent};
 use crate::{errno, PAGE_SIZE};
 
 const PRESENT: u64 = 1 << 3;
@@ -58,11 +59,10 @@ impl Pagemap {
     /// When /proc is not mounted.
     pub fn open() -> io::Result<Self> {
         // SAFETY: a constant, terminated path.
-        let descriptor =
-            unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let own = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        let error = io::Error::last_os_error();
+        let opened = if own >= 0 { Some(own) } else { lender::open(Lent::Pagemap) };
+        let descriptor = opened.ok_or(error)?;
         let mut map = Pagemap { descriptor, has_scan: true };
         let mut run = [Run::default()];
         map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run, PRESENT).is_ok();

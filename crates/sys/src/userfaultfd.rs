@@ -8,6 +8,7 @@ use std::io;
 use std::mem::size_of;
 
 use crate::errno;
+use crate::lender::{self, Lent};
 
 /// Features as `UFFDIO_API` reports them.
 pub mod feature {
@@ -260,13 +261,10 @@ impl Userfaultfd {
     }
 
     fn with_features(self, features: u64) -> Result<Self, OpenError> {
-        let mut argument = ApiArgument { api: API, features, ioctls: 0 };
-        // SAFETY: the argument is a valid structure of the size in the request number.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_API, &mut argument) };
-        if answer == 0 {
+        let Err(error) = self.agree(features) else { return Ok(self) };
+        if error.raw_os_error() == Some(libc::EPERM) && lender::agree(self.descriptor, features) {
             return Ok(self);
         }
-        let error = io::Error::last_os_error();
         self.close();
         match error.raw_os_error() {
             Some(libc::EINVAL) => {
@@ -274,6 +272,19 @@ impl Userfaultfd {
             }
             Some(libc::EPERM) => Err(OpenError::Features { missing: features & feature::EVENT_FORK }),
             _ => Err(OpenError::Other(error)),
+        }
+    }
+
+    /// Agrees with the kernel on what it will report; to be done once, by whoever may have all of `features`.
+    ///
+    /// # Errors
+    /// EPERM without the right to one of them, EINVAL when there are not all.
+    pub fn agree(&self, features: u64) -> io::Result<()> {
+        let mut argument = ApiArgument { api: API, features, ioctls: 0 };
+        // SAFETY: the argument is a valid structure of the size in the request number.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_API, &mut argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 
@@ -318,12 +329,13 @@ impl Userfaultfd {
         }
         let refused = io::Error::last_os_error();
         // SAFETY: a constant, terminated path.
-        let node = unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        if node >= 0 {
+        let own = unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        let node = if own >= 0 { Some(own) } else { lender::open(Lent::DeviceNode) };
+        if let Some(node) = node {
             // SAFETY: the request takes flags by value.
             let descriptor = unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) };
             let error = io::Error::last_os_error();
-            // SAFETY: opened above.
+            // SAFETY: opened or lent just now.
             unsafe { libc::close(node) };
             return match descriptor {
                 0.. => Ok(Userfaultfd { descriptor }),

@@ -110,6 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
     ledger.set_without(without);
+    ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
     arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
     let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;

@@ -1,12 +1,16 @@
 //! The supervisor: waits for the program, keeps the ledger, answers its processes.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ledger::wire::{self, Kind, Packet};
+use ledger::wire::{self, Kind, Lent, Packet};
 use ledger::Ledger;
+
+use sys::capabilities;
+use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
 use super::guardian::Guardian;
@@ -311,15 +315,41 @@ impl Supervisor {
                     let part = self.swap.as_ref().and_then(|swap| swap.part(packet.number));
                     let _ = wire::send(socket, &Packet::new(Kind::Swapped, packet.number, 0), part);
                 }
+                Some(Kind::Open) => {
+                    let opened = self.of_tree(process).and_then(|pid| lent(packet.number, pid));
+                    let reply = Packet::new(Kind::Opened, packet.number, 0);
+                    let _ = wire::send(socket, &reply, opened.as_ref().map(AsRawFd::as_raw_fd));
+                }
+                Some(Kind::Agree) => {
+                    let agreed = self.of_tree(process).zip(descriptor).is_some_and(|(_, descriptor)| {
+                        let made = Userfaultfd::from_descriptor(descriptor.as_raw_fd());
+                        made.agree(packet.token).is_ok()
+                    });
+                    let reply = Packet::new(Kind::Agreed, (!agreed).into(), 0);
+                    let _ = wire::send(socket, &reply, None);
+                }
                 Some(Kind::Query) => {
                     let reply = Packet::new(Kind::Ledger, std::process::id(), 0);
                     let _ = wire::send(socket, &reply, Some(ledger_file));
                 }
-                Some(Kind::Welcome | Kind::Refused | Kind::Fetched | Kind::Ledger | Kind::Swapped) | None => {
-                    return false
-                }
+                Some(
+                    Kind::Welcome
+                    | Kind::Refused
+                    | Kind::Fetched
+                    | Kind::Ledger
+                    | Kind::Swapped
+                    | Kind::Opened
+                    | Kind::Agreed,
+                )
+                | None => return false,
             }
         }
+    }
+
+    /// The process, if it is of this tree: whoever else finds the address gets no rights here.
+    fn of_tree(&self, process: Option<u32>) -> Option<u32> {
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
+        process.filter(|pid| attach::descendants(guardian).contains(&(*pid as i32)))
     }
 
     fn end(&mut self, index: usize) {
@@ -530,6 +560,25 @@ fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
     let state = fields.next()?;
     let started = std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
     (!matches!(state, b"Z" | b"X")).then_some((name, started))
+}
+
+/// Opens what a process of the tree may not open itself, if this process may.
+fn lent(number: u32, pid: u32) -> Option<File> {
+    match number {
+        n if n == Lent::DeviceNode as u32 => {
+            OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok()
+        }
+        n if n == Lent::Pagemap as u32 => {
+            // Whoever opens it with that right has physical addresses in it.
+            let open = || File::open(format!("/proc/{pid}/pagemap")).ok();
+            if capabilities::has(capabilities::SYS_ADMIN) {
+                capabilities::without(capabilities::SYS_ADMIN, open).ok().flatten()
+            } else {
+                open()
+            }
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

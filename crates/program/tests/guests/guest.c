@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/uio.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -138,6 +139,16 @@ static void mode_fork(size_t pages) {
         if (waitpid(pid, &status, 0) != pid || status != 0) bad++;
     }
     check(at, pages, 5);
+}
+
+// A daemon that was root becomes somebody else, and goes on to fork.
+static void mode_drop_fork(size_t pages) {
+    char *at = map_pages(pages);
+    fill(at, pages, 5);
+    if (setgroups(0, 0) != 0 || setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) bad++;
+    check(at, pages, 5);
+    munmap(at, pages * PAGE);
+    mode_fork(pages);
 }
 
 // A fork by bare system call runs no fork handlers: its child may die, but must not see zeroes.
@@ -565,7 +576,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(size_t);
     } modes[] = {
-        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork},     {"raw_fork", mode_raw_fork}, {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
+        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork}, {"drop_fork", mode_drop_fork},     {"raw_fork", mode_raw_fork}, {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
         {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn}, {"direct", mode_direct},

@@ -1,0 +1,173 @@
+//! Programs of other users than root, and those that become such.
+//!
+//! What a program may not open or agree on itself its supervisor does for it, if that may; otherwise what cannot be done right is not
+//! done: a fork that nobody hears of would leave its child zeroes where pages were out.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{can_manage, can_move, compile_with, has, managed, Scratch};
+
+/// Everything that another user needs: the guest, dynamic and static, and uzswap.
+struct Public(PathBuf);
+
+impl Public {
+    /// `None` where there is no other user to become; prints why.
+    fn new(name: &str) -> Option<Public> {
+        // SAFETY: takes nothing.
+        if unsafe { libc::geteuid() } != 0 || !has("setpriv") {
+            println!("skipped: only root can become somebody else, with setpriv(1)");
+            return None;
+        }
+        if !can_manage() || !can_move() || !has("cc") {
+            return None;
+        }
+        // Where tests are built, only root may be.
+        let directory = std::env::temp_dir().join(format!("uzswap-users-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let public = Public(directory);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
+        assert!(compile_with(&[], &source, &public.path("guest")));
+        std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), public.path("uzswap")).unwrap();
+        Some(public)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// The guest without a dynamic loader; `None` where that cannot be built.
+    fn static_guest(&self) -> Option<String> {
+        let trial = self.path("trial.c");
+        std::fs::write(&trial, "int main(void) { return 0; }\n").unwrap();
+        let built = Command::new("cc").arg("-static").arg("-o").arg(self.path("trial")).arg(trial).output();
+        if !built.unwrap().status.success() {
+            println!("skipped: no static C library");
+            return None;
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
+        compile_with(&["-static"], &source, &self.path("static")).then(|| self.text("static"))
+    }
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const SOMEBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// Whether a process that has lost its rights can be lent the device.
+fn has_device() -> bool {
+    let has = Path::new("/dev/userfaultfd").exists();
+    if !has {
+        println!("skipped: no /dev/userfaultfd");
+    }
+    has
+}
+
+/// All bytes were right, all processes are managed, and pages went out.
+fn is_paged(name: &str, output: &std::process::Output, report: &Value) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*said), (Some(0), ""), "{name}: {report}");
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{name}: {report}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{name}: nothing was evicted: {report}");
+}
+
+/// It loads no object of ours: the supervisor's path to it is closed to that user. So its forks are heard of by the kernel's
+/// report alone, which only root may ask for.
+#[test]
+fn a_program_that_root_started_as_somebody_else() {
+    let Some(public) = Public::new("dropped") else { return };
+    if !has_device() {
+        return;
+    }
+    let mut guests = vec![public.text("guest")];
+    guests.extend(public.static_guest());
+    for guest in &guests {
+        for mode in ["plain", "fork", "raw_fork"] {
+            let scratch = Scratch::new(&format!("users-dropped-{mode}"));
+            let command = [&SOMEBODY[..], &[guest, mode, "64"]].concat();
+            let (output, report) = managed("40M", &scratch, &["-q"], &command);
+            is_paged(&format!("{guest} {mode}"), &output, &report);
+        }
+    }
+}
+
+/// What its children's pagers need is not theirs to open any more.
+#[test]
+fn a_daemon_that_becomes_somebody_else_and_forks() {
+    let Some(public) = Public::new("daemon") else { return };
+    if !has_device() {
+        return;
+    }
+    let scratch = Scratch::new("users-daemon");
+    let (output, report) = managed("40M", &scratch, &["-q"], &[&public.text("guest"), "drop_fork", "64"]);
+    is_paged("drop_fork", &output, &report);
+    assert_eq!(report["brought_in"], 0, "paging did not end for a fork: {report}");
+}
+
+/// Runs the guest under somebody else's uzswap, who may open the device; answers the report.
+fn as_somebody(public: &Public, guest: &str, mode: &str) -> Option<Value> {
+    let isolates =
+        Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
+    if !isolates {
+        println!("skipped: no namespaces can be made");
+        return None;
+    }
+    let (node, report) = (public.text("node"), public.text(&format!("{mode}.json")));
+    let uzswap = public.text("uzswap");
+    // A node of its own, so that nobody else on this machine gets at the device meanwhile.
+    let script = format!(
+        "set -e; number=$(sed -n 's/ userfaultfd$//p' /proc/misc | tr -d ' ')
+        test -e {node} || mknod -m 666 {node} c 10 $number
+        mount --bind {node} /dev/userfaultfd
+        exec {} {uzswap} run -q --ram 40M --report {report} -- {guest} {mode} 64",
+        SOMEBODY.join(" ")
+    );
+    let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("mknod") || said.contains("mount") || said.contains("not permitted here") {
+        println!("skipped: no device for others: {said}");
+        return None;
+    }
+    assert_eq!((output.status.code(), &*said), (Some(0), ""), "{guest} {mode}");
+    Some(serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap())
+}
+
+#[test]
+fn an_ordinary_user_s_programs() {
+    let Some(public) = Public::new("ordinary") else { return };
+    if !has_device() || !has("unshare") {
+        return;
+    }
+    for mode in ["plain", "threads", "fork", "raw_fork"] {
+        let Some(report) = as_somebody(&public, &public.text("guest"), mode) else { return };
+        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: {report}");
+        assert_eq!(report["unmanaged"], serde_json::json!([]), "{mode}: {report}");
+    }
+}
+
+/// Its children read zeroes where its pages were out.
+#[test]
+fn an_ordinary_user_s_static_program_whose_forks_nobody_would_see() {
+    let Some(public) = Public::new("unseen") else { return };
+    if !has_device() || !has("unshare") {
+        return;
+    }
+    let Some(guest) = public.static_guest() else { return };
+    let Some(report) = as_somebody(&public, &guest, "fork") else { return };
+    assert_eq!(report["zswpout"], 0, "{report}");
+    let why = report["unmanaged"][0].as_str().unwrap_or_default();
+    assert!(why.contains("its forks cannot be seen") && why.contains("setcap"), "{report}");
+}

@@ -1,0 +1,44 @@
+//! What this process may not do and somebody else does for it: rights that it lost when it changed its user, or never had.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A file of this process, or of the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lent {
+    /// /dev/userfaultfd: whoever has it open may make userfaultfds of its own memory.
+    DeviceNode,
+    /// /proc/self/pagemap, which is root's file in a process that changed its user.
+    Pagemap,
+}
+
+/// Somebody with more rights.
+pub trait Lender: Sync {
+    /// Opens a file; answers its number in the calling thread's file table.
+    fn open(&self, what: Lent) -> Option<i32>;
+
+    /// Agrees on the features of a userfaultfd just made. The kernel asks whoever does that, not whose memory it is for,
+    /// whether he may have forks reported.
+    fn agree(&self, userfaultfd: i32, features: u64) -> bool;
+}
+
+static LENDER: AtomicPtr<&'static dyn Lender> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has `lender` be asked from now on, by whichever thread is refused something.
+pub fn set(lender: &'static &'static dyn Lender) {
+    LENDER.store(std::ptr::from_ref(lender).cast_mut(), Ordering::Release);
+}
+
+fn lender() -> Option<&'static dyn Lender> {
+    // SAFETY: null, or what `set` was given, which lives for ever.
+    unsafe { LENDER.load(Ordering::Acquire).as_ref() }.copied()
+}
+
+/// Asks for a file.
+pub(crate) fn open(what: Lent) -> Option<i32> {
+    lender()?.open(what)
+}
+
+/// Asks for features.
+pub(crate) fn agree(userfaultfd: i32, features: u64) -> bool {
+    lender().is_some_and(|lender| lender.agree(userfaultfd, features))
+}
