@@ -5,6 +5,7 @@
 //! cargo test -p uzswap --test packages -- --ignored --nocapture
 //! ```
 
+#[allow(dead_code)]
 mod support;
 
 use std::collections::BTreeSet;
