@@ -36,7 +36,7 @@ def build_program():
     if "UZSWAP_PROGRAM" in os.environ:
         shutil.copy2(os.environ["UZSWAP_PROGRAM"], scripts / "uzswap")
         return
-    command = ["cargo", "build", "--package", "program", "--bin", "uzswap", "--profile", PROFILE]
+    command = ["cargo", "build", "--package", "uzswap", "--bin", "uzswap", "--profile", PROFILE]
     command += ["--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

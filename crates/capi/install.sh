@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the library for C: crates/capi/install.sh [PREFIX], after `cargo build --release -p capi`. PREFIX is /usr/local if nothing
-# is said. BUILT is the folder with what was built, DESTDIR is put before all paths, as packagers want it.
+# Installs the library for C: crates/capi/install.sh [PREFIX], after `cargo build --release -p uzswap-capi`. PREFIX is /usr/local if
+# nothing is said. BUILT is the folder with what was built, DESTDIR is put before all paths, as packagers want it.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${1:-/usr/local}
@@ -9,10 +9,10 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -n
 root=${DESTDIR:-}$prefix
 install -d "$root/include" "$root/lib/pkgconfig"
 install -m 644 "$here/include/uzswap.h" "$root/include/"
-install -m 755 "$built/libuzswap.so" "$root/lib/libuzswap.so.$version"
+install -m 755 "$built/libuzswap_c.so" "$root/lib/libuzswap.so.$version"
 ln -sf "libuzswap.so.$version" "$root/lib/libuzswap.so.0"
 ln -sf libuzswap.so.0 "$root/lib/libuzswap.so"
-install -m 644 "$built/libuzswap.a" "$root/lib/"
+install -m 644 "$built/libuzswap_c.a" "$root/lib/libuzswap.a"
 cat > "$root/lib/pkgconfig/uzswap.pc" <<END
 prefix=$prefix
 Name: uzswap

@@ -1,6 +1,6 @@
 // A pool and a region, from C.
 //
-//   cargo build --release -p capi && sudo crates/capi/install.sh
+//   cargo build --release -p uzswap-capi && sudo crates/capi/install.sh
 //   cc crates/capi/examples/regions.c -luzswap -o regions && ./regions
 #include <inttypes.h>
 #include <stdio.h>

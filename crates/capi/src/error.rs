@@ -5,8 +5,8 @@ use std::ffi::{c_char, CStr, CString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 
-use library::regions::{OpenError, SpaceError, SwapError};
-use library::{Error, LoadError, PoolError, StoreError, UnknownAlgorithm};
+use uzswap::regions::{OpenError, SpaceError, SwapError};
+use uzswap::{Error, LoadError, PoolError, StoreError, UnknownAlgorithm};
 
 /// What became of a call.
 #[must_use]
@@ -155,7 +155,7 @@ impl Status for SpaceError {
 /// Null or a terminated string.
 pub(crate) unsafe fn compressor<'a>(name: *const c_char) -> Option<&'a str> {
     match name.is_null() {
-        true => Some(library::DEFAULT_COMPRESSOR),
+        true => Some(uzswap::DEFAULT_COMPRESSOR),
         // SAFETY: the caller's promise.
         false => unsafe { CStr::from_ptr(name) }.to_str().ok(),
     }

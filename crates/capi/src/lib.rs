@@ -14,5 +14,5 @@ pub use error::{uzswap_error, uzswap_status};
 pub use pool::*;
 pub use region::*;
 
-const _: () = assert!(UZSWAP_PAGE_SIZE == library::PAGE_SIZE);
-const _: () = assert!(UZSWAP_RAM_BYTES_MIN == library::regions::RAM_BYTES_MIN);
+const _: () = assert!(UZSWAP_PAGE_SIZE == uzswap::PAGE_SIZE);
+const _: () = assert!(UZSWAP_RAM_BYTES_MIN == uzswap::regions::RAM_BYTES_MIN);

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use library::{Group, Keep, Pool, PoolConfig, PAGE_SIZE};
+use uzswap::{Group, Keep, Pool, PoolConfig, PAGE_SIZE};
 
 use crate::error::{answer, compressor, invalid, uzswap_status, uzswap_status::UZSWAP_OK};
 
@@ -14,7 +14,7 @@ pub const UZSWAP_PAGES_MAX: usize = 512;
 pub const UZSWAP_GROUPS: u16 = 256;
 /// Keys are numbered below this.
 pub const UZSWAP_KEYS: u64 = 68719476736;
-const _: () = assert!(UZSWAP_KEYS == 1 << library::KEY_BITS);
+const _: () = assert!(UZSWAP_KEYS == 1 << uzswap::KEY_BITS);
 
 /// Pages, compressed, each under a group and a key.
 pub struct uzswap_pool(Pool);
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn uzswap_pool_new(
         ..PoolConfig::default()
     };
     // SAFETY: the caller's promise.
-    answer(library::pool(name, config), |made| unsafe {
+    answer(uzswap::pool(name, config), |made| unsafe {
         pool.write(Box::into_raw(Box::new(uzswap_pool(made))))
     })
 }

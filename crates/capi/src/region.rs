@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
-use library::regions::{Advice, Region, Space};
+use uzswap::regions::{Advice, Region, Space};
 
 use crate::error::{answer, compressor, failed, invalid, uzswap_status, uzswap_status::*};
 

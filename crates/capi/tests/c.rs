@@ -33,7 +33,7 @@ fn made_header() -> String {
     kept.join("\n") + "\n"
 }
 
-/// `UZSWAP_UPDATE=1 cargo test -p capi` writes it anew.
+/// `UZSWAP_UPDATE=1 cargo test -p uzswap-capi` writes it anew.
 #[test]
 fn the_header_is_up_to_date() {
     let made = made_header();
@@ -43,7 +43,10 @@ fn the_header_is_up_to_date() {
         std::fs::write(&path, &made).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == made, "include/uzswap.h is older than the library: UZSWAP_UPDATE=1 cargo test -p capi");
+    assert!(
+        kept == made,
+        "include/uzswap.h is older than the library: UZSWAP_UPDATE=1 cargo test -p uzswap-capi"
+    );
 }
 
 /// Runs a command that is to succeed.

@@ -1,6 +1,6 @@
 //! Ratio and time a page of `auto` against LZ4 and zstd -1, by file and by class of generated pages.
 //!
-//! `cargo run --release -p codecs --example page_bench -- [--compressor NAME]... [--files-only] [--rounds N] FILE...`
+//! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]... [--files-only] [--rounds N] FILE...`
 //! A file is raw pages; the generated classes come after the files. All compressors take turns within each round; times are the least of the rounds.
 
 #[path = "../tests/pages/mod.rs"]

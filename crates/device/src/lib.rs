@@ -34,14 +34,18 @@
 
 mod backing;
 mod claims;
+mod config;
 mod counters;
 mod device;
+mod error;
 mod pages;
 mod pieces;
 mod raw;
 mod room;
 
 pub use backing::Backing;
+pub use config::{Config, SIZE_BYTES_MAX};
 pub use counters::{Latencies, Statistics};
-pub use device::{Config, Device, Error, Extent, IoError, SIZE_BYTES_MAX};
+pub use device::{Device, Extent};
+pub use error::{Error, IoError};
 pub use pieces::BLOCK_BYTES;

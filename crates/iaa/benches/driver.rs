@@ -1,6 +1,6 @@
 //! What the driver itself costs, and what batches gain on engines that take as long as published ones.
 //!
-//! `cargo bench -p iaa`. All devices are emulated: nothing here says how fast a real one is.
+//! `cargo bench -p uzswap-iaa`. All devices are emulated: nothing here says how fast a real one is.
 //!
 //! - *own cost*: engines that do nothing and answer in the submission. The device's time is that of handing over the
 //!   same descriptors without a driver; what is left over is the driver's. The fastest of many rounds counts.

@@ -1,8 +1,8 @@
 //! Swap on the plugin, through a loop device on nbdfuse, against the kernel's zram, in a memory cgroup:
 //!
 //! ```text
-//! cargo build --release -p nbdkit
-//! sudo target/release/examples/swap_device HEAP.pages [OTHER.pages ...]      (cargo build --release -p nbdkit --examples)
+//! cargo build --release -p uzswap-nbdkit
+//! sudo target/release/examples/swap_device HEAP.pages [OTHER.pages ...]      (cargo build --release -p uzswap-nbdkit --examples)
 //! ```
 //!
 //! A process fills memory with the corpus, three times what its cgroup may have, reads it back in order and touches pages at

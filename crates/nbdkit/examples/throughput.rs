@@ -1,8 +1,8 @@
 //! The plugin against nbdkit's own memory disk, through one client, on pages of one's own:
 //!
 //! ```text
-//! cargo build --release -p nbdkit
-//! cargo run --release -p nbdkit --example throughput -- HEAP.pages [OTHER.pages ...]
+//! cargo build --release -p uzswap-nbdkit
+//! cargo run --release -p uzswap-nbdkit --example throughput -- HEAP.pages [OTHER.pages ...]
 //! ```
 //!
 //! All servers run side by side and take turns, workload by workload; the figure is the median of the turns. The client

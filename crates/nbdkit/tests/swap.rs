@@ -1,6 +1,6 @@
 //! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
 //!
-//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p nbdkit --test swap squeeze -- --nocapture` fills a
+//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap squeeze -- --nocapture` fills a
 //! cgroup to the brim, in random order, for ten minutes; `UZSWAP_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third
 //! of the memory).
 

@@ -1,5 +1,5 @@
 //! Speed and ratio of T16 against LZ4 (the C library, acceleration 1) over files of raw 4 KiB pages:
-//! `cargo run --release -p pagecodec --example t16_bench -- FILE...`
+//! `cargo run --release -p uzswap-pagecodec --example t16_bench -- FILE...`
 //!
 //! Pages filled with one word are left out. Each figure is the lowest of several passes; LZ4 and all instruction sets of the
 //! machine (or those of the variable `ISA`, with commas) take turns within a pass, so that a busy machine harms all. "hot" is the

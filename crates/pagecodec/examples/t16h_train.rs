@@ -1,4 +1,4 @@
-//! Makes the built-in codebook sets: `cargo run --release -p pagecodec --example t16h_train -- OUT PAGE_OUT SAMPLES FILE...`
+//! Makes the built-in codebook sets: `cargo run --release -p uzswap-pagecodec --example t16h_train -- OUT PAGE_OUT SAMPLES FILE...`
 //!
 //! OUT is for T16 objects, PAGE_OUT for pages as page LZ. A file is raw 4 KiB pages. Every file gives the same share of
 //! the SAMPLES of each: of the pages that T16 shrinks to half, and of those in which page LZ finds repeats and T16 has

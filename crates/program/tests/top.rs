@@ -3,8 +3,8 @@
 #[allow(dead_code)]
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use support::uzswap;
@@ -18,13 +18,38 @@ fn look(pid: u32) -> Option<Value> {
     trees.as_array().expect("an array").iter().find(|tree| tree["pid"] == pid).cloned()
 }
 
-/// A job that wants twice its budget, and stays after its first phase until its input ends.
-fn job() -> Child {
-    let mut command = uzswap();
-    command.args(["run", "--quiet", "--ram", "32M", "--compressor", "zstd", "--folio", "32K", "--"]);
-    command.arg(env!("CARGO_BIN_EXE_uzswap")).args(["bench", "usemem-task", "--index", "0", "--tasks", "1"]);
-    command.args(["--bytes", "67108864"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().expect("run starts")
+/// A job that wants twice its budget, has used all of it, and stays until it is told to end.
+struct Job {
+    run: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Job {
+    fn start() -> Self {
+        let mut command = uzswap();
+        command.args(["run", "--quiet", "--ram", "32M", "--compressor", "zstd", "--folio", "32K", "--"]);
+        command.arg(env!("CARGO_BIN_EXE_uzswap"));
+        command.args(["bench", "usemem-task", "--index", "0", "--tasks", "1", "--bytes", "67108864"]);
+        let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run starts");
+        let mut input = run.stdin.take().unwrap();
+        input.write_all(b"fill\n").unwrap();
+        // The first line says that it is ready, the second that its memory is full.
+        let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
+        assert!(output.next().unwrap().unwrap().contains("ready"));
+        assert!(output.next().unwrap().unwrap().contains("done"));
+        Job { run, input, output }
+    }
+
+    fn pid(&self) -> u32 {
+        self.run.id()
+    }
+
+    fn end(mut self) {
+        drop(self.input);
+        self.output.for_each(|_| {});
+        assert!(self.run.wait().unwrap().success());
+    }
 }
 
 #[test]
@@ -32,14 +57,8 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
     if !support::can_manage() {
         return;
     }
-    let mut run = job();
-    let mut input = run.stdin.take().unwrap();
-    let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
-    let pid = run.id();
-    std::io::Write::write_all(&mut input, b"fill\n").unwrap();
-    // The first line says that it is ready, the second that its memory is full.
-    assert!(output.next().unwrap().unwrap().contains("ready"));
-    assert!(output.next().unwrap().unwrap().contains("done"));
+    let job = Job::start();
+    let pid = job.pid();
     let tree = look(pid).expect("the run is seen");
     let number = |name: &str| tree[name].as_f64().unwrap_or_else(|| panic!("{name} in {tree:#}"));
     assert_eq!(number("ram_limit_bytes"), f64::from(32 << 20));
@@ -59,8 +78,7 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
     let line = line.unwrap_or_else(|| panic!("{pid} in {table}"));
     assert!(table.contains("BUDGET") && line.contains("32 MiB"), "{table}");
 
-    drop(input);
-    assert!(run.wait().unwrap().success());
+    job.end();
     assert!(look(pid).is_none(), "the run is over");
 }
 
@@ -165,14 +183,9 @@ fn prometheus_reads_what_top_prints_for_it() {
     if !support::can_manage() {
         return;
     }
-    let mut run = job();
-    let mut input = run.stdin.take().unwrap();
-    let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
-    std::io::Write::write_all(&mut input, b"fill\n").unwrap();
-    assert!(output.next().unwrap().unwrap().contains("ready"));
-    assert!(output.next().unwrap().unwrap().contains("done"));
+    let job = Job::start();
     let text = prometheus();
-    let pid = run.id().to_string();
+    let pid = job.pid().to_string();
     let all = samples(&text);
     let own: Vec<&Sample> =
         all.iter().filter(|(_, labels, _)| labels[0] == ("pid".into(), pid.clone())).collect();
@@ -203,8 +216,7 @@ fn prometheus_reads_what_top_prints_for_it() {
         let judged = Command::new("promtool").args(["check", "metrics"]).stdin(file).output().unwrap();
         assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
     }
-    drop(input);
-    assert!(run.wait().unwrap().success());
+    job.end();
     let clash = uzswap().args(["top", "--prometheus", "--json"]).output().expect("top starts");
     assert_eq!(clash.status.code(), Some(125));
 }
@@ -214,22 +226,16 @@ fn the_last_minute_is_drawn_below_the_table() {
     if !support::can_manage() {
         return;
     }
-    let mut run = job();
-    let mut input = run.stdin.take().unwrap();
-    let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
-    std::io::Write::write_all(&mut input, b"fill\n").unwrap();
-    assert!(output.next().unwrap().unwrap().contains("ready"));
-    assert!(output.next().unwrap().unwrap().contains("done"));
+    let job = Job::start();
     let mut top = uzswap();
     let mut top = top.args(["top", "--interval", "0.05"]).stdout(Stdio::piped()).spawn().expect("top starts");
     let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
-    let title = format!("The last minute of {}", run.id());
+    let title = format!("The last minute of {}", job.pid());
     lines.by_ref().map(Result::unwrap).find(|line| *line == title).expect("drawn");
     let used = lines.next().unwrap().unwrap();
     assert!(used.trim_start().starts_with("used ") && used.ends_with(" of 32 MiB"), "{used}");
     assert!(used.contains(['▅', '▆', '▇', '█']), "it uses what it may: {used}");
     drop(lines);
     top.wait().unwrap();
-    drop(input);
-    assert!(run.wait().unwrap().success());
+    job.end();
 }

@@ -4,7 +4,7 @@
 //! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets, folios and parts of the
 //! kernel at random, and stops at the first failure with the command that replays it:
 //!
-//!     UZSWAP_TORTURE_SECONDS=36000 cargo test --release -p program --test torture -- --nocapture long
+//!     UZSWAP_TORTURE_SECONDS=36000 cargo test --release -p uzswap --test torture -- --nocapture long
 //!
 //! `UZSWAP_TORTURE_SEED=N` sets the first seed of all runs; `UZSWAP_TORTURE_FEATURES=LIST` those of the long run. To replay:
 //!

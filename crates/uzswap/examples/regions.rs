@@ -1,6 +1,6 @@
 //! A table of numbers larger than the memory it may take: sorted in place, summed by several threads.
 //!
-//! `cargo run --release -p uzswap --example regions [TABLE_MIB [RAM_MIB]]`
+//! `cargo run --release -p uzswap-lib --example regions [TABLE_MIB [RAM_MIB]]`
 
 use std::time::Instant;
 

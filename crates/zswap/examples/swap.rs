@@ -1,6 +1,6 @@
 //! What a swap file costs, against the bare disk it lies on, in turns within one run:
 //!
-//! `cargo run --release -p zswap --example swap -- [--dir DIR] [--mib N] [--rounds N] [--engine uring|threads]
+//! `cargo run --release -p uzswap-zswap --example swap -- [--dir DIR] [--mib N] [--rounds N] [--engine uring|threads]
 //! [--plain] [--compressor NAME] [--pages FILE]...`
 //!
 //! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their bytes; against a loop

@@ -1,5 +1,5 @@
 //! Stores, loads, writeback, compaction and compressor switches of the same pages, in thousands of random
-//! interleavings: `cargo test -p zswap --features shuttle --test interleavings`.
+//! interleavings: `cargo test -p uzswap-zswap --features shuttle --test interleavings`.
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Moves of pages while threads of a program change its mappings, in thousands of random interleavings, against a model of the
-//! kernel: `cargo test -p pager --features shuttle --lib interleavings`.
+//! kernel: `cargo test -p uzswap-pager --features shuttle --lib interleavings`.
 //!
 //! The code under test is this module as it runs in a process; the threads are those of a process: two of the program, two
 //! handlers, one that evicts and compresses, and one that registers and sees to grace periods. Each thread of the program knows

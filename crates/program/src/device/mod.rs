@@ -14,7 +14,7 @@ use anyhow::Result;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "From nothing to swap, on Debian:
   sudo apt install nbdkit nbd-client nbdfuse libnbd-bin
-  cargo build --release -p program -p nbdkit
+  cargo build --release -p uzswap -p uzswap-nbdkit
   sudo target/release/uzswap device swap --size 8G --ram 2G &
   swapon --show
 

@@ -71,3 +71,21 @@ impl History {
         Told { series: self.series.columns(), processes, processes_left_out }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ledger that nobody has joined.
+    pub fn ledger() -> Ledger {
+        let settings = ledger::Settings {
+            budget_bytes: 1 << 30,
+            folio_bytes: 65536,
+            compressor: "lz4".into(),
+            forms: vec!["lz4".into()],
+            verify: false,
+            swap_bytes: 0,
+        };
+        Ledger::create(&settings).unwrap().0
+    }
+}

@@ -211,18 +211,7 @@ fn command_of(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ledger() -> Ledger {
-        let settings = ledger::Settings {
-            budget_bytes: 1 << 30,
-            folio_bytes: 65536,
-            compressor: "lz4".into(),
-            forms: vec!["lz4".into()],
-            verify: false,
-            swap_bytes: 0,
-        };
-        Ledger::create(&settings).unwrap().0
-    }
+    use crate::run::history::tests::ledger;
 
     #[test]
     fn parent_and_start_are_found_behind_any_name() {

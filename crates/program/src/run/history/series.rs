@@ -210,19 +210,8 @@ fn short(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::history::tests::ledger;
     use serde_json::Value;
-
-    fn ledger() -> Ledger {
-        let settings = ledger::Settings {
-            budget_bytes: 1 << 30,
-            folio_bytes: 65536,
-            compressor: "lz4".into(),
-            forms: vec!["lz4".into()],
-            verify: false,
-            swap_bytes: 0,
-        };
-        Ledger::create(&settings).unwrap().0
-    }
 
     fn values(columns: &Columns) -> Value {
         serde_json::from_str(&serde_json::to_string(columns).unwrap()).unwrap()

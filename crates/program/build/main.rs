@@ -4,45 +4,31 @@
 //! be a file for the dynamic loader. The inner cargo has its own target directory, hence its own lock. The agent has its
 //! own C library inside, hence compiler flags of its own.
 
+mod carried;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The crates that they are made of, themselves included.
-const CRATES: [&str; 16] = [
-    "acomp",
-    "agent",
-    "codecs",
-    "doorway",
-    "iaa",
-    "idxd",
-    "ledger",
-    "pagecodec",
-    "pager",
-    "preload",
-    "replacement",
-    "swapfile",
-    "sys",
-    "uzswap",
-    "zsmalloc",
-    "zswap",
-];
 
 fn main() {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let out = PathBuf::from(variable("OUT_DIR"));
-    let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).parent().expect("crates/").to_owned();
-    for name in CRATES {
-        println!("cargo::rerun-if-changed={}", crates.join(name).join("src").display());
-        println!("cargo::rerun-if-changed={}", crates.join(name).join("Cargo.toml").display());
-    }
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let siblings = package.parent().expect("a folder").to_owned();
+    // A package from a registry has none.
+    let has_siblings =
+        siblings.join("agent/Cargo.toml").exists() && siblings.join("preload/Cargo.toml").exists();
+    println!("cargo::rerun-if-changed=build");
+    // All that the two are made of: cargo follows links.
+    println!("cargo::rerun-if-changed=carried");
     println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
-    // Linting the program needs neither.
-    if std::env::var_os("UZSWAP_NO_OBJECT").is_some() || is_lint() {
+    // Linting the program needs neither, nor does its documentation, which docs.rs builds without a network.
+    if ["UZSWAP_NO_OBJECT", "DOCS_RS"].iter().any(|name| std::env::var_os(name).is_some()) || is_lint() {
         for name in ["libpreload.so", "uzswap-agent"] {
             std::fs::write(out.join(name), b"").expect("OUT_DIR is writable");
         }
         return;
     }
+    let crates = if has_siblings { siblings } else { carried::unpack(&package, &out.join("carried")) };
     let (host, target) = (variable("HOST"), variable("TARGET"));
     // The program's own target is named only where it is another than the machine's: so the object is found in one place.
     let mut object = inner_cargo(&crates, &out.join("object"), "preload");
@@ -75,7 +61,12 @@ fn build(mut cargo: Command, built: &Path, copy: &Path) {
 fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let mut cargo = Command::new(variable("CARGO"));
-    cargo.current_dir(crates.join(package)).args(["build", "--release", "--package", package]);
+    cargo.current_dir(crates.join(package)).args([
+        "build",
+        "--release",
+        "--package",
+        &format!("uzswap-{package}"),
+    ]);
     cargo.arg("--target-dir").arg(target_directory);
     // It lies in memory while programs run: functions' names suffice, lines are not needed.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);

@@ -1,0 +1,61 @@
+//! How a device is made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backing::Backing;
+use crate::pieces::BLOCK_BYTES;
+
+/// Largest device: the pool's keys are numbers of blocks, and it has room for the leaves of this.
+pub const SIZE_BYTES_MAX: u64 = 1 << 40;
+
+/// How a device is made.
+#[derive(Clone)]
+pub struct Config {
+    /// Bytes of the device, whole blocks of 4 KiB.
+    pub size_bytes: u64,
+    /// Most bytes of memory for what is stored: objects and tables. No bound when `None`.
+    pub ram_bytes: Option<u64>,
+    /// The compressor's name.
+    pub compressor: String,
+    /// Bytes compressed as one: 4 KiB, or a power of two up to 64 KiB, which is denser and slower to read at random.
+    pub unit_bytes: usize,
+    /// Requests that can be compressed or decompressed at once; 0 means one a CPU.
+    pub queues: usize,
+    /// Keep a checksum of each block and check it at every read.
+    pub has_checksums: bool,
+    /// Make and lock all of `ram_bytes` now, and never ask for memory again. One device a process, made before any pool.
+    pub is_locked: bool,
+    /// Where blocks go that memory has no room for.
+    pub backing: Option<Arc<dyn Backing>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            size_bytes: 1 << 30,
+            ram_bytes: None,
+            compressor: uzswap::DEFAULT_COMPRESSOR.to_owned(),
+            unit_bytes: BLOCK_BYTES,
+            queues: 0,
+            has_checksums: cfg!(debug_assertions),
+            is_locked: false,
+            backing: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("size_bytes", &self.size_bytes)
+            .field("ram_bytes", &self.ram_bytes)
+            .field("compressor", &self.compressor)
+            .field("unit_bytes", &self.unit_bytes)
+            .field("queues", &self.queues)
+            .field("has_checksums", &self.has_checksums)
+            .field("is_locked", &self.is_locked)
+            .field("backing", &self.backing.is_some())
+            .finish()
+    }
+}

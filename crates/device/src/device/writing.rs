@@ -1,0 +1,116 @@
+//! Writes: pieces into the pool, blocks forgotten.
+
+use std::sync::atomic::Ordering;
+
+use uzswap::Page;
+
+use super::{key_of, part_lens, Device, GROUP};
+use crate::claims::Claim;
+use crate::error::IoError;
+use crate::pages::Pages;
+use crate::pieces::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS};
+
+impl Device {
+    pub(super) fn write_piece(&self, piece: Piece, from: &[u8]) -> Result<(), IoError> {
+        let (head, tail) = (piece.head(), piece.tail());
+        if head == 0 && tail == 0 {
+            let (pages, _) = from.as_chunks::<BLOCK_BYTES>();
+            if pages.iter().all(is_zero) {
+                let claim = self.claims.claim(piece.leaf, piece.mask());
+                self.drop_blocks(&claim, piece.mask());
+                return Ok(());
+            }
+            let _admission = self.admit(piece)?;
+            let claim = self.claims.claim(piece.leaf, piece.mask());
+            let mut refs = [&pages[0]; LEAF_BLOCKS];
+            for (slot, page) in refs.iter_mut().zip(pages) {
+                *slot = page;
+            }
+            return self.store(&claim, piece, &refs[..pages.len()]);
+        }
+        self.write_with_parts(piece, from)
+    }
+
+    /// A write that begins or ends within a block, whose rest is read first.
+    fn write_with_parts(&self, piece: Piece, from: &[u8]) -> Result<(), IoError> {
+        let _admission = self.admit(piece)?;
+        let claim = self.claims.claim(piece.leaf, piece.mask());
+        let (head, tail, first, blocks) = (piece.head(), piece.tail(), piece.first_block(), piece.blocks());
+        let (mut head_page, mut tail_page) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
+        if head > 0 || blocks == 1 {
+            self.load(&claim, first, Pages::of(&mut head_page))?;
+        }
+        if blocks == 1 {
+            head_page[head..head + piece.len].copy_from_slice(from);
+            return self.store(&claim, piece, &[&head_page]);
+        }
+        if tail > 0 {
+            self.load(&claim, first + blocks - 1, Pages::of(&mut tail_page))?;
+        }
+        let (head_len, tail_len) = part_lens(piece);
+        let (head_from, rest) = from.split_at(head_len);
+        let (middle, tail_from) = rest.split_at(rest.len() - tail_len);
+        head_page[BLOCK_BYTES - head_len..].copy_from_slice(head_from);
+        tail_page[..tail_len].copy_from_slice(tail_from);
+        let (middle, _) = middle.as_chunks::<BLOCK_BYTES>();
+        let mut refs = [&head_page; LEAF_BLOCKS];
+        let from_head = usize::from(head > 0);
+        for (slot, page) in refs[from_head..].iter_mut().zip(middle) {
+            *slot = page;
+        }
+        if tail > 0 {
+            refs[blocks - 1] = &tail_page;
+        }
+        self.store(&claim, piece, &refs[..blocks])
+    }
+
+    /// Zeroes of a part of a block: nothing at all where there is no block.
+    pub(super) fn write_part_of_zeroes(&self, part: Piece, zeroes: &[u8]) -> Result<(), IoError> {
+        {
+            let claim = self.claims.claim(part.leaf, part.mask());
+            let (stored, held) = self.places(&claim, part.mask());
+            if stored | held | self.claims.lost(part.leaf) & part.mask() == 0 {
+                return Ok(());
+            }
+        }
+        self.write_with_parts(part, zeroes)
+    }
+
+    fn store(&self, claim: &Claim<'_>, piece: Piece, pages: &[&Page]) -> Result<(), IoError> {
+        let mask = piece.mask();
+        let key = key_of(claim.leaf);
+        let first = key + piece.first_block() as u64;
+        let held = match &self.config.backing {
+            Some(backing) => backing.held(key, mask) & mask,
+            None => 0,
+        };
+        if self.pool.store(GROUP, first, pages).is_err() {
+            // What the backing has is as it was; what the pool had is gone.
+            claim.lose(mask & !held);
+            return Err(IoError::Lost { at: first * BLOCK_BYTES as u64 });
+        }
+        claim.regain(mask);
+        if let Some(backing) = self.config.backing.as_ref().filter(|_| held != 0) {
+            backing.forget(key, held);
+        }
+        self.gone.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn drop_blocks(&self, claim: &Claim<'_>, mask: u16) {
+        let key = key_of(claim.leaf);
+        let (first, count) = (mask.trailing_zeros(), mask.count_ones());
+        debug_assert_eq!(mask, mask_of(first as usize, count as usize));
+        let gone = self.pool.invalidate(GROUP, key + u64::from(first), u64::from(count));
+        if let Some(backing) = &self.config.backing {
+            backing.forget(key, mask);
+        }
+        claim.regain(mask);
+        self.gone.fetch_add(gone, Ordering::Relaxed);
+    }
+}
+
+fn is_zero(page: &Page) -> bool {
+    let (words, _) = page.as_chunks::<32>();
+    words.iter().all(|word| *word == [0; 32])
+}

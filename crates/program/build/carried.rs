@@ -1,0 +1,88 @@
+//! The sources of the agent and of the preload object in a package of the program.
+//!
+//! A package has no siblings. So `carried/` has a folder for each crate that the two are made of, with links to the crate's
+//! sources and its manifest, which `cargo package` follows: in a package they are files. Here they become a workspace again.
+//! The manifests have another name there because cargo leaves out what looks like a package of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The crates that the two are made of, themselves included: a folder each.
+fn crates(package: &Path) -> Vec<String> {
+    let carried = package.join("carried");
+    let entries = fs::read_dir(&carried).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("a readable folder"))
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().expect("names are ASCII"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Makes the workspace in a folder, and says where its crates are.
+pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
+    let carried = package.join("carried");
+    // What an older package has left there must not be built.
+    let _ = fs::remove_dir_all(folder);
+    for name in crates(package) {
+        let (from, to) = (carried.join(&name), folder.join("crates").join(&name));
+        copy(&from.join("src"), &to.join("src"));
+        if from.join("build.rs").exists() {
+            copy(&from.join("build.rs"), &to.join("build.rs"));
+        }
+        write(&to.join("Cargo.toml"), &needed(&read(&from.join("manifest.toml"))));
+    }
+    let workspace = "[workspace]\nresolver = \"2\"\nmembers = [\"crates/*\"]\n\n";
+    write(
+        &folder.join("Cargo.toml"),
+        &(workspace.to_owned() + &needed(&read(&carried.join("workspace.toml")))),
+    );
+    // The versions that the program was tested with.
+    if package.join("Cargo.lock").exists() {
+        copy(&package.join("Cargo.lock"), &folder.join("Cargo.lock"));
+    }
+    folder.join("crates")
+}
+
+/// A manifest without what only tests need. A package's lock file does not have it, and cargo would look for it in the
+/// registry, even where there is no network.
+fn needed(manifest: &str) -> String {
+    let mut kept = String::new();
+    let mut is_kept = true;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            let name = line.trim_start_matches('[').split(']').next().unwrap_or_default();
+            // Features are the model checkers'.
+            is_kept = !["workspace", "features", "dev-dependencies", "test", "bench", "example"]
+                .contains(&name)
+                && !["profile.dev", "profile.test"].iter().any(|profile| name.starts_with(profile));
+        }
+        if is_kept && !line.contains("optional = true") {
+            kept += line;
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        for entry in fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {
+            let name = entry.expect("a readable folder").file_name();
+            copy(&from.join(&name), &to.join(&name));
+        }
+        return;
+    }
+    fs::create_dir_all(to.parent().expect("in a folder")).expect("OUT_DIR is writable");
+    fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("in a folder")).expect("OUT_DIR is writable");
+    fs::write(path, text).expect("OUT_DIR is writable");
+}

@@ -1,0 +1,123 @@
+//! What is published can be built from what a registry has. The long test packs every package, unpacks them, and installs
+//! the program from there, as `cargo install uzswap` does:
+//!
+//! ```text
+//! cargo test -p uzswap --test packages -- --ignored --nocapture
+//! ```
+
+#[allow(dead_code)]
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::can_manage;
+
+fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The names in a section of a manifest that this workspace has crates for.
+fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
+    let section = format!("[{section}]");
+    let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split(['.', ' ']).next())
+        .filter(|name| own("..").join(name).join("Cargo.toml").exists())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A package of the program has the sources of what it builds for other programs. A crate that is forgotten there is missed by
+/// nobody who has the repository.
+#[test]
+fn all_that_the_agent_is_made_of_is_carried() {
+    let mut wanted = BTreeSet::from(["agent".to_owned(), "preload".to_owned()]);
+    let mut looked_at = BTreeSet::new();
+    while let Some(name) = wanted.difference(&looked_at).next().cloned() {
+        let manifest = fs::read_to_string(own("..").join(&name).join("Cargo.toml")).unwrap();
+        wanted.extend(siblings(&manifest, "dependencies"));
+        looked_at.insert(name);
+    }
+    let entries = fs::read_dir(own("carried")).unwrap().map(|entry| entry.unwrap());
+    let carried: BTreeSet<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(carried, wanted, "carried/ has a folder for each crate that the agent and the object need");
+    for name in carried {
+        for (link, file) in [("src", "src"), ("manifest.toml", "Cargo.toml"), ("build.rs", "build.rs")] {
+            let (link, file) = (own("carried").join(&name).join(link), own("..").join(&name).join(file));
+            assert_eq!(link.exists(), file.exists(), "{}", link.display());
+            if file.exists() {
+                let [link, file] = [link, file].map(|path| path.canonicalize().unwrap());
+                assert_eq!(link, file);
+            }
+        }
+    }
+}
+
+/// Runs a command that is to succeed; what it wrote.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}: {out}{err}", output.status);
+    out.into_owned()
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "compiles everything anew as it is released, and asks the registry"]
+fn the_program_is_installed_from_its_package() {
+    // Not in the target directory: what is built there finds the repository's workspace and settings above it.
+    let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));
+    let cargo = || {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(own(".")).env_remove("CARGO_TARGET_DIR");
+        cargo
+    };
+    let (packed, unpacked) = (scratch.0.join("packed"), scratch.0.join("unpacked"));
+    let mut pack = cargo();
+    pack.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet", "--target-dir"]);
+    run(pack.arg(&packed));
+    fs::create_dir_all(&unpacked).unwrap();
+    for entry in fs::read_dir(packed.join("package")).unwrap() {
+        let package = entry.unwrap().path();
+        if package.extension().is_some_and(|extension| extension == "crate") {
+            run(Command::new("tar").arg("-xzf").arg(&package).arg("-C").arg(&unpacked));
+        }
+    }
+    // Nothing of the repository is near, and a registry that has these packages is imitated by naming their folders.
+    let version = env!("CARGO_PKG_VERSION");
+    let mut install = cargo();
+    install.current_dir(&unpacked).args(["install", "--path", &format!("uzswap-{version}")]);
+    install.arg("--root").arg(scratch.0.join("root")).arg("--target-dir").arg(scratch.0.join("target"));
+    for entry in fs::read_dir(&unpacked).unwrap() {
+        let folder = entry.unwrap().path();
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let name = name.strip_suffix(&format!("-{version}")).unwrap();
+        if name != "uzswap" {
+            let patch = format!("patch.crates-io.{name}.path={:?}", folder.to_str().unwrap());
+            install.args(["--config", &patch]);
+        }
+    }
+    run(&mut install);
+    let program = scratch.0.join("root").join("bin/uzswap");
+    assert_eq!(run(Command::new(&program).arg("--version")), format!("uzswap {version}\n"));
+    if can_manage() {
+        let job = "pages = [bytes([n % 251]) * 9000 for n in range(30000)]; print(sum(map(len, pages)))";
+        let said = run(Command::new(&program).args(["run", "--ram", "64M", "--", "python3", "-c", job]));
+        assert_eq!(said, "270000000\n");
+    }
+}
