@@ -1,5 +1,6 @@
 //! Decoding in plain Rust: the reference for the others.
 
+use crate::sets::MEMBERS;
 use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS};
 
 /// How the words of a tag are rebuilt.
@@ -64,24 +65,6 @@ impl Cursor {
         rule.value | u64::from(literal) << rule.shift
     }
 }
-
-/// For each set of eight: its members in ascending order.
-static MEMBERS: [[u16; 8]; 256] = {
-    let mut table = [[0; 8]; 256];
-    let mut set = 0;
-    while set < 256 {
-        let (mut k, mut count) = (0, 0);
-        while k < 8 {
-            if set >> k & 1 == 1 {
-                table[set][count] = k;
-                count += 1;
-            }
-            k += 1;
-        }
-        set += 1;
-    }
-    table
-};
 
 /// Places of words, in order, with room for a whole line behind them. What is listed is not known in advance, so
 /// that loops over the words of a line would end anywhere; a line is appended without a branch.
