@@ -205,7 +205,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
             let form = &forms[(line >> (4 * k)) as usize & 15];
             // SAFETY: see above.
             let half = u64::from(u16::from_le(unsafe { a.cast::<u16>().read_unaligned() }));
-            *word = (half * TWICE & form.mask | form.value).to_le_bytes();
+            *word = ((half * TWICE) & form.mask | form.value).to_le_bytes();
             a = a.wrapping_add(form.takes);
         }
     }
