@@ -2,7 +2,6 @@
 
 use super::matches::{Matches, GROUP, PARTS, PART_RECORDS};
 use super::{HEADER, MATCH_MIN};
-use crate::sets::MEMBERS;
 
 /// Sequences of all parts, in whole groups.
 const SEQUENCES: usize = PARTS * PART_RECORDS;
@@ -213,36 +212,28 @@ impl Streams {
                 let runs: &mut [u8; GROUP] =
                     self.runs[place..].first_chunk_mut().expect("a place for every record");
                 // What stands behind the last record has no meaning, and is overwritten.
-                let mut more = [[0u16; 2]; GROUP];
-                let mut long = [[0u8; 2]; GROUP];
+                let mut long = [0u8; GROUP];
                 for k in 0..GROUP {
                     let run = starts[k].wrapping_sub(before[k]);
                     let rest = ends[k].wrapping_sub(starts[k]).wrapping_sub(MATCH_MIN as u16);
                     sequences[k] = starts[k].wrapping_sub(sources[k]) | rest.min(15) << 12;
                     runs[k] = run.min(15) as u8;
-                    more[k] = [run.wrapping_sub(15), rest.wrapping_sub(15)];
-                    long[k] = [u8::from(run >= 15), u8::from(rest >= 15)];
+                    long[k] = u8::from((run >= 15) | (rest >= 15));
                 }
-                // What is long is listed first: one loop's end is hard to foretell then, not each length.
-                let mut bits = 0;
-                for (part, eight) in long.as_flattened().as_chunks::<8>().0.iter().enumerate() {
-                    // Byte `k` comes to stand at bit 56 + k.
-                    let byte = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-                    bits |= byte << (8 * part);
-                }
-                bits &= u64::MAX >> (2 * (GROUP - GROUP.min(to - first)));
-                let (mut places, mut listed) = ([0u16; 2 * GROUP + 8], 0);
-                for (part, set) in bits.to_le_bytes().into_iter().enumerate() {
-                    let room = places[listed..].first_chunk_mut::<8>().expect("room for eight more");
-                    for (place, member) in room.iter_mut().zip(&MEMBERS[usize::from(set)]) {
-                        *place = 8 * part as u16 + member;
+                for (part, eight) in long.as_chunks::<8>().0.iter().enumerate() {
+                    let mut bits = u64::from_le_bytes(*eight);
+                    while bits != 0 {
+                        let k = 8 * part + bits.trailing_zeros() as usize / 8;
+                        bits &= bits - 1;
+                        if first + k >= to {
+                            break;
+                        }
+                        for coded in [starts[k] - before[k], ends[k] - starts[k] - MATCH_MIN as u16] {
+                            if coded >= 15 {
+                                extended = extend(&mut self.extensions, extended, usize::from(coded) - 15);
+                            }
+                        }
                     }
-                    listed += set.count_ones() as usize;
-                }
-                let more = more.as_flattened();
-                for &place in &places[..listed] {
-                    let value = more[usize::from(place) % (2 * GROUP)];
-                    extended = extend(&mut self.extensions, extended, value.into());
                 }
             }
             let matched = records.starts[from..to].iter().zip(&records.ends[from + 1..]);
