@@ -1,11 +1,15 @@
-//! Ratio and time a page of `auto` against LZ4 and zstd -1, by file and by class of generated pages.
+//! Ratio and time a page of compressors against the first of them, LZ4, by file and by class of generated pages.
 //!
 //! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]... [--files-only] [--rounds N] FILE...`
-//! A file is raw pages; the generated classes come after the files. All compressors take turns within each round; times are the least of the rounds.
+//! A file is raw pages; the generated classes come after the files. Without names the compressors are zstd -1 and `auto` with every
+//! instruction set of the machine. All take turns within each round; times are the least of the rounds. "warm" is what the caches still
+//! hold of a file's 4 MiB, "cold" the same with pages and objects flushed from them before each pass (x86-64 only). "limit" is what no compressor goes
+//! below: two passes that read the page to compress it, one that copies it to decompress it.
 
 #[path = "../tests/pages/mod.rs"]
 mod pages;
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,15 +17,41 @@ use acomp::{
     Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE,
 };
 use codecs::auto::{counts, Kind};
+use pagecodec::Isa;
 
 const PAGES_MAX: usize = 1024;
 
 type Contender = (Arc<dyn Algorithm>, Box<dyn Context>);
 
+#[derive(Clone, Copy)]
 struct Measured {
     bytes: usize,
     compress_ns: f64,
     decompress_ns: f64,
+}
+
+impl Measured {
+    const NONE: Measured = Measured { bytes: 0, compress_ns: f64::MAX, decompress_ns: f64::MAX };
+
+    fn keep_least(&mut self, compress_ns: f64, decompress_ns: f64) {
+        self.compress_ns = self.compress_ns.min(compress_ns);
+        self.decompress_ns = self.decompress_ns.min(decompress_ns);
+    }
+}
+
+/// Flushes bytes from all caches; answers whether this machine can.
+fn flush(bytes: &[u8]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        // SAFETY: the address is one of the slice; SSE2 is part of the architecture.
+        unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE2 is part of the architecture.
+    unsafe {
+        std::arch::x86_64::_mm_mfence()
+    };
+    cfg!(target_arch = "x86_64") && !bytes.is_empty()
 }
 
 /// One pass in each direction over all pages, in batches of eight.
@@ -30,9 +60,13 @@ fn pass(
     context: &mut dyn Context,
     pages: &[Page],
     space: &mut [[u8; PAGE_SIZE]],
+    cold: bool,
     best: &mut Measured,
 ) {
     let mut results: Vec<_> = pages.iter().map(|_| Ok(0)).collect();
+    if cold {
+        flush(pages.as_flattened());
+    }
     let start = Instant::now();
     for (at, batch) in pages.chunks(MAX_BATCH).enumerate() {
         let at = at * MAX_BATCH;
@@ -48,6 +82,9 @@ fn pass(
     }
     let compress_ns = start.elapsed().as_nanos() as f64 / pages.len() as f64;
     let mut back = [[0u8; PAGE_SIZE]; MAX_BATCH];
+    if cold {
+        flush(space.as_flattened());
+    }
     let start = Instant::now();
     for (at, batch) in pages.chunks(MAX_BATCH).enumerate() {
         let at = at * MAX_BATCH;
@@ -82,49 +119,72 @@ fn pass(
         }
     }
     best.bytes = results.iter().map(|result| result.unwrap_or(PAGE_SIZE)).sum();
-    best.compress_ns = best.compress_ns.min(compress_ns);
-    best.decompress_ns = best.decompress_ns.min(decompress_ns);
+    best.keep_least(compress_ns, decompress_ns);
+}
+
+/// What no compressor goes below.
+fn pass_limit(pages: &[Page], cold: bool, best: &mut Measured) {
+    let mut back = [[0u8; PAGE_SIZE]; MAX_BATCH];
+    let time = |work: &mut dyn FnMut(usize, &Page)| {
+        if cold {
+            flush(pages.as_flattened());
+        }
+        let start = Instant::now();
+        for (number, page) in pages.iter().enumerate() {
+            work(number, page);
+        }
+        start.elapsed().as_nanos() as f64 / pages.len() as f64
+    };
+    let twice = time(&mut |_, page| {
+        for _ in 0..2 {
+            let words = black_box(page).as_chunks::<8>().0;
+            black_box(words.iter().fold(0u64, |sum, word| sum ^ u64::from_le_bytes(*word)));
+        }
+    });
+    let copy = time(&mut |number, page| black_box(&mut back[number % MAX_BATCH]).copy_from_slice(page));
+    best.keep_least(twice, copy);
 }
 
 fn report(name: &str, pages: &[Page], contexts: &mut [Contender], rounds: usize) {
     let mut space = vec![[0u8; PAGE_SIZE]; pages.len()];
-    let mut best: Vec<_> = contexts
-        .iter()
-        .map(|_| Measured { bytes: 0, compress_ns: f64::MAX, decompress_ns: f64::MAX })
-        .collect();
-    let before = counts();
-    for _ in 0..rounds {
-        for ((algorithm, context), best) in contexts.iter_mut().zip(&mut best) {
-            pass(algorithm.as_ref(), context.as_mut(), pages, &mut space, best);
+    for cold in [false, true] {
+        if cold && !flush(pages.as_flattened()) {
+            continue;
+        }
+        let mut best = vec![Measured::NONE; contexts.len()];
+        let mut limit = Measured::NONE;
+        let before = counts();
+        for _ in 0..rounds {
+            pass_limit(pages, cold, &mut limit);
+            for ((algorithm, context), best) in contexts.iter_mut().zip(&mut best) {
+                pass(algorithm.as_ref(), context.as_mut(), pages, &mut space, cold, best);
+            }
+        }
+        let after = counts();
+        let set = if cold { "cold" } else { "warm" };
+        let base = best[0];
+        let line = |compressor: &str, ratio: &str, Measured { compress_ns, decompress_ns, .. }: Measured| {
+            println!(
+                "{name:<20} {set} {compressor:<14} {ratio:>7} {compress_ns:>7.0} {:>5.2} {decompress_ns:>7.0} {:>5.2}",
+                compress_ns / base.compress_ns,
+                decompress_ns / base.decompress_ns
+            );
+        };
+        for ((algorithm, _), &measured) in contexts.iter().zip(&best) {
+            let ratio = (pages.len() * PAGE_SIZE) as f64 / measured.bytes as f64;
+            line(algorithm.name(), &format!("{ratio:.3}"), measured);
+        }
+        line("limit", "", limit);
+        let named = Kind::ALL.map(|kind| (kind.name(), after.of(kind) - before.of(kind)));
+        let kinds = named.into_iter().chain([("refused", after.refused - before.refused)]);
+        let total: u64 = kinds.clone().map(|(_, count)| count).sum();
+        if !cold && total > 0 {
+            let shares = kinds.filter(|(_, count)| *count > 0);
+            let shares =
+                shares.map(|(kind, count)| format!(" {kind} {:.0}%", 100.0 * count as f64 / total as f64));
+            println!("{name:<20} {} pages:{}", pages.len(), shares.collect::<String>());
         }
     }
-    let after = counts();
-    print!("{name:<20} {:5}", pages.len());
-    for ((algorithm, _), measured) in contexts.iter().zip(&best) {
-        let compressor = algorithm.name();
-        let ratio = (pages.len() * PAGE_SIZE) as f64 / measured.bytes as f64;
-        let (compress, decompress) = (measured.compress_ns, measured.decompress_ns);
-        print!(" | {compressor} {ratio:7.3} {compress:6.0} {decompress:5.0}");
-        let base = &best[0];
-        print!(
-            " ({:5.3} {:4.2} {:4.2})",
-            base.bytes as f64 / measured.bytes as f64,
-            compress / base.compress_ns,
-            decompress / base.decompress_ns
-        );
-    }
-    print!(" |");
-    let total = pages.len() * rounds;
-    for kind in Kind::ALL {
-        let share = (after.of(kind) - before.of(kind)) as f64 / total as f64;
-        if share > 0.0 {
-            print!(" {} {:.0}%", kind.name(), 100.0 * share);
-        }
-    }
-    if after.refused > before.refused {
-        print!(" refused {:.0}%", 100.0 * (after.refused - before.refused) as f64 / total as f64);
-    }
-    println!();
 }
 
 fn main() {
@@ -145,7 +205,8 @@ fn main() {
         }
     }
     if names.len() == 1 {
-        names.extend(["zstd:1".to_owned(), "auto".to_owned()]);
+        names.push("zstd:1".to_owned());
+        names.extend(Isa::available().map(|isa| format!("auto:{isa}")));
     }
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
@@ -157,7 +218,7 @@ fn main() {
             (algorithm, context)
         })
         .collect();
-    println!("name, pages; for each compressor: ratio, ns to compress and to decompress a page (all against the first)");
+    println!("pages, set, compressor; ratio; ns to compress a page, share of LZ4's; to decompress it, share of LZ4's");
     for file in &files {
         let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{file}: {error}"));
         let all = bytes.as_chunks::<PAGE_SIZE>().0;

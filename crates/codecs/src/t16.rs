@@ -14,7 +14,10 @@ use crate::forced;
 
 /// Adds the family `t16` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    forced::register(registry, "t16", "t16[:portable|:avx2|:avx512]", |name, isa| T16 { name, isa });
+    forced::register(registry, "t16", "t16[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| T16 {
+        name,
+        isa,
+    });
 }
 
 struct T16 {

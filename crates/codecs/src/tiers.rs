@@ -12,10 +12,8 @@ use crate::t16h::{self, Dense, T16h};
 
 /// Adds the family `auto-t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    forced::register(registry, "auto-t16h", "auto-t16h[:portable|:avx2|:avx512]", |name, isa| T16h {
-        name,
-        isa,
-        first_tier: Some(context),
+    forced::register(registry, "auto-t16h", "auto-t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| {
+        T16h { name, isa, first_tier: Some(context) }
     });
 }
 

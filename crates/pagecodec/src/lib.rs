@@ -42,6 +42,7 @@ mod lanes;
 pub mod lz;
 pub mod numeric;
 mod probe;
+mod sets;
 pub mod sparse;
 pub mod t16;
 pub mod t16h;

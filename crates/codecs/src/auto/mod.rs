@@ -20,7 +20,10 @@ use page::{unit, PageCodec};
 
 /// Adds the family `auto` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    forced::register(registry, "auto", "auto[:portable|:avx2|:avx512]", |name, isa| Auto { name, isa });
+    forced::register(registry, "auto", "auto[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| Auto {
+        name,
+        isa,
+    });
 }
 
 struct Auto {

@@ -45,7 +45,7 @@ const REPEATS_MIN: u32 = 4;
 
 /// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
-    forced::register(registry, "t16h", "t16h[:portable|:avx2|:avx512]", |name, isa| T16h {
+    forced::register(registry, "t16h", "t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| T16h {
         name,
         isa,
         first_tier: None,

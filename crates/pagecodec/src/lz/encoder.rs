@@ -76,6 +76,26 @@ unsafe fn copy_page_avx512(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PAD
     }
 }
 
+/// [`copy_page_avx512`] in AVX2.
+///
+/// # Safety
+/// The machine must have it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn copy_page_avx2(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PADDING]) {
+    use std::arch::x86_64::*;
+    for at in (0..INPUT_MAX).step_by(128) {
+        // SAFETY: both have at least INPUT_MAX bytes.
+        unsafe {
+            let (from, to) = (from.as_ptr().add(at), to.as_mut_ptr().add(at));
+            let parts = [0, 32, 64, 96].map(|part| _mm256_loadu_si256(from.add(part).cast()));
+            for (part, bytes) in parts.into_iter().enumerate() {
+                _mm256_storeu_si256(to.add(32 * part).cast(), bytes);
+            }
+        }
+    }
+}
+
 impl Encoder {
     /// An encoder with the fastest instruction set of this machine.
     pub fn new() -> Self {
@@ -143,6 +163,9 @@ impl Encoder {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, Some(page)) => unsafe { copy_page_avx512(page, &mut work.source) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, Some(page)) => unsafe { copy_page_avx2(page, &mut work.source) },
             _ => work.source[..len].copy_from_slice(input),
         }
         // The index reads whole groups; what it finds there does not count, but must not depend on the past.

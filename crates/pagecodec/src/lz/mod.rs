@@ -27,6 +27,8 @@ mod encoder;
 mod index;
 mod matches;
 mod sample;
+#[cfg(target_arch = "x86_64")]
+mod steps;
 mod streams;
 mod walk;
 #[cfg(target_arch = "x86_64")]

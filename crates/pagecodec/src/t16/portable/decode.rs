@@ -1,6 +1,7 @@
 //! Decoding in plain Rust: the reference for the others.
 
-use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF};
+use crate::sets::MEMBERS;
+use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS};
 
 /// How the words of a tag are rebuilt.
 #[derive(Clone, Copy, Default)]
@@ -65,6 +66,59 @@ impl Cursor {
     }
 }
 
+/// Places of words, in order, with room for a whole line behind them. What is listed is not known in advance, so
+/// that loops over the words of a line would end anywhere; a line is appended without a branch.
+struct Places {
+    places: [u16; WORDS + 8],
+    count: usize,
+}
+
+impl Places {
+    const NEW: Places = Places { places: [0; WORDS + 8], count: 0 };
+
+    /// Appends the words of line `line` that are in `set`, of which there are `count`.
+    #[inline(always)]
+    fn append(&mut self, line: usize, set: u8, count: usize) {
+        let room = self.places[self.count..].first_chunk_mut::<8>().expect("a line's room");
+        for (place, member) in room.iter_mut().zip(&MEMBERS[usize::from(set)]) {
+            *place = 8 * line as u16 + member;
+        }
+        self.count += count;
+    }
+
+    /// The places.
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.places[..self.count].iter().map(|&place| usize::from(place) % WORDS)
+    }
+}
+
+/// What is known of a distinct tag line.
+#[derive(Clone, Copy, Default)]
+struct TagLine {
+    tags: u32,
+    /// The words that are raw or references, and those that take a half of B.
+    special: u8,
+    wide: u8,
+    /// As [`Rule::takes`].
+    takes: u64,
+}
+
+/// How a word is made of its template and the next half of A, without looking at what kind it is.
+#[derive(Clone, Copy, Default)]
+struct Form {
+    value: u64,
+    /// All ones where the half goes.
+    mask: u64,
+    /// Bytes of A.
+    takes: usize,
+    /// A power of two in all.
+    _unused: usize,
+}
+
+/// A half in both halves of a word.
+const TWICE: u64 = 1 << 32 | 1;
+
 /// Decodes `object` into `page`.
 pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     let layout = Layout::parse(object)?;
@@ -77,12 +131,24 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         let code = layout.kind(tag);
         sum += if code == TAG_REF as usize { 0 } else { rules[code].takes };
     }
-    let mut sums = [0u64; LINES];
-    for (at, sum) in sums.iter_mut().enumerate().take(layout.lines_len) {
-        let line = u32_at(object, layout.lines_at + 4 * at);
-        *sum = (0..8).map(|k| rules[(line >> (4 * k)) as usize & 15].takes).sum();
+    // In the upper half whether a tag is special, in the lower one whether it takes of B.
+    let kinds: [u16; 16] = std::array::from_fn(|tag| {
+        let takes = rules[tag].takes;
+        u16::from(takes >> 32 != 0) << 8 | (takes >> 16 & 1) as u16
+    });
+    let mut distinct_lines = [TagLine::default(); LINES];
+    for (at, line) in distinct_lines.iter_mut().enumerate().take(layout.lines_len) {
+        line.tags = u32_at(object, layout.lines_at + 4 * at);
+        let mut sets = 0;
+        for k in 0..8 {
+            let tag = (line.tags >> (4 * k)) as usize & 15;
+            line.takes += rules[tag].takes;
+            sets |= kinds[tag] << k;
+        }
+        [line.wide, line.special] = sets.to_le_bytes();
     }
     let mut lines = [0u32; LINES];
+    let (mut specials, mut wides) = (Places::NEW, Places::NEW);
     let (mut distinct, mut repeats, mut rank_max) = (0, 0, 0);
     for (at, line) in lines.iter_mut().enumerate() {
         let fresh = layout.fresh >> at & 1 == 1;
@@ -92,9 +158,11 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         distinct += usize::from(fresh);
         repeats += usize::from(!fresh);
         rank_max = rank_max.max(rank);
-        let rank = rank.min(layout.lines_len - 1);
-        *line = u32_at(object, layout.lines_at + 4 * rank);
-        sum += sums[rank % LINES];
+        let TagLine { tags, special, wide, takes } = distinct_lines[rank % LINES];
+        *line = tags;
+        sum += takes;
+        specials.append(at, special, (takes >> 32 & 15) as usize + (takes >> 48) as usize);
+        wides.append(at, wide, (takes >> 16 & 15) as usize);
     }
     let holds = layout.a_len as u64
         | (layout.b_len as u64) << 16
@@ -123,33 +191,51 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         rule.value = value;
     }
 
-    let mut refs = object[layout.refs_at..layout.index_at].iter();
-    for (words, &line) in page.as_chunks_mut::<64>().0.iter_mut().zip(&lines) {
-        let words = words.as_chunks_mut::<8>().0;
-        for (k, slot) in words.iter_mut().enumerate() {
-            let rule = &rules[(line >> (4 * k)) as usize & 15];
+    // Templates and stream A for all words; the others are put right afterwards.
+    let forms = rules.map(|rule| Form {
+        value: rule.value,
+        mask: u64::from(rule.literals & 0xffff) << rule.shift,
+        takes: 2 * (rule.takes as usize & 1),
+        _unused: 0,
+    });
+    let mut a = cursor.a;
+    let (words, _) = page.as_chunks_mut::<8>();
+    for (words, &line) in words.as_chunks_mut::<8>().0.iter_mut().zip(&lines) {
+        for (k, word) in words.iter_mut().enumerate() {
+            let form = &forms[(line >> (4 * k)) as usize & 15];
             // SAFETY: see above.
-            *slot = unsafe { cursor.word(rule) }.to_le_bytes();
+            let half = u64::from(u16::from_le(unsafe { a.cast::<u16>().read_unaligned() }));
+            *word = ((half * TWICE) & form.mask | form.value).to_le_bytes();
+            a = a.wrapping_add(form.takes);
         }
-        // Bit 4k: word k is raw or a reference, whose tags are 15 and 14.
-        let mut special = line >> 1 & line >> 2 & line >> 3 & 0x1111_1111;
-        while special != 0 {
-            let bit = special.trailing_zeros();
-            special &= special - 1;
-            let source = if line >> bit & 1 == 1 {
-                let source = cursor.raw;
-                cursor.raw = source.wrapping_add(8);
-                source
-            } else {
-                let number = refs.next().map_or(0, |&number| usize::from(number));
-                if number >= layout.raw_len {
-                    return Err(Damaged);
-                }
-                at(layout.raw_at + 8 * number)
-            };
-            // SAFETY: see above; a reference is to one of the raw words.
-            words[bit as usize / 4 % 8] = unsafe { source.cast::<[u8; 8]>().read_unaligned() };
+    }
+    let tag = |place: usize| (lines[place / 8] >> (4 * (place % 8))) as usize & 15;
+    for place in wides.iter() {
+        // SAFETY: see above.
+        let half = u64::from(u16::from_le(unsafe { cursor.b.cast::<u16>().read_unaligned() }));
+        cursor.b = cursor.b.wrapping_add(2);
+        let word = u64::from_le_bytes(words[place]) | half << 16 << rules[tag(place)].shift;
+        words[place] = word.to_le_bytes();
+    }
+    // A reference is taken for a raw word first, so that no branch depends on which it is.
+    let (mut refs, mut ref_places) = (0, [0u16; WORDS]);
+    for place in specials.iter() {
+        // SAFETY: see above.
+        words[place] = unsafe { cursor.raw.cast::<[u8; 8]>().read_unaligned() };
+        let is_raw = tag(place) & 1;
+        cursor.raw = cursor.raw.wrapping_add(8 * is_raw);
+        ref_places[refs % WORDS] = place as u16;
+        refs += 1 - is_raw;
+    }
+    let numbers = &object[layout.refs_at..layout.index_at];
+    for (&place, &number) in ref_places[..refs].iter().zip(numbers) {
+        let number = usize::from(number);
+        if number >= layout.raw_len {
+            return Err(Damaged);
         }
+        // SAFETY: the number is that of a raw word.
+        let word = unsafe { at(layout.raw_at + 8 * number).cast::<[u8; 8]>().read_unaligned() };
+        words[usize::from(place) % WORDS] = word;
     }
     Ok(())
 }
