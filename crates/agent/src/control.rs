@@ -187,7 +187,8 @@ fn live() {
 }
 
 /// Why a process is not managed whose forks are neither announced nor reported.
-const BARE_FORKS: &str = "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
+const BARE_FORKS: &str =
+    "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
     cap_sys_ptrace+ep` the uzswap program";
 
 static RIGHTS: &dyn sys::lender::Lender = &accounts::Rights;

@@ -102,7 +102,11 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         } else if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
-            (false, format!("not permitted to this user; {without}"), "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program")
+            (
+                false,
+                format!("not permitted to this user; {without}"),
+                "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program",
+            )
         } else {
             (false, format!("not in this kernel; {without}"), UPGRADE)
         };
