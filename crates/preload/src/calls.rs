@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, desk, environment, fork};
+use crate::{announce, desk, environment, fork, remap};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -125,10 +125,18 @@ pub unsafe extern "C" fn mremap(
     target: *mut c_void,
 ) -> *mut c_void {
     let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
+    let by_pieces = || remap::piecewise(address as usize, len, new_len, flags, target as usize);
+    let is_ours = desk::has_pager() && !is_pagers_thread();
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    if is_ours && is_fixed && remap::are_several(address as usize, len) {
+        if let Some(answer) = by_pieces() {
+            return set_errno(answer) as *mut c_void;
+        }
+    }
     // SAFETY: the caller's arguments, unchanged.
     let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
-    if answer == -(libc::EFAULT as c_long) && desk::has_pager() && !is_pagers_thread() {
-        answer = crate::remap::piecewise(address as usize, len, new_len, flags, target as usize);
+    if answer == -(libc::EFAULT as c_long) && is_ours && !is_fixed {
+        answer = by_pieces().unwrap_or(answer);
     }
     set_errno(answer) as *mut c_void
 }

@@ -65,6 +65,49 @@ pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
     Some(())
 }
 
+/// Whether `[start, end)` is in one mapping; `None` when that cannot be seen.
+pub fn is_one(start: usize, end: usize) -> Option<bool> {
+    let file = system::open(c"/proc/self/maps", libc::O_RDONLY);
+    if file < 0 {
+        return None;
+    }
+    let found = query(file, start);
+    system::close(file);
+    match found {
+        Ok(found) => Some(found.is_some_and(|(_, behind)| behind >= end)),
+        Err(_) => {
+            let mut one = false;
+            for_each(|mapping| one |= mapping.start <= start && mapping.end >= end)?;
+            Some(one)
+        }
+    }
+}
+
+/// `struct procmap_query` of the kernel's fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    others: [u64; 8],
+}
+
+/// The mapping at an address, by `PROCMAP_QUERY` (Linux 6.11), of the file's process.
+fn query(file: isize, address: usize) -> Result<Option<(usize, usize)>, isize> {
+    const PROCMAP_QUERY: usize = 0xc068_6611;
+    const _: () = assert!(size_of::<Query>() == 0x68);
+    const ENOENT: isize = -(libc::ENOENT as isize);
+    let mut query = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
+    match system::ioctl(file, PROCMAP_QUERY, (&raw mut query).addr()) {
+        0 => Ok(Some((query.start as usize, query.end as usize))),
+        ENOENT => Ok(None),
+        error => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,11 +2,14 @@
 //!
 //! A mapping that was made beside a registered one is a mapping of its own until it is registered, too, and stays one if it was
 //! touched before. Without a pager the kernel would have made one of the two, and mremap() takes the memory of one
-//! mapping only: it would answer EFAULT, after having moved the first part, perhaps. So what fails is done again here piece
-//! by piece.
+//! mapping only: it would answer EFAULT. So it is done here piece by piece.
 //!
 //! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a userfaultfd. There every such
 //! call comes here.
+//!
+//! Calls without a fixed target are tried as they are: the kernel refuses them before it changes anything. Those with one are looked
+//! at before. The kernel may have unmapped the target by the time it refuses, or have moved the first mapping, and what is mapped in such a
+//! gap a moment later is another thread's, which would be moved or replaced in its stead.
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -63,32 +66,41 @@ fn raw_mremap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) 
     unsafe { raw_syscall(libc::SYS_mremap, [from, len, new_len, flags as usize, to, 0]) }
 }
 
-/// mremap(2) after the kernel has answered EFAULT.
-pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> c_long {
+/// Whether a range is in several mappings.
+pub fn are_several(from: usize, len: usize) -> bool {
+    // What is longer than any address space is refused by the kernel before it looks.
+    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| from.checked_add(len));
+    len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
+}
+
+/// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has changed then.
+pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<c_long> {
     let (len, new_len) = (len.next_multiple_of(PAGE_SIZE), new_len.next_multiple_of(PAGE_SIZE));
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let stays = flags & libc::MREMAP_DONTUNMAP;
-    if len == 0 || new_len < len || stays != 0 && new_len != len {
-        return EFAULT;
+    // As the kernel looks before it begins: the pieces would be looked at one by one.
+    let overlaps = fixed && from < to.saturating_add(new_len) && to < from + len;
+    let is_odd = !(from | if fixed { to } else { 0 }).is_multiple_of(PAGE_SIZE)
+        || fixed && flags & libc::MREMAP_MAYMOVE == 0;
+    if len == 0 || new_len < len || stays != 0 && new_len != len || overlaps || is_odd {
+        return None;
     }
     let several = fixed && new_len == len && moves_several();
-    // The kernel may have moved the first pieces to a fixed target before it gave up.
-    let mut moved = 0;
-    let pieces = loop {
-        match Pieces::of(from + moved, from + len, several) {
-            Some(pieces) => break pieces,
-            None if fixed && moved == 0 && stays == 0 => match first_mapping(from, from + len) {
-                Some(start) if start > from && Pieces::of(to, to + (start - from), several).is_some() => {
-                    moved = start - from;
-                }
-                _ => return EFAULT,
-            },
-            None => return EFAULT,
-        }
-    };
+    let pieces = Pieces::of(from, from + len, several)?;
+    Some(move_pieces(&pieces, from, [len, new_len], flags, fixed.then_some(to)))
+}
+
+fn move_pieces(
+    pieces: &Pieces,
+    from: usize,
+    [len, new_len]: [usize; 2],
+    flags: c_int,
+    to: Option<usize>,
+) -> c_long {
+    let stays = flags & libc::MREMAP_DONTUNMAP;
     let Some((last, _)) = pieces.iter().last() else { return EFAULT };
     let last_len = from + len - last;
-    if new_len > len && !fixed {
+    if new_len > len && to.is_none() {
         // In place, if there is room behind.
         let answer = raw_mremap(last, last_len, last_len + (new_len - len), 0, 0);
         if answer >= 0 {
@@ -98,7 +110,7 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
             return answer;
         }
     }
-    let target = if fixed { to } else { reserve(new_len) };
+    let target = to.unwrap_or_else(|| reserve(new_len));
     if target == 0 {
         return ENOMEM;
     }
@@ -137,17 +149,6 @@ fn moves_several() -> bool {
         ANSWER.store(if moved { YES } else { NO }, Ordering::Relaxed);
     }
     ANSWER.load(Ordering::Relaxed) == YES
-}
-
-/// The first mapped address of a range.
-fn first_mapping(start: usize, end: usize) -> Option<usize> {
-    let mut first = None;
-    mappings::for_each(|mapping| {
-        if mapping.end > start && mapping.start < end && first.is_none() {
-            first = Some(mapping.start.max(start));
-        }
-    })?;
-    first
 }
 
 /// A place for `len` bytes, 0 for none.
@@ -191,30 +192,46 @@ mod tests {
     #[test]
     fn pieces_move_together_and_grow() {
         let at = two_pieces();
-        let to = piecewise(at, 8 * PAGE_SIZE, 16 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0) as usize;
+        let to = piecewise(at, 8 * PAGE_SIZE, 16 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0).unwrap() as usize;
         assert_eq!(numbers(to, 10), [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
         let place = reserve(32 * PAGE_SIZE);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let fixed = piecewise(to, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place + PAGE_SIZE);
-        assert_eq!(fixed as usize, place + PAGE_SIZE);
+        assert_eq!(fixed.unwrap() as usize, place + PAGE_SIZE);
         assert_eq!(numbers(place + PAGE_SIZE, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
-    fn a_move_that_stopped_half_way_is_finished() {
+    fn a_range_is_one_mapping_or_several() {
+        let at = two_pieces();
+        assert!(are_several(at, 8 * PAGE_SIZE) && are_several(at + 3 * PAGE_SIZE, 2 * PAGE_SIZE - 1));
+        assert!(!are_several(at, 4 * PAGE_SIZE) && !are_several(at + 4 * PAGE_SIZE, 4 * PAGE_SIZE));
+        // SAFETY: this test's mapping.
+        unsafe { libc::munmap((at + 5 * PAGE_SIZE) as *mut _, PAGE_SIZE) };
+        assert!(are_several(at + 4 * PAGE_SIZE, 2 * PAGE_SIZE), "a gap");
+    }
+
+    /// A gap where the first mapping was may be another thread's mapping by now.
+    #[test]
+    fn what_begins_with_a_gap_is_the_kernel_s_to_refuse() {
         let at = two_pieces();
         let place = reserve(8 * PAGE_SIZE);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         assert_eq!(raw_mremap(at, 4 * PAGE_SIZE, 4 * PAGE_SIZE, flags, place) as usize, place);
-        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place) as usize, place);
-        assert_eq!(numbers(place, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place), None);
+        assert_eq!(
+            piecewise(place, 4 * PAGE_SIZE, 4 * PAGE_SIZE, flags, place + PAGE_SIZE),
+            None,
+            "overlaps"
+        );
+        assert_eq!(numbers(place, 4), [1, 2, 3, 4]);
     }
 
     #[test]
     fn pieces_move_and_their_mappings_stay() {
         let at = two_pieces();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-        let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0) as usize;
+        let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0).unwrap() as usize;
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
     }
 
@@ -231,7 +248,7 @@ mod tests {
             libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE);
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place) as usize, place);
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place), Some(place as c_long));
         assert_eq!((numbers(place, 2), numbers(place + 3 * PAGE_SIZE, 5)), (vec![1, 2], vec![4, 5, 6, 7, 8]));
     }
 
@@ -240,7 +257,7 @@ mod tests {
         let at = two_pieces();
         // SAFETY: this test's mapping.
         unsafe { libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE) };
-        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0), EFAULT);
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0), None);
         assert_eq!(numbers(at, 2), [1, 2]);
     }
 }

@@ -92,6 +92,11 @@ pub fn close(descriptor: isize) {
     call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]);
 }
 
+/// ioctl(2) with an argument by address; a negative error number when it fails.
+pub fn ioctl(descriptor: isize, request: usize, argument: usize) -> isize {
+    call(libc::SYS_ioctl, [descriptor as usize, request, argument, 0, 0, 0])
+}
+
 /// Reads from an offset; how much was read.
 pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     let arguments = [descriptor as usize, buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];

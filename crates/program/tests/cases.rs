@@ -106,6 +106,12 @@ fn pieces_that_the_kernel_merges_stay_one_mapping() {
     survives("pieces", "50M");
 }
 
+/// The kernel had moved the first of two mappings, and another thread's was where it had been: that moved in its stead.
+#[test]
+fn memory_that_moves_takes_nobody_else_s_along() {
+    survives("gaps", "60M");
+}
+
 /// Eight calls of mprotect a second.
 #[test]
 fn a_write_barrier_of_thousands_of_mappings() {

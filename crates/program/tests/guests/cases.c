@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -157,6 +159,39 @@ static void mode_pieces(void) {
         if (round % 2 == 0 && munmap(at + bytes, bytes) != 0) wrong("munmap");
         check(at, PIECES * PAGES, 0, "in pieces");
     }
+}
+
+// What moves to a place leaves gaps for a moment, and others map memory there: nobody's but the mover's own may move or go.
+enum { MOVED = 16 };
+static atomic_bool movers_done;
+static void *one_who_maps(void *argument) {
+    for (uint64_t name = (uintptr_t)argument << 40; !atomic_load(&movers_done); name += MOVED) {
+        char *at = map_filled(MOVED / 2, name);
+        for (int look = 0; look < 3; look++) {
+            check(at, MOVED / 2, name, "mapped beside a mover");
+            sched_yield();
+        }
+        munmap(at, MOVED / 2 * PAGE);
+    }
+    return NULL;
+}
+static void mode_gaps(void) {
+    press(100);
+    pthread_t mappers[2];
+    for (uintptr_t i = 0; i < 2; i++) pthread_create(&mappers[i], NULL, one_who_maps, (void *)(i + 1));
+    char *at = map_filled(MOVED, 0);
+    press(100);
+    for (int round = 0; round < 5000; round++) {
+        // What is mapped anew is not registered yet, and so not one mapping with the rest.
+        if (mmap(at, MOVED / 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) wrong("mmap");
+        for (int i = 0; i < MOVED / 2; i++) fill_page((uint64_t *)(at + i * PAGE), i);
+        char *to = mmap(NULL, MOVED * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mremap(at, MOVED * PAGE, MOVED * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) wrong("mremap to a place");
+        at = to;
+        check(at, MOVED, 0, "moved to a place");
+    }
+    atomic_store(&movers_done, true);
+    for (int i = 0; i < 2; i++) pthread_join(mappers[i], NULL);
 }
 
 // A collector's write barrier: all is protected, and the handler opens page after page.
@@ -374,7 +409,7 @@ static void mode_stopped(void) {
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
         {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
-        {"pieces", mode_pieces}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
+        {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
         {"forks", mode_forks}, {"robust", mode_robust}, {"own_userfaultfd", mode_own_userfaultfd},
         {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped},
     };
