@@ -328,7 +328,7 @@ mod tests {
         let all = all_names();
         assert!(features(true, all, all).iter().all(|row| row.ok && row.fix.is_none()));
         let fork = row(true, all, all & !feature::EVENT_FORK, "EVENT_FORK");
-        assert!(fork.needed && !fork.ok && fork.fix.unwrap().contains("CAP_SYS_PTRACE"));
+        assert!(fork.needed && !fork.ok && fork.fix.unwrap().contains("cap_sys_ptrace"));
         let old = all & !feature::MOVE;
         let moving = row(true, old, old, "MOVE");
         assert!(!moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));

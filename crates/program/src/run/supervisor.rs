@@ -349,7 +349,8 @@ impl Supervisor {
     /// The process, if it is of this tree: whoever else finds the address gets no rights here.
     fn of_tree(&self, process: Option<u32>) -> Option<u32> {
         let guardian = self.guardian.as_ref().map(Guardian::pid);
-        process.filter(|pid| attach::descendants(guardian).contains(&(*pid as i32)))
+        let is_ours = |pid: i32| attach::descendants(guardian).contains(&pid) && !attach::is_above_us(pid);
+        process.filter(|pid| is_ours(*pid as i32))
     }
 
     fn end(&mut self, index: usize) {

@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 
 use self::image::Image;
 use self::injection::Failure;
+pub use self::process::is_above_us;
 use self::process::Identity;
 pub use self::tree::descendants;
 

@@ -38,6 +38,9 @@ fn status_number(status: &str, name: &str) -> Option<u64> {
 pub fn obstacle(pid: i32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let own = fs::read_to_string("/proc/self/status").ok()?;
+    if has_more_rights(&status, &own) {
+        return Some("it is setuid or setgid, or has capabilities, and uzswap is not root's".to_owned());
+    }
     if status_number(&status, "TracerPid:").is_some_and(|tracer| tracer != 0) {
         return Some("it is being traced".to_owned());
     }
@@ -50,6 +53,35 @@ pub fn obstacle(pid: i32) -> Option<String> {
         return Some("it has a seccomp filter of its own".to_owned());
     }
     None
+}
+
+/// Whether a process may do what this one's user may not. With CAP_SYS_PTRACE this one could reach into it all the same, and what
+/// is brought there would be at the mercy of that user's other processes, who share the ledger with it.
+pub fn is_above_us(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    let own = fs::read_to_string("/proc/self/status");
+    !matches!((status, own), (Ok(status), Ok(own)) if !has_more_rights(&status, &own))
+}
+
+fn has_more_rights(status: &str, own: &str) -> bool {
+    let numbers = |text: &str, name: &str| -> Vec<u32> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    let permitted = |text: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+        line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
+    };
+    let (users, groups) = (numbers(own, "Uid:"), numbers(own, "Gid:"));
+    // The second is the effective one, as root's own supervisor has it.
+    if users.get(1) == Some(&0) {
+        return false;
+    }
+    let is_ours =
+        |ids: Vec<u32>, own: &[u32]| !ids.is_empty() && ids.iter().all(|id| Some(id) == own.first());
+    !is_ours(numbers(status, "Uid:"), &users)
+        || !is_ours(numbers(status, "Gid:"), &groups)
+        || permitted(status) != 0
 }
 
 /// The thread of a process that this one traces.
@@ -136,6 +168,30 @@ mod tests {
         ] {
             assert_eq!(names_another(environment, "own"), is_anothers, "{environment:?}");
         }
+    }
+
+    #[test]
+    fn whoever_may_more_is_left_alone() {
+        let status = |users: &str, groups: &str, permitted: &str| {
+            format!("Uid:\t{users}\nGid:\t{groups}\nCapPrm:\t{permitted}\n")
+        };
+        let (ours, all) = ("7\t7\t7\t7", "0000000000080000");
+        let own = status(ours, ours, all);
+        assert!(!has_more_rights(&status(ours, ours, "0"), &own));
+        for (users, groups, permitted) in [
+            ("7\t0\t0\t0", ours, "0"),
+            ("8\t8\t8\t8", ours, "0"),
+            (ours, "7\t5\t5\t5", "0"),
+            (ours, ours, "0000000000000400"),
+        ] {
+            assert!(has_more_rights(&status(users, groups, permitted), &own), "{users} {groups} {permitted}");
+        }
+        assert!(has_more_rights("", &own), "nothing is known");
+        let root = status("0\t0\t0\t0", "0\t0\t0\t0", "000001ffffffffff");
+        assert!(!has_more_rights(&status(ours, ours, "0"), &root) && !has_more_rights(&root, &root));
+        assert!(
+            !is_above_us(std::process::id() as i32) || sys::capabilities::has(sys::capabilities::SYS_PTRACE)
+        );
     }
 
     #[test]
