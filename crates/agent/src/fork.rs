@@ -127,6 +127,8 @@ fn attend(pager: &Pager) -> bool {
             // No child, or it has ended or become another program.
             Some(None) => break,
             None if sys::now_ns() > birth_ns => false,
+            // The forking thread holds the connection, too, and may wait for a page, which it gets when this is over.
+            None if pager.has_lost_children(&session) => break,
             None => continue,
         };
         // Now: what this process has in the swap file is what it had at the fork.

@@ -171,6 +171,12 @@ impl Pager {
         session.held_count > 0 && session.children.is_empty() || session.children.len() > 1
     }
 
+    /// Whether the child, and all that it forked, have ended.
+    pub fn has_lost_children(&self, session: &ForkSession) -> bool {
+        let is_gone = |child: &i32| session.guard.of_child(*child).is_gone();
+        !session.children.is_empty() && session.children.iter().all(is_gone)
+    }
+
     /// Serves what there is to serve now.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
