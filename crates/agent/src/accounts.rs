@@ -177,11 +177,7 @@ impl Rights {
 
 impl Lender for Rights {
     fn open(&self, what: Lent) -> Option<i32> {
-        let number = match what {
-            Lent::DeviceNode => wire::Lent::DeviceNode,
-            Lent::Pagemap => wire::Lent::Pagemap,
-        };
-        Self::ask(|socket| wire::ask(socket, Kind::Open, number as u32, Kind::Opened))
+        Self::ask(|socket| wire::ask(socket, Kind::Open, what as u32, Kind::Opened))
     }
 
     fn agree(&self, userfaultfd: i32, features: u64) -> bool {

@@ -153,7 +153,6 @@ struct Header {
     swap_bytes: AtomicU64,
     /// Whether the supervisor does what processes may not: see [`Ledger::lends`].
     lends: AtomicU32,
-    _unused: u32,
     compressor: CompressorText,
     forms: FormsText,
     /// Sum of the live slots' resident bytes.

@@ -14,7 +14,7 @@
 //! | fetched | supervisor | here it is, or none came | the child's userfaultfd |
 //! | swap | process | part `number` of the swap file, please: 0 the file, 1 its table | - |
 //! | swapped | supervisor | here it is, or there is none | the part |
-//! | open | process | file `number`, please, which it may not open itself: see [`Lent`] | - |
+//! | open | process | file `number`, please, which it may not open itself: a [`sys::lender::Lent`] | - |
 //! | opened | supervisor | here it is, or the supervisor may not either | the file |
 //! | agree | process | features `token` for this, please | a userfaultfd just made |
 //! | agreed | supervisor | it has them, unless `number` is not 0 | - |
@@ -54,16 +54,6 @@ pub enum Kind {
     Opened = 16,
     Agree = 17,
     Agreed = 18,
-}
-
-/// What a supervisor opens for a process of its tree that has fewer rights: one that was root and is not any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Lent {
-    /// /dev/userfaultfd.
-    DeviceNode = 0,
-    /// /proc/PID/pagemap of the process that asks.
-    Pagemap = 1,
 }
 
 /// A packet, without its descriptor.

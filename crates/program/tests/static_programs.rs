@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::{can_manage, compile_with, has, managed, uzswap, Scratch};
+use support::{can_link_statically, can_manage, compile_with, has, managed, uzswap, Scratch};
 
 /// The guest of `guests.rs`, linked statically.
 fn guest() -> Option<&'static str> {
@@ -17,11 +17,7 @@ fn guest() -> Option<&'static str> {
         }
         let scratch = Scratch::new("static-guest");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
-        let trial = scratch.write("trial.c", "int main(void) { return 0; }\n");
-        let built =
-            Command::new("cc").arg("-static").arg("-o").arg(scratch.path("trial")).arg(trial).output();
-        if !built.unwrap().status.success() {
-            println!("skipped: no static C library");
+        if !can_link_statically(&scratch) {
             return None;
         }
         let target = scratch.path("guest");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{can_manage, can_move, compile_with, has, managed, Scratch};
+use support::{can_link_statically, can_manage, can_move, compile_with, has, managed, Scratch};
 
 /// Everything that another user needs: the guest, dynamic and static, and uzswap.
 struct Public(PathBuf);
@@ -47,11 +47,7 @@ impl Public {
 
     /// The guest without a dynamic loader; `None` where that cannot be built.
     fn static_guest(&self) -> Option<String> {
-        let trial = self.path("trial.c");
-        std::fs::write(&trial, "int main(void) { return 0; }\n").unwrap();
-        let built = Command::new("cc").arg("-static").arg("-o").arg(self.path("trial")).arg(trial).output();
-        if !built.unwrap().status.success() {
-            println!("skipped: no static C library");
+        if !can_link_statically(&Scratch::new("users-static")) {
             return None;
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");

@@ -2,13 +2,21 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A file of this process, or of the system.
+/// A file of the process that asks, or of the system, by the number that it is asked for with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Lent {
     /// /dev/userfaultfd: whoever has it open may make userfaultfds of its own memory.
-    DeviceNode,
+    DeviceNode = 0,
     /// /proc/self/pagemap, which is root's file in a process that changed its user.
-    Pagemap,
+    Pagemap = 1,
+}
+
+impl Lent {
+    /// What a number stands for.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Lent::DeviceNode, Lent::Pagemap].into_iter().find(|what| *what as u32 == number)
+    }
 }
 
 /// Somebody with more rights.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 
+use sys::capabilities;
 use sys::memory;
 use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
@@ -272,13 +273,12 @@ fn try_scan() -> Result<(), String> {
 
 /// Ways to the right to page, of which one is enough.
 fn rights() -> Vec<Row> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     vec![
         Row::known(
             "right: CAP_SYS_PTRACE",
-            has_capability(&status, CAP_SYS_PTRACE),
+            capabilities::has(capabilities::SYS_PTRACE),
             "root has it; this or one of the next two is enough to page",
             "run as root",
         ),
@@ -303,15 +303,6 @@ fn rights() -> Vec<Row> {
             ),
         },
     ]
-}
-
-const CAP_SYS_PTRACE: u32 = 19;
-
-/// Whether the text of /proc/PID/status has a capability in effect.
-fn has_capability(status: &str, capability: u32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    bits.is_some_and(|bits| bits >> capability & 1 != 0)
 }
 
 #[cfg(test)]
@@ -356,13 +347,6 @@ mod tests {
         assert!(!row.ok && row.fix.unwrap() == Place::here().fix());
         assert!(opened(Err(OpenError::Missing)).fix.unwrap().contains("CONFIG_USERFAULTFD"));
         assert!(opened(Ok(())).ok);
-    }
-
-    #[test]
-    fn capabilities_are_bits_of_the_effective_set() {
-        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000000000080000\n";
-        assert!(has_capability(status, 19) && !has_capability(status, 18));
-        assert!(!has_capability("", 19));
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ledger::wire::{self, Kind, Lent, Packet};
+use ledger::wire::{self, Kind, Packet};
 use ledger::Ledger;
 
 use sys::capabilities;
+use sys::lender::Lent;
 use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
@@ -321,10 +322,8 @@ impl Supervisor {
                     let _ = wire::send(socket, &reply, opened.as_ref().map(AsRawFd::as_raw_fd));
                 }
                 Some(Kind::Agree) => {
-                    let agreed = self.of_tree(process).zip(descriptor).is_some_and(|(_, descriptor)| {
-                        let made = Userfaultfd::from_descriptor(descriptor.as_raw_fd());
-                        made.agree(packet.token).is_ok()
-                    });
+                    let of_tree = self.of_tree(process).and(descriptor);
+                    let agreed = of_tree.is_some_and(|userfaultfd| agrees(&userfaultfd, packet.token));
                     let reply = Packet::new(Kind::Agreed, (!agreed).into(), 0);
                     let _ = wire::send(socket, &reply, None);
                 }
@@ -565,27 +564,37 @@ fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
 
 /// Opens what a process of the tree may not open itself, if this process may.
 fn lent(number: u32, pid: u32) -> Option<File> {
-    match number {
-        n if n == Lent::DeviceNode as u32 => {
-            OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok()
+    match Lent::from_number(number)? {
+        Lent::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
+        // Whoever opens it with that right has physical addresses in it.
+        Lent::Pagemap => {
+            capabilities::without(capabilities::SYS_ADMIN, || File::open(format!("/proc/{pid}/pagemap")).ok())
+                .ok()?
         }
-        n if n == Lent::Pagemap as u32 => {
-            // Whoever opens it with that right has physical addresses in it.
-            let open = || File::open(format!("/proc/{pid}/pagemap")).ok();
-            if capabilities::has(capabilities::SYS_ADMIN) {
-                capabilities::without(capabilities::SYS_ADMIN, open).ok().flatten()
-            } else {
-                open()
-            }
-        }
-        _ => None,
     }
+}
+
+/// Agrees on features for a process of the tree. What it sent may be anything, and this process has more rights than that one:
+/// nothing but a userfaultfd is touched.
+fn agrees(descriptor: &OwnedFd, features: u64) -> bool {
+    let number = descriptor.as_raw_fd();
+    let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
+        && Userfaultfd::from_descriptor(number).agree(features).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn nothing_but_a_userfaultfd_is_agreed_on() {
+        assert!(!agrees(&File::open("/dev/zero").unwrap().into(), 0));
+        let number = std::process::id();
+        assert!(lent(2, number).is_none());
+        assert!(lent(Lent::Pagemap as u32, number).is_some());
+    }
 
     #[test]
     fn this_process_is_alive() {

@@ -163,6 +163,18 @@ pub fn guest_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
     compile_all(&[], &sources, &target).then(|| target.to_str().unwrap().to_owned())
 }
 
+/// Whether programs can be linked statically; prints that they cannot.
+#[allow(dead_code)]
+pub fn can_link_statically(scratch: &Scratch) -> bool {
+    let trial = scratch.write("trial.c", "int main(void) { return 0; }\n");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(scratch.path("trial")).arg(trial).output();
+    let can = built.unwrap().status.success();
+    if !can {
+        println!("skipped: no static C library");
+    }
+    can
+}
+
 fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
     if !has("cc") {
         return false;

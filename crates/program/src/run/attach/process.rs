@@ -29,9 +29,15 @@ pub fn anonymous_bytes(pid: i32) -> Option<u64> {
     sys::procfs::anonymous_bytes(&fs::read(format!("/proc/{pid}/statm")).ok()?)
 }
 
+/// The words behind a name in /proc/PID/status; none where the kernel does not tell.
+fn status_words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_default().split_ascii_whitespace()
+}
+
 /// A number in /proc/PID/status; `None` where the kernel does not tell.
 fn status_number(status: &str, name: &str) -> Option<u64> {
-    status.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+    status_words(status, name).next()?.parse().ok()
 }
 
 /// What stands in the way of a system call of ours in a process, for as long as it runs its present program.
@@ -64,24 +70,21 @@ pub fn is_above_us(pid: i32) -> bool {
 }
 
 fn has_more_rights(status: &str, own: &str) -> bool {
-    let numbers = |text: &str, name: &str| -> Vec<u32> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
-    };
-    let permitted = |text: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix("CapPrm:"));
-        line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
-    };
-    let (users, groups) = (numbers(own, "Uid:"), numbers(own, "Gid:"));
-    // The second is the effective one, as root's own supervisor has it.
-    if users.get(1) == Some(&0) {
+    // The second is the effective one.
+    if status_words(own, "Uid:").nth(1) == Some("0") {
         return false;
     }
-    let is_ours =
-        |ids: Vec<u32>, own: &[u32]| !ids.is_empty() && ids.iter().all(|id| Some(id) == own.first());
-    !is_ours(numbers(status, "Uid:"), &users)
-        || !is_ours(numbers(status, "Gid:"), &groups)
-        || permitted(status) != 0
+    let has_others = |name: &str| {
+        let own = status_words(own, name).next();
+        status_words(status, name).next().is_none() || status_words(status, name).any(|id| Some(id) != own)
+    };
+    let capabilities = |text: &str, name: &str| {
+        status_words(text, name).next().and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    };
+    // Ambient ones are the user's in every program; others this program may have of its file alone.
+    has_others("Uid:")
+        || has_others("Gid:")
+        || capabilities(status, "CapPrm:") & !capabilities(own, "CapAmb:") != 0
 }
 
 /// The thread of a process that this one traces.
@@ -189,9 +192,9 @@ mod tests {
         assert!(has_more_rights("", &own), "nothing is known");
         let root = status("0\t0\t0\t0", "0\t0\t0\t0", "000001ffffffffff");
         assert!(!has_more_rights(&status(ours, ours, "0"), &root) && !has_more_rights(&root, &root));
-        assert!(
-            !is_above_us(std::process::id() as i32) || sys::capabilities::has(sys::capabilities::SYS_PTRACE)
-        );
+        let ambient = format!("{own}CapAmb:\t0000000000000400\n");
+        assert!(!has_more_rights(&status(ours, ours, "0000000000000400"), &ambient), "as all of this user's");
+        assert!(is_above_us(i32::MAX), "no such process");
     }
 
     #[test]
