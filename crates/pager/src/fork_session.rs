@@ -66,19 +66,12 @@ pub struct ForkSession {
 }
 
 impl ForkSession {
-    /// The mremap() calls among the stashed events.
-    fn moves(&self) -> Vec<(usize, usize, usize)> {
-        let moves = self.stash.iter().filter_map(|event| match *event {
-            Message::Remap { from, to, len } => Some((from, to, len)),
-            _ => None,
-        });
-        moves.collect()
-    }
-
     /// The memory of a child as it is by now.
     fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
-        ChildMemory::new(self.guard.of_child(self.children[child]), self.moves(), changes)
+        let mut memory = ChildMemory::new(self.guard.of_child(self.children[child]), changes);
+        memory.place_among(self.stash.clone(), 0);
+        memory
     }
 }
 

@@ -4,6 +4,7 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
+use super::fork_point::ForkPoint;
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Guard, Pages};
 use crate::accounts::Count;
@@ -39,8 +40,8 @@ struct Heir {
 pub(crate) struct ChildMemory {
     /// The child, and its children.
     heirs: Vec<Heir>,
-    /// mremap() calls of the parent of which it is not known whether they came before the fork: from, to, length.
-    moves: Vec<(usize, usize, usize)>,
+    /// What the parent did to its mappings at about that time.
+    fork_point: ForkPoint,
     /// What the child gets without its bytes.
     wiped: Vec<(usize, usize)>,
     /// All of them have ended, or become other programs.
@@ -67,6 +68,17 @@ impl Heir {
         None
     }
 
+    /// Whether a mapping was registered at `at` when the process was made; `None` when that cannot be told.
+    fn had_registered(&self, at: usize) -> Option<bool> {
+        let change = self.changes.iter().find_map(|change| match *change {
+            Change::Gone { start, end } if (start..end).contains(&at) => Some(Some(true)),
+            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => Some(Some(true)),
+            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => Some(None),
+            _ => None,
+        });
+        change.unwrap_or_else(|| self.guard.is_registered(at))
+    }
+
     /// Where a page of the parent is by now; `None` when it is gone.
     fn place_of(&self, at: usize) -> Option<usize> {
         self.changes.iter().try_fold(at, |at, change| match *change {
@@ -80,19 +92,19 @@ impl Heir {
 }
 
 impl ChildMemory {
-    /// Of the child with this guard. `moves` are the parent's mremap() calls of about that time, `changes` the
-    /// child's own since the fork that have been read already.
-    pub fn new(
-        guard: Guard,
-        moves: Vec<(usize, usize, usize)>,
-        changes: impl Iterator<Item = Message>,
-    ) -> Self {
+    /// Of the child with this guard. `changes` are the child's own since the fork that have been read already.
+    pub fn new(guard: Guard, changes: impl Iterator<Item = Message>) -> Self {
         ChildMemory {
             heirs: vec![Heir { guard, changes: changes.filter_map(Change::of).collect() }],
-            moves,
+            fork_point: ForkPoint::default(),
             wiped: Vec::new(),
             is_over: false,
         }
+    }
+
+    /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it are known to its table.
+    pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
+        self.fork_point = ForkPoint::find(reports, applied, |at| self.heirs[0].had_registered(at));
     }
 
     /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
@@ -102,52 +114,15 @@ impl ChildMemory {
         smaps.close();
     }
 
-    /// Where a page of the parent was at the fork: where it is now, or on the other side of an mremap() of about that time. The
-    /// child's own mappings tell.
-    fn place_at_fork(&mut self, at: usize) -> usize {
-        if self.moves.is_empty() || self.is_mapped(at) {
-            return at;
-        }
-        for index in (0..self.moves.len()).rev() {
-            let (from, to, len) = self.moves[index];
-            let other = match at {
-                _ if (to..to + len).contains(&at) => at - to + from,
-                _ if (from..from + len).contains(&at) => at - from + to,
-                _ => continue,
-            };
-            if self.is_mapped(other) {
-                return other;
-            }
-        }
-        at
-    }
-
-    /// Whether the child has a mapping at `at` now.
-    fn is_mapped(&mut self, at: usize) -> bool {
-        loop {
-            if let Some(is_mapped) = self.heirs[0].guard.is_registered(at) {
-                return is_mapped;
-            }
-            // It is changing its mappings, and goes on once that has been read.
-            let child = self.heirs[0].read_changes();
-            self.heirs.extend(child);
-            sleep_ns(20_000);
-        }
-    }
-
     /// Which page of the parent the child misses at `at`, the other way round; `None` for none.
     pub fn source_of(&self, at: usize) -> Option<usize> {
-        let Heir { guard, changes } = &self.heirs[0];
-        let at = changes.iter().rev().try_fold(at, |at, change| match *change {
+        let at = self.heirs[0].changes.iter().rev().try_fold(at, |at, change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => None,
             Change::Moved { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
             Change::Moved { from, len, .. } if (from..from + len).contains(&at) => None,
             _ => Some(at),
         })?;
-        // Moved before the fork, and not known to the parent's table yet.
-        let moves = self.moves.iter().rev().filter(|(_, to, len)| (*to..to + len).contains(&at));
-        let mut others = moves.map(|(from, to, _)| at - to + from);
-        Some(others.find(|other| guard.is_registered(*other) != Some(true)).unwrap_or(at))
+        self.fork_point.in_table(at)
     }
 
     /// Fills a page that the parent has at `at`, in the child and all that it forked before.
@@ -155,7 +130,7 @@ impl ChildMemory {
         if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
             return;
         }
-        let at = self.place_at_fork(at);
+        let Some(at) = self.fork_point.in_child(at) else { return };
         let (mut index, mut gone) = (0, 0);
         while index < self.heirs.len() {
             let heir = &mut self.heirs[index];
@@ -192,9 +167,9 @@ impl Pages {
     /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
     /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
     /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
-    pub(super) fn foster(&self, descriptor: i32) {
-        let mut child =
-            ChildMemory::new(self.guard().of_child(descriptor), self.recent_moves(), std::iter::empty());
+    pub(super) fn foster(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
+        let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
+        child.place_among(reports, applied);
         child.leave_out_wiped();
         self.hand_over_all(&mut child);
         self.accounts.add(Count::Forks, 1);

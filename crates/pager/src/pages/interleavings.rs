@@ -5,7 +5,7 @@
 //! handlers, one that evicts and compresses, and one that registers and sees to grace periods. Each thread of the program knows
 //! what every page of its mapping must hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shuttle::rand::{thread_rng, Rng};

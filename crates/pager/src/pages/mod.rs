@@ -25,6 +25,7 @@ mod drainer;
 mod events;
 mod evict;
 mod extents;
+mod fork_point;
 mod from_disk;
 mod guard;
 #[cfg(all(test, feature = "shuttle"))]
@@ -37,7 +38,6 @@ mod sink;
 pub(crate) mod staging;
 pub(crate) mod table;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use replacement::policy::{History, Policy};
@@ -88,9 +88,6 @@ const REGISTER_TRIES: usize = 20;
 /// Ranges of changed mappings that are remembered; with more, all count as changed.
 const CHANGED_MAX: usize = 256;
 
-/// Calls of mremap() that are remembered.
-const MOVES_MAX: usize = 16;
-
 /// Ranges whose mappings may be others than those that were registered.
 struct Changed {
     ranges: Vec<(usize, usize)>,
@@ -121,8 +118,6 @@ pub(crate) struct Pages {
     /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace period clears them.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
-    /// The last calls of mremap() that were applied: from, to, length.
-    moves: Mutex<VecDeque<(usize, usize, usize)>>,
     contest: Mutex<order::Contest>,
     own_threads: order::OwnThreads,
     /// Bytes of what follows an mremap(), in transit.
@@ -176,7 +171,6 @@ impl Pages {
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
-            moves: Mutex::new(VecDeque::with_capacity(MOVES_MAX)),
             contest: Mutex::default(),
             own_threads: order::OwnThreads::default(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
@@ -333,19 +327,9 @@ impl Pages {
         }
     }
 
-    fn note_move(&self, from: usize, to: usize, len: usize) {
+    fn note_moved(&self, from: usize, to: usize, len: usize) {
         self.note_changed(from, from + len);
         self.note_changed(to, to + len);
-        let mut moves = self.moves.lock().expect("no panic while held");
-        if moves.len() == MOVES_MAX {
-            moves.pop_front();
-        }
-        moves.push_back((from, to, len));
-    }
-
-    /// The last calls of mremap(), oldest first.
-    fn recent_moves(&self) -> Vec<(usize, usize, usize)> {
-        self.moves.lock().expect("no panic while held").iter().copied().collect()
     }
 
     /// Calls `each` with the ranges whose mappings may be others since the last call.

@@ -59,6 +59,8 @@ pub(super) struct Contest {
     unmapped: Vec<(usize, usize)>,
     /// Ranges that mremap() moved away from, whose UNMAP is still to come.
     twins: Vec<(usize, usize)>,
+    /// What has been applied since, in order, of what changes mappings: a fork that is reported now may have come before it.
+    applied: Vec<Message>,
 }
 
 impl Contest {
@@ -124,19 +126,27 @@ impl Pages {
             Message::Unmap { start, end } => {
                 self.discard(start, end);
                 self.note_changed(start, end);
+                if self.events.is_unsettled() {
+                    contest.applied.push(event);
+                }
             }
             Message::Remap { from, to, len } => {
                 self.accounts.forgotten(from, from + len);
                 if !self.own_threads.leave_one() {
+                    contest.applied.push(event);
                     self.displace(to, to + len);
                     contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
                     contest.twins.push((from, from + len));
                     self.events.set_unsettled(true);
                 }
                 self.relocate(GROUP, from, to, len);
-                self.note_move(from, to, len);
+                self.note_moved(from, to, len);
             }
-            Message::Fork { descriptor } => self.foster(descriptor),
+            Message::Fork { descriptor } => {
+                let mut reports = contest.applied.clone();
+                reports.extend(&contest.aside);
+                self.foster(descriptor, reports, contest.applied.len());
+            }
             Message::Fault { .. } => unreachable!("faults are not queued"),
         }
     }
@@ -182,10 +192,11 @@ impl Pages {
                     }
                     contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
                     contest.twins.push((from, from + len));
-                    self.note_move(from, to, len);
+                    self.note_moved(from, to, len);
                 }
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }
+            contest.applied.push(event);
             contest.aside.remove(0);
         }
         while let Some(&(start, end)) = contest.unmapped.last() {
@@ -196,6 +207,7 @@ impl Pages {
         }
         contest.arrivals.clear();
         contest.twins.clear();
+        contest.applied.clear();
         // Displaced pages that no report was about: their mapping is gone, or was replaced without one.
         self.store.invalidate(LIMBO, 0, u64::MAX);
         self.events.set_unsettled(false);

@@ -1,0 +1,263 @@
+//! Where a fork stands among the parent's calls that changed mappings at about the same time.
+//!
+//! The kernel orders them by a lock and reports each after it has let go of it, so the report of a fork may be read later than
+//! those of calls that came after it. Pages are where the table says by then, and the child has them where they were at the
+//! fork.
+//!
+//! ```text
+//!   reports read:   move a -> b    move c -> d    FORK        the child was made here, or there, or before both
+//!                 ^              ^              ^
+//! ```
+//!
+//! What is certain is taken off first: whenever no call is under way, everything before that moment precedes every later fork
+//! ([`super::Pages::settle`]). Of the rest the child's own mappings tell. Nothing is registered while something is under way, so
+//! what is registered in the child where a move began has not moved yet, or has come there by another of these moves. The
+//! fork stands where the moves explain best what the child has, all of them together: page by page an unrelated mapping at an
+//! old place would be taken for the page's own.
+
+use sys::userfaultfd::Message;
+
+/// The reports whose order against a fork is not certain, and where it stands among them.
+#[derive(Debug, Default)]
+pub(crate) struct ForkPoint {
+    reports: Vec<Message>,
+    /// How many of them the table knows.
+    applied: usize,
+    /// How many of them came before the fork.
+    before: usize,
+}
+
+/// What a report says of an address.
+enum Touch {
+    Arrives,
+    Leaves,
+}
+
+fn touch(report: Message, at: usize) -> Option<Touch> {
+    match report {
+        Message::Remap { to, len, .. } if (to..to + len).contains(&at) => Some(Touch::Arrives),
+        Message::Remap { from, len, .. } if (from..from + len).contains(&at) => Some(Touch::Leaves),
+        Message::Unmap { start, end } if (start..end).contains(&at) => Some(Touch::Leaves),
+        _ => None,
+    }
+}
+
+/// Where a page is after a report; `None` when another mapping is there now. What is unmapped stays: whether that was before the
+/// fork is seen best when the page is put there.
+fn redo(report: Message, at: usize) -> Option<usize> {
+    match report {
+        Message::Remap { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
+        Message::Remap { to, len, .. } if (to..to + len).contains(&at) => None,
+        _ => Some(at),
+    }
+}
+
+/// Where a page was before a report; `None` when another mapping was there.
+fn undo(report: Message, at: usize) -> Option<usize> {
+    match report {
+        Message::Remap { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
+        Message::Remap { from, len, .. } if (from..from + len).contains(&at) => None,
+        _ => Some(at),
+    }
+}
+
+impl ForkPoint {
+    /// Finds it. `reports` are in order, and the first `applied` of them are known to the table; `is_registered` says what the
+    /// child had at an address when it was made, if that is known.
+    pub fn find(
+        reports: Vec<Message>,
+        applied: usize,
+        mut is_registered: impl FnMut(usize) -> Option<bool>,
+    ) -> Self {
+        let mut ends = Vec::new();
+        for report in &reports {
+            if let Message::Remap { from, to, .. } = *report {
+                ends.extend([from, to].map(|at| (at, is_registered(at))));
+            }
+        }
+        let misses = |before: usize| {
+            let is_missed = |(at, found): &&(usize, Option<bool>)| {
+                found.is_some_and(|found| expected(&reports, before, *at).is_some_and(|it| it != found))
+            };
+            ends.iter().filter(is_missed).count()
+        };
+        // Of equal ones that where the table is, or a later one: what is put where nothing is harms nobody.
+        let rank = |before: usize| (misses(before), before != applied, usize::MAX - before);
+        let before = (0..=reports.len()).min_by_key(|before| rank(*before)).unwrap_or(applied);
+        ForkPoint { reports, applied, before }
+    }
+
+    /// Where the child had, when it was made, the page that the table has at `at`.
+    pub fn in_child(&self, at: usize) -> Option<usize> {
+        match self.before >= self.applied {
+            true => self.forth(self.applied, self.before, at),
+            false => self.back(self.before, self.applied, at),
+        }
+    }
+
+    /// Where the table has the page that the child had at `at` when it was made.
+    pub fn in_table(&self, at: usize) -> Option<usize> {
+        match self.before >= self.applied {
+            true => self.back(self.applied, self.before, at),
+            false => self.forth(self.before, self.applied, at),
+        }
+    }
+
+    fn forth(&self, first: usize, end: usize, at: usize) -> Option<usize> {
+        self.reports[first..end].iter().try_fold(at, |at, report| redo(*report, at))
+    }
+
+    fn back(&self, first: usize, end: usize, at: usize) -> Option<usize> {
+        self.reports[first..end].iter().rev().try_fold(at, |at, report| undo(*report, at))
+    }
+}
+
+/// Whether something was registered at `at` after the first `before` reports, if they tell.
+fn expected(reports: &[Message], before: usize, at: usize) -> Option<bool> {
+    let (earlier, later) = reports.split_at(before);
+    match earlier.iter().rev().find_map(|report| touch(*report, at)) {
+        Some(Touch::Arrives) => Some(true),
+        Some(Touch::Leaves) => Some(false),
+        // What leaves was there; what is moved to may have replaced something.
+        None => match later.iter().find_map(|report| touch(*report, at))? {
+            Touch::Leaves => Some(true),
+            Touch::Arrives => None,
+        },
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PLACES: usize = 6;
+    const LEN: usize = 4 * sys::PAGE_SIZE;
+
+    fn address(place: usize) -> usize {
+        (place + 1) * 0x10_0000
+    }
+
+    /// A mapping of the model: by place, who it is and whether it is registered.
+    type Space = BTreeMap<usize, (usize, bool)>;
+
+    /// What one thread after the other does; nothing gets registered meanwhile.
+    #[derive(Debug, Clone, Copy)]
+    enum Call {
+        Move(usize, usize),
+        Unmap(usize),
+        Map(usize),
+    }
+
+    fn calls() -> impl Strategy<Value = Vec<Call>> {
+        let place = 0..PLACES;
+        let call = prop_oneof![
+            4 => (place.clone(), place.clone()).prop_map(|(from, to)| Call::Move(from, to)),
+            2 => place.clone().prop_map(Call::Unmap),
+            2 => place.prop_map(Call::Map),
+        ];
+        proptest::collection::vec(call, 0..7)
+    }
+
+    /// Does a call, and reports it if it is about something registered.
+    fn step(space: &mut Space, call: Call, name: usize) -> Vec<Message> {
+        let unmap = |space: &mut Space, place: usize| {
+            let gone = space.remove(&place);
+            let is_reported = gone.is_some_and(|(_, is_registered)| is_registered);
+            let (start, end) = (address(place), address(place) + LEN);
+            is_reported.then_some(Message::Unmap { start, end })
+        };
+        match call {
+            Call::Map(place) => {
+                space.entry(place).or_insert((name, false));
+                Vec::new()
+            }
+            Call::Unmap(place) => unmap(space, place).into_iter().collect(),
+            Call::Move(from, to) if from != to && space.contains_key(&from) => {
+                let mut reports: Vec<Message> = unmap(space, to).into_iter().collect();
+                let moved = space.remove(&from).unwrap();
+                space.insert(to, moved);
+                if moved.1 {
+                    let (start, len) = (address(from), LEN);
+                    reports.push(Message::Remap { from: start, to: address(to), len });
+                    // The kernel reports this as well.
+                    reports.push(Message::Unmap { start, end: start + len });
+                }
+                reports
+            }
+            Call::Move(..) => Vec::new(),
+        }
+    }
+
+    /// Where each registered mapping is.
+    fn places(space: &Space) -> BTreeMap<usize, usize> {
+        space
+            .iter()
+            .filter(|(_, (_, is_registered))| *is_registered)
+            .map(|(at, (who, _))| (*who, *at))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        /// Wherever the fork stands and however far the table is, each page that the table has goes where the child has it, or
+        /// nowhere; unless the child looks the same at two points of time, as after a swap of two mappings.
+        #[test]
+        fn no_page_goes_to_another_mapping(
+            start in proptest::collection::vec(prop_oneof![Just(None), Just(Some(true))], PLACES),
+            calls in calls(), fork in 0usize..8, applied in 0usize..8,
+        ) {
+            let mut space: Space = start.iter().enumerate()
+                .filter_map(|(place, is)| is.map(|is| (place, (place, is)))).collect();
+            let mut reports = Vec::new();
+            // After so many reports the mappings were these.
+            let mut history = vec![(0, space.clone())];
+            for (number, call) in calls.iter().enumerate() {
+                reports.extend(step(&mut space, *call, 100 + number));
+                history.push((reports.len(), space.clone()));
+            }
+            let (_, child) = &history[fork.min(history.len() - 1)];
+            let (applied, table) = &history[applied.min(history.len() - 1)];
+            let look = |space: &Space| places(space).into_values().collect::<std::collections::BTreeSet<_>>();
+            let alike = history.iter().filter(|(_, other)| look(other) == look(child));
+            let is_ambiguous = alike.clone().any(|(_, other)| places(other) != places(child));
+            prop_assume!(!is_ambiguous);
+
+            let is_registered = |at| Some(look(child).iter().any(|place| (address(*place)..address(*place) + LEN).contains(&at)));
+            let point = ForkPoint::find(reports, *applied, is_registered);
+            let (in_child, in_table) = (places(child), places(table));
+            for (who, place) in &in_table {
+                let put = point.in_child(address(*place) + 8192).map(|at| at - 8192);
+                let right = in_child.get(who).map(|place| address(*place));
+                let is_harmless = put.is_none_or(|put| !is_registered(put).unwrap());
+                prop_assert!(put == right || right.is_none() && is_harmless,
+                    "{who} at {place}: put at {put:x?}, was at {right:x?}: {point:x?}");
+            }
+            for (who, place) in &in_child {
+                let from = point.in_table(address(*place));
+                let right = in_table.get(who).map(|place| address(*place));
+                let is_nothing = from.is_none_or(|from| !in_table.values().any(|place| address(*place) == from));
+                prop_assert!(from == right || right.is_none() && is_nothing,
+                    "{who} at {place}: from {from:x?}, is at {right:x?}: {point:x?}");
+            }
+        }
+    }
+
+    /// The story: a page that had moved away, and whose new place was unmapped just before the fork, was put into what had been
+    /// mapped anew where it came from.
+    #[test]
+    fn what_is_nowhere_does_not_go_to_where_it_once_was() {
+        let (from, to) = (address(0), address(1));
+        let reports = vec![Message::Remap { from, to, len: LEN }];
+        // Settled meanwhile: nothing is uncertain.
+        let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
+        assert_eq!(point.in_child(to), Some(to));
+        // Not settled: what is new cannot be registered yet.
+        let point = ForkPoint::find(reports, 1, |_| Some(false));
+        assert_eq!(point.in_child(to), Some(to));
+    }
+}
