@@ -121,14 +121,13 @@ fn attend(pager: &Pager) -> bool {
                 true
             }
             Some(Some(_)) => {
+                pager.note_back(&mut session);
                 birth_ns = sys::now_ns() + BIRTH_NS;
                 continue;
             }
             // No child, or it has ended or become another program.
             Some(None) => break,
             None if sys::now_ns() > birth_ns => false,
-            // The forking thread holds the connection, too, and may wait for a page, which it gets when this is over.
-            None if pager.has_lost_children(&session) => break,
             None => continue,
         };
         // Now: what this process has in the swap file is what it had at the fork.

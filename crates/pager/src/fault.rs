@@ -291,6 +291,10 @@ impl Pager {
                 }
             }
             tries += 1;
+            // The control thread may be waiting for this one.
+            if tries.is_multiple_of(QUICK_TRIES) {
+                self.dismiss_gate_reports();
+            }
             match tries {
                 0..=QUICK_TRIES => sys::thread::yield_now(),
                 _ => sys::thread::sleep_ns((u64::from(tries) * 10_000).min(TRY_NS_MAX)),

@@ -16,6 +16,10 @@
 //!   refused: what the step changed was in order before the first page of the arena was copied. Refused: the copy may
 //!   be torn, and the child is not to use it. It gets copies of all that is out instead, and starts anew.
 //! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of others wait a little.
+//! * Once there is a child, nobody's faults are served and no event is applied: what the child misses is what was out at the
+//!   fork. But the child may be another thread's, by a bare system call, and the forking thread may need a page before it comes
+//!   to its own fork, or behind it, from a child that has ended. So when that takes too long the children there are get copies
+//!   of all that is out, and it goes on without them.
 //!
 //! The pages of staging are shared after a fork and cannot be moved: they are copied where they are needed, or written
 //! to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten there.
@@ -35,6 +39,8 @@ use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
 const PATIENCE_NS: u64 = 10_000_000;
+/// How long any fault waits for a child to take over while the forking thread has not come back.
+const HELD_UP_NS: u64 = 20_000_000;
 /// Faults read and not served yet.
 const HELD_MAX: usize = 128;
 /// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
@@ -58,10 +64,16 @@ pub struct ForkSession {
     copied_count: usize,
     /// The child's copy of the arena is of no use.
     torn: bool,
+    /// The forking thread has come back from its fork.
+    is_back: bool,
+    /// When the first of `children` was there.
+    born_ns: u64,
+    /// Children have got all of their memory, and are looked after no more.
+    has_completed: bool,
     /// What children changed of their mappings meanwhile, by number: those of other threads' forks run already.
     changes: Vec<(usize, Message)>,
-    /// Events of this process that were read since the kernel began to copy: the table stays as it was at the fork until the
-    /// child has what it needs.
+    /// Events of this process that were read since the kernel began to copy, in order: the table stays as it was at the fork
+    /// until the child has what it needs.
     stash: Vec<Message>,
 }
 
@@ -135,6 +147,9 @@ impl Pager {
             copied: [0; COPIED_MAX],
             copied_count: 0,
             torn: false,
+            is_back: false,
+            born_ns: 0,
+            has_completed: false,
             changes: Vec::new(),
             stash: Vec::new(),
         };
@@ -161,13 +176,12 @@ impl Pager {
 
     /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
-        session.held_count > 0 && session.children.is_empty() || session.children.len() > 1
+        session.held_count > 0 || session.children.len() > 1
     }
 
-    /// Whether the child, and all that it forked, have ended.
-    pub fn has_lost_children(&self, session: &ForkSession) -> bool {
-        let is_gone = |child: &i32| session.guard.of_child(*child).is_gone();
-        !session.children.is_empty() && session.children.iter().all(is_gone)
+    /// Notes that the forking thread has come back: it waits for nobody any more.
+    pub fn note_back(&self, session: &mut ForkSession) {
+        session.is_back = true;
     }
 
     /// Serves what there is to serve now.
@@ -189,15 +203,15 @@ impl Pager {
                     session.held[session.held_count] = Some(fault);
                     session.held_count += 1;
                 }
-                Message::Fork { descriptor } => session.children.push(descriptor),
-                event => {
-                    self.ask_gate(session);
-                    if session.torn {
-                        session.stash.push(event);
-                    } else {
-                        self.pages.apply_now(event);
-                        self.ask_gate(session);
+                Message::Fork { descriptor } => {
+                    if session.children.is_empty() {
+                        session.born_ns = sys::now_ns();
                     }
+                    session.children.push(descriptor);
+                }
+                event => {
+                    session.stash.push(event);
+                    self.apply_stash(session);
                 }
             }
         }
@@ -208,10 +222,50 @@ impl Pager {
                 }
             }
         }
+        self.apply_stash(session);
         self.serve_held(session);
         for child in 0..session.children.len() {
             self.serve_child(session, child, &mut messages);
         }
+        if self.is_held_up(session) {
+            self.complete_children(session);
+            self.apply_stash(session);
+            // Before the next child comes.
+            self.serve_held(session);
+        }
+    }
+
+    /// Applies the events read, unless they are to wait.
+    fn apply_stash(&self, session: &mut ForkSession) {
+        while session.children.is_empty() && !session.stash.is_empty() {
+            // Not refused: the kernel has not begun to copy, and what changed mappings did so before it will.
+            if !self.ask_gate(session) {
+                break;
+            }
+            let event = session.stash.remove(0);
+            self.pages.apply_now(event);
+            self.ask_gate(session);
+        }
+    }
+
+    /// Whether a fault must be served before the children have taken over.
+    fn is_held_up(&self, session: &ForkSession) -> bool {
+        let has_waiters = session.held_count > 0 && !session.children.is_empty();
+        has_waiters && !session.is_back && sys::now_ns() > session.born_ns + HELD_UP_NS
+    }
+
+    /// Gives all children there are copies of all that is out. The one that is still to take over is told.
+    fn complete_children(&self, session: &mut ForkSession) {
+        for child in 0..session.children.len() {
+            let mut memory = session.memory_of(child);
+            memory.leave_out_wiped();
+            self.pages.hand_over_all(&mut memory);
+            memory.close();
+        }
+        session.children.clear();
+        session.changes.clear();
+        session.torn = true;
+        session.has_completed = true;
     }
 
     /// Serves the faults of this process that may be served now.
@@ -221,7 +275,7 @@ impl Pager {
             let Some(fault) = session.held[index] else { continue };
             let is_due = fault.thread == session.forker || sys::now_ns() > session.since_ns + PATIENCE_NS;
             // Once there is a child, what it misses is served from the state at the time of the fork.
-            let is_done = session.children.is_empty() && is_due && {
+            let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
@@ -245,13 +299,13 @@ impl Pager {
         session.held_count = kept;
     }
 
-    /// Notes whether the kernel may have begun to copy the arena before it was in order.
-    fn ask_gate(&self, session: &mut ForkSession) {
-        let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) else { return };
+    /// Whether the kernel has not begun to copy. If it has, that may have been before the arena was in order, which is noted.
+    fn ask_gate(&self, session: &mut ForkSession) -> bool {
+        let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) else { return false };
         // The page is there: all but a fork answer EEXIST.
-        if gate.zero(lowest[0], PAGE_SIZE).stop != Some(Stop::Exists) {
-            session.torn = true;
-        }
+        let is_open = gate.zero(lowest[0], PAGE_SIZE).stop == Some(Stop::Exists);
+        session.torn |= !is_open;
+        is_open
     }
 
     /// Copies into a child what it waits for.
@@ -305,24 +359,20 @@ impl Pager {
     /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
     pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
         if session.children.is_empty() {
-            return Outcome::Lost;
+            return if session.has_completed { Outcome::Complete } else { Outcome::Lost };
         }
         if is_ready && session.children.len() == 1 && session.gates.len() == 1 && !session.torn {
             let (main, gate) = (session.children.remove(0), session.gates.remove(0));
             return Outcome::Inherits { main, gate, copied: &session.copied[..session.copied_count] };
         }
-        for child in 0..session.children.len() {
-            // Closed at the end of the session, like what was not handed over.
-            let mut child = session.memory_of(child);
-            child.leave_out_wiped();
-            self.pages.hand_over_all(&mut child);
-        }
+        self.complete_children(session);
         Outcome::Complete
     }
 
     /// Reads reports of the gate that nobody waits for any more: a fork past the C library, while another one was attended
-    /// to, reports to every userfaultfd that it copied, and its thread waits until each report is read. To be called by
-    /// the control thread between its looks.
+    /// to, reports to every userfaultfd that it copied, and its thread waits until each report is read. Until then the kernel
+    /// lets no page in. To be called by the control thread between its looks, and by whoever waits for pages that do not come
+    /// and may be waited for by that thread; not while a fork is attended to.
     pub fn dismiss_gate_reports(&self) {
         let Some(gate) = self.gate else { return };
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];

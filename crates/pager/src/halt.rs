@@ -141,6 +141,7 @@ impl Pager {
         // may be known only when their threads have gone on, of which no message tells.
         while self.bring_everything(&mut inbound, &mut brought) {
             self.pages.apply_events();
+            self.dismiss_gate_reports();
             thread::sleep_ns(50_000);
         }
         inbound.frames.empty_out(self.pages.staging());

@@ -66,8 +66,11 @@ impl Pager {
         self.faults.set_busy(handler.index(), fault.read_ns);
         self.make_room(handler);
         let at = fault.address & !(PAGE_SIZE - 1);
-        let brought =
-            self.pages.bring_from_disk(&mut handler.inbound, scratch, at, stream.window(), || self.read_on());
+        let read_on = || {
+            self.read_on();
+            self.dismiss_gate_reports();
+        };
+        let brought = self.pages.bring_from_disk(&mut handler.inbound, scratch, at, stream.window(), read_on);
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);

@@ -177,6 +177,12 @@ fn a_fork_past_the_c_library_never_reads_zeroes() {
     survives("raw_fork", &[]);
 }
 
+/// The story: the child of another thread's bare fork had ended, which was taken for the end of the one that was waited for.
+#[test]
+fn forks_of_several_threads_at_once() {
+    survives("forks_at_once", &["--verify"]);
+}
+
 #[test]
 fn discarded_unmapped_and_replaced_ranges_read_as_zeroes() {
     survives("discard", &[]);

@@ -39,11 +39,6 @@ impl Guard {
         self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
     }
 
-    /// Whether the process has ended.
-    pub fn is_gone(&self) -> bool {
-        self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Gone)
-    }
-
     fn believed(&self, progress: Progress) -> Progress {
         match progress.stop {
             Some(Stop::Hole | Stop::Invalid) if self.is_changing() => {

@@ -176,6 +176,59 @@ static void mode_raw_fork(size_t pages) {
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0) bad++;
 }
 
+// Forks of several threads at once, past the C library and by it, beside threads that fault and discard.
+static volatile int forks_end;
+static char *forks_shared;
+static size_t forks_pages;
+
+static void *bare_forks(void *unused) {
+    (void)unused;
+    while (!forks_end) {
+        long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        int status;
+        if (pid == 0) _exit(0);
+        if (waitpid(pid, &status, 0) != pid || status != 0) __atomic_fetch_add(&bad, 1, __ATOMIC_RELAXED);
+        // While a fork is under way nobody gets a page, and each of these waits until its child has all.
+        usleep(80000);
+    }
+    return NULL;
+}
+
+static void *faults_and_discards(void *unused) {
+    (void)unused;
+    size_t pages = 256;
+    char *own = map_pages(pages);
+    for (uint64_t round = 0; !forks_end; round++) {
+        fill(own, pages, round);
+        for (size_t i = round % 97; i < forks_pages; i += 97) check_page((uint64_t *)(forks_shared + i * PAGE), i, 8);
+        check(own, pages, round);
+        madvise(own, pages * PAGE, MADV_DONTNEED);
+        for (size_t i = 0; i < pages; i++) check_zero((uint64_t *)(own + i * PAGE));
+    }
+    return NULL;
+}
+
+static void mode_forks_at_once(size_t pages) {
+    forks_shared = map_pages(pages), forks_pages = pages;
+    fill(forks_shared, pages, 8);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, i < 2 ? bare_forks : faults_and_discards, NULL);
+    for (int round = 0; round < 15; round++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            for (size_t i = round; i < pages; i += 61) check_page((uint64_t *)(forks_shared + i * PAGE), i, 8);
+            _exit(bad != 0);
+        }
+        int status;
+        if (waitpid(pid, &status, 0) != pid || status != 0) {
+            fprintf(stderr, "child %d of round %d: status %#x\n", pid, round, status);
+            bad++;
+        }
+    }
+    forks_end = 1;
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
 // Proportional anonymous bytes of this process, and of a relative.
 static long fair_kib(pid_t pid) {
     char path[64], line[256];
@@ -530,7 +583,7 @@ static void mode_stacks(size_t pages) {
 
 // Many small mappings that appear, are half unmapped, and are mapped again by one thread while another is at work.
 static void *churn(void *argument) {
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 15; round++) {
         char *parts[64];
         for (int i = 0; i < 64; i++) {
             parts[i] = map_pages(64);
@@ -576,7 +629,8 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(size_t);
     } modes[] = {
-        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork}, {"drop_fork", mode_drop_fork},     {"raw_fork", mode_raw_fork}, {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
+        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork}, {"drop_fork", mode_drop_fork},     {"raw_fork", mode_raw_fork}, {"forks_at_once", mode_forks_at_once},
+        {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
         {"huge", mode_huge},       {"locked", mode_locked},   {"stacks", mode_stacks}, {"churn", mode_churn}, {"direct", mode_direct},
