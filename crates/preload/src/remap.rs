@@ -131,24 +131,27 @@ fn moves_several() -> bool {
     const NO: u8 = 1;
     const YES: u8 = 2;
     if ANSWER.load(Ordering::Relaxed) == 0 {
-        let place = reserve(4 * PAGE_SIZE);
-        if place == 0 {
-            return false;
-        }
-        // SAFETY: the mapping made above, of which the second page gets other rights than the first.
-        let moved = unsafe {
-            raw_syscall(
-                libc::SYS_mprotect,
-                [place + PAGE_SIZE, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0],
-            );
-            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            let answer = raw_mremap(place, 2 * PAGE_SIZE, 2 * PAGE_SIZE, flags, place + 2 * PAGE_SIZE);
-            raw_syscall(libc::SYS_munmap, [place, 4 * PAGE_SIZE, 0, 0, 0, 0]);
-            answer >= 0
-        };
+        let Some(moved) = try_to_move_several() else { return false };
         ANSWER.store(if moved { YES } else { NO }, Ordering::Relaxed);
     }
     ANSWER.load(Ordering::Relaxed) == YES
+}
+
+/// Tries it; `None` where there is no room. Other threads map memory meanwhile: so the source stays mapped, and what a refused call
+/// may have left unmapped is not unmapped once more. It may be theirs.
+fn try_to_move_several() -> Option<bool> {
+    let place = Some(reserve(4 * PAGE_SIZE)).filter(|place| *place != 0)?;
+    let target = place + 2 * PAGE_SIZE;
+    // SAFETY: the mapping made above, of which the second page gets other rights than the first.
+    unsafe {
+        let rights = libc::PROT_READ as usize;
+        raw_syscall(libc::SYS_mprotect, [place + PAGE_SIZE, PAGE_SIZE, rights, 0, 0, 0]);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let moved = raw_mremap(place, 2 * PAGE_SIZE, 2 * PAGE_SIZE, flags, target) >= 0;
+        let len = if moved { 4 * PAGE_SIZE } else { 2 * PAGE_SIZE };
+        raw_syscall(libc::SYS_munmap, [place, len, 0, 0, 0, 0]);
+        Some(moved)
+    }
 }
 
 /// A place for `len` bytes, 0 for none.
@@ -163,7 +166,15 @@ fn reserve(len: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard};
+
     use super::*;
+
+    /// Tests leave gaps for a while that another one's mapping must not come into.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 
     /// Two mappings side by side that the kernel does not merge: one is locked out of huge pages.
     fn two_pieces() -> usize {
@@ -191,6 +202,7 @@ mod tests {
 
     #[test]
     fn pieces_move_together_and_grow() {
+        let _alone = alone();
         let at = two_pieces();
         let to = piecewise(at, 8 * PAGE_SIZE, 16 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0).unwrap() as usize;
         assert_eq!(numbers(to, 10), [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
@@ -203,6 +215,7 @@ mod tests {
 
     #[test]
     fn a_range_is_one_mapping_or_several() {
+        let _alone = alone();
         let at = two_pieces();
         assert!(are_several(at, 8 * PAGE_SIZE) && are_several(at + 3 * PAGE_SIZE, 2 * PAGE_SIZE - 1));
         assert!(!are_several(at, 4 * PAGE_SIZE) && !are_several(at + 4 * PAGE_SIZE, 4 * PAGE_SIZE));
@@ -214,6 +227,7 @@ mod tests {
     /// A gap where the first mapping was may be another thread's mapping by now.
     #[test]
     fn what_begins_with_a_gap_is_the_kernel_s_to_refuse() {
+        let _alone = alone();
         let at = two_pieces();
         let place = reserve(8 * PAGE_SIZE);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -229,14 +243,47 @@ mod tests {
 
     #[test]
     fn pieces_move_and_their_mappings_stay() {
+        let _alone = alone();
         let at = two_pieces();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0).unwrap() as usize;
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
     }
 
+    /// The story: the gap that the trial's source left became another thread's mapping, whose end the trial unmapped. What was mapped
+    /// there next was found in that thread's memory.
+    #[test]
+    fn trying_what_the_kernel_moves_takes_nobody_else_s_memory() {
+        let _alone = alone();
+        use std::sync::atomic::AtomicBool;
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mine = std::thread::spawn(move || {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            for round in 0.. {
+                // SAFETY: new mappings, looked at only by calls that answer EFAULT, and unmapped here.
+                unsafe {
+                    let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE_SIZE, rights, flags, -1, 0);
+                    let mut mapped = [0u8; 3];
+                    std::thread::yield_now();
+                    assert_eq!(libc::mincore(at, 3 * PAGE_SIZE, mapped.as_mut_ptr()), 0, "round {round}");
+                    libc::munmap(at, 3 * PAGE_SIZE);
+                }
+                if IS_OVER.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            assert!(try_to_move_several().is_some());
+        }
+        IS_OVER.store(true, Ordering::Relaxed);
+        mine.join().unwrap();
+    }
+
     #[test]
     fn mappings_of_any_kind_move_where_the_kernel_moves_them() {
+        let _alone = alone();
         if !moves_several() {
             println!("skipped: this kernel moves one mapping at a time");
             return;
@@ -254,6 +301,7 @@ mod tests {
 
     #[test]
     fn gaps_are_refused() {
+        let _alone = alone();
         let at = two_pieces();
         // SAFETY: this test's mapping.
         unsafe { libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE) };

@@ -108,7 +108,8 @@ pub unsafe fn make_plain(at: usize, len: usize) {
     unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
 }
 
-/// Tries it. Answers whether a refused move leaves its target mapped (Linux 6.17) or not (before).
+/// Tries it. Answers whether a refused move leaves its target mapped (Linux 6.17) or not (before): that is known by the version,
+/// because it cannot be tried beside threads that map memory where there is a gap for a moment.
 ///
 /// # Errors
 /// The kernel's: it is older, or a filter forbids mremap().
@@ -116,23 +117,49 @@ pub fn probe() -> io::Result<bool> {
     let len = crate::PAGE_SIZE;
     let both = crate::memory::map(2 * len)?.as_ptr() as usize;
     let (from, to) = (both, both + len);
-    // SAFETY: the mapping was made above, two pages long, and is used here alone; its first page is unmapped before a
-    // move is tried that is to be refused.
+    // SAFETY: the mapping was made above, two pages long, and is used here alone.
     unsafe {
         *(from as *mut u8) = 1;
         let moved = move_out(from, to, len);
         let error = io::Error::last_os_error();
         let arrived = moved.is_ok() && *(to as *const u8) == 1 && *(from as *const u8) == 0;
         libc::munmap(from as *mut libc::c_void, len);
-        let refused = arrived.then(|| move_out(from, to, len));
-        let keeps_target = !occupy(to, len);
-        libc::munmap(to as *mut libc::c_void, len);
-        match (moved, refused) {
-            (Ok(()), Some(Err(_))) => Ok(keeps_target),
-            (Ok(()), _) => Err(io::Error::from_raw_os_error(libc::EIO)),
-            (Err(_), _) => Err(error),
+        match moved {
+            Ok(()) => _ = libc::munmap(to as *mut libc::c_void, len),
+            // The target may be somebody else's by now.
+            Err(_) => return Err(error),
+        }
+        match arrived {
+            true => Ok(kernel_version() >= (6, 17)),
+            false => Err(io::Error::from_raw_os_error(libc::EIO)),
         }
     }
+}
+
+/// First two numbers of the kernel's release; zeroes when it has none.
+fn kernel_version() -> (u32, u32) {
+    // SAFETY: plain bytes, for which zeroes are valid.
+    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is as large as the kernel's.
+    if unsafe { libc::syscall(libc::SYS_uname, &mut names) } != 0 {
+        return (0, 0);
+    }
+    version_of(names.release.iter().map(|byte| *byte as u8))
+}
+
+fn version_of(release: impl Iterator<Item = u8>) -> (u32, u32) {
+    let mut numbers = [0u32; 2];
+    let mut at = 0;
+    for byte in release {
+        match byte {
+            b'0'..=b'9' => {
+                numbers[at] = numbers[at].saturating_mul(10).saturating_add(u32::from(byte - b'0'))
+            }
+            b'.' if at == 0 => at = 1,
+            _ => break,
+        }
+    }
+    (numbers[0], numbers[1])
 }
 
 #[cfg(test)]
@@ -245,5 +272,13 @@ mod tests {
         assert_eq!((progress.done, progress.stop), (PAGE_SIZE, None), "missing, and still ours to fill");
         assert!(uffd.zero(to, PAGE_SIZE).stop.is_some(), "not ours any more");
         uffd.close();
+    }
+
+    #[test]
+    fn releases_begin_with_two_numbers() {
+        let version = |text: &str| version_of(text.bytes());
+        assert_eq!(version("6.18.44-fc-v669"), (6, 18));
+        assert_eq!((version("6.1-rc3"), version("7"), version("x")), ((6, 1), (7, 0), (0, 0)));
+        assert!(kernel_version() >= (4, 11), "there is userfaultfd");
     }
 }
