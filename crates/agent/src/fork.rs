@@ -28,7 +28,7 @@
 //! parent that is killed before its child has taken over takes the child along.
 //!
 //! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
-//! forks, see `Pager::foster`.
+//! forks, see `Pages::populate_child`.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -121,7 +121,7 @@ fn attend(pager: &Pager) -> bool {
                 true
             }
             Some(Some(_)) => {
-                pager.note_back(&mut session);
+                session.note_back();
                 birth_ns = sys::now_ns() + BIRTH_NS;
                 continue;
             }
@@ -131,17 +131,17 @@ fn attend(pager: &Pager) -> bool {
             None => continue,
         };
         // Now: what this process has in the swap file is what it had at the fork.
-        let legacy = is_ready.then(swap::Legacy::new).flatten();
-        match pager.settle(&mut session, legacy.is_some()) {
+        let inheritance = is_ready.then(swap::Inheritance::new).flatten();
+        match pager.settle(&mut session, inheritance.is_some()) {
             Outcome::Inherits { main, gate, copied } => {
                 let told = channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
-                let legacy = legacy.expect("asked for");
-                let is_told = match legacy.told() {
+                let inheritance = inheritance.expect("asked for");
+                let is_told = match inheritance.told() {
                     Some((row, file)) => channel::send(connection, channel::SWAP, &[row], Some([file, file])),
                     None => told,
                 };
                 if is_told {
-                    legacy.leave();
+                    inheritance.hand_over();
                 }
                 channel::close(main);
                 channel::close(gate);

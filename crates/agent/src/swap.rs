@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use ledger::wire::{self, Kind};
-use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, Heir, Shared, SwapFile};
+use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, ForkedRow, Shared, SwapFile};
 use sys::thread::{self, Files};
 use sys::{arena, PAGE_SIZE};
 
@@ -107,29 +107,29 @@ pub fn can_be_inherited() -> bool {
 }
 
 /// What a child is given of the swap file.
-pub struct Legacy {
-    heir: Option<Heir>,
+pub struct Inheritance {
+    row: Option<ForkedRow>,
 }
 
-impl Legacy {
+impl Inheritance {
     /// Makes a row for a child that was forked and changed nothing yet; `None` when there is none left.
-    pub fn new() -> Option<Legacy> {
+    pub fn new() -> Option<Inheritance> {
         match own() {
-            None => Some(Legacy { heir: None }),
-            Some(file) => file.bequeath(UNBORN).ok().map(|heir| Legacy { heir: Some(heir) }),
+            None => Some(Inheritance { row: None }),
+            Some(file) => file.fork_row(UNBORN).ok().map(|row| Inheritance { row: Some(row) }),
         }
     }
 
     /// The row as it is told to the child, and the file; `None` without a swap file.
     pub fn told(&self) -> Option<(u64, i32)> {
-        let heir = self.heir.as_ref()?;
-        Some((heir.row() as u64, shared()?.disk().descriptor()))
+        let row = self.row.as_ref()?;
+        Some((row.number() as u64, shared()?.disk().descriptor()))
     }
 
     /// The child has been told.
-    pub fn leave(self) {
-        if let Some(heir) = self.heir {
-            heir.leave_to_child();
+    pub fn hand_over(self) {
+        if let Some(row) = self.row {
+            row.leave_to_child();
         }
     }
 }
@@ -150,8 +150,8 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     thread::renumber(above, shared.disk().descriptor())?;
     UNCOUNTED.store(0, Ordering::Release);
     let engine = engine(shared.disk().clone())?;
-    let heir = own.heir_of(row as usize);
-    control::pager().expect("it has the file").store().inherit_swap(heir, UNBORN, engine);
+    let row = own.forked_row(row as usize);
+    control::pager().expect("it has the file").store().inherit_swap(row, UNBORN, engine);
     Ok(())
 }
 

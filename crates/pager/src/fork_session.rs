@@ -78,6 +78,11 @@ pub struct ForkSession {
 }
 
 impl ForkSession {
+    /// Notes that the forking thread has come back: it waits for nobody any more.
+    pub fn note_back(&mut self) {
+        self.is_back = true;
+    }
+
     /// The memory of a child as it is by now.
     fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
@@ -177,11 +182,6 @@ impl Pager {
     /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
         session.held_count > 0 || session.children.len() > 1
-    }
-
-    /// Notes that the forking thread has come back: it waits for nobody any more.
-    pub fn note_back(&self, session: &mut ForkSession) {
-        session.is_back = true;
     }
 
     /// Serves what there is to serve now.

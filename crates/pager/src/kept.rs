@@ -3,7 +3,7 @@
 //! A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
 //! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
 //! wait for ever. Both begin in the thread control block, whose page stays in memory. (Robust mutexes on other pages are
-//! not followed: see ARCHITECTURE.md.)
+//! not followed: see docs/limits.md.)
 
 use std::sync::RwLock;
 

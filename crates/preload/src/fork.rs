@@ -2,7 +2,7 @@
 //!
 //! The handlers are the C library's (pthread_atfork), so every fork that goes through it is covered: fork(), daemon(),
 //! forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need nothing. A fork by bare system
-//! call is noticed by the pager itself, see `Pager::foster`. `__register_atfork` is interposed so that no other library
+//! call is noticed by the pager itself, see `Pages::populate_child`. `__register_atfork` is interposed so that no other library
 //! is before this object, and ours is the last to run before the fork and the first after it.
 //!
 //! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.

@@ -254,9 +254,10 @@ mod tests {
     /// there next was found in that thread's memory.
     #[test]
     fn trying_what_the_kernel_moves_takes_nobody_else_s_memory() {
-        let _alone = alone();
         use std::sync::atomic::AtomicBool;
+
         static IS_OVER: AtomicBool = AtomicBool::new(false);
+        let _alone = alone();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mine = std::thread::spawn(move || {
             let rights = libc::PROT_READ | libc::PROT_WRITE;

@@ -9,15 +9,15 @@ use std::sync::OnceLock;
 
 use support::{can_manage, compile, uzswap, Scratch};
 
-struct Guest {
+struct Workload {
     program: String,
     /// A library with thread-local storage.
     library: String,
     _scratch: Scratch,
 }
 
-fn guest() -> Option<&'static Guest> {
-    static GUEST: OnceLock<Option<Guest>> = OnceLock::new();
+fn workload() -> Option<&'static Workload> {
+    static WORKLOAD: OnceLock<Option<Workload>> = OnceLock::new();
     if !can_manage() {
         return None;
     }
@@ -25,9 +25,9 @@ fn guest() -> Option<&'static Guest> {
         println!("skipped: only builds with assertions break on request");
         return None;
     }
-    let guest = GUEST.get_or_init(|| {
-        let scratch = Scratch::new("broken-guest");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/broken.c");
+    let workload = WORKLOAD.get_or_init(|| {
+        let scratch = Scratch::new("broken-workload");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/broken.c");
         let (target, library) = (scratch.path("broken"), scratch.path("library.so"));
         if !compile(&source, &target) {
             return None;
@@ -38,9 +38,9 @@ fn guest() -> Option<&'static Guest> {
         let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
         assert!(built.unwrap().success());
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        Some(Guest { program: text(&target), library: text(&library), _scratch: scratch })
+        Some(Workload { program: text(&target), library: text(&library), _scratch: scratch })
     });
-    guest.as_ref()
+    workload.as_ref()
 }
 
 /// Runs a command that breaks at `point`; it ends long before it would be done.
@@ -67,14 +67,14 @@ fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
 
 #[test]
 fn a_panic_in_any_thread_ends_the_program_with_a_message() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     for (point, words) in [
         ("publish", ["crates/agent/src/accounts.rs:", "a test wanted it: Publish"]),
         ("fault", ["crates/agent/src/accounts.rs:", "a test wanted it: Fault"]),
         ("store:200", ["crates/agent/src/accounts.rs:", "a test wanted it: Store"]),
         ("memory", ["the limit of its memory", "70368744177664 bytes could not be had"]),
     ] {
-        let (output, report) = breaks(point, &[&guest.program, "fill", "64"]);
+        let (output, report) = breaks(point, &[&workload.program, "fill", "64"]);
         assert_eq!(output.status.code(), Some(125), "{point}: {report}");
         names(&output, &report, &["the program is ended", words[0], words[1]]);
         assert_eq!(report["exit_status"], 125, "{report}");
@@ -83,8 +83,8 @@ fn a_panic_in_any_thread_ends_the_program_with_a_message() {
 
 #[test]
 fn the_end_of_a_child_is_its_parents_affair() {
-    let Some(guest) = guest() else { return };
-    let script = format!("{} fill 64; test $? = 134 && exit 3", guest.program);
+    let Some(workload) = workload() else { return };
+    let script = format!("{} fill 64; test $? = 134 && exit 3", workload.program);
     let (output, report) = breaks("fault", &["sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(3), "{report}");
     names(&output, &report, &["a test wanted it: Fault"]);
@@ -94,9 +94,9 @@ fn the_end_of_a_child_is_its_parents_affair() {
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
     // That one's thread-local storage is on a stack that is paged, and the table of it on a heap that is paged: a
     // handler that looked there would wait for itself.
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
-        let (output, report) = breaks(point, &[&guest.program, "child", "64", &guest.library]);
+        let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);
         assert_eq!(output.status.code(), Some(0), "{point}: {report}");
         names(&output, &report, &["a test wanted it"]);
     }

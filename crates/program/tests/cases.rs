@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{can_manage, compile_with, guest_in, has, uzswap, Scratch};
+use support::{can_manage, compile_with, has, uzswap, workload_in, Scratch};
 use tree::{watch, Ended};
 
-/// Exit status of a guest that cannot do on this machine what it is for.
+/// Exit status of a workload that cannot do on this machine what it is for.
 const CANNOT: i32 = 77;
 
 /// Runs a command bare and under uzswap. Both must end with status 0 and write the same; answers the report.
@@ -54,14 +54,14 @@ fn told(ended: &Ended) -> String {
     format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
 }
 
-/// Runs a mode of the guest, which must have had pages evicted.
+/// Runs a mode of the workload, which must have had pages evicted.
 fn survives_without(without: &str, mode: &str, ram: &str) -> Option<Value> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
         let scratch = Scratch::new("cases");
-        guest_in(&scratch, "cases").map(|guest| (scratch, guest))
+        workload_in(&scratch, "cases").map(|workload| (scratch, workload))
     });
-    let (_, program) = guest.as_ref()?;
+    let (_, program) = workload.as_ref()?;
     let report = as_bare(mode, ram, without, &[program, mode])?;
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
     Some(report)
@@ -161,7 +161,7 @@ fn static_thread_local_storage_of_any_size() {
     if !can_manage() {
         return;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/tls.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/tls.c");
     for kib in [64, 1024] {
         let scratch = Scratch::new(&format!("tls-{kib}"));
         let program = scratch.path("tls");

@@ -5,16 +5,16 @@ mod support;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::{guest_in, has, managed, uzswap, Scratch};
+use support::{has, managed, uzswap, workload_in, Scratch};
 
-/// The guest that starts itself; `None` where it cannot be built or managed.
-fn guest() -> Option<&'static str> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
-        let scratch = Scratch::new("exec-guest");
-        guest_in(&scratch, "exec").map(|guest| (scratch, guest))
+/// The workload that starts itself; `None` where it cannot be built or managed.
+fn workload() -> Option<&'static str> {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
+        let scratch = Scratch::new("exec-workload");
+        workload_in(&scratch, "exec").map(|workload| (scratch, workload))
     });
-    guest.as_ref().map(|(_, path)| path.as_str())
+    workload.as_ref().map(|(_, path)| path.as_str())
 }
 
 /// Runs a command whose child fills 64 MiB in 40 MiB: the child's pages were evicted, and it ended well.
@@ -48,7 +48,7 @@ fn can_isolate() -> bool {
 
 #[test]
 fn every_way_to_start_a_program_with_an_environment_of_its_own() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     for mode in [
         "execve",
         "execle",
@@ -62,48 +62,48 @@ fn every_way_to_start_a_program_with_an_environment_of_its_own() {
         "posix_spawn",
         "posix_spawnp",
     ] {
-        child_is_managed(mode, &[guest, mode, "64"]);
+        child_is_managed(mode, &[workload, mode, "64"]);
     }
 }
 
 #[test]
 fn every_way_to_start_a_program_after_clearing_the_environment() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     for mode in ["execl", "execl_long", "execlp", "execv", "execvp", "system", "popen", "environ", "none"] {
-        child_is_managed(mode, &[guest, mode, "64"]);
+        child_is_managed(mode, &[workload, mode, "64"]);
     }
 }
 
 #[test]
 fn large_environments_on_small_stacks_and_a_programs_own_preload() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     for mode in ["many", "small_stack", "clone", "preloads"] {
-        child_is_managed(mode, &[guest, mode, "64"]);
+        child_is_managed(mode, &[workload, mode, "64"]);
     }
     // Too large to be completed on the stack: it is as it was, and the program runs by itself.
-    child_is_left_alone("thousands", &[guest, "thousands", "4"]);
+    child_is_left_alone("thousands", &[workload, "thousands", "4"]);
 }
 
 #[test]
 fn an_environment_of_somebody_elses_stays_as_it_is() {
-    let Some(guest) = guest() else { return };
-    let report = child_is_left_alone("strange", &[guest, "strange", "63"]);
+    let Some(workload) = workload() else { return };
+    let report = child_is_left_alone("strange", &[workload, "strange", "63"]);
     assert_eq!(report["zswpout"], 0, "{report}");
 }
 
 #[test]
 fn a_failed_exec_returns_with_its_error() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     let scratch = Scratch::new("exec-missing");
-    let (output, _) = managed("40M", &scratch, &["-q"], &[guest, "missing", "4"]);
+    let (output, _) = managed("40M", &scratch, &["-q"], &[workload, "missing", "4"]);
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
 fn shells_env_python_and_node_with_clean_environments() {
-    let Some(guest) = guest() else { return };
-    child_is_managed("env", &["env", "-i", "MARK=1", "WANT_ENTRIES=5", guest, "work", "64"]);
-    let script = format!("unset LD_PRELOAD UZSWAP_SOCKET; MARK=1 {guest} work 64; exit $?");
+    let Some(workload) = workload() else { return };
+    child_is_managed("env", &["env", "-i", "MARK=1", "WANT_ENTRIES=5", workload, "work", "64"]);
+    let script = format!("unset LD_PRELOAD UZSWAP_SOCKET; MARK=1 {workload} work 64; exit $?");
     for shell in ["sh", "bash", "dash"] {
         if has(shell) {
             child_is_managed(shell, &[shell, "-c", &script]);
@@ -112,17 +112,17 @@ fn shells_env_python_and_node_with_clean_environments() {
     if has("python3") {
         for more in ["", ", start_new_session=True", ", close_fds=False"] {
             let script = format!(
-                "import subprocess as s, sys; sys.exit(s.run(['{guest}', 'work', '64'], env={{'MARK': '1'}}{more}).returncode)"
+                "import subprocess as s, sys; sys.exit(s.run(['{workload}', 'work', '64'], env={{'MARK': '1'}}{more}).returncode)"
             );
             child_is_managed("python", &["python3", "-c", &script]);
         }
         let script =
-            format!("import os, sys; sys.exit(os.spawnve(os.P_WAIT, '{guest}', ['x', 'work', '64'], {{'MARK': '1'}}))");
+            format!("import os, sys; sys.exit(os.spawnve(os.P_WAIT, '{workload}', ['x', 'work', '64'], {{'MARK': '1'}}))");
         child_is_managed("python-spawn", &["python3", "-c", &script]);
     }
     if has("node") {
         let script = format!(
-            "process.exit(require('child_process').spawnSync('{guest}', ['work', '64'], {{env: {{MARK: '1'}}}}).status)"
+            "process.exit(require('child_process').spawnSync('{workload}', ['work', '64'], {{env: {{MARK: '1'}}}}).status)"
         );
         child_is_managed("node", &["node", "-e", &script]);
     }
@@ -130,11 +130,11 @@ fn shells_env_python_and_node_with_clean_environments() {
 
 #[test]
 fn programs_where_the_object_cannot_be_opened_run_without_it() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     if !can_isolate() {
         return;
     }
-    let inside = format!("export MARK=1; {guest} work 4 && env -i MARK=1 {guest} work 4");
+    let inside = format!("export MARK=1; {workload} work 4 && env -i MARK=1 {workload} work 4");
     child_is_left_alone("processes", &["unshare", "-fp", "--mount-proc", "sh", "-c", &inside]);
     child_is_left_alone("mounts", &["unshare", "-m", "sh", "-c", &format!("umount -l /proc && {inside}")]);
     // Another root: the same files, but for /proc.
@@ -142,44 +142,44 @@ fn programs_where_the_object_cannot_be_opened_run_without_it() {
     let root = scratch.path("root");
     let script = format!(
         "set -e; mkdir {0}; mount -t tmpfs none {0}
-        cp {guest} {0}/guest
+        cp {workload} {0}/workload
         for dir in bin lib lib64 usr; do test -e /$dir || continue; mkdir {0}/$dir; mount --bind /$dir {0}/$dir; done
         chroot {0} /bin/sh -c '{1}'",
         root.display(),
-        inside.replace(guest, "/guest")
+        inside.replace(workload, "/workload")
     );
     child_is_left_alone("root", &["unshare", "-m", "sh", "-c", &script]);
     let program = scratch.path("setuid");
     let script =
-        format!("cp {guest} {0}; chown 65534 {0}; chmod 4755 {0}; MARK=1 {0} work 4", program.display());
+        format!("cp {workload} {0}; chown 65534 {0}; chmod 4755 {0}; MARK=1 {0} work 4", program.display());
     child_is_left_alone("setuid", &["sh", "-c", &script]);
     child_is_left_alone("user", &["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", "env -i true"]);
 }
 
 #[test]
 fn programs_that_cannot_reach_the_supervisor_run_without_it() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     if !can_isolate() {
         return;
     }
     // The abstract address of the supervisor's socket is not known there.
-    let inside = format!("MARK=1 {guest} work 63; MARK=1 {guest} work 63");
+    let inside = format!("MARK=1 {workload} work 63; MARK=1 {workload} work 63");
     let report = child_is_left_alone("network", &["unshare", "-n", "sh", "-c", &inside]);
     assert_eq!(report["zswpout"], 0, "{report}");
 }
 
 #[test]
 fn processes_in_a_namespace_of_their_own_are_known_by_their_numbers_outside() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     if can_isolate() {
         // Its own number is 1 there. The object's path works, since /proc is the old one.
-        child_is_managed("pids", &["unshare", "-fp", "sh", "-c", &format!("MARK=1 {guest} work 64")]);
+        child_is_managed("pids", &["unshare", "-fp", "sh", "-c", &format!("MARK=1 {workload} work 64")]);
     }
 }
 
 #[test]
 fn a_uzswap_under_uzswap_pages_its_programs_alone() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     let scratch = Scratch::new("exec-nested");
     let inner = scratch.path("inner.json");
     let (own, inner) =
@@ -188,7 +188,7 @@ fn a_uzswap_under_uzswap_pages_its_programs_alone() {
     let (output, _) =
         managed("1G", &scratch, &["-q"], &[&own, "run", "-q", "--ram", "1G", "--", "sh", "-c", count]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "one object");
-    let command = [&own, "run", "-q", "--ram", "40M", "--report", &inner, "--", guest, "execve", "64"];
+    let command = [&own, "run", "-q", "--ram", "40M", "--report", &inner, "--", workload, "execve", "64"];
     let (output, _) = managed("1G", &scratch, &["-q"], &command);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&inner).unwrap()).unwrap();

@@ -2,14 +2,14 @@
 
 mod support;
 
-use support::{guest_in, managed, Scratch};
+use support::{managed, workload_in, Scratch};
 
 #[test]
 fn filters_that_kill_for_what_a_pager_does() {
     let scratch = Scratch::new("filter");
-    let Some(guest) = guest_in(&scratch, "filter") else { return };
+    let Some(workload) = workload_in(&scratch, "filter") else { return };
     for how in ["prctl", "seccomp", "threads", "alone"] {
-        let (output, report) = managed("40M", &scratch, &["-q"], &[&guest, how, "64"]);
+        let (output, report) = managed("40M", &scratch, &["-q"], &[&workload, how, "64"]);
         let said = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {
             Some(2) => println!("skipped: no filter can be set here ({how})"),

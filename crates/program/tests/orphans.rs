@@ -2,13 +2,13 @@
 
 mod support;
 
-use support::{guest_in, managed, Scratch};
+use support::{managed, workload_in, Scratch};
 
 #[test]
 fn children_of_a_process_that_is_killed_in_the_middle_of_a_fork() {
     let scratch = Scratch::new("orphans");
-    let Some(guest) = guest_in(&scratch, "orphans") else { return };
-    let (output, report) = managed("40M", &scratch, &["-q"], &[&guest, "16"]);
+    let Some(workload) = workload_in(&scratch, "orphans") else { return };
+    let (output, report) = managed("40M", &scratch, &["-q"], &[&workload, "16"]);
     let (said, printed) =
         (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout).into_owned());
     assert_eq!(output.status.code(), Some(0), "{said} {report}");

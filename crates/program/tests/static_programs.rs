@@ -8,22 +8,22 @@ use std::sync::OnceLock;
 
 use support::{can_link_statically, can_manage, compile_with, has, managed, uzswap, Scratch};
 
-/// The guest of `guests.rs`, linked statically.
-fn guest() -> Option<&'static str> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
+/// The workload of `workloads.rs`, linked statically.
+fn workload() -> Option<&'static str> {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
         if !can_manage() || !has("cc") {
             return None;
         }
-        let scratch = Scratch::new("static-guest");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
+        let scratch = Scratch::new("static-workload");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traps.c");
         if !can_link_statically(&scratch) {
             return None;
         }
-        let target = scratch.path("guest");
+        let target = scratch.path("workload");
         compile_with(&["-static"], &source, &target).then(|| (scratch, target.to_str().unwrap().to_owned()))
     });
-    guest.as_ref().map(|(_, program)| program.as_str())
+    workload.as_ref().map(|(_, program)| program.as_str())
 }
 
 /// The command's bytes are right, it is managed, and pages really went out.
@@ -38,7 +38,7 @@ fn is_managed(name: &str, ram: &str, command: &[&str]) -> String {
 }
 
 fn survives(mode: &str) {
-    let Some(program) = guest() else { return };
+    let Some(program) = workload() else { return };
     is_managed(mode, "40M", &[program, mode, "64"]);
 }
 
@@ -77,13 +77,13 @@ fn its_huge_and_giant_memory() {
 
 #[test]
 fn a_static_program_that_a_dynamic_one_starts_with_an_environment_of_its_own() {
-    let Some(program) = guest() else { return };
+    let Some(program) = workload() else { return };
     is_managed("child", "40M", &["sh", "-c", &format!("env -i {program} plain 64; exit $?")]);
 }
 
 #[test]
 fn a_static_program_with_another_root() {
-    let Some(program) = guest() else { return };
+    let Some(program) = workload() else { return };
     let isolates =
         Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
     if !isolates {
@@ -94,15 +94,15 @@ fn a_static_program_with_another_root() {
     let scratch = Scratch::new("static-root");
     let root = scratch.path("root");
     std::fs::create_dir_all(root.join("proc")).unwrap();
-    std::fs::copy(program, root.join("guest")).unwrap();
+    std::fs::copy(program, root.join("workload")).unwrap();
     let root = root.display();
-    let script = format!("mount --bind /proc {root}/proc && exec chroot {root} /guest plain 64");
+    let script = format!("mount --bind /proc {root}/proc && exec chroot {root} /workload plain 64");
     is_managed("root", "40M", &["unshare", "-m", "sh", "-c", &script]);
 }
 
 #[test]
 fn one_that_is_traced_runs_alone_and_is_named() {
-    let Some(program) = guest() else { return };
+    let Some(program) = workload() else { return };
     if !has("strace") {
         return;
     }

@@ -7,20 +7,20 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use support::{guest_in, managed, uzswap, Scratch};
+use support::{managed, uzswap, workload_in, Scratch};
 
-/// MiB of the guest's data, and its memory.
+/// MiB of the workload's data, and its memory.
 const DATA: &str = "96";
 const RAM: &str = "40M";
 
-/// The guest, or `None` where nothing can be managed or compiled.
-fn guest() -> Option<&'static str> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
-        let scratch = Scratch::new("swap-guest");
-        guest_in(&scratch, "swap").map(|guest| (scratch, guest))
+/// The workload, or `None` where nothing can be managed or compiled.
+fn workload() -> Option<&'static str> {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
+        let scratch = Scratch::new("swap-workload");
+        workload_in(&scratch, "swap").map(|workload| (scratch, workload))
     });
-    guest.as_ref().map(|(_, program)| program.as_str())
+    workload.as_ref().map(|(_, program)| program.as_str())
 }
 
 /// A directory for swap files that is on a disk; prints that there is none.
@@ -66,10 +66,10 @@ impl Ran {
 }
 
 fn run_in(ram: &str, swap: &str, directory: &str, options: &[&str], arguments: &[&str]) -> Option<Ran> {
-    let guest = guest()?;
+    let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-run-{}", arguments.join("-")));
     let options = [&["--swap", swap, "--swap-dir", directory], options].concat();
-    let (output, report) = managed(ram, &scratch, &options, &[&[guest], arguments].concat());
+    let (output, report) = managed(ram, &scratch, &options, &[&[workload], arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     Some(Ran { status: output.status.code(), said, report })
 }
@@ -145,9 +145,9 @@ fn a_swap_file_that_is_too_small_leaves_pages_in_memory_and_says_so() {
 
 #[test]
 fn without_a_swap_file_the_end_of_a_run_that_exceeded_its_budget_names_it() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     let scratch = Scratch::new("swap-none");
-    let (output, report) = managed(RAM, &scratch, &[], &[guest, "plain", DATA]);
+    let (output, report) = managed(RAM, &scratch, &[], &[workload, "plain", DATA]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("the limit was exceeded") && said.contains("--swap SIZE"), "{said}");
@@ -181,7 +181,7 @@ fn open_files(pid: u32, directory: &str) -> usize {
 
 #[test]
 fn nothing_is_left_when_anybody_is_killed() {
-    let Some(guest) = guest() else { return };
+    let Some(workload) = workload() else { return };
     let scratch = Scratch::new("swap-killed");
     let Some(directory) = on_disk(&scratch) else { return };
     let mut run = uzswap()
@@ -195,7 +195,7 @@ fn nothing_is_left_when_anybody_is_killed() {
             "--swap-dir",
             &directory,
             "--",
-            guest,
+            workload,
             "hold",
             DATA,
         ])

@@ -12,22 +12,22 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use between::{put_between, Answer, Call, Kind};
-use support::{guest_in, uzswap, Scratch};
+use support::{uzswap, workload_in, Scratch};
 use tree::watch;
 
-/// MiB of the guest's data, and its memory.
+/// MiB of the workload's data, and its memory.
 const DATA: &str = "64";
 const RAM: &str = "32M";
 /// After this long a program counts as stuck; the slowest takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-fn guest() -> Option<&'static str> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
-        let scratch = Scratch::new("swap-faults-guest");
-        guest_in(&scratch, "swap").map(|guest| (scratch, guest))
+fn workload() -> Option<&'static str> {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
+        let scratch = Scratch::new("swap-faults-workload");
+        workload_in(&scratch, "swap").map(|workload| (scratch, workload))
     });
-    guest.as_ref().map(|(_, program)| program.as_str())
+    workload.as_ref().map(|(_, program)| program.as_str())
 }
 
 struct Ran {
@@ -58,9 +58,9 @@ impl Ran {
     }
 }
 
-/// Runs the guest's `mode` over a swap file about each of whose transfers `judge` decides; `None` where that cannot be done.
+/// Runs the workload's `mode` over a swap file about each of whose transfers `judge` decides; `None` where that cannot be done.
 fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 'static) -> Option<Ran> {
-    let guest = guest()?;
+    let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-faults-{name}"));
     let (directory, report) = (scratch.path("swap"), scratch.path("report.json"));
     std::fs::create_dir_all(&directory).unwrap();
@@ -70,7 +70,7 @@ fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 's
     }
     let mut command = uzswap();
     command.args(["run", "--ram", RAM, "--swap", "512M", "--swap-dir"]).arg(&directory);
-    command.arg("--report").arg(&report).arg("--").arg(guest).args(mode);
+    command.arg("--report").arg(&report).arg("--").arg(workload).args(mode);
     let device = put_between(&mut command, directory, judge);
     let ended = watch(&mut command, &scratch.path(""), LIMIT);
     drop(command);

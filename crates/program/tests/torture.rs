@@ -8,7 +8,7 @@
 //!
 //! `UZSWAP_TORTURE_SEED=N` sets the first seed of all runs; `UZSWAP_TORTURE_FEATURES=LIST` those of the long run. To replay:
 //!
-//!     cc -O1 -pthread -o torture crates/program/tests/guests/torture/*.c
+//!     cc -O1 -pthread -o torture crates/program/tests/workloads/torture/*.c
 //!     target/release/uzswap run --ram 60M -- ./torture --seed 7 --seconds 5 --threads 2 --processes 1 --mib 100 --features all
 //!
 //! `--hold` keeps the process for a debugger when a byte is wrong; `./torture --help` lists the features.
@@ -22,10 +22,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{can_manage, can_move, guest_of_directory, uzswap, Scratch};
+use support::{can_manage, can_move, uzswap, workload_of_directory, Scratch};
 use tree::watch;
 
-/// One run of the guest.
+/// One run of the workload.
 #[derive(Clone)]
 struct Case {
     seed: u64,
@@ -44,7 +44,7 @@ struct Case {
 impl Case {
     /// One thread with everything, in 60 % of its memory.
     fn new(seed: u64) -> Self {
-        // Robust mutexes on evicted pages are a known limit (ARCHITECTURE.md).
+        // Robust mutexes on evicted pages are a known limit (docs/limits.md).
         let features = "all,-robust".into();
         Case {
             seed: first_seed() + seed,
@@ -111,14 +111,14 @@ fn first_seed() -> u64 {
     std::env::var("UZSWAP_TORTURE_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
 
-/// The guest; `None` where there is no compiler.
+/// The workload; `None` where there is no compiler.
 fn torture() -> Option<&'static str> {
-    static GUEST: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let guest = GUEST.get_or_init(|| {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
         let scratch = Scratch::new("torture");
-        guest_of_directory(&scratch, "torture").map(|program| (scratch, program))
+        workload_of_directory(&scratch, "torture").map(|program| (scratch, program))
     });
-    guest.as_ref().map(|(_, program)| program.as_str())
+    workload.as_ref().map(|(_, program)| program.as_str())
 }
 
 /// Every case must end well. All are tried, so that one run tells what is wrong.
@@ -139,7 +139,7 @@ fn survives(cases: impl IntoIterator<Item = Case>) {
 }
 
 #[test]
-fn the_guest_is_right_by_itself() {
+fn the_workload_is_right_by_itself() {
     let Some(torture) = torture() else { return };
     for (seed, threads) in [(1, 1), (2, 2), (3, 4)] {
         let case = Case { threads, ..Case::new(seed) };

@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{can_link_statically, can_manage, can_move, compile_with, has, managed, Scratch};
 
-/// Everything that another user needs: the guest, dynamic and static, and uzswap.
+/// Everything that another user needs: the workload, dynamic and static, and uzswap.
 struct Public(PathBuf);
 
 impl Public {
@@ -31,8 +31,8 @@ impl Public {
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
         let public = Public(directory);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
-        assert!(compile_with(&[], &source, &public.path("guest")));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traps.c");
+        assert!(compile_with(&[], &source, &public.path("workload")));
         std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), public.path("uzswap")).unwrap();
         Some(public)
     }
@@ -45,12 +45,12 @@ impl Public {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// The guest without a dynamic loader; `None` where that cannot be built.
-    fn static_guest(&self) -> Option<String> {
+    /// The workload without a dynamic loader; `None` where that cannot be built.
+    fn static_workload(&self) -> Option<String> {
         if !can_link_statically(&Scratch::new("users-static")) {
             return None;
         }
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/guest.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traps.c");
         compile_with(&["-static"], &source, &self.path("static")).then(|| self.text("static"))
     }
 }
@@ -88,14 +88,14 @@ fn a_program_that_root_started_as_somebody_else() {
     if !has_device() {
         return;
     }
-    let mut guests = vec![public.text("guest")];
-    guests.extend(public.static_guest());
-    for guest in &guests {
+    let mut workloads = vec![public.text("workload")];
+    workloads.extend(public.static_workload());
+    for workload in &workloads {
         for mode in ["plain", "fork", "raw_fork"] {
             let scratch = Scratch::new(&format!("users-dropped-{mode}"));
-            let command = [&SOMEBODY[..], &[guest, mode, "64"]].concat();
+            let command = [&SOMEBODY[..], &[workload, mode, "64"]].concat();
             let (output, report) = managed("40M", &scratch, &["-q"], &command);
-            is_paged(&format!("{guest} {mode}"), &output, &report);
+            is_paged(&format!("{workload} {mode}"), &output, &report);
         }
     }
 }
@@ -108,13 +108,13 @@ fn a_daemon_that_becomes_somebody_else_and_forks() {
         return;
     }
     let scratch = Scratch::new("users-daemon");
-    let (output, report) = managed("40M", &scratch, &["-q"], &[&public.text("guest"), "drop_fork", "64"]);
+    let (output, report) = managed("40M", &scratch, &["-q"], &[&public.text("workload"), "drop_fork", "64"]);
     is_paged("drop_fork", &output, &report);
     assert_eq!(report["brought_in"], 0, "paging did not end for a fork: {report}");
 }
 
-/// Runs the guest under somebody else's uzswap, who may open the device; answers the report.
-fn as_somebody(public: &Public, guest: &str, mode: &str) -> Option<Value> {
+/// Runs the workload under somebody else's uzswap, who may open the device; answers the report.
+fn as_somebody(public: &Public, workload: &str, mode: &str) -> Option<Value> {
     let isolates =
         Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
     if !isolates {
@@ -128,7 +128,7 @@ fn as_somebody(public: &Public, guest: &str, mode: &str) -> Option<Value> {
         "set -e; number=$(sed -n 's/ userfaultfd$//p' /proc/misc | tr -d ' ')
         test -e {node} || mknod -m 666 {node} c 10 $number
         mount --bind {node} /dev/userfaultfd
-        exec {} {uzswap} run -q --ram 40M --report {report} -- {guest} {mode} 64",
+        exec {} {uzswap} run -q --ram 40M --report {report} -- {workload} {mode} 64",
         SOMEBODY.join(" ")
     );
     let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
@@ -137,7 +137,7 @@ fn as_somebody(public: &Public, guest: &str, mode: &str) -> Option<Value> {
         println!("skipped: no device for others: {said}");
         return None;
     }
-    assert_eq!((output.status.code(), &*said), (Some(0), ""), "{guest} {mode}");
+    assert_eq!((output.status.code(), &*said), (Some(0), ""), "{workload} {mode}");
     Some(serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap())
 }
 
@@ -148,7 +148,7 @@ fn an_ordinary_user_s_programs() {
         return;
     }
     for mode in ["plain", "threads", "fork", "raw_fork"] {
-        let Some(report) = as_somebody(&public, &public.text("guest"), mode) else { return };
+        let Some(report) = as_somebody(&public, &public.text("workload"), mode) else { return };
         assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{mode}: {report}");
     }
@@ -161,8 +161,8 @@ fn an_ordinary_user_s_static_program_whose_forks_nobody_would_see() {
     if !has_device() || !has("unshare") {
         return;
     }
-    let Some(guest) = public.static_guest() else { return };
-    let Some(report) = as_somebody(&public, &guest, "fork") else { return };
+    let Some(workload) = public.static_workload() else { return };
+    let Some(report) = as_somebody(&public, &workload, "fork") else { return };
     assert_eq!(report["zswpout"], 0, "{report}");
     let why = report["unmanaged"][0].as_str().unwrap_or_default();
     assert!(why.contains("its forks cannot be seen") && why.contains("setcap"), "{report}");

@@ -309,13 +309,13 @@ impl Space {
 
     /// A row for a child that is about to be forked: it holds what `row` holds. It belongs to `owner`, the parent, until
     /// the child renames it.
-    pub(crate) fn bequeath(&self, row: usize, owner: u32) -> Option<usize> {
-        let heir = self.join(owner)?;
+    pub(crate) fn fork_row(&self, row: usize, owner: u32) -> Option<usize> {
+        let forked = self.join(owner)?;
         for number in self.held(row) {
             self.update(number, |now| Word::new(now.generation(), now.state(), now.holders() + 1));
-            self.bits(heir, number).fetch_or(1 << (number % 64), Ordering::AcqRel);
+            self.bits(forked, number).fetch_or(1 << (number % 64), Ordering::AcqRel);
         }
-        Some(heir)
+        Some(forked)
     }
 
     /// Gives the blocks of free segments back, until `keep` of them still have theirs; `release` does it and says
@@ -388,7 +388,7 @@ mod tests {
         for _ in 0..150 {
             space.take(parent).unwrap();
         }
-        let child = space.bequeath(parent, 10).unwrap();
+        let child = space.fork_row(parent, 10).unwrap();
         space.rename(child, 11);
         space.let_go(parent, 149);
         assert_eq!(space.in_use(), 150, "what both have is counted once");

@@ -46,24 +46,24 @@ struct Lanes {
 }
 
 /// A row for a child, made before the fork. Dropped without [`SwapFile::inherit`], it is given back.
-pub struct Heir {
+pub struct ForkedRow {
     space: Arc<Space>,
-    row: usize,
+    number: usize,
     is_taken: bool,
 }
 
-impl Drop for Heir {
+impl Drop for ForkedRow {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.space.leave(self.row);
+            self.space.leave(self.number);
         }
     }
 }
 
-impl Heir {
+impl ForkedRow {
     /// The row's number, to be told to a child that was forked before the row was made.
-    pub fn row(&self) -> usize {
-        self.row
+    pub fn number(&self) -> usize {
+        self.number
     }
 
     /// The parent, in which the fork succeeded, leaves the row to the child.
@@ -291,14 +291,14 @@ impl SwapFile {
     ///
     /// # Errors
     /// [`OpenError::NoRow`].
-    pub fn bequeath(&self, owner: u32) -> Result<Heir, OpenError> {
-        let row = self.space.bequeath(self.row(), owner).ok_or(OpenError::NoRow)?;
-        Ok(Heir { space: self.space.clone(), row, is_taken: false })
+    pub fn fork_row(&self, owner: u32) -> Result<ForkedRow, OpenError> {
+        let number = self.space.fork_row(self.row(), owner).ok_or(OpenError::NoRow)?;
+        Ok(ForkedRow { space: self.space.clone(), number, is_taken: false })
     }
 
     /// In a child after fork: the row that its parent made for it and told it the number of.
-    pub fn heir_of(&self, row: usize) -> Heir {
-        Heir { space: self.space.clone(), row, is_taken: false }
+    pub fn forked_row(&self, number: usize) -> ForkedRow {
+        ForkedRow { space: self.space.clone(), number, is_taken: false }
     }
 
     /// Has this process's row belong to another number from now on.
@@ -313,10 +313,10 @@ impl SwapFile {
 
     /// In a child after fork, before any other call: what this process has in the file is its own now, by the row that
     /// was made for it, and is moved by an engine of its own. What was open for writing is closed.
-    pub fn inherit(&self, mut heir: Heir, owner: u32, engine: Arc<dyn Engine>) {
-        heir.is_taken = true;
-        self.space.rename(heir.row, owner);
-        self.row.store(heir.row, Ordering::Relaxed);
+    pub fn inherit(&self, mut row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
+        row.is_taken = true;
+        self.space.rename(row.number, owner);
+        self.row.store(row.number, Ordering::Relaxed);
         let mut lanes = lock(&self.lanes);
         // Rings that are not mapped here, threads that are not there: nothing of them is to be dropped.
         std::mem::forget(std::mem::replace(&mut lanes.engine, engine));

@@ -64,9 +64,9 @@ fn both_are_whole_and_the_last_one_frees() {
         world.write(&objects(0..1000, 0)).unwrap();
         let used = space.in_use();
 
-        let heir = world.file.bequeath(1).unwrap();
+        let row = world.file.fork_row(1).unwrap();
         assert_eq!(space.in_use(), used, "what both have counts once");
-        let mut taken = Some(heir);
+        let mut taken = Some(row);
         let pid = fork(|| {
             world.file.inherit(taken.take().unwrap(), 2, engine());
             world.writer.inherit();
@@ -105,10 +105,10 @@ fn a_fork_that_failed_leaves_nothing() {
     let writer = file.writer().unwrap();
     let mut world = World { file, writer, faults: Faults::new(1), held: Default::default() };
     world.write(&objects(0..100, 0)).unwrap();
-    let heir = world.file.bequeath(1).unwrap();
-    assert!(world.file.bequeath(1).is_err(), "a row a process");
-    drop(heir);
-    assert!(world.file.bequeath(1).is_ok());
+    let row = world.file.fork_row(1).unwrap();
+    assert!(world.file.fork_row(1).is_err(), "a row a process");
+    drop(row);
+    assert!(world.file.fork_row(1).is_ok());
     world.end();
     assert_eq!(space.in_use(), 0);
 }

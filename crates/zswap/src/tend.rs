@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use swapfile::{CleanReport, Engine, Heir, Owner, Place, Record, SwapFile};
+use swapfile::{CleanReport, Engine, ForkedRow, Owner, Place, Record, SwapFile};
 
 use crate::config::Group;
 use crate::leaf::{LEAF_BITS, LEAF_PAGES};
@@ -70,10 +70,10 @@ impl Zswap {
     }
 
     /// In a child after fork, before any other call: the store goes on with what it has in the swap file, which its
-    /// parent has too, by a row of its own (`SwapFile::bequeath`, called by the parent before) and an engine of its own.
-    pub fn inherit_swap(&self, heir: Heir, owner: u32, engine: Arc<dyn Engine>) {
+    /// parent has too, by a row of its own (`SwapFile::fork_row`, called by the parent before) and an engine of its own.
+    pub fn inherit_swap(&self, row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
         let Some(file) = &self.config.swap else { return };
-        file.inherit(heir, owner, engine);
+        file.inherit(row, owner, engine);
         if let Some(writer) = &mut lock(&self.shrinker).writer {
             writer.inherit();
         }

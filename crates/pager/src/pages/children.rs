@@ -31,7 +31,7 @@ impl Change {
 }
 
 /// One process that pages are handed to.
-struct Heir {
+struct Descendant {
     guard: Guard,
     changes: Vec<Change>,
 }
@@ -39,7 +39,7 @@ struct Heir {
 /// The memory of a forked child that pages are handed to, which may change, and be forked itself, while they are.
 pub(crate) struct ChildMemory {
     /// The child, and its children.
-    heirs: Vec<Heir>,
+    descendants: Vec<Descendant>,
     /// What the parent did to its mappings at about that time.
     fork_point: ForkPoint,
     /// What the child gets without its bytes.
@@ -48,15 +48,15 @@ pub(crate) struct ChildMemory {
     is_over: bool,
 }
 
-impl Heir {
+impl Descendant {
     /// Notes what the process did: until an event is read, nothing can be copied into it, and its thread waits. Answers a
     /// child of its own, which lacks what it lacks.
-    fn read_changes(&mut self) -> Option<Heir> {
+    fn read_changes(&mut self) -> Option<Descendant> {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         while self.guard.uffd.read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fork { descriptor } => {
-                    return Some(Heir {
+                    return Some(Descendant {
                         guard: self.guard.of_child(descriptor),
                         changes: self.changes.clone(),
                     });
@@ -95,7 +95,7 @@ impl ChildMemory {
     /// Of the child with this guard. `changes` are the child's own since the fork that have been read already.
     pub fn new(guard: Guard, changes: impl Iterator<Item = Message>) -> Self {
         ChildMemory {
-            heirs: vec![Heir { guard, changes: changes.filter_map(Change::of).collect() }],
+            descendants: vec![Descendant { guard, changes: changes.filter_map(Change::of).collect() }],
             fork_point: ForkPoint::default(),
             wiped: Vec::new(),
             is_over: false,
@@ -104,7 +104,7 @@ impl ChildMemory {
 
     /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it are known to its table.
     pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
-        self.fork_point = ForkPoint::find(reports, applied, |at| self.heirs[0].had_registered(at));
+        self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].had_registered(at));
     }
 
     /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
@@ -116,7 +116,7 @@ impl ChildMemory {
 
     /// Which page of the parent the child misses at `at`, the other way round; `None` for none.
     pub fn source_of(&self, at: usize) -> Option<usize> {
-        let at = self.heirs[0].changes.iter().rev().try_fold(at, |at, change| match *change {
+        let at = self.descendants[0].changes.iter().rev().try_fold(at, |at, change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => None,
             Change::Moved { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
             Change::Moved { from, len, .. } if (from..from + len).contains(&at) => None,
@@ -132,13 +132,13 @@ impl ChildMemory {
         }
         let Some(at) = self.fork_point.in_child(at) else { return };
         let (mut index, mut gone) = (0, 0);
-        while index < self.heirs.len() {
-            let heir = &mut self.heirs[index];
-            if let Some(child) = heir.read_changes() {
-                self.heirs.push(child);
+        while index < self.descendants.len() {
+            let descendant = &mut self.descendants[index];
+            if let Some(child) = descendant.read_changes() {
+                self.descendants.push(child);
                 continue;
             }
-            match heir.place_of(at).and_then(|place| with(&heir.guard, place)) {
+            match descendant.place_of(at).and_then(|place| with(&descendant.guard, place)) {
                 // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
                 // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
@@ -148,7 +148,7 @@ impl ChildMemory {
                 }
             }
         }
-        self.is_over = gone == self.heirs.len();
+        self.is_over = gone == self.descendants.len();
     }
 
     /// Copies a page that the parent has at `at`.
@@ -159,7 +159,7 @@ impl ChildMemory {
 
     /// Ends it: what is not there is zeroes from now on.
     pub fn close(self) {
-        self.heirs.iter().for_each(|heir| heir.guard.uffd.close());
+        self.descendants.iter().for_each(|descendant| descendant.guard.uffd.close());
     }
 }
 
@@ -167,7 +167,7 @@ impl Pages {
     /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
     /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
     /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
-    pub(super) fn foster(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
+    pub(super) fn populate_child(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
         let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
         child.place_among(reports, applied);
         child.leave_out_wiped();

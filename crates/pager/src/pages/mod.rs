@@ -327,11 +327,6 @@ impl Pages {
         }
     }
 
-    fn note_moved(&self, from: usize, to: usize, len: usize) {
-        self.note_changed(from, from + len);
-        self.note_changed(to, to + len);
-    }
-
     /// Calls `each` with the ranges whose mappings may be others since the last call.
     pub fn take_changed(&self, mut each: impl FnMut(usize, usize)) {
         let mut changed = self.changed.lock().expect("no panic while held");

@@ -140,12 +140,13 @@ impl Pages {
                     self.events.set_unsettled(true);
                 }
                 self.relocate(GROUP, from, to, len);
-                self.note_moved(from, to, len);
+                self.note_changed(from, from + len);
+                self.note_changed(to, to + len);
             }
             Message::Fork { descriptor } => {
                 let mut reports = contest.applied.clone();
                 reports.extend(&contest.aside);
-                self.foster(descriptor, reports, contest.applied.len());
+                self.populate_child(descriptor, reports, contest.applied.len());
             }
             Message::Fault { .. } => unreachable!("faults are not queued"),
         }
@@ -192,7 +193,8 @@ impl Pages {
                     }
                     contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
                     contest.twins.push((from, from + len));
-                    self.note_moved(from, to, len);
+                    self.note_changed(from, from + len);
+                    self.note_changed(to, to + len);
                 }
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }

@@ -130,13 +130,13 @@ pub fn managed_without(
     (output, report)
 }
 
-/// Compiles `tests/guests/NAME.c`; the program's path, or `None` where nothing can be managed or compiled.
+/// Compiles `tests/workloads/NAME.c`; the program's path, or `None` where nothing can be managed or compiled.
 #[allow(dead_code)]
-pub fn guest_in(scratch: &Scratch, name: &str) -> Option<String> {
+pub fn workload_in(scratch: &Scratch, name: &str) -> Option<String> {
     if !can_manage() {
         return None;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/guests/{name}.c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
     let target = scratch.path(name);
     compile(&source, &target).then(|| target.to_str().unwrap().to_owned())
 }
@@ -153,10 +153,10 @@ pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
     compile_all(options, &[source.to_owned()], target)
 }
 
-/// Compiles all C files of the directory `tests/guests/NAME` to one program; its path, or `None` without a compiler.
+/// Compiles all C files of the directory `tests/workloads/NAME` to one program; its path, or `None` without a compiler.
 #[allow(dead_code)]
-pub fn guest_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(name);
+pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads").join(name);
     let files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
     let sources: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "c")).collect();
     let target = scratch.path(name);

@@ -583,7 +583,7 @@ static void mode_stacks(size_t pages) {
 
 // Many small mappings that appear, are half unmapped, and are mapped again by one thread while another is at work.
 static void *churn(void *argument) {
-    for (int round = 0; round < 15; round++) {
+    for (int round = 0; round < 40; round++) {
         char *parts[64];
         for (int i = 0; i < 64; i++) {
             parts[i] = map_pages(64);

@@ -153,7 +153,8 @@ void do_resize(struct region *r) {
         check_some(r, 16, "after a mremap that was refused");
         return;
     }
-    if (pages > r->pages) are(r, r->pages, pages - r->pages, (struct page){.is = r->page[0].is & OF_MAPPING});
+    // It is the last mapping that grows, where there are several (which the kernel alone refuses).
+    if (pages > r->pages) are(r, r->pages, pages - r->pages, (struct page){.is = r->page[r->pages - 1].is & OF_MAPPING});
     self->pages += (int64_t)pages - r->pages;
     r->moved |= at != r->at;
     r->at = at, r->pages = pages;
