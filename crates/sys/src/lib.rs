@@ -11,6 +11,7 @@ pub mod directory;
 pub mod files;
 pub mod flusher;
 pub mod futex;
+pub mod kernel;
 pub mod lender;
 pub mod maps;
 pub mod memory;

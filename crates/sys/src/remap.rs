@@ -123,43 +123,14 @@ pub fn probe() -> io::Result<bool> {
         let moved = move_out(from, to, len);
         let error = io::Error::last_os_error();
         let arrived = moved.is_ok() && *(to as *const u8) == 1 && *(from as *const u8) == 0;
-        libc::munmap(from as *mut libc::c_void, len);
-        match moved {
-            Ok(()) => _ = libc::munmap(to as *mut libc::c_void, len),
-            // The target may be somebody else's by now.
-            Err(_) => return Err(error),
-        }
-        match arrived {
-            true => Ok(kernel_version() >= (6, 17)),
-            false => Err(io::Error::from_raw_os_error(libc::EIO)),
+        // After a refusal the target may be somebody else's.
+        libc::munmap(both as *mut libc::c_void, if moved.is_ok() { 2 * len } else { len });
+        match (moved, arrived) {
+            (Err(_), _) => Err(error),
+            (Ok(()), true) => Ok(crate::kernel::version() >= (6, 17)),
+            (Ok(()), false) => Err(io::Error::from_raw_os_error(libc::EIO)),
         }
     }
-}
-
-/// First two numbers of the kernel's release; zeroes when it has none.
-fn kernel_version() -> (u32, u32) {
-    // SAFETY: plain bytes, for which zeroes are valid.
-    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is as large as the kernel's.
-    if unsafe { libc::syscall(libc::SYS_uname, &mut names) } != 0 {
-        return (0, 0);
-    }
-    version_of(names.release.iter().map(|byte| *byte as u8))
-}
-
-fn version_of(release: impl Iterator<Item = u8>) -> (u32, u32) {
-    let mut numbers = [0u32; 2];
-    let mut at = 0;
-    for byte in release {
-        match byte {
-            b'0'..=b'9' => {
-                numbers[at] = numbers[at].saturating_mul(10).saturating_add(u32::from(byte - b'0'))
-            }
-            b'.' if at == 0 => at = 1,
-            _ => break,
-        }
-    }
-    (numbers[0], numbers[1])
 }
 
 #[cfg(test)]
@@ -272,13 +243,5 @@ mod tests {
         assert_eq!((progress.done, progress.stop), (PAGE_SIZE, None), "missing, and still ours to fill");
         assert!(uffd.zero(to, PAGE_SIZE).stop.is_some(), "not ours any more");
         uffd.close();
-    }
-
-    #[test]
-    fn releases_begin_with_two_numbers() {
-        let version = |text: &str| version_of(text.bytes());
-        assert_eq!(version("6.18.44-fc-v669"), (6, 18));
-        assert_eq!((version("6.1-rc3"), version("7"), version("x")), ((6, 1), (7, 0), (0, 0)));
-        assert!(kernel_version() >= (4, 11), "there is userfaultfd");
     }
 }

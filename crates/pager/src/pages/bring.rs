@@ -246,7 +246,8 @@ impl Pages {
         while done < count {
             let first = index + done;
             let placed = match self.frames(inbound, count - done) {
-                Some(pages) if count > 1 => {
+                // Without moves frames are copied from, too, and the handler's own page is the warmer one.
+                Some(pages) if count > 1 || self.mover.way == Way::Move => {
                     let source = self.staging.address(pages.slot, pages.first);
                     let at = block.base() + first * PAGE_SIZE;
                     let found =
@@ -277,9 +278,8 @@ impl Pages {
         Brought::Done(done)
     }
 
-    /// Brings in one page by a copy. For one page that is quicker than a move, which takes locks on both sides and
-    /// interrupts other CPUs for the source's sake; the page it is decompressed into is warm, and it takes no frame
-    /// that others would have to make first.
+    /// Brings in one page by a copy, where no frame is ready. A copy is quicker than a move by itself; but the frame that the
+    /// kernel makes for it has to be given back elsewhere, by a move and a call more, and is memory meanwhile.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,

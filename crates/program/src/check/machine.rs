@@ -32,9 +32,7 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The version decides nothing: what it stands for is tried.
 fn kernel(release: &str) -> Row {
-    let mut numbers = release.split(['.', '-']).map(|word| word.parse::<u32>().ok());
-    let version = (numbers.next().flatten(), numbers.next().flatten());
-    let is_new = version >= (Some(6), Some(8));
+    let is_new = sys::kernel::version_of(release) >= (6, 8);
     Row::known("Linux 6.8 or later", is_new, format!("Linux {release}"), "install Linux 6.8 or later")
 }
 

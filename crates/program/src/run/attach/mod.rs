@@ -134,7 +134,7 @@ impl Attacher {
                 State::Brought if known.since.elapsed() < HELLO => return None,
                 State::Brought => {
                     self.known.insert(pid, Known { identity, since: now, state: State::Refused });
-                    return Some(note(pid, "its agent was not heard of"));
+                    return note(pid, "its agent was not heard of");
                 }
                 State::Waiting | State::Stopping => known.since,
             },
@@ -158,11 +158,12 @@ impl Attacher {
         };
         self.known
             .insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });
-        why.map(|why| note(pid, &why))
+        why.and_then(|why| note(pid, &why))
     }
 }
 
-fn note(pid: i32, why: &str) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!("{}: {why}", name.trim_end())
+/// What is said of a process that is left alone; nothing of one that has ended meanwhile.
+fn note(pid: i32, why: &str) -> Option<String> {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("{}: {why}", name.trim_end()))
 }
