@@ -12,31 +12,8 @@ mkdir -p "$1"
 work=$(cd "$1" && pwd)
 shift
 
-try() {
-    name=$1
-    need=$2
-    shift 2
-    case " ${PROGRAMS:-$name} " in *" $name "*) ;; *) return 0 ;; esac
-    if ! command -v "$need" > /dev/null; then
-        echo "$name: skipped, there is no $need" >&2
-        return 0
-    fi
-    echo "== $name" >&2
-    # Words of the command with {} replaced, before the program's own.
-    for word in $command; do
-        set -- "$@" "$(printf %s "$word" | sed "s|{}|$name|g")"
-    done
-    own=$(($# - count))
-    while [ "$own" -gt 0 ]; do
-        first=$1
-        shift
-        set -- "$@" "$first"
-        own=$((own - 1))
-    done
-    "$@" > "$work/$name.out" || echo "$name: status $?" >&2
-}
 command=$*
-count=$#
+. "$here/../try.sh"
 
 try python python3 python3 "$here/dict.py"
 try node node node "$here/map.js"

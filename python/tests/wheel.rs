@@ -47,7 +47,10 @@ fn the_wheel_installs_and_its_tests_pass() {
     run(environment.program("pip").args(["install", "--quiet"]).arg(own.parent().unwrap()))
         .expect("the wheel");
     for test in ["tests/test_pages.py", "tests/test_memory.py"] {
-        let output = run(environment.program("python").arg(own.join(test)).arg("-v")).expect("its tests");
+        // Elsewhere than beside the sources of the package, which programs that the tests start would take for it.
+        let mut python = environment.program("python");
+        python.current_dir(&environment.0).arg(own.join(test)).arg("-v");
+        let output = run(&mut python).expect("its tests");
         print!("{}", String::from_utf8_lossy(&output.stderr));
     }
     let run_one = ["run", "--ram", "256M", "--", "python3", "-c", "print(6 * 7)"];
