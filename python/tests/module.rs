@@ -2,8 +2,14 @@
 //! Python that has numpy. Nothing is installed; `wheel.rs` does that.
 
 use std::collections::BTreeSet;
+use std::fs::{read_to_string, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// What takes longer hangs: all of it takes half a minute.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A folder with the package, which goes with the test.
 struct Package(PathBuf);
@@ -35,12 +41,46 @@ impl Package {
     fn python(&self, python: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(python);
         command.args(arguments).env("PYTHONPATH", &self.0).env("PYTHONDONTWRITEBYTECODE", "1");
-        command.current_dir(&self.0);
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+        // To a file: a pipe is open as long as anything that Python started is there.
+        let said = self.0.join("said");
+        let file = File::create(&said).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file).env("PYTHONFAULTHANDLER", "1");
+        command.current_dir(&self.0).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let began = Instant::now();
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if began.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(20)),
+                None => panic!("{command:?} hangs\n{}{}", end(&mut child), read_to_string(&said).unwrap()),
+            }
+        };
+        let said = String::from_utf8_lossy(&std::fs::read(&said).unwrap()).into_owned();
+        assert!(status.success(), "{command:?}: {status}\n{said}");
         said
     }
+}
+
+/// Ends a process that hangs, and all of its group; answers where their threads were. Python itself says where it was.
+fn end(child: &mut Child) -> String {
+    let group = child.id();
+    let mut told = String::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let process = process.path();
+        let stat = read_to_string(process.join("stat")).unwrap_or_default();
+        let in_group = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(2));
+        if in_group != Some(&group.to_string()) {
+            continue;
+        }
+        for thread in std::fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+            let file = |name| read_to_string(thread.path().join(name)).unwrap_or_default();
+            told += &format!("{}: {}{}{}", thread.path().display(), file("comm"), file("syscall"), file("stack"));
+        }
+    }
+    // SAFETY: no memory is touched; the group is the child's own.
+    unsafe { libc::kill(-(group as i32), libc::SIGABRT) };
+    let _ = child.wait();
+    told
 }
 
 fn own(path: &str) -> PathBuf {

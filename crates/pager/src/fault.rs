@@ -35,6 +35,10 @@ const PARKED_MAX: usize = 4096;
 const QUICK_TRIES: u32 = 3;
 /// The longest of these sleeps.
 const TRY_NS_MAX: u64 = 500_000;
+/// Attempts, some twenty milliseconds' worth, after which it is looked at whether the thread that waits is what is waited for.
+const MANY_TRIES: u32 = 64;
+/// Between such looks at threads whose faults are parked.
+const LOOK_NS: u64 = 20_000_000;
 
 /// A thread that waits for a page.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +54,8 @@ pub(crate) struct Faults {
     parked: Mutex<VecDeque<Fault>>,
     /// Faults that are parked.
     count: AtomicU32,
+    /// When parked faults were looked at last for what they are.
+    looked_ns: AtomicU64,
     /// Faults whose pages are in the swap file.
     disk: Mutex<VecDeque<(Fault, Stream)>>,
     disk_count: AtomicU32,
@@ -65,6 +71,7 @@ impl Faults {
         Ok(Faults {
             parked: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
             count: AtomicU32::new(0),
+            looked_ns: AtomicU64::new(0),
             disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
             disk_count: AtomicU32::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
@@ -93,6 +100,15 @@ impl Faults {
         let fault = parked.pop_front();
         self.count.store(parked.len() as u32, Ordering::Release);
         fault
+    }
+
+    /// Calls `each` with the faults that are parked, but no more often than every [`LOOK_NS`].
+    fn look_at_parked(&self, each: impl FnMut(&Fault)) {
+        let (now, looked) = (sys::now_ns(), self.looked_ns.load(Ordering::Relaxed));
+        if self.has_parked() && now.saturating_sub(looked) > LOOK_NS {
+            self.looked_ns.store(now, Ordering::Relaxed);
+            self.parked.lock().expect("no panic while held").iter().for_each(each);
+        }
     }
 
     /// Whether faults are parked.
@@ -295,6 +311,9 @@ impl Pager {
             if tries.is_multiple_of(QUICK_TRIES) {
                 self.dismiss_gate_reports();
             }
+            if tries.is_multiple_of(MANY_TRIES) {
+                self.leave_growth_to_kernel(&fault);
+            }
             match tries {
                 0..=QUICK_TRIES => sys::thread::yield_now(),
                 _ => sys::thread::sleep_ns((u64::from(tries) * 10_000).min(TRY_NS_MAX)),
@@ -307,7 +326,11 @@ impl Pager {
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
-                Read::Nothing | Read::Event => return,
+                Read::Event => return,
+                Read::Nothing => {
+                    self.faults.look_at_parked(|fault| self.leave_growth_to_kernel(fault));
+                    return;
+                }
                 Read::Fault { address, write, thread } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     match self.faults.park(fault) {
@@ -316,6 +339,18 @@ impl Pager {
                     }
                 }
             }
+        }
+    }
+
+    /// Has the kernel itself fill what an mremap() is adding to a locked mapping, if that is what a thread waits for.
+    ///
+    /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and before the report is read it
+    /// lets nobody fill anything. Inside of mremap() a thread touches nothing else, and begins with the first new page.
+    fn leave_growth_to_kernel(&self, fault: &Fault) {
+        let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
+        let at = fault.address & !(PAGE_SIZE - 1);
+        if growth.target.is_none_or(|target| target + growth.old_len == at) {
+            self.pages.leave_to_kernel(at..at + (growth.new_len - growth.old_len));
         }
     }
 

@@ -112,6 +112,13 @@ fn memory_that_moves_takes_nobody_else_s_along() {
     survives("gaps", "60M");
 }
 
+/// The kernel filled what was new before it reported the move, and let nobody fill anything meanwhile: all waited for ever.
+#[test]
+fn locked_memory_grows_and_moves() {
+    survives("locked_growth", "40M");
+    survives_without("move", "locked_growth", "40M");
+}
+
 /// Eight calls of mprotect a second.
 #[test]
 fn a_write_barrier_of_thousands_of_mappings() {

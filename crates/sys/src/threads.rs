@@ -115,6 +115,37 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }))
 }
 
+/// The mremap() that a blocked thread of this process is in, if it is to make a mapping larger.
+pub fn growth(thread: i32) -> Option<Growth> {
+    let mut buffer = [0; 256];
+    growth_told(read(thread, "syscall", &mut buffer).ok()?)
+}
+
+/// What a thread in mremap() asks for. Lengths are whole pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Growth {
+    pub old_len: usize,
+    pub new_len: usize,
+    /// Where to, if the caller says so.
+    pub target: Option<usize>,
+}
+
+fn growth_told(call: &[u8]) -> Option<Growth> {
+    let mut words = std::str::from_utf8(call).ok()?.split_ascii_whitespace();
+    if words.next()?.parse() != Ok(libc::SYS_mremap) {
+        return None;
+    }
+    let mut arguments = [0; 5];
+    for argument in &mut arguments {
+        *argument = usize::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    }
+    let [_, old_len, new_len, flags, target] = arguments;
+    let whole = |len: usize| len.checked_next_multiple_of(crate::PAGE_SIZE);
+    let (old_len, new_len) = (whole(old_len)?, whole(new_len)?);
+    let target = (flags as i32 & libc::MREMAP_FIXED != 0).then_some(target);
+    (new_len > old_len).then_some(Growth { old_len, new_len, target })
+}
+
 fn read<'a>(thread: i32, what: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     use std::io::Write;
     let mut path = [0u8; 64];
@@ -130,6 +161,26 @@ fn read<'a>(thread: i32, what: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+    #[test]
+    fn a_call_that_grows_is_told_from_others() {
+        let call = |text: &str| growth_told(text.replace("mremap", &libc::SYS_mremap.to_string()).as_bytes());
+        let grown = |target| Some(Growth { old_len: 0x2000, new_len: 0x5000, target });
+        assert_eq!(call("mremap 0x7f0000 0x2000 0x4001 0x1 0x0 0x7ffe 0x7f11\n"), grown(None));
+        assert_eq!(call("mremap 0x7f0000 0x1fff 0x5000 0x3 0x90000 0x7ffe 0x7f11\n"), grown(Some(0x90000)));
+        for other in [
+            "mremap 0x7f0000 0x2000 0x2000 0x3 0x90000 0x7ffe 0x7f11\n",
+            "mremap 0x7f0000 0x2000 0xffffffffffffffff 0x1 0x0 0x7ffe 0x7f11\n",
+            "mremap 0x7f0000 0x2000\n",
+            "0 0x7f0000 0x2000 0x5000 0x1 0x0 0x7ffe 0x7f11\n",
+            "running\n",
+            "-1 0x7ffe 0x7f11\n",
+            "",
+        ] {
+            assert_eq!(call(other), None, "{other}");
+        }
+        assert_eq!(growth_told(&[0xff, 0xfe]), None);
+    }
 
     #[test]
     fn threads_are_seen_for_what_they_do() {

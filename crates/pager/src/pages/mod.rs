@@ -265,6 +265,13 @@ impl Pages {
         None
     }
 
+    /// Has the kernel fill a range, of which nothing is out, by itself, until the mappings are looked at again.
+    pub fn leave_to_kernel(&self, range: Range<usize>) {
+        // A mapping that has gone meanwhile needs nothing.
+        let _ = self.mover.guard.uffd.unregister(range.start, range.len());
+        self.note_changed(range.start, range.end);
+    }
+
     /// In a forked child: no call is under way, and no report is to come.
     pub fn forget_reports(&self) {
         self.settle();

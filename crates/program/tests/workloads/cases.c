@@ -406,12 +406,59 @@ static void mode_stopped(void) {
     wait(NULL);
 }
 
+// What grows and moves while it is locked: the kernel fills what is new before it says that anything has moved. Others fault.
+static _Atomic bool grown_is_over;
+
+static void *walk_about(void *argument) {
+    char *at = argument;
+    for (uint64_t i = 1; !atomic_load(&grown_is_over); i++) {
+        size_t page = i * 2654435761u % (60 * MIB / PAGE);
+        check_page(at + page * PAGE, page, "beside what grows");
+    }
+    return NULL;
+}
+
+static void mode_locked_growth(void) {
+    char *rest = map_filled(60 * MIB / PAGE, 0);
+    pthread_t walker;
+    if (pthread_create(&walker, NULL, walk_about, rest) != 0) wrong("pthread_create");
+    for (int turn = 0; turn < 60; turn++) {
+        size_t old = 16, new = 64;
+        // The target is free, and the mapping between keeps it from growing where it is.
+        char *place = map_pages(1024);
+        if (munmap(place, 1024 * PAGE) != 0) wrong("munmap");
+        char *at = mmap(place, old * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        char *wall = mmap(place + old * PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at == MAP_FAILED || wall == MAP_FAILED) wrong("mmap");
+        for (size_t i = 0; i < old; i++) fill_page((uint64_t *)(at + i * PAGE), i);
+        if (mlock(at, old * PAGE) != 0) _exit(77);
+        bool is_fixed = turn % 2;
+        int flags = MREMAP_MAYMOVE | (is_fixed ? MREMAP_FIXED : 0);
+        char *to = (char *)syscall(SYS_mremap, at, old * PAGE, new * PAGE, flags, place + 512 * PAGE);
+        if (to == MAP_FAILED || to == at) wrong("mremap");
+        for (size_t i = 0; i < old; i++) check_page(to + i * PAGE, i, "what was there");
+        for (size_t i = old * PAGE; i < new * PAGE; i++)
+            if (to[i]) errno = 0, wrong("what is new is no zero");
+        for (size_t i = old; i < new; i++) fill_page((uint64_t *)(to + i * PAGE), i);
+        if (munlock(to, new * PAGE) != 0) wrong("munlock");
+        // It goes out like any other memory from now on.
+        if (turn % 4 == 0) {
+            for (size_t i = 0; i < 40 * MIB / PAGE; i++) check_page(rest + i * PAGE, i, "the rest");
+        }
+        for (size_t i = 0; i < new; i++) check_page(to + i * PAGE, i, "what has grown");
+        if (munmap(to, new * PAGE) != 0 || munmap(wall, PAGE) != 0) wrong("munmap");
+    }
+    atomic_store(&grown_is_over, true);
+    pthread_join(walker, NULL);
+    for (size_t i = 0; i < 60 * MIB / PAGE; i++) check_page(rest + i * PAGE, i, "at the end");
+}
+
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
         {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
         {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
         {"forks", mode_forks}, {"robust", mode_robust}, {"own_userfaultfd", mode_own_userfaultfd},
-        {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped},
+        {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped}, {"locked_growth", mode_locked_growth},
     };
     main_arguments = arguments;
     for (size_t i = 0; count > 1 && i < sizeof modes / sizeof *modes; i++) {
