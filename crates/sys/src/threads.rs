@@ -124,7 +124,9 @@ pub fn growth(thread: i32) -> Option<Growth> {
 /// What a thread in mremap() asks for. Lengths are whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
+    /// Bytes of the mapping as it is.
     pub old_len: usize,
+    /// Bytes that it is to have.
     pub new_len: usize,
     /// Where to, if the caller says so.
     pub target: Option<usize>,
