@@ -74,7 +74,8 @@ fn end(child: &mut Child) -> String {
         }
         for thread in std::fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
             let file = |name| read_to_string(thread.path().join(name)).unwrap_or_default();
-            told += &format!("{}: {}{}{}", thread.path().display(), file("comm"), file("syscall"), file("stack"));
+            told +=
+                &format!("{}: {}{}{}", thread.path().display(), file("comm"), file("syscall"), file("stack"));
         }
     }
     // SAFETY: no memory is touched; the group is the child's own.
