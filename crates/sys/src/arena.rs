@@ -157,7 +157,11 @@ fn take_outside(len: usize, align: usize) -> io::Result<NonNull<u8>> {
         // SAFETY: as above, for the part behind.
         unsafe { memory::unmap(NonNull::new((at + len) as *mut u8).expect("not null"), tail) };
     }
-    Ok(NonNull::new(at as *mut u8).expect("not null"))
+    let at = NonNull::new(at as *mut u8).expect("not null");
+    // Pages come and go one by one here, wherever the system makes huge ones of all that is mapped.
+    // SAFETY: mapped above.
+    unsafe { memory::keep_small_pages(at, len) };
+    Ok(at)
 }
 
 #[cfg(test)]
