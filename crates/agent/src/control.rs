@@ -63,8 +63,11 @@ pub fn is_alive() -> bool {
     is_set(&desk().is_alive)
 }
 
-/// Notes that a control thread is being started, or could not be.
+/// Notes that the caller is the control thread, or that there is none.
 pub fn set_alive(alive: bool) {
+    if alive {
+        desk().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
+    }
     desk().is_alive.store(alive.into(), Ordering::Release);
 }
 

@@ -86,12 +86,15 @@ pub fn answer_halt() {
             pager.park();
         }
     }
+    // When it is for good, the filter that comes next may kill for any call but the one that the thread is in by then, so
+    // this is the last. Nobody is woken: who asked looks for that.
+    let is_last = is_set(&forks.stopped);
     forks.state.store(HALTED, Ordering::Release);
-    futex::wake(&forks.state, i32::MAX);
+    if !is_last {
+        futex::wake(&forks.state, i32::MAX);
+    }
     while forks.state.load(Ordering::Acquire) == HALTED {
-        // When it is for good, the filter that comes next may not allow to wait once more.
-        let limit = (!is_set(&forks.stopped)).then_some(100_000_000);
-        futex::wait(&forks.state, HALTED, limit);
+        futex::wait(&forks.state, HALTED, (!is_last).then_some(100_000_000));
     }
     if let Some(pager) = pager {
         pager.go_on();

@@ -70,6 +70,8 @@ pub struct Forks {
     pub one: AtomicU32,
     /// Paging has ended for good.
     pub stopped: AtomicU32,
+    /// The control thread's number, as /proc has it; 0 while unknown.
+    pub thread: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
     /// Forked children may not have all of the memory.
@@ -141,6 +143,7 @@ impl Desk {
                 state: word(),
                 one: word(),
                 stopped: word(),
+                thread: word(),
                 filtered: word(),
                 wiped: word(),
                 forked: word(),

@@ -23,8 +23,8 @@ const STILL: u32 = 3;
 /// All threads stand still for ever and make no system call any more.
 const PARKED: u32 = 4;
 
-/// How long parking waits for threads to stand: those that wait for memory of the program's may take a while.
-const PARK_NS: u64 = 100_000_000;
+/// How long parking waits for threads to stand, at most: none of them waits for the program, but the machine may be slow.
+const PARK_NS: u64 = 10_000_000_000;
 
 /// Which threads are to stand still, and how many do not.
 #[derive(Debug, Default)]
@@ -191,8 +191,10 @@ impl Pager {
         while self.halt.parked.load(Ordering::SeqCst) < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
-        // From the count to the wait it is a few instructions.
-        thread::sleep_ns(1_000_000);
+        // From the count to the wait it is a few instructions, and behind it there is no other call.
+        while self.pages.own_threads_are_blocked() == Some(false) && sys::now_ns() < give_up {
+            thread::sleep_ns(50_000);
+        }
     }
 
     /// Whether a halt is on.

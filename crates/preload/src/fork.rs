@@ -14,6 +14,7 @@ use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
+use crate::line::Line;
 use crate::{announce, channel, spawn, system};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
@@ -26,6 +27,9 @@ type Handler = Option<unsafe extern "C" fn()>;
 extern "C" {
     fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
 }
+
+/// While the control thread is asked to halt it is looked at so often, whether or not it wakes anybody.
+const PATIENCE_NS: u64 = 200_000;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -74,6 +78,7 @@ pub fn stop_for_good(why: u32) {
         system::lock(&forks.one);
         forks.connection.store(-1, Ordering::Release);
         halt_and_wait();
+        wait_for_last_call();
         // The state stays: nobody lets the pager go on. Forks find it stopped.
         system::unlock(&forks.one);
     }
@@ -104,13 +109,31 @@ fn halt_and_wait() {
     while is_alive() {
         nudge();
         if state.load(Ordering::Acquire) == halt::ASKED {
-            system::wait(state, halt::ASKED, 10_000_000);
+            system::wait(state, halt::ASKED, PATIENCE_NS);
         }
         if state.load(Ordering::Acquire) == halt::HALTED {
             return;
         }
         system::yield_now();
     }
+}
+
+/// Waits until the control thread, which says nothing more, is in the system call that it stays in.
+fn wait_for_last_call() {
+    let thread = DESK.forks.thread.load(Ordering::Acquire);
+    let path = Line::new(format_args!("/proc/self/task/{thread}/syscall"));
+    let file = system::open(path.as_c_str(), libc::O_RDONLY);
+    if file < 0 {
+        // Nothing tells. It is a few instructions.
+        system::wait(&AtomicU32::new(0), 0, 10 * PATIENCE_NS);
+        return;
+    }
+    let mut call = [0u8; 1];
+    // "running", or the number of a call.
+    while system::read_at(file, &mut call, 0) == 1 && !call[0].is_ascii_digit() {
+        system::yield_now();
+    }
+    system::close(file);
 }
 
 fn can_open(path: &CStr) -> bool {

@@ -1,7 +1,6 @@
 //! Brings the agent into this process: maps its file, makes the stack that it starts on, and a thread that starts there.
 
 use core::ffi::CStr;
-use core::fmt::Write;
 use core::ops::Range;
 
 use doorway::image::Layout;
@@ -10,6 +9,7 @@ use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
 
 use crate::calls::raw_syscall;
 use crate::desk::DESK;
+use crate::line::Line;
 use crate::spawn;
 
 /// Bytes of the file that have all its headers.
@@ -18,34 +18,6 @@ const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESER
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Flags of fcntl(2) that matter not.
 const NO_FILE: usize = usize::MAX;
-
-/// A word in hex, without the heap.
-struct Hex {
-    text: [u8; 40],
-    len: usize,
-}
-
-impl Hex {
-    fn new(what: core::fmt::Arguments<'_>) -> Self {
-        let mut hex = Hex { text: [0; 40], len: 0 };
-        // Two addresses are shorter.
-        let _ = hex.write_fmt(what);
-        hex
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.text[..self.len]
-    }
-}
-
-impl Write for Hex {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let room = self.text.get_mut(self.len..self.len + text.len()).ok_or(core::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.len += text.len();
-        Ok(())
-    }
-}
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> Option<usize> {
     // SAFETY: the callers below make mappings and read into memory of their own.
@@ -119,9 +91,9 @@ fn map_image(file: usize) -> Option<(usize, Layout)> {
 fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
     let Some(stack_at) = map(0, STACK_BYTES, READ_WRITE, PRIVATE, NO_FILE, 0) else { return false };
     let top = stack_at + STACK_BYTES;
-    let stack = Hex::new(format_args!("{stack_at:x}-{top:x}"));
-    let desk = Hex::new(format_args!("{:x}", (&raw const DESK).addr()));
-    let object = Hex::new(format_args!("{:x}-{:x}", object.start, object.end));
+    let stack = Line::new(format_args!("{stack_at:x}-{top:x}"));
+    let desk = Line::new(format_args!("{:x}", (&raw const DESK).addr()));
+    let object = Line::new(format_args!("{:x}-{:x}", object.start, object.end));
     let arguments = [AGENT_NAME.to_bytes(), socket.to_bytes(), stack.bytes(), desk.bytes(), object.bytes()];
     // SAFETY: asks for numbers.
     let own = |kind| unsafe { libc::getauxval(kind) };

@@ -115,6 +115,16 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }))
 }
 
+/// Whether a thread of this process is blocked in a system call, or is no more; `None` when it cannot be looked at.
+pub fn is_blocked(thread: i32) -> Option<bool> {
+    let mut buffer = [0; 256];
+    match read(thread, "syscall", &mut buffer) {
+        // "running", or a number and what was passed along; -1 outside of calls.
+        Ok(call) => Some(call.first().is_none_or(u8::is_ascii_digit)),
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)).then_some(true),
+    }
+}
+
 /// The mremap() that a blocked thread of this process is in, if it is to make a mapping larger.
 pub fn growth(thread: i32) -> Option<Growth> {
     let mut buffer = [0; 256];
@@ -217,9 +227,10 @@ mod tests {
             assert_eq!((own(), first_has_ended()), (crate::thread::id(), None));
             assert!(count().unwrap() as usize >= all.len().min(3));
             assert!(all.contains(&id(0)) && all.contains(&id(1)) && all.contains(&crate::thread::id()));
-            while look(id(0)) != Some(Sight::Elsewhere) {
+            while look(id(0)) != Some(Sight::Elsewhere) || is_blocked(id(0)) != Some(true) {
                 std::thread::yield_now();
             }
+            assert_eq!((is_blocked(own()), is_blocked(i32::MAX)), (Some(false), Some(true)));
             let Some(Sight::Running { user_ticks: before }) = look(id(1)) else { panic!("it spins") };
             loop {
                 match look(id(1)) {

@@ -172,7 +172,7 @@ impl Pages {
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
             contest: Mutex::default(),
-            own_threads: order::OwnThreads::default(),
+            own_threads: order::OwnThreads::new(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
@@ -292,6 +292,11 @@ impl Pages {
     /// Threads counted so far.
     pub fn own_threads(&self) -> u32 {
         self.own_threads.count()
+    }
+
+    /// Whether all of them but the caller are blocked in a system call; `None` when that cannot be seen.
+    pub fn own_threads_are_blocked(&self) -> Option<bool> {
+        self.own_threads.are_blocked()
     }
 
     /// In a forked child, which has none of them but the caller.

@@ -422,7 +422,7 @@ static void mode_locked_growth(void) {
     char *rest = map_filled(60 * MIB / PAGE, 0);
     pthread_t walker;
     if (pthread_create(&walker, NULL, walk_about, rest) != 0) wrong("pthread_create");
-    for (int turn = 0; turn < 60; turn++) {
+    for (int turn = 0; turn < 30; turn++) {
         size_t old = 16, new = 64;
         // The target is free, and the mapping between keeps it from growing where it is.
         char *place = map_pages(1024);

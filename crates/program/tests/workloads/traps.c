@@ -313,7 +313,7 @@ static void mode_fork_exec(size_t pages) {
         shares[i] = (struct share){at, pages, i, 4, 0};
         pthread_create(&threads[i], 0, disturb, &shares[i]);
     }
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 100; round++) {
         pid_t pid = fork();
         if (pid == 0) {
             if (round % 4 == 0) _exit(0);
@@ -503,7 +503,7 @@ static void mode_random(size_t pages) { // does not compress
 
 // Huge pages, mapped, filled byte by byte, checked and unmapped again and again: each is split while it is written to.
 static void mode_huge(size_t pages) {
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < 8; round++) {
         char *at = map_pages(pages);
         madvise(at, pages * PAGE, MADV_HUGEPAGE);
         for (size_t i = 0; i < pages * PAGE; i += 64) {
@@ -583,7 +583,7 @@ static void mode_stacks(size_t pages) {
 
 // Many small mappings that appear, are half unmapped, and are mapped again by one thread while another is at work.
 static void *churn(void *argument) {
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 24; round++) {
         char *parts[64];
         for (int i = 0; i < 64; i++) {
             parts[i] = map_pages(64);
