@@ -230,7 +230,7 @@ mod tests {
             while look(id(0)) != Some(Sight::Elsewhere) || is_blocked(id(0)) != Some(true) {
                 std::thread::yield_now();
             }
-            assert_eq!((is_blocked(own()), is_blocked(i32::MAX)), (Some(false), Some(true)));
+            assert_eq!((is_blocked(id(1)), is_blocked(i32::MAX)), (Some(false), Some(true)));
             let Some(Sight::Running { user_ticks: before }) = look(id(1)) else { panic!("it spins") };
             loop {
                 match look(id(1)) {
