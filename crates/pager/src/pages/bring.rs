@@ -278,8 +278,8 @@ impl Pages {
         Brought::Done(done)
     }
 
-    /// Brings in one page by a copy, where no frame is ready. A copy is quicker than a move by itself; but the frame that the
-    /// kernel makes for it has to be given back elsewhere, by a move and a call more, and is memory meanwhile.
+    /// Brings in one page by a copy: without moves, or where every slot is in use. A copy is quicker than a move by itself; but
+    /// the frame that the kernel makes for it has to be given back elsewhere, by a move and a call more, and is memory meanwhile.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,
@@ -606,6 +606,37 @@ mod tests {
             "up to the last stored page"
         );
         all_numbers(base, 5..256);
+    }
+
+    #[test]
+    fn a_single_page_comes_in_by_a_move() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert!(pages.evict_extent(base));
+        while pages.staging.queued_slots() > 0 {
+            pages.compress_oldest();
+        }
+        let page = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
+        let mut inbound = Inbound::new(page);
+        let frames = pages.staging.pages();
+        assert_eq!(pages.bring(&mut inbound, base + 3 * PAGE_SIZE, false, 1), Brought::Done(1));
+        assert_eq!((inbound.copied, pages.staging.pages()), (0, frames - 1), "its frame is the program's now");
+        inbound.frames.empty_out(&pages.staging);
+        while let Some(first) = pages.staging.take_ready_extent() {
+            pages.staging.discard_extent(first);
+        }
+        while let Some(slot) = pages.staging.take_ready(1) {
+            pages.staging.discard(slot);
+            pages.staging.give(slot);
+        }
+        assert_eq!(pages.staging.pages(), 0);
+        assert_eq!(pages.bring(&mut inbound, base + 70 * PAGE_SIZE, true, 1), Brought::Done(1));
+        assert_eq!((inbound.copied, pages.staging.pages()), (0, 0), "in a frame made for it");
+        all_numbers(base, 3..4);
+        all_numbers(base, 70..71);
+        assert_eq!(pages.store.stored_pages(), 126);
     }
 
     #[test]
