@@ -72,6 +72,8 @@ pub struct Forks {
     pub stopped: AtomicU32,
     /// The control thread's number, as /proc has it; 0 while unknown.
     pub thread: AtomicU32,
+    /// The control thread is to end, with what else the agent has, as long as there is no pager; reset where it cannot.
+    pub leaving: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
     /// Forked children may not have all of the memory.
@@ -144,6 +146,7 @@ impl Desk {
                 one: word(),
                 stopped: word(),
                 thread: word(),
+                leaving: word(),
                 filtered: word(),
                 wiped: word(),
                 forked: word(),

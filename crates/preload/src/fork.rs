@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
-use crate::desk::{is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
+use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
 use crate::line::Line;
-use crate::{announce, channel, spawn, system};
+use crate::{announce, channel, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
@@ -116,6 +116,34 @@ fn halt_and_wait() {
         }
         system::yield_now();
     }
+}
+
+/// Calls what the kernel does for processes of one thread alone, without the agent's; it starts anew afterwards, as in a forked
+/// child. `None`, and nothing is called, where the program has several threads itself or a pager is at work.
+pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
+    let forks = &DESK.forks;
+    // The control thread, and the caller.
+    if !is_alive() || has_pager() || !is_own_process() || tasks::count()?.all != 2 {
+        return None;
+    }
+    system::lock(&forks.one);
+    forks.connection.store(-1, Ordering::Release);
+    forks.leaving.store(1, Ordering::Release);
+    forks.state.store(halt::ASKED, Ordering::Release);
+    while forks.state.load(Ordering::Acquire) == halt::ASKED && is_alive() {
+        nudge();
+        system::wait(&forks.state, halt::ASKED, PATIENCE_NS);
+    }
+    let has_left = forks.leaving.swap(0, Ordering::AcqRel) != 0;
+    while has_left && tasks::is_there(forks.thread.load(Ordering::Acquire)) {
+        system::yield_now();
+    }
+    let answer = has_left.then(call);
+    if has_left {
+        start_anew();
+    }
+    system::unlock(&forks.one);
+    answer
 }
 
 /// Waits until the control thread, which says nothing more, is in the system call that it stays in.

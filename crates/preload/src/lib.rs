@@ -19,9 +19,11 @@ mod line;
 mod loader;
 mod mappings;
 mod remap;
+mod single;
 mod spawn;
 mod start;
 mod system;
+mod tasks;
 
 /// What is left of a panic without a standard library: none is known.
 #[cfg(all(panic = "abort", not(test)))]

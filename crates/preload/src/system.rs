@@ -103,6 +103,12 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
+/// Reads entries of an open directory; how many bytes, 0 at the end.
+pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
+    let arguments = [directory as usize, entries.as_mut_ptr().addr(), entries.len(), 0, 0, 0];
+    usize::try_from(call(libc::SYS_getdents64, arguments)).unwrap_or(0)
+}
+
 /// The word at an address that the program gave to the kernel; `None` where nothing can be read.
 pub fn read_own(address: usize) -> Option<u64> {
     let mut word = 0u64;

@@ -622,7 +622,11 @@ mod tests {
         let mut inbound = Inbound::new(page);
         let frames = pages.staging.pages();
         assert_eq!(pages.bring(&mut inbound, base + 3 * PAGE_SIZE, false, 1), Brought::Done(1));
-        assert_eq!((inbound.copied, pages.staging.pages()), (0, frames - 1), "its frame is the program's now");
+        assert_eq!(
+            (inbound.copied, pages.staging.pages()),
+            (0, frames - 1),
+            "its frame is the program's now"
+        );
         inbound.frames.empty_out(&pages.staging);
         while let Some(first) = pages.staging.take_ready_extent() {
             pages.staging.discard_extent(first);

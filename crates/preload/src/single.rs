@@ -1,0 +1,105 @@
+//! Calls that programs of one thread make, and that the agent's threads would get in the way of.
+
+use core::ffi::{c_char, c_int, c_long, CStr};
+
+use crate::calls::{raw_syscall, set_errno};
+use crate::desk::is_alive;
+use crate::{fork, tasks};
+
+/// Makes a call, and again without the agent where the kernel refuses it to processes of several threads.
+pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
+    match call() {
+        answer if answer == -c_long::from(libc::EINVAL) => fork::alone(&call).unwrap_or(answer),
+        answer => answer,
+    }
+}
+
+/// unshare(2): a user namespace of one's own is for processes of one thread.
+///
+/// # Safety
+/// As unshare(2).
+#[no_mangle]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: no memory is touched.
+    set_errno(unless_alone(|| unsafe { raw_syscall(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) }))
+        as c_int
+}
+
+/// setns(2): so is another user namespace.
+///
+/// # Safety
+/// As setns(2).
+#[no_mangle]
+pub unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
+    let arguments = [file as usize, kind as usize, 0, 0, 0, 0];
+    // SAFETY: no memory is touched.
+    set_errno(unless_alone(|| unsafe { raw_syscall(libc::SYS_setns, arguments) })) as c_int
+}
+
+/// fstatat(2): a program that looks how many threads it has, by the links of /proc/self/task, has those of its own. (Chromium's
+/// zygote ends when it is not alone.)
+///
+/// # Safety
+/// As fstatat(2).
+#[no_mangle]
+pub unsafe extern "C" fn fstatat(
+    directory: c_int,
+    path: *const c_char,
+    to: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
+    let arguments = [directory as usize, path as usize, to as usize, flags as usize, 0, 0];
+    // SAFETY: the caller's arguments.
+    let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
+    // SAFETY: the kernel has read the path, and filled what it is about.
+    if answer == 0 && unsafe { is_tasks(path) } {
+        // One that has just begun has no name yet.
+        let begun = u64::from(is_alive());
+        let agents = tasks::count().map_or(0, |count| count.agents.max(begun).min(count.all - 1));
+        // SAFETY: as above.
+        unsafe { (*to).st_nlink = (*to).st_nlink.saturating_sub(agents as _) };
+    }
+    set_errno(answer) as c_int
+}
+
+/// fstatat64(2), which is the same.
+///
+/// # Safety
+/// As fstatat(2).
+#[no_mangle]
+pub unsafe extern "C" fn fstatat64(
+    directory: c_int,
+    path: *const c_char,
+    to: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments; the structures are the same where numbers have 64 bits.
+    unsafe { fstatat(directory, path, to, flags) }
+}
+
+/// Whether a path is that of this process's threads.
+///
+/// # Safety
+/// Null or terminated.
+unsafe fn is_tasks(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    path == b"self/task" || path == b"/proc/self/task"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_tasks_is_known() {
+        // SAFETY: terminated names.
+        let is = |path: &CStr| unsafe { is_tasks(path.as_ptr()) };
+        assert!(is(c"self/task/") && is(c"self/task") && is(c"/proc/self/task"));
+        assert!(!is(c"") && !is(c"/") && !is(c"task") && !is(c"self/task/1") && !is(c"myself/task"));
+    }
+}

@@ -1,0 +1,60 @@
+//! What the kernel does for processes of one thread alone, and what programs do that look whether they are such: the threads of
+//! uzswap's own are not in their way.
+
+mod support;
+
+use std::process::Command;
+
+use support::{has, managed, uzswap, Scratch};
+
+/// 75 MiB that are read again, by a Python under whatever is before it.
+const JOB: &str =
+    "a = bytearray(range(256)) * (300 << 10)\nprint(sum(a[i + 7] for i in range(0, len(a), 4096)))";
+
+fn is_refused_bare(command: &[&str]) -> bool {
+    let bare = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    if !bare.status.success() {
+        println!("skipped: {command:?} fails here: {}", String::from_utf8_lossy(&bare.stderr));
+    }
+    !bare.status.success()
+}
+
+/// Linux makes a user namespace for processes of one thread only.
+#[test]
+fn a_user_namespace_of_its_own() {
+    if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
+        return;
+    }
+    let scratch = Scratch::new("namespaces");
+    for command in [
+        &["unshare", "-r", "python3", "-c", JOB][..],
+        &["unshare", "-r", "unshare", "-rm", "python3", "-c", JOB],
+    ] {
+        let (output, report) = managed("40M", &scratch, &["-q"], command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            (output.status.code(), output.stdout.as_slice()),
+            (Some(0), &b"134400\n"[..]),
+            "{said} {report}"
+        );
+        assert!(report["zswpout"].as_u64().unwrap() > 1000, "not paged: {report}");
+        assert_eq!(report["unmanaged"].as_array().map(Vec::len), Some(0), "{report}");
+    }
+}
+
+/// Chromium's first process ends when it is not alone.
+#[test]
+fn threads_that_a_program_counts_are_its_own() {
+    if !has("python3") {
+        return;
+    }
+    let script = "import os, threading, time\n\
+                  proc = os.open('/proc', os.O_RDONLY)\n\
+                  links = lambda: os.stat('self/task/', dir_fd=proc).st_nlink\n\
+                  print(links())\n\
+                  threading.Thread(target=time.sleep, args=[1]).start()\n\
+                  print(links())\n";
+    let output = uzswap().args(["run", "-q", "--ram", "1G", "--", "python3", "-c", script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, "3\n4\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
