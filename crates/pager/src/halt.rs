@@ -192,8 +192,13 @@ impl Pager {
             thread::sleep_ns(50_000);
         }
         // From the count to the wait it is a few instructions, and behind it there is no other call.
-        while self.pages.own_threads_are_blocked() == Some(false) && sys::now_ns() < give_up {
-            thread::sleep_ns(50_000);
+        loop {
+            match self.pages.own_threads_are_blocked() {
+                Some(false) if sys::now_ns() < give_up => thread::sleep_ns(50_000),
+                Some(_) => break,
+                // Nothing tells.
+                None => break thread::sleep_ns(1_000_000),
+            }
         }
     }
 

@@ -138,9 +138,10 @@ fn moves_several() -> bool {
 }
 
 /// Tries it; `None` where there is no room. Other threads map memory meanwhile: so the source stays mapped, and what a refused call
-/// may have left unmapped is not unmapped once more. It may be theirs.
+/// may have left unmapped is not unmapped once more. It may be theirs. And the pager looks for new mappings: what it registers the
+/// kernel would not move, so this is shared memory, which it leaves alone.
 fn try_to_move_several() -> Option<bool> {
-    let place = Some(reserve(4 * PAGE_SIZE)).filter(|place| *place != 0)?;
+    let place = Some(map(4 * PAGE_SIZE, libc::MAP_SHARED)).filter(|place| *place != 0)?;
     let target = place + 2 * PAGE_SIZE;
     // SAFETY: the mapping made above, of which the second page gets other rights than the first.
     unsafe {
@@ -156,7 +157,11 @@ fn try_to_move_several() -> Option<bool> {
 
 /// A place for `len` bytes, 0 for none.
 fn reserve(len: usize) -> usize {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    map(len, libc::MAP_PRIVATE)
+}
+
+fn map(len: usize, kind: c_int) -> usize {
+    let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping wherever there is room.
     let answer = unsafe {
         raw_syscall(libc::SYS_mmap, [0, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])
