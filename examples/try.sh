@@ -1,5 +1,11 @@
-# For scripts that run a command before each of several programs, which read this. They set $command, in whose words {} stands for
-# a program's name, and $work, where what the programs print goes. PROGRAMS="python perl" has only these run.
+# For scripts that run a command before each of several programs, and begin with reading this: SCRIPT DIRECTORY COMMAND... In the
+# command's words {} stands for a program's name; what the programs print goes to the directory, $work. The script's own is $here.
+# PROGRAMS="python perl" has only these run.
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1"
+work=$(cd "$1" && pwd)
+shift
+command=$*
 
 # wanted NAME NEED: whether NAME is to run, and the program that it needs is here; if not, that is said.
 wanted() {

@@ -7,13 +7,7 @@
 #
 # PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled classes.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$1"
-work=$(cd "$1" && pwd)
-shift
-
-command=$*
-. "$here/../try.sh"
+. "$(dirname "$0")/../try.sh"
 
 try python python3 python3 "$here/dict.py"
 try node node node "$here/map.js"

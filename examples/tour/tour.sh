@@ -7,13 +7,7 @@
 # TypeScript and RxJS, the kernel's source (package linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want
 # networkx and pandas. A job that lacks something is left out, and that is said.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$1"
-work=$(cd "$1" && pwd)
-shift
-command=$*
-
-. "$here/../try.sh"
+. "$(dirname "$0")/../try.sh"
 
 if wanted rustc cargo; then
     mkdir -p "$work/syn/src"

@@ -76,7 +76,13 @@ pub fn answer_halt() {
     }
     let pager = control::pager();
     if is_set(&forks.leaving) {
-        leave(pager.is_none());
+        // With a pager there are more threads, and memory that is out.
+        if pager.is_none() {
+            leave();
+        }
+        forks.leaving.store(0, Ordering::Release);
+        forks.state.store(HALTED, Ordering::Release);
+        futex::wake(&forks.state, i32::MAX);
         return;
     }
     if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
@@ -105,18 +111,12 @@ pub fn answer_halt() {
     }
 }
 
-/// Ends the calling thread, the agent's only one, if it can: the kernel does what is asked of it for processes of one thread
-/// alone. Another is started afterwards, as in a forked child. With a pager there are more, and memory that is out.
-fn leave(can: bool) {
-    let forks = &desk().forks;
-    if can {
-        forks.state.store(HALTED, Ordering::Release);
-        // Its descriptors are closed with it: nobody else has its file table.
-        sys::thread::exit();
-    }
-    forks.leaving.store(0, Ordering::Release);
-    forks.state.store(RUNNING, Ordering::Release);
-    futex::wake(&forks.state, i32::MAX);
+/// Ends the calling thread, the agent's only one: the kernel does what is asked of it for processes of one thread alone. Another
+/// is started afterwards, as in a forked child.
+fn leave() -> ! {
+    desk().forks.state.store(HALTED, Ordering::Release);
+    // Its descriptors are closed with it: nobody else has its file table.
+    sys::thread::exit()
 }
 
 /// Stands by a fork until the child has taken over; false when it cannot be done this way.

@@ -104,8 +104,11 @@ impl Faults {
 
     /// Calls `each` with the faults that are parked, but no more often than every [`LOOK_NS`].
     fn look_at_parked(&self, each: impl FnMut(&Fault)) {
-        let (now, looked) = (sys::now_ns(), self.looked_ns.load(Ordering::Relaxed));
-        if self.has_parked() && now.saturating_sub(looked) > LOOK_NS {
+        if !self.has_parked() {
+            return;
+        }
+        let now = sys::now_ns();
+        if now.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) > LOOK_NS {
             self.looked_ns.store(now, Ordering::Relaxed);
             self.parked.lock().expect("no panic while held").iter().for_each(each);
         }

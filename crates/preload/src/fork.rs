@@ -14,7 +14,6 @@ use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
-use crate::line::Line;
 use crate::{announce, channel, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
@@ -78,7 +77,8 @@ pub fn stop_for_good(why: u32) {
         system::lock(&forks.one);
         forks.connection.store(-1, Ordering::Release);
         halt_and_wait();
-        wait_for_last_call();
+        // The control thread says nothing more.
+        tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
         // The state stays: nobody lets the pager go on. Forks find it stopped.
         system::unlock(&forks.one);
     }
@@ -129,39 +129,18 @@ pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     system::lock(&forks.one);
     forks.connection.store(-1, Ordering::Release);
     forks.leaving.store(1, Ordering::Release);
-    forks.state.store(halt::ASKED, Ordering::Release);
-    while forks.state.load(Ordering::Acquire) == halt::ASKED && is_alive() {
-        nudge();
-        system::wait(&forks.state, halt::ASKED, PATIENCE_NS);
-    }
-    let has_left = forks.leaving.swap(0, Ordering::AcqRel) != 0;
-    while has_left && tasks::is_there(forks.thread.load(Ordering::Acquire)) {
-        system::yield_now();
-    }
-    let answer = has_left.then(call);
-    if has_left {
+    halt_and_wait();
+    let answer = if forks.leaving.swap(0, Ordering::AcqRel) != 0 {
+        tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
+        let answer = call();
         start_anew();
-    }
+        Some(answer)
+    } else {
+        forks.state.store(halt::RUNNING, Ordering::Release);
+        None
+    };
     system::unlock(&forks.one);
     answer
-}
-
-/// Waits until the control thread, which says nothing more, is in the system call that it stays in.
-fn wait_for_last_call() {
-    let thread = DESK.forks.thread.load(Ordering::Acquire);
-    let path = Line::new(format_args!("/proc/self/task/{thread}/syscall"));
-    let file = system::open(path.as_c_str(), libc::O_RDONLY);
-    if file < 0 {
-        // Nothing tells. It is a few instructions.
-        system::wait(&AtomicU32::new(0), 0, 10 * PATIENCE_NS);
-        return;
-    }
-    let mut call = [0u8; 1];
-    // "running", or the number of a call.
-    while system::read_at(file, &mut call, 0) == 1 && !call[0].is_ascii_digit() {
-        system::yield_now();
-    }
-    system::close(file);
 }
 
 fn can_open(path: &CStr) -> bool {

@@ -1,10 +1,15 @@
 //! The threads of this process: the program's and the agent's.
 
+use core::sync::atomic::AtomicU32;
+
+use crate::desk::is_alive;
 use crate::line::Line;
 use crate::system;
 
 /// What the names of the agent's threads begin with.
-const NAME: &[u8] = b"uzswap";
+const PREFIX: &[u8] = b"uzswap";
+/// How long a thread is given to make a call where /proc does not tell.
+const UNSEEN_NS: u64 = 2_000_000;
 
 /// How many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,26 +44,44 @@ pub fn count() -> Option<Count> {
     (count.all > 0).then_some(count)
 }
 
-/// Whether a thread has not ended.
-pub fn is_there(thread: u32) -> bool {
-    let file =
-        system::open(Line::new(format_args!("/proc/self/task/{thread}/comm")).as_c_str(), libc::O_RDONLY);
-    if file >= 0 {
+/// Waits until a thread has ended.
+pub fn wait_for_end(thread: u32) {
+    while let file @ 0.. = open(thread, "comm") {
         system::close(file);
+        system::yield_now();
     }
-    file >= 0
+}
+
+/// Waits until a thread of the agent's, which is about to make a call, is blocked in it; not if the agent has ended.
+pub fn wait_for_call(thread: u32) {
+    let file = open(thread, "syscall");
+    if file < 0 {
+        // Nothing tells. It is a few instructions.
+        system::wait(&AtomicU32::new(0), 0, UNSEEN_NS);
+        return;
+    }
+    let mut call = [0u8; 1];
+    // "running", or the number of a call.
+    while is_alive() && system::read_at(file, &mut call, 0) == 1 && !call[0].is_ascii_digit() {
+        system::yield_now();
+    }
+    system::close(file);
 }
 
 fn is_agents(thread: u32) -> bool {
-    let file =
-        system::open(Line::new(format_args!("/proc/self/task/{thread}/comm")).as_c_str(), libc::O_RDONLY);
+    let file = open(thread, "comm");
     if file < 0 {
         return false;
     }
     let mut name = [0u8; 16];
     let len = system::read_at(file, &mut name, 0);
     system::close(file);
-    name[..len.min(name.len())].starts_with(NAME)
+    name[..len.min(name.len())].starts_with(PREFIX)
+}
+
+/// Opens a file about a thread of this process; negative when there is none.
+fn open(thread: u32, file: &str) -> isize {
+    system::open(Line::new(format_args!("/proc/self/task/{thread}/{file}")).as_c_str(), libc::O_RDONLY)
 }
 
 /// Calls `each` with the entries of a directory (`struct linux_dirent64` of getdents64(2)) that are numbers.
@@ -94,14 +117,13 @@ mod tests {
             })
             .unwrap();
         let number = told.recv().unwrap();
-        assert!(is_there(number));
+        assert!(is_agents(number));
         let now = count().unwrap();
         // Other tests' threads come and go.
         assert!(now.agents > before.agents && now.all > now.agents, "{before:?} {now:?}");
         drop(end);
         thread.join().unwrap();
-        while is_there(number) {
-            std::thread::yield_now();
-        }
+        wait_for_end(number);
+        assert!(!is_agents(number));
     }
 }

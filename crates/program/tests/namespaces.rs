@@ -5,7 +5,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{has, managed, uzswap, Scratch};
+use support::{can_manage, has, managed, uzswap, Scratch};
 
 /// 75 MiB that are read again, by a Python under whatever is before it.
 const JOB: &str =
@@ -22,7 +22,7 @@ fn is_refused_bare(command: &[&str]) -> bool {
 /// Linux makes a user namespace for processes of one thread only.
 #[test]
 fn a_user_namespace_of_its_own() {
-    if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
+    if !can_manage() || !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
         return;
     }
     let scratch = Scratch::new("namespaces");
@@ -45,7 +45,7 @@ fn a_user_namespace_of_its_own() {
 /// Chromium's first process ends when it is not alone.
 #[test]
 fn threads_that_a_program_counts_are_its_own() {
-    if !has("python3") {
+    if !can_manage() || !has("python3") {
         return;
     }
     let script = "import os, threading, time\n\

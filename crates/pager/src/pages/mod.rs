@@ -32,6 +32,7 @@ mod guard;
 mod interleavings;
 mod mover;
 mod order;
+mod own_threads;
 mod refs;
 mod relocate;
 mod sink;
@@ -60,6 +61,7 @@ pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::Guard;
 use mover::Mover;
 pub(crate) use mover::Way;
+use own_threads::OwnThreads;
 use sink::Sink;
 pub(crate) use staging::Staging;
 use table::AddressTable;
@@ -119,7 +121,7 @@ pub(crate) struct Pages {
     discarding: AtomicU64,
     changed: Mutex<Changed>,
     contest: Mutex<order::Contest>,
-    own_threads: order::OwnThreads,
+    own_threads: OwnThreads,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -172,7 +174,7 @@ impl Pages {
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
             contest: Mutex::default(),
-            own_threads: order::OwnThreads::new(),
+            own_threads: OwnThreads::new(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))

@@ -24,8 +24,6 @@
 //! A thread cannot know, and so not free, what another thread's mremap() is about to return: so reports of what comes to a place
 //! are read in the order in which it came. A program with one thread has no such cases, and they are not looked for.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
@@ -73,62 +71,6 @@ impl Contest {
 
     fn overlaps(&self, start: usize, end: usize) -> bool {
         self.arrivals.iter().any(|arrival| arrival.start < end && start < arrival.end)
-    }
-}
-
-/// Most of the pager's threads whose numbers are kept.
-const OWN_THREADS_MAX: usize = 256;
-
-/// Threads of this process that are the pager's own.
-pub(super) struct OwnThreads {
-    count: AtomicU32,
-    /// Their numbers, as far as they were counted by themselves.
-    numbers: [AtomicI32; OWN_THREADS_MAX],
-}
-
-impl OwnThreads {
-    pub fn new() -> Self {
-        OwnThreads { count: AtomicU32::new(0), numbers: [const { AtomicI32::new(0) }; OWN_THREADS_MAX] }
-    }
-
-    /// Counts the caller, or in the caller's name one that it knows of.
-    pub fn add(&self) {
-        let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
-        if let Some(number) = self.numbers.get(index) {
-            number.store(sys::threads::own(), Ordering::Release);
-        }
-    }
-
-    pub fn reset(&self) {
-        self.count.store(0, Ordering::Release);
-        self.numbers.iter().for_each(|number| number.store(0, Ordering::Release));
-    }
-
-    pub fn count(&self) -> u32 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Whether all but the caller are blocked in a system call. `None` when that cannot be seen.
-    pub fn are_blocked(&self) -> Option<bool> {
-        let (own, count) = (sys::threads::own(), self.count() as usize);
-        for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {
-            match number.load(Ordering::Acquire) {
-                number if number == own => {}
-                // It is about to be there.
-                0 => return Some(false),
-                number => {
-                    if !sys::threads::is_blocked(number)? {
-                        return Some(false);
-                    }
-                }
-            }
-        }
-        (count <= OWN_THREADS_MAX).then_some(true)
-    }
-
-    /// Whether the program has one thread.
-    fn leave_one(&self) -> bool {
-        !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
     }
 }
 

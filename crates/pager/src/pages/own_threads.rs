@@ -1,0 +1,59 @@
+//! The pager's own threads among those of the process.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// Most of the pager's threads whose numbers are kept.
+const OWN_THREADS_MAX: usize = 256;
+
+/// Threads of this process that are the pager's own.
+pub(super) struct OwnThreads {
+    count: AtomicU32,
+    /// Their numbers, as far as they were counted by themselves.
+    numbers: [AtomicI32; OWN_THREADS_MAX],
+}
+
+impl OwnThreads {
+    pub fn new() -> Self {
+        OwnThreads { count: AtomicU32::new(0), numbers: [const { AtomicI32::new(0) }; OWN_THREADS_MAX] }
+    }
+
+    /// Counts the caller, or in the caller's name one that it knows of.
+    pub fn add(&self) {
+        let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
+        if let Some(number) = self.numbers.get(index) {
+            number.store(sys::threads::own(), Ordering::Release);
+        }
+    }
+
+    pub fn reset(&self) {
+        self.count.store(0, Ordering::Release);
+        self.numbers.iter().for_each(|number| number.store(0, Ordering::Release));
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Whether all but the caller are blocked in a system call. `None` when that cannot be seen.
+    pub fn are_blocked(&self) -> Option<bool> {
+        let (own, count) = (sys::threads::own(), self.count() as usize);
+        for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {
+            match number.load(Ordering::Acquire) {
+                number if number == own => {}
+                // It is about to be there.
+                0 => return Some(false),
+                number => {
+                    if !sys::threads::is_blocked(number)? {
+                        return Some(false);
+                    }
+                }
+            }
+        }
+        (count <= OWN_THREADS_MAX).then_some(true)
+    }
+
+    /// Whether the program has one thread.
+    pub fn leave_one(&self) -> bool {
+        !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
+    }
+}
