@@ -60,6 +60,15 @@ impl Cgroup {
         command
     }
 
+    /// How many members the kernel ended because it found no page to take away.
+    pub fn oom_kills(&self) -> u64 {
+        let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.path.join(file)).unwrap();
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill "))
+            .map_or(0, |count| count.trim().parse().unwrap())
+    }
+
     /// The most memory that was in use.
     pub fn peak_bytes(&self) -> u64 {
         let file = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
