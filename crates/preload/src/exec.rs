@@ -3,45 +3,12 @@
 //! Paging does not depend on these: a program that bypasses them starts its children as it likes, and they are managed
 //! if they inherit the variables.
 
-use core::ffi::{c_char, c_int, c_long, c_void, CStr};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
-
-/// The next definition of a function, which is the C library's.
-struct Next {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Next {
-    const fn new(name: &'static CStr) -> Self {
-        Next { name, found: AtomicPtr::new(null_mut()) }
-    }
-
-    fn find(&self) -> *mut c_void {
-        let mut found = self.found.load(Ordering::Relaxed);
-        if found.is_null() {
-            // SAFETY: a terminated name.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.found.store(found, Ordering::Relaxed);
-        }
-        found
-    }
-
-    /// The function, `None` in a C library that lacks it.
-    ///
-    /// # Safety
-    /// `F` is the type of a pointer to this function.
-    unsafe fn function<F: Copy>(&self) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let found = self.find();
-        // SAFETY: not null, and of the type that the caller vouches for.
-        (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
-    }
-}
+use crate::next::Next;
 
 static EXECVPE: Next = Next::new(c"execvpe");
 static FEXECVE: Next = Next::new(c"fexecve");
@@ -286,13 +253,14 @@ pub unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// system(3). May be cancelled, hence unwound.
+/// system(3). May be cancelled, hence unwound: there is nothing to clean up here, and what unwinds passes by. Declared as "C-unwind" it would be
+/// stopped by what this object has in the place of the language's own unwinding, which is none.
 ///
 /// # Safety
 /// As system(3).
 #[no_mangle]
-pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    type Function = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    type Function = unsafe extern "C" fn(*const c_char) -> c_int;
     // SAFETY: the function's type is the C library's.
     let Some(next) = (unsafe { SYSTEM.function::<Function>() }) else {
         return unknown();
@@ -312,8 +280,8 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 /// # Safety
 /// As popen(3).
 #[no_mangle]
-pub unsafe extern "C-unwind" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    type Function = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+    type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
     // SAFETY: the function's type is the C library's.
     let Some(next) = (unsafe { POPEN.function::<Function>() }) else {
         unknown();

@@ -18,6 +18,8 @@ mod fork;
 mod line;
 mod loader;
 mod mappings;
+mod memory_limit;
+mod next;
 mod remap;
 mod single;
 mod spawn;

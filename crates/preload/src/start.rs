@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
 use crate::desk::{self, DESK};
-use crate::{environment, exec, fork, loader};
+use crate::{environment, exec, fork, loader, memory_limit};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -28,6 +28,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();
+    memory_limit::prepare();
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);

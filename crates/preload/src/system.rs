@@ -103,6 +103,24 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
+/// A file in memory with these bytes, to be read from the start; a negative error number when there can be none.
+pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
+    let flags = if closes_on_exec { libc::MFD_CLOEXEC } else { 0 } as usize;
+    let file = call(libc::SYS_memfd_create, [name.as_ptr().addr(), flags, 0, 0, 0, 0]);
+    let arguments = [file as usize, bytes.as_ptr().addr(), bytes.len(), 0, 0, 0];
+    if file >= 0 && call(libc::SYS_pwrite64, arguments) != bytes.len() as isize {
+        close(file);
+        return -(libc::ENOMEM as isize);
+    }
+    file
+}
+
+/// Whether a path leads to something that this thread may read.
+pub fn may_read(path: &core::ffi::CStr) -> bool {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), libc::R_OK as usize, 0, 0, 0];
+    call(libc::SYS_faccessat, arguments) == 0
+}
+
 /// Reads entries of an open directory; how many bytes, 0 at the end.
 pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
     let arguments = [directory as usize, entries.as_mut_ptr().addr(), entries.len(), 0, 0, 0];

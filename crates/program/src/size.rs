@@ -98,7 +98,11 @@ pub fn automatic_ram_bytes() -> Result<u64> {
     Ok(meminfo_bytes("MemAvailable:")? / 10 * 9)
 }
 
-fn machine_bytes() -> Result<u64> {
+/// The machine's memory.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn machine_bytes() -> Result<u64> {
     meminfo_bytes("MemTotal:")
 }
 

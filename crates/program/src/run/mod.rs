@@ -1,6 +1,7 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
 mod attach;
+mod cgroup_limit;
 mod guardian;
 mod history;
 mod output;
@@ -65,6 +66,10 @@ pub struct Arguments {
     /// several times
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
+    /// The memory limit that programs read in their control group, by which some size their heaps (Java, Node); real: what is
+    /// there [default: 16 times --ram where that is less]
+    #[arg(long, value_name = "SIZE|real")]
+    cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
@@ -86,6 +91,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     // Before emulated devices start threads.
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
     let (mut settings, emulated) = settings(arguments)?;
+    let cgroup_limit_bytes =
+        cgroup_limit::shown_bytes(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
     let swap = arguments.swap.open()?;
     settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
     let output = output::Output::create(&arguments.report)?;
@@ -126,6 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         object.as_raw_fd(),
         &attacher.path(),
         &signals,
+        cgroup_limit_bytes,
     ) {
         Ok(child) => child,
         Err(error) => {
@@ -142,7 +150,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
-    let figures = report::Report::new(&ledger, &supervisor, started.elapsed(), status, emulated);
+    let figures =
+        report::Report::new(&ledger, &supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
     if let Some(history) = supervisor.history.take() {
         output.write(&arguments.program, &figures, &history.tell(&ledger))?;
     }

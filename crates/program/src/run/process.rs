@@ -14,8 +14,11 @@ use crate::standard;
 /// What /proc shows as the target of a descriptor of the preload object.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
+/// What tells the object of the limit to show.
+const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
+
 /// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
-/// standard descriptors and environment.
+/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group.
 ///
 /// # Errors
 /// What exec answered.
@@ -26,6 +29,7 @@ pub fn spawn(
     object: RawFd,
     agent: &str,
     signals: &Signals,
+    cgroup_limit_bytes: Option<u64>,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
     let mut preload = OsString::from(path);
@@ -41,7 +45,12 @@ pub fn spawn(
         .args(&argv[1..])
         .env("LD_PRELOAD", preload)
         .env("UZSWAP_SOCKET", socket)
-        .env("UZSWAP_AGENT", agent);
+        .env("UZSWAP_AGENT", agent)
+        // Of a uzswap that this one runs under.
+        .env_remove(LIMIT_VARIABLE);
+    if let Some(bytes) = cgroup_limit_bytes {
+        command.env(LIMIT_VARIABLE, bytes.to_string());
+    }
     // SAFETY: only async-signal-safe system calls.
     unsafe {
         command.pre_exec(move || {

@@ -18,6 +18,8 @@ pub struct Report {
     exit_status: i32,
     elapsed_seconds: f64,
     ram_limit_bytes: u64,
+    /// The memory limit that programs read in their control group; null: what was there.
+    cgroup_limit_bytes: Option<u64>,
     /// Largest sum of anonymous resident memory, pool and staging included.
     ram_peak_bytes: u64,
     /// What the tree would have used without uzswap, at most.
@@ -119,6 +121,7 @@ impl Report {
         supervisor: &Supervisor,
         elapsed: Duration,
         exit_status: i32,
+        cgroup_limit_bytes: Option<u64>,
         emulated: bool,
     ) -> Self {
         let settings = ledger.settings();
@@ -130,6 +133,7 @@ impl Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
             ram_limit_bytes: settings.budget_bytes,
+            cgroup_limit_bytes,
             ram_peak_bytes: ledger.total_peak_bytes(),
             ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
             over_limit_peak_bytes: peaks.over_budget_bytes,

@@ -1,0 +1,356 @@
+//! The memory limit that a program reads in its control group.
+//!
+//! Runtimes with collectors (HotSpot, V8, .NET) size their heaps and nurseries by it, and without one by the machine's memory: a nursery
+//! that suits 24 GiB is used from end to end all the time, and no choice of pages makes room for it in 64 MiB. Under `run` there
+//! is such a limit, though no control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says, unless
+//! the group's is lower. Only reading those files is met, and only by the C library's functions; nothing else of them changes.
+
+use core::ffi::{c_char, c_int, c_long, c_void, CStr};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::calls::{raw_syscall, set_errno};
+use crate::line::Line;
+use crate::next::Next;
+use crate::system;
+
+/// Where control groups are.
+const ROOT: &[u8] = b"/sys/fs/cgroup/";
+/// The files with a limit, of version 2 and of version 1.
+const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_bytes"];
+/// A path of a control group is at most so long.
+const PATH_BYTES_MAX: usize = 1024;
+
+/// The limit that is shown, in bytes; 0 for what is there.
+static SHOWN: AtomicU64 = AtomicU64::new(0);
+
+static OPEN: Next = Next::new(c"open");
+static OPEN64: Next = Next::new(c"open64");
+static OPENAT: Next = Next::new(c"openat");
+static OPENAT64: Next = Next::new(c"openat64");
+static FOPEN: Next = Next::new(c"fopen");
+static FOPEN64: Next = Next::new(c"fopen64");
+
+/// Reads what is to be shown, and looks up what may not be looked up later. To be called by the object's constructor.
+pub fn prepare() {
+    for next in [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &FOPEN, &FOPEN64] {
+        next.find();
+    }
+    // SAFETY: a terminated name; the environment is not changed by others while constructors run.
+    let text = unsafe { libc::getenv(c"UZSWAP_CGROUP_LIMIT".as_ptr()) };
+    if !text.is_null() {
+        // SAFETY: getenv answers terminated strings.
+        SHOWN.store(number(unsafe { CStr::from_ptr(text) }.to_bytes()).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// A decimal number and nothing else but a line's end.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.strip_suffix(b"\n").unwrap_or(text);
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// A path's words between slashes.
+fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
+}
+
+/// Whether a path is that of a file with the limit of the group that /proc/self/cgroup, `membership`, names.
+fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(ROOT) else { return false };
+    membership.split(|byte| *byte == b'\n').any(|line| {
+        let mut parts = line.splitn(3, |byte| *byte == b':');
+        let (Some(_), Some(controllers), Some(group)) = (parts.next(), parts.next(), parts.next()) else {
+            return false;
+        };
+        let (roots, files): (&[&[u8]], _) = if controllers.is_empty() {
+            (&[b"", b"unified"], &FILES[..2])
+        } else if controllers.split(|byte| *byte == b',').any(|name| name == b"memory") {
+            (&[b"memory"], &FILES[2..])
+        } else {
+            return false;
+        };
+        // In a container the group may be mounted as the root.
+        roots.iter().any(|root| {
+            [group, b""].iter().any(|group| {
+                files.iter().any(|file| words(rest).eq(words(root).chain(words(group)).chain([*file])))
+            })
+        })
+    })
+}
+
+/// A file to be read in the place of `path`, where that shows a limit that is higher: a descriptor, or the error of opening it.
+///
+/// # Safety
+/// Null or terminated.
+unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
+    let limit = SHOWN.load(Ordering::Relaxed);
+    if limit == 0 || path.is_null() || flags & libc::O_ACCMODE != libc::O_RDONLY {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let bytes = path.to_bytes();
+    if !bytes.starts_with(ROOT) || !FILES.iter().any(|file| bytes.ends_with(file)) {
+        return None;
+    }
+    show(path, limit, flags & libc::O_CLOEXEC != 0)
+}
+
+/// The rest of it: seldom.
+#[cold]
+fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
+    let mut membership = [0; 4096];
+    let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
+    let len = system::read_at(file, &mut membership, 0);
+    system::close(file);
+    if !is_own_limit(path.to_bytes(), &membership[..len]) {
+        return None;
+    }
+    match system::open(path, libc::O_RDONLY) {
+        // The topmost group of version 2 has no limit, hence no such file.
+        error if error == -(libc::ENOENT as isize) && has_directory(path) => {}
+        error if error < 0 => return None,
+        file => {
+            let mut text = [0; 32];
+            let len = system::read_at(file, &mut text, 0);
+            system::close(file);
+            // One without a limit says "max", or a number near 2^63.
+            if number(&text[..len]).is_some_and(|real| real <= limit) {
+                return None;
+            }
+        }
+    }
+    let line = Line::new(format_args!("{limit}\n"));
+    Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec))
+}
+
+/// Whether there is the directory that a path's last word would be in.
+fn has_directory(path: &CStr) -> bool {
+    let mut directory = [0; PATH_BYTES_MAX];
+    let bytes = path.to_bytes();
+    let len = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
+    room.copy_from_slice(&bytes[..len]);
+    CStr::from_bytes_until_nul(&directory).is_ok_and(system::may_read)
+}
+
+/// How a call goes on: with the C library's function, or with an answer.
+#[repr(C)]
+struct Onward {
+    /// The function that the caller's arguments are for; null when there is an answer.
+    function: *const c_void,
+    answer: isize,
+}
+
+/// What open(2) and openat(2) do: the C library's function, since threads can be cancelled there; the system call where that is not known
+/// (yet: an allocator may come here first).
+///
+/// # Safety
+/// As openat(2).
+unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> Onward {
+    // SAFETY: the caller's arguments.
+    let answer = match unsafe { shown(path, flags) } {
+        Some(answer) => answer as c_long,
+        None if next.is_found() => return Onward { function: next.find(), answer: 0 },
+        None => {
+            let arguments = [directory as usize, path as usize, flags as usize, mode as usize, 0, 0];
+            // SAFETY: the caller's arguments.
+            unsafe { raw_syscall(libc::SYS_openat, arguments) }
+        }
+    };
+    Onward { function: null(), answer: set_errno(answer) as isize }
+}
+
+/// The same for fopen(3).
+///
+/// # Safety
+/// As fopen(3).
+unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) -> Onward {
+    // SAFETY: the caller's arguments.
+    let bytes = if mode.is_null() { b"" } else { unsafe { CStr::from_ptr(mode) }.to_bytes() };
+    let flags = match (bytes.first(), bytes.contains(&b'+'), bytes.contains(&b'e')) {
+        (Some(b'r'), false, true) => libc::O_RDONLY | libc::O_CLOEXEC,
+        (Some(b'r'), false, false) => libc::O_RDONLY,
+        _ => libc::O_RDWR,
+    };
+    // SAFETY: the caller's arguments; the descriptor is nobody else's.
+    let stream = unsafe {
+        match shown(path, flags) {
+            Some(file) if file >= 0 => libc::fdopen(file as c_int, mode),
+            _ if !next.find().is_null() => return Onward { function: next.find(), answer: 0 },
+            _ => {
+                set_errno(-c_long::from(libc::ENOSYS));
+                null_mut()
+            }
+        }
+    };
+    Onward { function: null(), answer: stream as isize }
+}
+
+/// A function that asks how to go on, and jumps there with the arguments that it was called with: nothing of it is on the stack when
+/// the thread is cancelled in the C library, which unwinds.
+macro_rules! interposed {
+    ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
+        unsafe extern "C" fn $onward($($argument: $kind),*) -> Onward {
+            // SAFETY: the caller's arguments.
+            unsafe { $body }
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {onward}",
+                "mov r11, rax",
+                "mov rax, rdx",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test r11, r11",
+                "jz 2f",
+                // No vector registers hold variable arguments.
+                "xor eax, eax",
+                "jmp r11",
+                "2: ret",
+                ".cfi_endproc",
+                onward = sym $onward,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x30, -40",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "bl {onward}",
+                "mov x16, x0",
+                "mov x17, x1",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                "cbz x16, 2f",
+                "br x16",
+                "2: mov x0, x17",
+                "ret",
+                ".cfi_endproc",
+                onward = sym $onward,
+            )
+        }
+    };
+}
+
+interposed!(
+    /// open(2). What was not given of variable arguments nobody reads.
+    open,
+    onward_open(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode)
+);
+interposed!(
+    /// open64(2).
+    open64,
+    onward_open64(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN64, libc::AT_FDCWD, path, flags, mode)
+);
+interposed!(
+    /// openat(2). As open(2): the paths that matter begin at the root.
+    openat,
+    onward_openat(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT, directory, path, flags, mode)
+);
+interposed!(
+    /// openat64(2).
+    openat64,
+    onward_openat64(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT64, directory, path, flags, mode)
+);
+interposed!(
+    /// fopen(3) for reading.
+    fopen,
+    onward_fopen(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN, path, mode)
+);
+interposed!(
+    /// fopen64(3).
+    fopen64,
+    onward_fopen64(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN64, path, mode)
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_groups_files_are_known() {
+        let v2 = b"0::/user.slice/job.scope\n";
+        let yes = |path: &[u8], membership: &[u8]| assert!(is_own_limit(path, membership), "{path:?}");
+        let no = |path: &[u8], membership: &[u8]| assert!(!is_own_limit(path, membership), "{path:?}");
+        yes(b"/sys/fs/cgroup/user.slice/job.scope/memory.max", v2);
+        yes(b"/sys/fs/cgroup//user.slice/job.scope/memory.high", v2);
+        yes(b"/sys/fs/cgroup/unified/user.slice/job.scope/memory.max", v2);
+        yes(b"/sys/fs/cgroup/memory.max", v2);
+        yes(b"/sys/fs/cgroup//memory.max", b"0::/\n");
+        no(b"/sys/fs/cgroup/user.slice/memory.max", v2);
+        no(b"/sys/fs/cgroup/user.slice/other.scope/memory.max", v2);
+        no(b"/sys/fs/cgroup/user.slice/job.scope/memory.low", v2);
+        no(b"/sys/fs/cgroup/memory/memory.limit_in_bytes", v2);
+        no(b"/sys/fs/cgroup/memory.max", b"");
+        let v1 = b"3:cpu,cpuacct:/a\n4:blkio,memory:/docker/17\n1:name=systemd:/\n";
+        yes(b"/sys/fs/cgroup/memory/docker/17/memory.limit_in_bytes", v1);
+        yes(b"/sys/fs/cgroup/memory/memory.limit_in_bytes", v1);
+        no(b"/sys/fs/cgroup/memory/a/memory.limit_in_bytes", v1);
+        no(b"/sys/fs/cgroup/memory/docker/17/memory.max", v1);
+        no(b"/sys/fs/cgroup/memory/docker/17/memory.limit_in_bytes", b"4:memory");
+    }
+
+    #[test]
+    fn numbers_and_directories() {
+        assert_eq!(number(b"1073741824\n"), Some(1 << 30));
+        assert_eq!(number(b"9223372036854771712"), Some(9_223_372_036_854_771_712));
+        assert!([&b"max\n"[..], b"", b"\n", b"-1\n", b"1 2", b"99999999999999999999"]
+            .iter()
+            .all(|text| number(text).is_none()));
+        assert!(has_directory(c"/proc/no such file") && !has_directory(c"/no such directory/file"));
+        let long = std::ffi::CString::new([b'/'; 3000]).unwrap();
+        assert!(!has_directory(&long));
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read() {
+        let file = system::file_of(c"test", b"123\n", true);
+        let mut text = [0; 8];
+        assert_eq!(system::read_at(file, &mut text, 0), 4);
+        assert_eq!(number(&text[..4]), Some(123));
+        system::close(file);
+    }
+}
