@@ -68,7 +68,7 @@ fn it_is_shown_to_whoever_asks() {
             .arg("--")
             .arg(&program)
             .arg(&path)
-            .current_dir(&scratch.path("."));
+            .current_dir(scratch.path("."));
         said(&command.output().unwrap())
     };
     let lines = |limit: &str| {
