@@ -243,6 +243,7 @@ fn the_report_has_every_key() {
         "reject_alloc_fail",
         "pool_limit_hit",
         "ram_limit_bytes",
+        "cgroup_limit_bytes",
         "ram_peak_bytes",
         "compression_ratio",
         "faults",
