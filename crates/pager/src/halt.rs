@@ -146,7 +146,7 @@ impl Pager {
         }
         inbound.frames.empty_out(self.pages.staging());
         self.accounts.add(Count::BroughtIn, brought as u64);
-        self.registrations.lock().expect("no panic while held").unregister_all(&self.pages);
+        self.unregister_everything();
         self.pages.watch_changes(false);
         while self.faults.any_busy()
             || self.faults.has_parked()
@@ -165,6 +165,41 @@ impl Pager {
             self.pages.staging().give(slot);
         }
         self.measure();
+    }
+
+    /// Lets go of all mappings: where nobody serves faults any more, the threads of one that is registered would wait for ever.
+    fn unregister_everything(&self) {
+        loop {
+            let mut registrations = self.registrations.lock().expect("no panic while held");
+            registrations.note_changes(&self.pages);
+            // What has been moved or has grown since the last look is registered, too, and not in the list.
+            registrations.refresh(&self.files.maps, &self.pages, &self.config);
+            registrations.unregister_all(&self.pages);
+            drop(registrations);
+            if self.unregister_moved() {
+                return;
+            }
+        }
+    }
+
+    /// The same for what other threads have moved meanwhile, which is reported each time; false when too much was.
+    fn unregister_moved(&self) -> bool {
+        let (mut has_moved, mut is_known) = (true, true);
+        while has_moved && is_known {
+            while self.pages.has_pending_events() || self.pages.guard().is_changing() {
+                self.pages.apply_events();
+                self.dismiss_gate_reports();
+                thread::sleep_ns(10_000);
+            }
+            has_moved = false;
+            self.pages.take_changed(|start, end| {
+                has_moved = true;
+                is_known &= end != usize::MAX;
+                // Most of these mappings have gone, or were never registered.
+                let _ = self.pages.uffd().unregister(start, end - start);
+            });
+        }
+        is_known
     }
 
     /// Brings in what is out; whether something may be left.
@@ -212,5 +247,38 @@ impl Pager {
         self.pages.watch_changes(true);
         self.halt.over();
         self.refresh_mappings();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::pages::BLOCK_BYTES;
+    use crate::trial::{blocks, pager_of};
+
+    /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where it was now, nobody served faults any
+    /// more, and who touched a page of it for the first time waited for ever.
+    #[test]
+    fn nothing_stays_registered_wherever_it_has_been_moved() {
+        let base = blocks(16);
+        let Some(pager) = pager_of(Some(base..base + 16 * BLOCK_BYTES), false) else { return };
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        let (to, is_over) = (base + 8 * BLOCK_BYTES, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (at, to, len) = (base as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                // SAFETY: this test's mapping.
+                assert_eq!(unsafe { libc::mremap(at, len, len, flags, to) }, to);
+                is_over.store(true, Ordering::Release);
+            });
+            while !is_over.load(Ordering::Acquire) {
+                pager.pages.read_message();
+            }
+        });
+        assert_eq!(pager.pages.guard().is_registered(to), Some(true));
+        pager.halt();
+        assert_eq!(pager.pages.guard().is_registered(to), Some(false));
     }
 }

@@ -61,10 +61,15 @@ impl Registrations {
                 old += 1;
             }
             let covers = |known: &&Managed| known.registered && known.start <= start && known.end >= end;
-            let is_registered = current.get(old).filter(covers).is_some();
-            if is_registered || pages.register(start..end) == Some(true) {
-                next.push(Managed { start, end, registered: true, evictable });
-            } else if evictable {
+            let registered = match current.get(old).filter(covers) {
+                Some(_) => Some(true),
+                None => pages.register(start..end),
+            };
+            // What could not be registered now may be so from before, where it has been moved from.
+            if registered != Some(false) {
+                next.push(Managed { start, end, registered: registered == Some(true), evictable });
+            }
+            if registered != Some(true) && evictable {
                 *refused_bytes += end - start;
             }
             next.len() < MAPPINGS_MAX

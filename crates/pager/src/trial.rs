@@ -1,5 +1,7 @@
 //! What the tests of several files need: a pager, and memory for it.
 
+use std::ops::Range;
+
 use sys::PAGE_SIZE;
 
 use crate::accounts::Plenty;
@@ -10,12 +12,17 @@ use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
 /// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else without threads.
 /// `None` when this process may not have one.
 pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
+    pager_of(None, without_move)
+}
+
+/// The same of a range: tests that have the pager look at mappings must not have it find other tests'.
+pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option<&'static Pager> {
     let config = Config {
         folio_pages: 16,
         staging_pages: 512,
         handlers: 2,
         own: Vec::new(),
-        only: None,
+        only,
         records: false,
         without_move,
         without_scan: false,
