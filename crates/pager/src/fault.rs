@@ -348,7 +348,8 @@ impl Pager {
     /// Has the kernel itself fill what an mremap() is adding to a locked mapping, if that is what a thread waits for.
     ///
     /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and before the report is read it
-    /// lets nobody fill anything. Inside of mremap() a thread touches nothing else, and begins with the first new page.
+    /// lets nobody fill anything. Inside of mremap() a thread touches nothing else, and begins with the first new page. But a
+    /// fault that has been parked for a while may be over, and its thread in a call that came later.
     fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
         let at = fault.address & !(PAGE_SIZE - 1);
@@ -375,5 +376,61 @@ impl Pager {
             }
         }
         at - start
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+    use sys::PAGE_SIZE;
+
+    use super::Fault;
+    use crate::pages::table::ALL_PAGES;
+    use crate::pages::{Brought, Inbound, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::trial::{blocks, pager, read};
+
+    /// The story: a thread's page had come in with another one's, its fault was parked still, and by then it was in mremap(). As many
+    /// bytes as that was to add were taken from the pager where the fault had been, and what was out there read as zeroes.
+    #[test]
+    fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
+        let Some(pager) = pager(false) else { return };
+        let (base, growing) = (blocks(1), blocks(2));
+        pager.register(base..base + BLOCK_BYTES);
+        pager.register(growing..growing + 2 * BLOCK_BYTES);
+        let mut spare = pager.pages.staging().take_empty();
+        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES & !1, false));
+        let (thread, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                thread.store(sys::threads::own(), Ordering::Release);
+                // It is a part of a mapping, and has no room to grow where it is.
+                let at = growing as *mut libc::c_void;
+                // SAFETY: this test's mapping.
+                let to = unsafe { libc::mremap(at, BLOCK_BYTES, 2 * BLOCK_BYTES, libc::MREMAP_MAYMOVE) };
+                is_over.store(true, Ordering::Release);
+                assert!(to != libc::MAP_FAILED && to != at);
+            });
+            // Its report is not read until this test does.
+            while sys::threads::growth(thread.load(Ordering::Acquire)).is_none() {
+                std::thread::yield_now();
+            }
+            for page in [0, 1, 2] {
+                let address = base + page * PAGE_SIZE;
+                let thread = thread.load(Ordering::Acquire) as u32;
+                pager.leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
+            }
+            while !is_over.load(Ordering::Acquire) {
+                pager.pages.read_message();
+            }
+        });
+        while pager.pages.has_pending_events() {
+            pager.pages.apply_events();
+        }
+        assert_eq!(pager.pages.guard().is_registered(base), Some(true));
+        let mut inbound = Inbound::new(pager.own_page);
+        let at = base + PAGE_SIZE;
+        assert_eq!(pager.pages.bring(&mut inbound, at, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES - 1));
+        assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

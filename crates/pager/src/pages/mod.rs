@@ -267,11 +267,28 @@ impl Pages {
         None
     }
 
-    /// Has the kernel fill a range, of which nothing is out, by itself, until the mappings are looked at again.
+    /// Has the kernel fill a range by itself until the mappings are looked at again, unless its first page is there, or any of it
+    /// is out: then it is not what it was taken for.
     pub fn leave_to_kernel(&self, range: Range<usize>) {
-        // A mapping that has gone meanwhile needs nothing.
-        let _ = self.mover.guard.uffd.unregister(range.start, range.len());
-        self.note_changed(range.start, range.end);
+        // Nothing goes out meanwhile.
+        let Some(reading) = self.events.reading().filter(|_| !self.events.pending()) else { return };
+        let is_new = self.mover.mapped(range.start, 1) == 0 && !self.has_out(range.clone());
+        if is_new {
+            // A mapping that has gone meanwhile needs nothing.
+            let _ = self.mover.guard.uffd.unregister(range.start, range.len());
+        }
+        drop(reading);
+        if is_new {
+            self.note_changed(range.start, range.end);
+        }
+    }
+
+    /// Whether some page of a range is out.
+    fn has_out(&self, range: Range<usize>) -> bool {
+        self.table.busy(range.start, range.end).any(|base| {
+            let mask = table::within(base, range.start, range.end);
+            (0..BLOCK_PAGES).any(|page| mask >> page & 1 == 1 && self.is_out(base + page * PAGE_SIZE))
+        })
     }
 
     /// In a forked child: no call is under way, and no report is to come.
