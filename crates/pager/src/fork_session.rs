@@ -406,6 +406,11 @@ impl Pager {
                 self.serve(&mut session.handler, fault);
             }
         }
+        // Those that did not fit in, and those that were read just now on the way to an event: a handler that waits for
+        // messages would not see them.
+        while let Some(fault) = self.faults.unpark() {
+            self.serve(&mut session.handler, fault);
+        }
         session.handler.inbound.frames.empty_out(self.pages.staging());
     }
 
@@ -468,5 +473,48 @@ impl Pager {
         self.note_relatives();
         self.halt.reset();
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::pages::table::ALL_PAGES;
+    use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
+    use crate::trial::{blocks, pager, read};
+
+    #[test]
+    fn faults_that_are_parked_when_a_fork_is_over_are_served() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        let mut spare = pager.pages.staging().take_empty();
+        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
+        let session = ForkSession {
+            forker: 0,
+            since_ns: 0,
+            guard: *pager.pages.guard(),
+            handler: Handler::new(HANDLERS_MAX, pager.own_page),
+            held: [None; HELD_MAX],
+            held_count: 0,
+            children: Vec::new(),
+            gates: Vec::new(),
+            copied: [0; COPIED_MAX],
+            copied_count: 0,
+            torn: false,
+            is_back: false,
+            born_ns: 0,
+            has_completed: false,
+            changes: Vec::new(),
+            stash: Vec::new(),
+        };
+        for page in 0..BLOCK_PAGES {
+            let address = base + page * PAGE_SIZE;
+            assert!(pager.faults.park(Fault { address, write: true, thread: 1, read_ns: sys::now_ns() }));
+        }
+        pager.end_fork(session);
+        assert!(!pager.faults.has_parked());
+        assert_eq!(pager.pages.pages_out(), 0);
+        assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }
