@@ -60,7 +60,7 @@ use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 
 use super::events::QuietAlone;
-use super::table::{runs, span, BlockGuard, PageState, NO_SLOT};
+use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages};
 
 /// Most slots: each can become a mapping, of which a process may have 65530 by default.
@@ -95,12 +95,14 @@ impl Pages {
         block.set_slot(slot);
         let mut moved = 0;
         // From the first wanted page to the last, holes included, as far as the kernel alone knows what is there. What is no
-        // page stays: a guard region would leave the program and be in the slot.
+        // page stays: a guard region would leave the program and be in the slot. So does what is there and was not asked for:
+        // threads that are ending need it.
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
         let elsewhere =
             (self.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
-        for (first, count) in runs(kernel & span(first, last - first) & !elsewhere) {
+        let unwanted = self.mover.mapped(base, BLOCK_PAGES) as u32 & !wanted;
+        for (first, count) in runs(kernel & span(first, last - first) & !elsewhere & !unwanted) {
             let (mut rest, end) = (wanted & span(first, count), first + count);
             while rest != 0 {
                 // From a page that was seen to be present, and in one mapping: Linux 6.17 moves the first of several, and
@@ -262,6 +264,19 @@ mod tests {
             pages.staging.give(slot);
         }
         done
+    }
+
+    /// The story: pages that were to stay went along when they lay between others, and a thread that ended found its control block
+    /// missing.
+    #[test]
+    fn pages_that_are_to_stay_do_so_between_others() {
+        let Some(pager) = pager(true) else { return };
+        let (base, pages) = (blocks(1), &pager.pages);
+        pager.register(base..base + BLOCK_BYTES);
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base, ALL_PAGES & !(1 << 3 | 1 << 7), false));
+        assert_eq!(pages.mover.pagemap.mapped(base, 16), 1 << 3 | 1 << 7);
+        assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
     }
 
     #[test]
