@@ -17,6 +17,7 @@ mod heap;
 
 use std::ffi::{c_char, c_int, CStr};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use agent::{broken, control, desk, start};
 
@@ -53,6 +54,10 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     control::remember_socket(argument(1));
     if let Ok(emulate) = std::env::var("UZSWAP_IAA_EMULATE") {
         control::remember_emulation(&emulate);
+    }
+    let cleared = std::env::var("UZSWAP_CLEARED").ok();
+    if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {
+        desk::desk().cleared.store(address, Ordering::Relaxed);
     }
     broken::install();
     broken::choose_point();

@@ -110,6 +110,8 @@ pub struct Desk {
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
+    /// What the kernel clears when the program's first thread ends, as set_tid_address(2) told it; 0 while unknown.
+    pub cleared: AtomicUsize,
     /// Address of the bytes that all processes of the tree use, a 64-bit number; 0 while unknown.
     pub total: AtomicUsize,
     /// The use at which memory is registered, in bytes.
@@ -137,6 +139,7 @@ impl Desk {
             nudge: word(),
             references: word(),
             end: word(),
+            cleared: AtomicUsize::new(0),
             total: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
             arena: pair(),

@@ -20,6 +20,8 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to be paged; `None` for the whole address space.
     pub only: Option<Range<usize>>,
+    /// What the kernel writes to for threads that are ending, beside their control blocks: its page stays in memory.
+    pub kept: Option<usize>,
     /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the
     /// pool and staging. For recorders.
     pub records: bool,

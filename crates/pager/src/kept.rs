@@ -4,6 +4,9 @@
 //! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
 //! wait for ever. Both begin in the thread control block, whose page stays in memory. (Robust mutexes on other pages are
 //! not followed: see docs/limits.md.)
+//!
+//! musl has all threads clear one word, the lock of its list of threads, which every thread takes before it ends. The kernel
+//! tells of that word to its thread alone, so it is asked for where the agent is brought in.
 
 use std::sync::RwLock;
 
@@ -18,12 +21,20 @@ const LOOK_NS: u64 = 20_000_000;
 const THREADS_MAX: usize = 8192;
 
 /// Addresses of such pages, in order.
-#[derive(Default)]
 pub(crate) struct KeptPages {
     pages: RwLock<Vec<usize>>,
 }
 
+fn page_of(address: usize) -> usize {
+    address & !(PAGE_SIZE - 1)
+}
+
 impl KeptPages {
+    /// That of an address, before threads were looked at.
+    pub fn new(address: Option<usize>) -> Self {
+        KeptPages { pages: RwLock::new(address.map(page_of).into_iter().collect()) }
+    }
+
     /// The pages of the block at `base` that stay.
     pub fn of(&self, base: usize) -> u32 {
         let pages = self.pages.read().expect("no panic while held");
@@ -46,10 +57,10 @@ impl Pager {
             return;
         }
         *looked_ns = now_ns;
-        let mut pages = Vec::new();
+        let mut pages: Vec<usize> = self.config.kept.map(page_of).into_iter().collect();
         threads::for_each(|thread| {
             if pages.len() < THREADS_MAX {
-                pages.extend(threads::robust_list(thread).map(|at| at & !(PAGE_SIZE - 1)));
+                pages.extend(threads::robust_list(thread).map(page_of));
             }
         });
         self.kept.set(pages);
@@ -62,7 +73,8 @@ mod tests {
 
     #[test]
     fn the_pages_of_a_block_that_stay() {
-        let kept = KeptPages::default();
+        let kept = KeptPages::new(Some(BLOCK_BYTES + 777));
+        assert_eq!((kept.of(0), kept.of(BLOCK_BYTES)), (0, 1));
         kept.set(vec![BLOCK_BYTES + 3 * PAGE_SIZE, 5 * PAGE_SIZE, BLOCK_BYTES, BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
     }

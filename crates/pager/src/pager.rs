@@ -98,7 +98,7 @@ impl Pager {
             swap: Swap::new(pages.store().swap_file().is_some()),
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
-            kept: KeptPages::default(),
+            kept: KeptPages::new(config.kept),
             pins: Pins::default(),
             files: ProcFiles {
                 statm: open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,

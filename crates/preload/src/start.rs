@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
+use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
 use crate::{environment, exec, fork, loader, memory_limit};
 
@@ -32,6 +33,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
+    DESK.cleared.store(cleared(), core::sync::atomic::Ordering::Relaxed);
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
     let all =
@@ -41,6 +43,15 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     if !loader::start(agent, socket, own_range(), &entries[..count]) {
         DESK.is_alive.store(0, core::sync::atomic::Ordering::Release);
     }
+}
+
+/// What the kernel clears when the calling thread ends; 0 where it does not tell.
+fn cleared() -> usize {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut address = 0usize;
+    // SAFETY: an address is written to the variable.
+    unsafe { raw_syscall(libc::SYS_prctl, [PR_GET_TID_ADDRESS, (&raw mut address).addr(), 0, 0, 0, 0]) };
+    address
 }
 
 /// Where this object lies.

@@ -115,6 +115,24 @@ fn one_that_is_traced_runs_alone_and_is_named() {
     assert!(named, "{report}");
 }
 
+/// The story: a thread took the lock of musl's list of threads, and the page with the lock was out when the kernel was to release it
+/// for the thread that had ended. All others waited for it for ever.
+#[test]
+fn what_the_kernel_clears_for_ending_threads_stays() {
+    if !can_manage() || !has("musl-gcc") {
+        return;
+    }
+    let scratch = Scratch::new("static-cleared");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/cleared.c");
+    for (name, options) in [("cleared-static", &["-static"][..]), ("cleared-dynamic", &[])] {
+        let target = scratch.path(name);
+        let mut compiler = Command::new("musl-gcc");
+        let built = compiler.args(options).arg("-O2").arg("-o").arg(&target).arg(&source).status();
+        assert!(built.unwrap().success());
+        assert_eq!(is_managed(name, "30M", &[target.to_str().unwrap()]), "present\n");
+    }
+}
+
 #[test]
 fn a_go_program_and_its_collector() {
     if !can_manage() || !has("go") {

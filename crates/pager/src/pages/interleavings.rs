@@ -40,6 +40,7 @@ fn world() -> Arc<World> {
         handlers: 2,
         own: Vec::new(),
         only: None,
+        kept: None,
         records: false,
         without_move: false,
         without_scan: false,

@@ -69,9 +69,10 @@ pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Res
         return Err(Failure::Refused("it is a program of 32 bits".to_owned()));
     }
     let mut own = host.clone_thread(FLAGS).map_err(Failure::of)?;
+    let cleared = cleared(pid, &mut host, &mut own);
     drop(host);
     let mut mapped = Vec::new();
-    let started = start(image, pid, socket, place.vdso, &mut own, &mut mapped);
+    let started = start(image, pid, socket, &place, cleared, &mut own, &mut mapped);
     if started.is_err() {
         for (at, len) in mapped {
             let _ = own.call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
@@ -133,12 +134,27 @@ fn is_64_bit(_host: &Tracee) -> bool {
     true
 }
 
+/// What the kernel clears when a thread ends, which it tells that thread alone: musl's threads all have the same. `own` is another
+/// thread of the process, which sees to the room for the answer.
+fn cleared(pid: i32, host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let room = [0, PAGE_SIZE, rights as usize, kind as usize, usize::MAX, 0];
+    let at = own.call(libc::SYS_mmap, room).ok()?.ok()?;
+    let asked = host.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS, at, 0, 0, 0, 0]);
+    let mut address = [0; size_of::<usize>()];
+    let is_told = matches!(asked, Ok(Ok(_))) && ptrace::read_memory(pid, at, &mut address).is_ok();
+    let _ = own.call(libc::SYS_munmap, [at, PAGE_SIZE, 0, 0, 0, 0]);
+    is_told.then_some(usize::from_ne_bytes(address)).filter(|address| *address != 0)
+}
+
 /// Has the new thread map the agent, and begin there when it is let go. Puts where, and how long, into `mapped`.
 fn start(
     image: &Image,
     pid: i32,
     socket: &str,
-    vdso: usize,
+    place: &Place,
+    cleared: Option<usize>,
     own: &mut Tracee,
     mapped: &mut Vec<(usize, usize)>,
 ) -> Result<(), TraceError> {
@@ -194,7 +210,8 @@ fn start(
 
     let top = stack_at + STACK_BYTES;
     let range = format!("{stack_at:x}-{top:x}");
-    let environment = environment();
+    let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
+    let environment: Vec<_> = environment().into_iter().chain(cleared).collect();
     let mut random = [0; 16];
     sys::files::random(&mut random).map_err(refused)?;
     let layout = &image.layout;
@@ -203,7 +220,7 @@ fn start(
         environment: &environment.iter().map(Vec::as_slice).collect::<Vec<_>>(),
         // SAFETY: asks for numbers.
         shared: stack::SHARED.map(|kind| unsafe { libc::getauxval(kind) }),
-        vdso,
+        vdso: place.vdso,
         headers: base + layout.headers,
         header_count: layout.header_count,
         entry: base + layout.entry,
