@@ -120,19 +120,32 @@ impl Zswap {
             if report.failures >= FAILURES_MAX {
                 break;
             }
-            let Some(pinned) = self.next_leaf(shrinker, only) else {
+            let Some(mut pinned) = self.next_leaf(shrinker, only) else {
                 round.is_dry = true;
                 break;
             };
-            if let Err(error) = self.add_leaf(&pinned, &mut pack, &mut writer, &mut round, report) {
-                self.unpin_leaf(&pinned);
-                self.count_failure(&error, report);
-                break;
+            if self.add_leaf(&pinned, pack.as_mut(), &mut round) {
+                continue;
+            }
+            // Full, or none yet. A write may end by waiting for whoever reads what it wrote, who may wait for this leaf.
+            self.unpin_leaf(&pinned);
+            if let Some(full) = pack.take() {
+                self.hand_over(full, &mut writer, report);
+            }
+            match writer.pack(Age::New) {
+                Ok(empty) => pack = Some(empty),
+                Err(error) => {
+                    self.count_failure(&error, report);
+                    break;
+                }
+            }
+            if self.pin_again(&mut pinned) {
+                let is_added = self.add_leaf(&pinned, pack.as_mut(), &mut round);
+                assert!(is_added, "an empty pack has room for a leaf");
             }
         }
         if let Some(pack) = pack {
-            self.make_ready(&mut writer, report);
-            writer.submit(Age::New, pack);
+            self.hand_over(pack, &mut writer, report);
         }
         while let Some(finished) = writer.poll(true) {
             self.settle(&mut writer, finished, report);
@@ -166,6 +179,19 @@ impl Zswap {
         pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
     }
 
+    /// Pins a leaf once more that was let go of, with what it has by now; false when there is nothing, or somebody uses it.
+    fn pin_again(&self, pinned: &mut Pinned<'_>) -> bool {
+        let mut state = pinned.cell.lock();
+        let Some(name) = state.tree.find(&self.slabs, pinned.key_high) else { return false };
+        let leaf = state.tree.leaf(&self.slabs, name);
+        pinned.mask = leaf.objects();
+        if pinned.mask == 0 || leaf.busy & pinned.mask != 0 || leaf.writing() != 0 {
+            return false;
+        }
+        leaf.busy |= pinned.mask;
+        true
+    }
+
     /// What of a pinned leaf is to go.
     fn going(&self, pinned: &Pinned<'_>) -> Going {
         let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
@@ -195,27 +221,13 @@ impl Zswap {
         going
     }
 
-    /// Copies a leaf's objects into the pack, or a new one when it is full, and has its pages be writing.
-    fn add_leaf(
-        &self,
-        pinned: &Pinned<'_>,
-        pack: &mut Option<Pack>,
-        writer: &mut Writer,
-        round: &mut Round,
-        report: &mut ShrinkReport,
-    ) -> Result<(), WriteError> {
+    /// Copies a leaf's objects into the pack and has its pages be writing, no longer pinned; false, and nothing is done, when
+    /// they do not fit, or there is no pack.
+    fn add_leaf(&self, pinned: &Pinned<'_>, pack: Option<&mut Pack>, round: &mut Round) -> bool {
+        let Some(pack) = pack else { return false };
         let going = self.going(pinned);
         let (records, entries) = (&going.records[..going.len], &going.entries[..going.len]);
-        let mut first = pack.as_mut().and_then(|pack| pack.add(records));
-        if first.is_none() {
-            if let Some(full) = pack.take() {
-                self.make_ready(writer, report);
-                writer.submit(Age::New, full);
-            }
-            first = pack.insert(writer.pack(Age::New)?).add(records);
-        }
-        let first = first.expect("an empty pack has room for a leaf");
-        let pack = pack.as_mut().expect("it was put there");
+        let Some(first) = pack.add(records) else { return false };
         for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
             let object = self.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
             let room = pack.object_mut(first + number);
@@ -229,14 +241,19 @@ impl Zswap {
         let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
         state.tree.leaf(&self.slabs, name).begin_writing(pinned.mask, pinned.mark);
         pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
-        Ok(())
+        true
     }
 
-    /// Waits until another write can be started.
-    fn make_ready(&self, writer: &mut Writer, report: &mut ShrinkReport) {
+    /// Starts a write, when another one can be. Nothing is pinned meanwhile: those that have ended are settled.
+    fn hand_over(&self, pack: Pack, writer: &mut Writer, report: &mut ShrinkReport) {
+        if pack.len() == 0 {
+            writer.abandon(pack);
+            return;
+        }
         while let Some(finished) = writer.poll(!writer.is_ready()) {
             self.settle(writer, finished, report);
         }
+        writer.submit(Age::New, pack);
     }
 
     fn count_failure(&self, error: &WriteError, report: &mut ShrinkReport) {

@@ -458,6 +458,35 @@ fn a_slow_disk_does_not_keep_the_pool_from_answering() {
     assert!(load(&world.zswap, A, 0, 48, Keep::Exclusive).unwrap() == all);
 }
 
+/// Who wrote waited, with the next block in its hands, for a reader of what it had written, and the reader for that block.
+#[test]
+fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
+    let world = Arc::new(world());
+    // So that the third pack waits for the first to be written. Each has three blocks of sixteen pages.
+    world.swap.file.limit_packs(1);
+    let all = raw_pages(192, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.swap.faults.hold(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    let run = |act: fn(&World) -> Vec<Page>| {
+        let (world, tell) = (world.clone(), tell.clone());
+        std::thread::spawn(move || tell.send(act(&world)).unwrap());
+    };
+    run(|world| {
+        world.zswap.shrink(0);
+        Vec::new()
+    });
+    world.swap.faults.wait_for_held(1);
+    run(|world| load(&world.zswap, A, 0, 192, Keep::Exclusive).unwrap());
+    std::thread::sleep(Duration::from_millis(200));
+    world.swap.faults.hold(false);
+    for _ in 0..2 {
+        let loaded = told.recv_timeout(Duration::from_secs(30)).expect("both come to an end");
+        assert!(loaded.is_empty() || loaded == all);
+    }
+    world.swap.assert_empty(&world.zswap);
+}
+
 #[test]
 fn cleaning_keeps_every_page_and_gives_room_back() {
     let world = world();
