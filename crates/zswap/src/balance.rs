@@ -106,13 +106,16 @@ struct Totals {
 
 impl Lately {
     fn update(&mut self, now: Totals) {
-        let (before, recent) = (std::mem::replace(&mut self.before, now), &mut self.recent);
-        recent.stored += now.stored - before.stored;
-        recent.loaded += now.loaded - before.loaded;
-        recent.written += now.written - before.written;
-        recent.read += now.read - before.read;
-        recent.disk_ns += now.disk_ns - before.disk_ns;
-        recent.disk_objects += now.disk_objects - before.disk_objects;
+        let recent = &mut self.recent;
+        // Counted while others go on, so not of one moment: what is a difference may seem to have become less.
+        let since =
+            |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now.max(*before)));
+        recent.stored += since(now.stored, &mut self.before.stored);
+        recent.loaded += since(now.loaded, &mut self.before.loaded);
+        recent.written += since(now.written, &mut self.before.written);
+        recent.read += since(now.read, &mut self.before.read);
+        recent.disk_ns += since(now.disk_ns, &mut self.before.disk_ns);
+        recent.disk_objects += since(now.disk_objects, &mut self.before.disk_objects);
         while recent.stored > WINDOW_PAGES {
             (recent.stored, recent.loaded) = (recent.stored / 2, recent.loaded / 2);
         }
@@ -138,7 +141,7 @@ impl Zswap {
         let mut shrinker = lock(&self.shrinker);
         shrinker.lately.update(Totals {
             stored: counters.zswpout,
-            loaded: counters.zswpin - counters.disk_loads,
+            loaded: counters.zswpin.saturating_sub(counters.disk_loads),
             written: counters.zswpwb,
             read: counters.disk_loads,
             disk_ns: file.load_ns,
@@ -209,5 +212,15 @@ mod tests {
         assert_eq!(of_1024(lately.recent.read, lately.recent.written), 1024);
         lately.update(totals(110_000, 10_000));
         assert!(of_1024(lately.recent.read, lately.recent.written) < 100);
+    }
+
+    /// A load from the swap file that ends between two counters being read counts in the second alone.
+    #[test]
+    fn a_figure_that_seems_to_have_become_less_counts_once() {
+        let mut lately = Lately::default();
+        for loaded in [1000, 936, 1000, 1003] {
+            lately.update(Totals { stored: 2000, loaded, ..Totals::default() });
+        }
+        assert_eq!((lately.recent.stored, lately.recent.loaded), (2000, 1003));
     }
 }
