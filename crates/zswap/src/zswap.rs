@@ -131,10 +131,8 @@ impl Zswap {
     }
 
     fn look(&self, group: Group, key: u64, count: usize, pages: fn(&Leaf) -> u16) -> u64 {
-        let count = count.min(64);
-        if !in_range(key, count as u64) {
-            return 0;
-        }
+        // Keys beyond the last one are of no page.
+        let count = (1u64 << KEY_BITS).saturating_sub(key).min(count.min(64) as u64) as usize;
         let Some(cell) = self.group(group) else { return 0 };
         let mut state = cell.lock();
         let (mut mask, mut done) = (0, 0);

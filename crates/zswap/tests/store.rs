@@ -39,6 +39,22 @@ fn what_goes_in_comes_out_for_every_unit_and_alignment() {
 }
 
 #[test]
+fn the_last_keys_are_seen_whatever_is_asked_for_beyond() {
+    let (zswap, _) = make(Config::default());
+    let (last, pages) = ((1 << 36) - 1, mixed(3, 1));
+    zswap.store(A, last - 2, &refs(&pages)).unwrap();
+    assert_eq!(zswap.present(A, last - 2, 64), 0b111);
+    assert_eq!(
+        (zswap.present(A, last, 2), zswap.present(A, last + 1, 1), zswap.present(A, u64::MAX, 64)),
+        (1, 0, 0)
+    );
+    let mut back = [[0; 4096]; 5];
+    let refs = &mut back.each_mut()[..];
+    assert_eq!(zswap.load_available(A, last - 1, 0b11111, refs, Keep::Exclusive).unwrap(), 0b11);
+    assert_eq!(back[..2], pages[1..]);
+}
+
+#[test]
 fn a_part_of_a_unit_leaves_the_rest() {
     let (zswap, _) = make(Config { unit_size: 16384, ..Config::default() });
     let pages: Vec<Page> = (0..16).map(|n| page(2, n)).collect();

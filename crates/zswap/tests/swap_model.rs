@@ -122,7 +122,7 @@ fn run(config: Config, steps: &[Step]) {
                 let mut pages = vec![[0xEE; 4096]; wanted.count_ones() as usize];
                 let mut slots: Vec<&mut Page> = pages.iter_mut().collect();
                 match zswap.load_available(Group(*group), *key, wanted, &mut slots, keep) {
-                    Ok(got) if key + 64 <= 1 << 36 => {
+                    Ok(got) => {
                         assert_eq!(got, expected);
                         for (at, page) in (0..64).filter(|at| wanted >> at & 1 == 1).zip(&pages) {
                             match got >> at & 1 {
@@ -134,8 +134,6 @@ fn run(config: Config, steps: &[Step]) {
                             }
                         }
                     }
-                    // Ranges that end beyond the last key have nothing.
-                    Ok(got) => assert_eq!(got, 0),
                     Err(error) => assert!(reads_fail, "{error}"),
                 }
             }
