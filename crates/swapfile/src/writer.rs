@@ -99,10 +99,14 @@ impl Writer {
         self.flights.iter().flatten().count()
     }
 
-    /// Whether another pack can be handed over now.
+    /// Whether another pack should be handed over now: [`SwapFile::limit_packs`] may have changed by then, which does no harm.
     pub fn is_ready(&self) -> bool {
-        let depth = self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth());
-        self.in_flight() < depth.min(self.file.packs())
+        self.in_flight() < self.depth().min(self.file.packs())
+    }
+
+    /// Packs that can be in flight.
+    fn depth(&self) -> usize {
+        self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth().min(PACKS_MAX))
     }
 
     /// A new pack, to be handed over by [`Writer::submit`] or back by [`Writer::abandon`] before the next one of its age.
@@ -167,9 +171,9 @@ impl Writer {
     /// Hands a pack over for writing.
     ///
     /// # Panics
-    /// When too many are in flight ([`Writer::is_ready`]), or the pack is empty.
+    /// When as many are in flight as there can be, or the pack is empty.
     pub fn submit(&mut self, age: Age, mut pack: Pack) -> Ticket {
-        assert!(self.is_ready() && pack.len() > 0);
+        assert!(self.in_flight() < self.depth() && pack.len() > 0);
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let bytes: u64 = pack.records.iter().map(|record| u64::from(record.len)).sum();

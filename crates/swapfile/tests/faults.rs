@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use support::{object, World, ROOM};
 use swapfile::{
-    Config, EngineChoice, Fault, MemoryEngine, OpenError, Rates, ReadFault, Room, Seal, SwapFile, WriteError,
-    SEGMENT_BYTES,
+    Age, Config, EngineChoice, Fault, MemoryEngine, OpenError, Rates, ReadFault, Record, Room, Seal,
+    SwapFile, WriteError, SEGMENT_BYTES,
 };
 
 fn objects(keys: std::ops::Range<u64>, len: usize) -> Vec<(u16, u64, Vec<u8>)> {
@@ -246,6 +246,35 @@ fn a_slow_disk_slows_and_nothing_else() {
     let counters = world.file.counters();
     assert!(counters.load_ns >= 20_000_000 && counters.load_latency_us(50) >= 20_000);
     world.faults.throttle(Duration::ZERO, 0);
+    world.end();
+}
+
+/// It is another thread that lowers it, as processes begin.
+#[test]
+fn a_limit_that_is_lowered_stops_nobody_who_is_about_to_write() {
+    let (mut world, _) = World::in_memory(8);
+    let pack_of = |world: &mut World, key: u64| {
+        let mut pack = world.writer.pack(Age::New).unwrap();
+        let record = Record { group: 1, key, len: 3000, pages: 1, codec: 0, mark: 0 };
+        let number = pack.add(&[record]).unwrap();
+        pack.object_mut(number).fill(key as u8);
+        pack
+    };
+    for key in 0..2 {
+        let pack = pack_of(&mut world, key * 16);
+        world.writer.submit(Age::New, pack);
+    }
+    let pack = pack_of(&mut world, 32);
+    assert!(world.writer.is_ready());
+    world.file.limit_packs(1);
+    world.writer.submit(Age::New, pack);
+    assert!(!world.writer.is_ready());
+    while let Some(finished) = world.writer.poll(true) {
+        assert!(finished.result.is_ok());
+        finished.objects().for_each(|(_, place)| world.file.free(place));
+        world.writer.recycle(finished);
+    }
+    assert!(world.writer.is_ready());
     world.end();
 }
 
