@@ -37,14 +37,14 @@ pub struct CleanReport {
 }
 
 impl SwapFile {
-    /// Whether so much is dead that cleaning pays: a third of what is in use, or anything to speak of when the file is
-    /// nearly full.
+    /// Whether so much is dead that cleaning pays: a third of what this process has in use, or anything to speak of when the file
+    /// is nearly full. What other processes have there is theirs to clean.
     pub fn wants_cleaning(&self) -> bool {
-        let counters = self.counters();
-        let dead = counters.dead_bytes();
+        let used = self.space().held_count(self.row()) * SEGMENT_BYTES as u64;
+        let dead = used.saturating_sub(self.counts.live_bytes.get());
         let spare = 4 * SEGMENT_BYTES as u64;
         let is_nearly_full = self.free_bytes() < (self.size_bytes() / 16).max(spare);
-        dead > spare && dead * if is_nearly_full { 8 } else { 3 } > counters.used_bytes
+        dead > spare && dead * if is_nearly_full { 8 } else { 3 } > used
     }
 
     /// The segment whose cleaning pays most: the room it gives for what has to be moved, and the longer nothing changed

@@ -204,6 +204,12 @@ impl Space {
         })
     }
 
+    /// How many segments a row holds.
+    pub(crate) fn held_count(&self, row: usize) -> u64 {
+        let words = (0..self.segments()).step_by(64);
+        words.map(|first| u64::from(self.bits(row, first).load(Ordering::Relaxed).count_ones())).sum()
+    }
+
     /// Takes a free segment: one with blocks if there is one, else the first hole. Answers its number, its generation,
     /// and whether it has blocks.
     pub(crate) fn take(&self, row: usize) -> Option<(usize, u32, bool)> {

@@ -4,10 +4,12 @@ mod support;
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use support::{object, real_engine, World};
-use swapfile::{engine_on, Caching, Config, Disk, EngineChoice, Faults, FaultyEngine, Seal, Space, SwapFile};
+use swapfile::{
+    engine_on, Caching, Config, Disk, EngineChoice, Faults, FaultyEngine, MemoryEngine, Seal, Space, SwapFile,
+};
 
 /// Zeroed memory that children share.
 fn shared_words(len: usize) -> NonNull<AtomicU64> {
@@ -111,4 +113,28 @@ fn a_fork_that_failed_leaves_nothing() {
     assert!(world.file.fork_row(1).is_ok());
     world.end();
     assert_eq!(space.in_use(), 0);
+}
+
+/// In a file of many processes each took what the others had for dead, and cleaned without end.
+#[test]
+fn what_others_have_in_the_file_is_not_dead() {
+    let (segments, rows) = (64, 2);
+    let len = Space::words(segments, rows);
+    // SAFETY: mapped for as long as the process lives, zero, and used for nothing else.
+    let space = Arc::new(unsafe { Space::shared(shared_words(len), len, segments, rows) });
+    let disk = Arc::new(MemoryEngine::new(support::ROOM));
+    let mut worlds = [1, 2].map(|owner| {
+        let file = SwapFile::with(disk.clone(), Seal::plain(), space.clone(), owner, 5).unwrap();
+        World { writer: file.writer().unwrap(), file, faults: Faults::new(1), held: Mutex::default() }
+    });
+    for world in &mut worlds {
+        assert_eq!(world.write(&objects(0..4096, 1)).unwrap(), 4096);
+    }
+    assert!(worlds.iter().all(|world| !world.file.wants_cleaning()));
+    let [one, other] = worlds;
+    (0..4096).filter(|key| key % 16 < 8).for_each(|key| one.free((1, key)));
+    assert!(one.file.wants_cleaning() && !other.file.wants_cleaning());
+    one.keys().into_iter().for_each(|key| one.free(key));
+    drop(one);
+    other.end();
 }
