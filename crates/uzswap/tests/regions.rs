@@ -10,7 +10,7 @@ use uzswap::regions::{Advice, Region, Space, SpaceError, SwapError};
 use uzswap::PAGE_SIZE;
 
 const BUDGET: u64 = 48 << 20;
-const STEPS: [(&str, fn()); 15] = [
+const STEPS: [(&str, fn()); 16] = [
     ("bytes", bytes),
     ("budget", budget),
     ("given_back", given_back),
@@ -22,6 +22,7 @@ const STEPS: [(&str, fn()); 15] = [
     ("fork", fork),
     ("fork_among_threads", fork_among_threads),
     ("fork_without_reports", fork_without_reports),
+    ("started_during_a_fork", started_during_a_fork),
     ("closed", closed),
     ("swap", swap),
     ("swap_forks", swap_forks),
@@ -493,6 +494,41 @@ fn fork_among_threads() {
         is_over.store(true, Ordering::Relaxed);
     });
     check(&region, 1);
+}
+
+/// A thread forks, and before it has, another one starts the space: what the first one never took it gave back, and the child could
+/// start none.
+fn started_during_a_fork() {
+    static STEP: AtomicU64 = AtomicU64::new(0);
+    fn wait_for(step: u64) {
+        while STEP.load(Ordering::Acquire) != step {
+            std::thread::yield_now();
+        }
+    }
+    unsafe extern "C" fn begun() {
+        if STEP.load(Ordering::Acquire) == 1 {
+            STEP.store(2, Ordering::Release);
+            // As long as a fork of much memory takes.
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+    // Called behind the space's handlers, which come last.
+    // SAFETY: a function that lives as long as the process.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(begun), None, None) }, 0);
+    assert!(Space::builder().swap(5).start().is_err(), "it has its handlers by now");
+    STEP.store(1, Ordering::Release);
+    let forks = std::thread::spawn(|| {
+        in_child(|| {
+            assert!(Space::current().is_none());
+            space().region(100).unwrap();
+        })
+    });
+    wait_for(2);
+    let space = space();
+    assert_eq!(forks.join().unwrap(), 0);
+    let mut region = space.region(2 * BUDGET as usize).unwrap();
+    fill(&mut region, 1);
+    fork_and_check(space, &mut region);
 }
 
 /// Without CAP_SYS_PTRACE the kernel does not report forks.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
 
 use super::mailbox::Request;
-use super::space::{Inner, SPACE};
+use super::space::{Inner, SPACE, STARTING};
 
 /// Has the handlers called from now on.
 pub(super) fn install() -> std::io::Result<()> {
@@ -29,6 +29,8 @@ fn space() -> Option<&'static Inner> {
 }
 
 unsafe extern "C" fn prepare() {
+    // None is started meanwhile: it would be found in `parent`, with locks that nobody took here, and the child could start none.
+    sys::futex::lock_bits(&STARTING);
     let Some(space) = space() else { return };
     space.lock_ranges();
     space.mailbox.lock();
@@ -39,16 +41,19 @@ unsafe extern "C" fn prepare() {
 }
 
 unsafe extern "C" fn parent() {
-    let Some(space) = space() else { return };
-    if !space.reports_forks() {
-        space.inherit(false);
-        space.mailbox.ask_locked(Request::GoOn);
+    if let Some(space) = space() {
+        if !space.reports_forks() {
+            space.inherit(false);
+            space.mailbox.ask_locked(Request::GoOn);
+        }
+        space.mailbox.unlock();
+        space.unlock_ranges();
     }
-    space.mailbox.unlock();
-    space.unlock_ranges();
+    sys::futex::unlock_bits(&STARTING);
 }
 
 unsafe extern "C" fn child() {
     // Regions of the parent's stay what they are, plain memory; a space of its own may be started here.
     SPACE.store(std::ptr::null_mut(), Ordering::Release);
+    sys::futex::unlock_bits(&STARTING);
 }

@@ -156,8 +156,7 @@ impl Builder {
         if !self.folio_bytes.is_power_of_two() || !(16 << 10..=2 << 20).contains(&self.folio_bytes) {
             return Err(SpaceError::Folio(self.folio_bytes));
         }
-        static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let _one = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one = Starting::one();
         if Space::current().is_some() {
             return Err(SpaceError::Started);
         }
@@ -201,6 +200,25 @@ fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
             Err(_) if len / 2 > ADDRESS_BYTES_MIN => len = (len / 2).next_multiple_of(BLOCK_BYTES),
             Err(source) => return Err(SpaceError::System { what: "address space", source }),
         }
+    }
+}
+
+/// Held by who starts a space, and over forks.
+pub(super) static STARTING: AtomicU32 = AtomicU32::new(0);
+
+/// The right to start one.
+struct Starting;
+
+impl Starting {
+    fn one() -> Self {
+        sys::futex::lock_bits(&STARTING);
+        Starting
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        sys::futex::unlock_bits(&STARTING);
     }
 }
 
