@@ -600,6 +600,8 @@ fn refusals() {
     let mut region = space.region(3 * BUDGET as usize).unwrap();
     fill(&mut region, 1);
     check(&region, 1);
-    assert!(region.resize(2 << 30).is_err());
+    for len in [2 << 30, usize::MAX - (1 << 17), usize::MAX] {
+        assert!(matches!(region.resize(len), Err(SpaceError::Full(_))), "{len}");
+    }
     check(&region, 1);
 }

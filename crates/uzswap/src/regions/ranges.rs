@@ -26,7 +26,7 @@ impl Ranges {
     /// Takes `[start, start + len)` if all of it is free.
     pub fn take_at(&mut self, start: usize, len: usize) -> bool {
         let Some((&first, &end)) = self.free.range(..=start).next_back() else { return false };
-        if end < start + len {
+        if len > end.saturating_sub(start) {
             return false;
         }
         self.free.remove(&first);
@@ -63,6 +63,17 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_reaches_beyond_all_addresses_is_not_free() {
+        let mut ranges = Ranges::new(100..200);
+        assert!(ranges.take_at(100, 50));
+        for len in [51, usize::MAX - 150, usize::MAX - 149, usize::MAX - 70, usize::MAX] {
+            assert!(!ranges.take_at(150, len) && ranges.take(len).is_none(), "{len}");
+        }
+        assert!(!ranges.take_at(usize::MAX, 2));
+        assert_eq!(ranges.free, BTreeMap::from([(150, 200)]));
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]

@@ -189,7 +189,8 @@ impl Builder {
 
 /// Reserves `bytes` of address space, or less where there is not that much.
 fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
-    let mut len = bytes.max(ADDRESS_BYTES_MIN).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
+    let mut len =
+        bytes.clamp(ADDRESS_BYTES_MIN, memory::USER_END).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
     loop {
         match memory::reserve(len) {
             Ok(at) => {
