@@ -121,7 +121,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Why the last call of this thread that failed did so: an English sentence without a full stop, never null, empty when none has
-// failed. Valid until the next call of this thread that fails.
+// failed. Valid until the next call of this thread that fails. In destructors of a thread that ends (pthread_key_create()) it may be empty.
 const char *uzswap_error(void);
 
 // Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which looks at each page and chooses.

@@ -48,16 +48,17 @@ thread_local! {
 }
 
 /// Why the last call of this thread that failed did so: an English sentence without a full stop, never null, empty when none has
-/// failed. Valid until the next call of this thread that fails.
+/// failed. Valid until the next call of this thread that fails. In destructors of a thread that ends (pthread_key_create()) it may be empty.
 #[no_mangle]
 pub extern "C" fn uzswap_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Keeps a reason; answers the status.
 pub(crate) fn failed(status: uzswap_status, reason: impl Display) -> uzswap_status {
     let text = CString::new(reason.to_string().replace('\0', " ")).expect("no zeroes are left");
-    LAST.with(|last| *last.borrow_mut() = text);
+    // C's destructors run when those of this language have run.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     status
 }
 
