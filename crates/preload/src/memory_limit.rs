@@ -79,7 +79,7 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     })
 }
 
-/// A file to be read in the place of `path`, where that shows a limit that is higher: a descriptor, or the error of opening it.
+/// A file to be read in the place of `path`, where that shows a limit that is higher: a descriptor.
 ///
 /// # Safety
 /// Null or terminated.
@@ -122,7 +122,8 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec))
+    // Where there can be none (a seccomp filter, no descriptor), what is there is opened, or refused.
+    Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
 /// Whether there is the directory that a path's last word would be in.
@@ -174,17 +175,20 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
         (Some(b'r'), false, false) => libc::O_RDONLY,
         _ => libc::O_RDWR,
     };
-    // SAFETY: the caller's arguments; the descriptor is nobody else's.
-    let stream = unsafe {
-        match shown(path, flags) {
-            Some(file) if file >= 0 => libc::fdopen(file as c_int, mode),
-            _ if !next.find().is_null() => return Onward { function: next.find(), answer: 0 },
-            _ => {
-                set_errno(-c_long::from(libc::ENOSYS));
-                null_mut()
-            }
+    // SAFETY: the caller's arguments.
+    let Some(file) = (unsafe { shown(path, flags) }) else {
+        // musl has had no fopen64 since 1.2.4, but for programs that were linked with one.
+        let found = [next, &FOPEN].map(Next::find).into_iter().find(|function| !function.is_null());
+        if found.is_none() {
+            set_errno(-c_long::from(libc::ENOSYS));
         }
+        return Onward { function: found.unwrap_or(null_mut()), answer: 0 };
     };
+    // SAFETY: the caller's mode; the descriptor is nobody else's.
+    let stream = unsafe { libc::fdopen(file as c_int, mode) };
+    if stream.is_null() {
+        system::close(file);
+    }
     Onward { function: null(), answer: stream as isize }
 }
 
@@ -343,6 +347,14 @@ mod tests {
         assert!(has_directory(c"/proc/no such file") && !has_directory(c"/no such directory/file"));
         let long = std::ffi::CString::new([b'/'; 3000]).unwrap();
         assert!(!has_directory(&long));
+    }
+
+    #[test]
+    fn a_c_library_without_a_name_for_large_files_has_the_other() {
+        let missing = Next::new(c"uzswap has no such function");
+        // SAFETY: terminated strings.
+        let onward = unsafe { fopen_onward(&missing, c"/dev/null".as_ptr(), c"r".as_ptr()) };
+        assert!(!onward.function.is_null() && onward.function == FOPEN.find().cast_const());
     }
 
     #[test]
