@@ -1,9 +1,8 @@
 //! Large new mappings of the program's: the control thread's side. `preload`'s module of this name has the other.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
-use doorway::desk::{kind, ASKED, IDLE};
+use doorway::desk::kind;
 use sys::futex;
 
 use crate::desk::desk;
@@ -21,25 +20,22 @@ pub enum Kind {
     References,
 }
 
-/// What somebody waits for, to be answered with [`done`].
-pub fn asked() -> Option<(Kind, Range<usize>)> {
-    let announcement = &desk().announcement;
-    if announcement.state.load(Ordering::Acquire) != ASKED {
-        return None;
-    }
-    let kind = match announcement.kind.load(Ordering::Relaxed) {
+/// What somebody waits for, to be answered with [`done`], and the question's number.
+pub fn asked() -> Option<(Kind, Range<usize>, u32)> {
+    let question = desk().announcement.question()?;
+    let kind = match question.kind {
         kind::ORDINARY => Kind::Ordinary,
         kind::RELEASE => Kind::Release,
         kind::REFERENCES => Kind::References,
         _ => Kind::Unknown,
     };
-    let [start, end] = announcement.range.each_ref().map(|bound| bound.load(Ordering::Relaxed));
-    Some((kind, start..end))
+    Some((kind, question.range, question.number))
 }
 
-/// Lets the waiting thread go on.
-pub fn done() {
-    let state = &desk().announcement.state;
-    state.store(IDLE, Ordering::Release);
-    futex::wake(state, 1);
+/// Lets the thread go on that waits for this, if it still does.
+pub fn done(number: u32) {
+    let announcement = &desk().announcement;
+    if announcement.answer(number) {
+        futex::wake(&announcement.state, 1);
+    }
 }

@@ -126,15 +126,19 @@ fn answer_requests(accounts: &Ledgered) {
     fork::answer_halt();
     if let Some(pager) = pager() {
         pager.dismiss_gate_reports();
+        // Whoever said so may have given up waiting.
+        if is_set(&desk().references) {
+            pager.stop_recycling();
+        }
     }
-    if let (Some((kind, range)), Some(pager)) = (announce::asked(), pager()) {
+    if let (Some((kind, range, number)), Some(pager)) = (announce::asked(), pager()) {
         match kind {
             Announced::Ordinary => pager.register(range),
             Announced::Unknown => pager.refresh_mappings(),
             Announced::Release => pager.release(range),
             Announced::References => pager.stop_recycling(),
         }
-        announce::done();
+        announce::done(number);
     }
 }
 
@@ -297,7 +301,8 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
-    desk().has_pager.store(1, Ordering::Release);
+    // In one order with the references below, which a thread notes before it looks whether there is a pager.
+    desk().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     // A child has none of its parent's portals to devices.
     let can_fork = pager.can_fork() && swap::can_be_inherited();
@@ -308,6 +313,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         }
     }
     // Looked at once the pager can be told, as it is told once it can be looked at.
+    std::sync::atomic::fence(Ordering::SeqCst);
     if is_set(&desk().references) {
         pager.stop_recycling();
     }

@@ -4,12 +4,11 @@
 //! plain numbers that any thread may read and write at any time. It lies in the shared object's memory, which fork() copies
 //! with the rest.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use core::ops::Range;
+use core::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Nobody asks.
 pub const IDLE: u32 = 0;
-/// [`Announcement::range`] is waited for.
-pub const ASKED: u32 = 1;
 
 /// What is asked about a range.
 pub mod kind {
@@ -53,12 +52,70 @@ pub const ANEW: usize = usize::MAX;
 pub struct Announcement {
     /// Held by the thread that asks.
     pub one: AtomicU32,
-    /// [`IDLE`] or [`ASKED`]; woken when it is answered.
+    /// [`IDLE`], or the number of the question that is waited for; woken when it is answered.
     pub state: AtomicU32,
+    /// The last question's number.
+    asked: AtomicU32,
     /// Of [`kind`].
-    pub kind: AtomicU32,
+    kind: AtomicU32,
     /// First byte, and the first behind.
-    pub range: [AtomicUsize; 2],
+    range: [AtomicUsize; 2],
+}
+
+/// What somebody waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Which one it is. Who asks may give up and another ask something else, at any moment.
+    pub number: u32,
+    /// Of [`kind`].
+    pub kind: u32,
+    /// What it is about.
+    pub range: Range<usize>,
+}
+
+impl Announcement {
+    const fn new() -> Self {
+        let [one, state, asked, kind] = [const { AtomicU32::new(0) }; 4];
+        Announcement { one, state, asked, kind, range: [const { AtomicUsize::new(0) }; 2] }
+    }
+
+    /// Asks; answers the question's number. The caller has `one`, and wakes who is to answer.
+    pub fn ask(&self, range: Range<usize>, kind: u32) -> u32 {
+        let number = self.asked.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        self.asked.store(number, Ordering::Relaxed);
+        // Whoever sees any of it sees that the question before is over.
+        self.range[0].store(range.start, Ordering::Release);
+        self.range[1].store(range.end, Ordering::Release);
+        self.kind.store(kind, Ordering::Release);
+        self.state.store(number, Ordering::Release);
+        number
+    }
+
+    /// Whether a question is still waited for.
+    pub fn is_open(&self, number: u32) -> bool {
+        self.state.load(Ordering::Acquire) == number
+    }
+
+    /// Gives up waiting, or forgets who did. The caller has `one`, or is alone.
+    pub fn give_up(&self) {
+        self.state.store(IDLE, Ordering::Release);
+    }
+
+    /// What is waited for, if anything is.
+    pub fn question(&self) -> Option<Question> {
+        let number = self.state.load(Ordering::Acquire);
+        let [start, end] = self.range.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+        let kind = self.kind.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        // Another one was asked while this one was read.
+        let is_whole = number != IDLE && self.state.load(Ordering::Relaxed) == number;
+        is_whole.then_some(Question { number, kind, range: start..end })
+    }
+
+    /// Answers a question; whether somebody still waits for that, and is to be woken.
+    pub fn answer(&self, number: u32) -> bool {
+        self.state.compare_exchange(number, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
 }
 
 /// Forks, and what they depend on.
@@ -106,7 +163,7 @@ pub struct Desk {
     pub has_pager: AtomicU32,
     /// Counted up and woken to have the control thread look.
     pub nudge: AtomicU32,
-    /// The program hands out references to its pages, or may.
+    /// The program hands out references to its pages, or may; more than once it is known that the pager heard of it.
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
@@ -143,7 +200,7 @@ impl Desk {
             total: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
             arena: pair(),
-            announcement: Announcement { one: word(), state: word(), kind: word(), range: pair() },
+            announcement: Announcement::new(),
             forks: Forks {
                 state: word(),
                 one: word(),
@@ -168,5 +225,61 @@ impl Desk {
 impl Default for Desk {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first thread gave up, the second asked something else, and took the first one's answer for its own.
+    #[test]
+    fn an_answer_that_is_late_answers_nobody_else() {
+        let announcement = Announcement::new();
+        assert_eq!(announcement.question(), None);
+        let first = announcement.ask(1..2, kind::ORDINARY);
+        let question = announcement.question().expect("asked");
+        assert_eq!(question, Question { number: first, kind: kind::ORDINARY, range: 1..2 });
+        announcement.give_up();
+        assert_eq!(announcement.question(), None);
+        let second = announcement.ask(3..4, kind::RELEASE);
+        assert!(!announcement.answer(first) && announcement.is_open(second) && !announcement.is_open(first));
+        assert_eq!(announcement.question().expect("asked").range, 3..4);
+        assert!(announcement.answer(second) && !announcement.is_open(second));
+        assert_eq!(announcement.question(), None);
+        announcement.asked.store(u32::MAX, Ordering::Relaxed);
+        assert_ne!(announcement.ask(5..6, kind::UNKNOWN), IDLE);
+    }
+
+    #[test]
+    fn a_question_is_never_of_two() {
+        let announcement = Announcement::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..50_000usize {
+                    let number = announcement.ask(turn..turn + 7, (turn % 4) as u32);
+                    if turn % 3 != 0 {
+                        announcement.give_up();
+                        continue;
+                    }
+                    while announcement.is_open(number) {
+                        std::thread::yield_now();
+                    }
+                }
+                announcement.ask(usize::MAX..usize::MAX, 0);
+            });
+            loop {
+                let Some(question) = announcement.question() else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                if question.range.start == usize::MAX {
+                    break;
+                }
+                assert_eq!(question.range.end, question.range.start + 7);
+                assert_eq!(question.kind, (question.range.start % 4) as u32);
+                announcement.answer(question.number);
+            }
+        });
     }
 }

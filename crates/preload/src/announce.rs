@@ -4,9 +4,9 @@
 //! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
 //! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{fence, Ordering};
 
-use doorway::desk::{kind, ASKED, IDLE};
+use doorway::desk::kind;
 use doorway::PAGE_SIZE;
 
 use crate::desk::{self, DESK};
@@ -22,6 +22,9 @@ const WAIT_NS: u64 = 3_000_000;
 const RELEASE_NS: u64 = 10_000_000_000;
 /// What stands by until then may be wrong.
 const REFERENCES_NS: u64 = 1_000_000_000;
+/// Of [`doorway::desk::Desk::references`]: said, and known to the pager, too, where there is one.
+const SAID: u32 = 1;
+const KNOWN: u32 = 2;
 
 /// Has `[start, start + len)` registered if memory is tight; `what` is of [`kind`].
 pub fn announce(start: usize, len: usize, what: u32) {
@@ -55,8 +58,17 @@ pub fn release(start: usize, len: usize) {
 /// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
 /// another one's bytes from now on. What was moved out before has no such references.
 pub fn note_references() {
-    if DESK.references.swap(1, Ordering::AcqRel) == 0 {
-        insist(0, 0, kind::REFERENCES, REFERENCES_NS);
+    if DESK.references.load(Ordering::Acquire) == KNOWN {
+        return;
+    }
+    // Of several threads each waits: none is to hand out a reference before.
+    DESK.references.fetch_max(SAID, Ordering::SeqCst);
+    // A pager that comes now looks whether it was said.
+    fence(Ordering::SeqCst);
+    insist(0, 0, kind::REFERENCES, REFERENCES_NS);
+    // A child of vfork() has this memory, too, and nobody to ask.
+    if desk::is_own_process() {
+        DESK.references.store(KNOWN, Ordering::Release);
     }
 }
 
@@ -71,24 +83,21 @@ fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
 /// Asks, and waits for the answer. The caller has the lock.
 fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     let announcement = &DESK.announcement;
-    announcement.range[0].store(start, Ordering::Relaxed);
-    announcement.range[1].store(start + len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
-    announcement.kind.store(what, Ordering::Relaxed);
-    announcement.state.store(ASKED, Ordering::Release);
+    let number = announcement.ask(start..start + len.next_multiple_of(PAGE_SIZE), what);
     desk::nudge();
     let give_up = now_ns() + wait_ns;
-    while announcement.state.load(Ordering::Acquire) == ASKED {
+    while announcement.is_open(number) {
         let left = give_up.saturating_sub(now_ns());
         if left == 0 {
             break;
         }
-        system::wait(&announcement.state, ASKED, left);
+        system::wait(&announcement.state, number, left);
     }
-    announcement.state.store(IDLE, Ordering::Release);
+    announcement.give_up();
 }
 
 /// In a forked child: whoever was waiting exists in the parent only.
 pub fn forget() {
-    DESK.announcement.state.store(IDLE, Ordering::Release);
+    DESK.announcement.give_up();
     DESK.announcement.one.store(0, Ordering::Release);
 }
