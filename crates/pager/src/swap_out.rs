@@ -58,7 +58,7 @@ pub(crate) struct Swap {
     told: AtomicBool,
     /// What was published last.
     published: Mutex<Published>,
-    tended_ms: AtomicU64,
+    tended_ms: AtomicU32,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Swap {
             paused_ms: AtomicU32::new(0),
             told: AtomicBool::new(false),
             published: Mutex::default(),
-            tended_ms: AtomicU64::new(0),
+            tended_ms: AtomicU32::new(0),
         }
     }
 
@@ -220,8 +220,8 @@ impl Pager {
 
     /// Cleans, and gives blocks back, now and then.
     fn tend(&self) {
-        let now = u64::from(now_ms());
-        if now.saturating_sub(self.swap.tended_ms.load(Ordering::Relaxed)) >= IDLE_NS / 1_000_000 {
+        let now = now_ms();
+        if u64::from(now.wrapping_sub(self.swap.tended_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000 {
             self.swap.tended_ms.store(now, Ordering::Relaxed);
             self.pages.store().tend(CLEAN_SEGMENTS);
         }

@@ -124,9 +124,13 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     target: *mut c_void,
 ) -> *mut c_void {
+    let is_ours = desk::has_pager() && !is_pagers_thread();
+    let len = match is_ours {
+        true => remap::shortened(address as usize, len, new_len, flags, target as usize),
+        false => len,
+    };
     let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
     let by_pieces = || remap::piecewise(address as usize, len, new_len, flags, target as usize);
-    let is_ours = desk::has_pager() && !is_pagers_thread();
     let is_fixed = flags & libc::MREMAP_FIXED != 0;
     if is_ours && is_fixed && remap::are_several(address as usize, len) {
         if let Some(answer) = by_pieces() {

@@ -40,6 +40,7 @@ const VARIABLE_BYTES_MAX: usize = 512;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SOCKET: &[u8] = b"UZSWAP_SOCKET=";
+const AGENT: &[u8] = b"UZSWAP_AGENT=";
 const PREFIX: &[u8] = b"UZSWAP_";
 
 extern "C" {
@@ -137,8 +138,11 @@ pub unsafe fn remember() {
         return;
     }
     // SAFETY: nobody changes the environment, and its strings are terminated.
-    let variables = unsafe { entries(own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
-    let Some(own) = Own::of(path, variables.filter(|entry| entry.starts_with(PREFIX))) else { return };
+    let variables = || unsafe { entries(own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
+    // Without these no child is managed; others may be many.
+    let is_needed = |entry: &&[u8]| entry.starts_with(SOCKET) || entry.starts_with(AGENT);
+    let others = variables().filter(|entry| entry.starts_with(PREFIX) && !is_needed(entry));
+    let Some(own) = Own::of(path, variables().filter(is_needed).chain(others)) else { return };
     // SAFETY: the caller's promise: nobody else is here.
     unsafe {
         own.restore_preload(&mut *OWN.restored.get());

@@ -73,6 +73,25 @@ pub fn are_several(from: usize, len: usize) -> bool {
     len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
 }
 
+/// Unmaps what mremap(2) with a fixed target is to leave behind, where the kernel is sure to; answers how much is left to be moved. Until
+/// Linux 6.15 the report of such a call tells the length that the program gave, and what was behind the shorter one is taken for moved.
+pub fn shortened(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> usize {
+    let rounded = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
+    let (Some(whole), Some(wanted)) = (rounded(len), rounded(new_len)) else { return len };
+    let (Some(end), Some(target_end)) = (from.checked_add(whole), to.checked_add(wanted)) else { return len };
+    // As the kernel looks before it changes anything.
+    let is_sound = (from | to).is_multiple_of(PAGE_SIZE) && (target_end <= from || end <= to);
+    if flags != libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED || wanted == 0 || wanted >= whole || !is_sound {
+        return len;
+    }
+    let tail = [from + wanted, whole - wanted, 0, 0, 0, 0];
+    // SAFETY: the program has given this up by its call.
+    match unsafe { raw_syscall(libc::SYS_munmap, tail) } {
+        0 => new_len,
+        _ => len,
+    }
+}
+
 /// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has changed then.
 pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<c_long> {
     let (len, new_len) = (len.next_multiple_of(PAGE_SIZE), new_len.next_multiple_of(PAGE_SIZE));
@@ -216,6 +235,33 @@ mod tests {
         let fixed = piecewise(to, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place + PAGE_SIZE);
         assert_eq!(fixed.unwrap() as usize, place + PAGE_SIZE);
         assert_eq!(numbers(place + PAGE_SIZE, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_is_left_behind_goes_before_the_rest_moves() {
+        let _alone = alone();
+        let (at, page) = (two_pieces(), PAGE_SIZE);
+        let place = reserve(32 * page);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        for (len, new_len, flags, to) in [
+            (8 * page, 8 * page, flags, place),
+            (8 * page, 9 * page, flags, place),
+            (8 * page, 0, flags, place),
+            (8 * page, 3 * page, libc::MREMAP_MAYMOVE, place),
+            (8 * page, 3 * page, flags | libc::MREMAP_DONTUNMAP, place),
+            (8 * page, 3 * page, flags, place + 1),
+            (8 * page, 3 * page, flags, at + 2 * page),
+            (8 * page, 3 * page, flags, at - 2 * page),
+            (usize::MAX - page, page, flags, place),
+        ] {
+            assert_eq!(shortened(at, len, new_len, flags, to), len, "{len:x} {new_len:x} {to:x}");
+        }
+        assert_eq!(numbers(at, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(shortened(at, 8 * page - 5, 5 * page + 1, flags, place), 5 * page + 1);
+        assert_ne!(mappings::is_one(at + 6 * page, at + 7 * page), Some(true), "gone");
+        assert_eq!(numbers(at, 6), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(piecewise(at, 5 * page + 1, 5 * page + 1, flags, place), Some(place as c_long));
+        assert_eq!(numbers(place, 6), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Policy {
     /// For a memory of about so many pages.
     pub fn new(pages: u64) -> Self {
         let tick_pages = (pages / TICKS).max(1);
-        let rates = Rates::new();
+        let rates = Rates::new(tick_pages);
         let count = || AtomicU64::new(0);
         Policy { tick_pages, came: count(), tick: count(), going: AtomicU64::new(rates.choose()), rates }
     }

@@ -10,8 +10,10 @@ const KEPT: f32 = 1.0 - 1.0 / 23.0;
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
 const GOING: f32 = 1.0 / 24.0;
-/// Page ticks for which what is assumed of a class counts.
+/// Page ticks for which what is assumed of a class counts, and half as many more as pages come in a tick.
 const ASSUMED: f32 = 64.0;
+/// What goes before the hand has passed anything: pages that were never seen to come back, and have been there for long.
+const FIRST: u64 = 0b1110_0000;
 
 /// One class.
 #[derive(Default)]
@@ -33,6 +35,8 @@ struct Account {
 /// All classes.
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
+    /// Page ticks for which what is assumed counts.
+    assumed: f32,
 }
 
 fn get(cell: &AtomicU32) -> f32 {
@@ -43,16 +47,20 @@ fn set(cell: &AtomicU32, value: f32) {
     cell.store(value.to_bits(), Ordering::Relaxed);
 }
 
-/// Returns a tick and page that are assumed of a class before anything is known.
+/// Returns a tick and page that are assumed of a class before anything is known: what came lately is in use.
 fn assumed(class: Class) -> f32 {
     const BY_SCORE: [f32; 8] = [0.6, 8.0, 4.0, 2.0, 1.2, 0.5, 0.2, 0.8];
     const BY_AGE: [f32; 8] = [1.4, 1.3, 1.2, 1.1, 1.0, 0.95, 0.9, 0.8];
-    BY_SCORE[usize::from(class / AGES)] * BY_AGE[usize::from(class % AGES)] / TICKS as f32
+    const NEVER_BACK: [f32; 8] = [5.0, 4.0, 3.0, 2.5, 1.7, 1.2, 1.0, 0.8];
+    let by_age = if class / AGES == 0 { NEVER_BACK } else { BY_AGE };
+    BY_SCORE[usize::from(class / AGES)] * by_age[usize::from(class % AGES)] / TICKS as f32
 }
 
 impl Rates {
-    pub fn new() -> Self {
-        Rates { accounts: std::array::from_fn(|_| Account::default()) }
+    /// Of a memory to which so many pages come in a tick.
+    pub fn new(tick_pages: u64) -> Self {
+        let assumed = ASSUMED + tick_pages as f32 / 2.0;
+        Rates { accounts: std::array::from_fn(|_| Account::default()), assumed }
     }
 
     pub fn went(&self, class: Class) {
@@ -85,7 +93,7 @@ impl Rates {
 
     fn rate(&self, class: Class) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        (get(&account.returns) + assumed(class) * ASSUMED) / (get(&account.exposure) + ASSUMED)
+        (get(&account.returns) + assumed(class) * self.assumed) / (get(&account.exposure) + self.assumed)
     }
 
     /// The classes that go, a bit each: those with the lowest rates, until they are enough of what there is.
@@ -94,6 +102,9 @@ impl Rates {
             std::array::from_fn(|class| (self.rate(class as Class), class as Class));
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
+        if all == 0.0 {
+            return FIRST;
+        }
         let (mut going, mut share) = (0u64, 0.0);
         for (_, class) in order {
             going |= 1 << class;

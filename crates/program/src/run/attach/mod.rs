@@ -27,6 +27,8 @@ const GROWN_BYTES: u64 = 8 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// Looking takes at most one part in so many of the supervisor's time.
 const LOOK_SHARE: u32 = 30;
+/// But no program is to be done before it is looked at, on a machine so busy that a look is interrupted for long.
+const LOOK_MAX: Duration = Duration::from_millis(250);
 /// An agent that was brought says hello within this time, on a busy machine too.
 const HELLO: Duration = Duration::from_secs(20);
 /// A process that cannot be stopped is tried again for so long.
@@ -107,7 +109,7 @@ impl Attacher {
                 notes.extend(self.consider(pid));
             }
         }
-        self.next = Instant::now() + LOOK.max(start.elapsed() * LOOK_SHARE);
+        self.next = Instant::now() + (start.elapsed() * LOOK_SHARE).clamp(LOOK, LOOK_MAX);
         notes
     }
 
