@@ -1,6 +1,7 @@
 //! The clock: which pages go next. A hand walks the managed address space, and the policy says of each block's pages
 //! which of them go ([`replacement::policy`]).
 
+use replacement::policy::Leaps;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
@@ -22,6 +23,7 @@ pub struct Hand {
     offered: usize,
     /// Blocks looked at.
     turn: u64,
+    leaps: Leaps,
 }
 
 /// What looking for a candidate came to, in pages.
@@ -35,7 +37,15 @@ struct Looked {
 impl Hand {
     /// At the bottom of the address space.
     pub fn new() -> Self {
-        Hand { at: 0, runs: [Run::default(); RUNS], next: 0, count: 0, offered: 0, turn: 0 }
+        Hand {
+            at: 0,
+            runs: [Run::default(); RUNS],
+            next: 0,
+            count: 0,
+            offered: 0,
+            turn: 0,
+            leaps: Leaps::default(),
+        }
     }
 
     /// The next block with present pages, as address and mask, of what was seen at the last look.
@@ -60,7 +70,7 @@ impl Hand {
 }
 
 impl Pager {
-    /// The next block with present pages that are to go, as the policy chooses. `None` when a whole round found nothing that can.
+    /// The next block with present pages that are to go, as the policy chooses. `None` when three rounds found nothing that can.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         let mut looked = Looked::default();
@@ -81,6 +91,9 @@ impl Pager {
         let mut wraps = 0;
         loop {
             while let Some((base, mask)) = hand.next_seen() {
+                if hand.leaps.skips(mask.count_ones()) {
+                    continue;
+                }
                 let Ok(block) = self.pages.table().block(base) else { continue };
                 if block.is_compressing() {
                     continue;
@@ -91,23 +104,25 @@ impl Pager {
                 }
                 hand.turn += 1;
                 let choice = self.pages.policy().choose(block.history(), mask, hand.turn);
-                // Who needs room gets it: after a round that the policy let pass everything goes.
-                let going = if wraps > 0 { mask } else { choice.going };
+                // Who needs room gets it: after two rounds that the policy let pass everything goes.
+                let going = if wraps > 1 { mask } else { choice.going };
                 looked.pages += u64::from(mask.count_ones());
                 looked.spared += u64::from((mask & !going).count_ones());
                 looked.tried += u64::from(choice.tried.count_ones());
                 if going != 0 {
                     hand.offered += 1;
+                    hand.leaps.went(going.count_ones());
                     return Some((base, going));
                 }
             }
             if !self.scan(hand) {
                 hand.at = 0;
-                if hand.offered == 0 {
+                if hand.leaps.round() && hand.offered == 0 {
                     wraps += 1;
-                    if wraps == 2 {
+                    if wraps == 3 {
                         return None;
                     }
+                    self.pages.policy().decide_anew();
                 }
                 hand.offered = 0;
             }

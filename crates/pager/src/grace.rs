@@ -8,6 +8,10 @@
 //! * its time in user mode has grown since the period began,
 //! * or it is no more.
 //!
+//! The kernel scales the time in user mode by what it measures more exactly, so that it can grow by a little while a thread is in a
+//! long call, and what io_uring's threads are doing does not show. But whoever discards registered memory holds the address space's
+//! lock meanwhile: that is waited for, too.
+//!
 //! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute) keeps the period open
 //! for as long, and the pages concerned stay where they are.
 
@@ -68,14 +72,14 @@ impl Pager {
                 Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
                     user_ticks <= suspect.user_ticks
                 }
-                Some(Sight::Elsewhere) => false,
-                None => false,
+                Some(Sight::Elsewhere) | None => false,
             });
         }
         if grace.suspects.is_empty() {
             grace.is_open = false;
+            let have_left = sys::memory::outwait_readers().is_ok();
             // Begun anew when not every thread was followed: some may be in calls from before still.
-            if !grace.is_incomplete {
+            if have_left && !grace.is_incomplete {
                 self.pages.end_grace();
             }
         }

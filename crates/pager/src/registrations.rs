@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use sys::maps::{self, Mapping};
+use sys::memory::USER_END;
 use sys::procfs::ProcFile;
 
 use crate::config::Config;
@@ -74,7 +75,8 @@ impl Registrations {
             }
             next.len() < MAPPINGS_MAX
         };
-        let (first, last) = config.only.as_ref().map_or((0, usize::MAX), |range| (range.start, range.end));
+        // What is mapped above by who asks for it, where the CPU has page tables of five levels, is left alone.
+        let (first, last) = config.only.as_ref().map_or((0, USER_END), |range| (range.start, range.end));
         maps::for_each(file, buffer, |mapping| {
             let (start, end) = (mapping.start.max(first), mapping.end.min(last));
             if !is_private_memory(&mapping) || start >= end {
@@ -82,24 +84,23 @@ impl Registrations {
             }
             let mut at = start;
             // These are cut out; the kernel may have merged them with a neighbour of the program's.
-            let cut = config.own.iter().chain(released.iter());
-            for range in cut.filter(|range| range.start < end && start < range.end) {
-                if range.start > at && !add(at, range.start, is_evictable(&mapping)) {
+            while at < end {
+                let cut = config.own.iter().chain(released.iter());
+                let next =
+                    cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
+                let until = next.map_or(end, |range| range.start);
+                if until > at && !add(at, until, is_evictable(&mapping)) {
                     return;
                 }
-                at = range.end;
-            }
-            if at < end {
-                add(at, end, is_evictable(&mapping));
+                at = next.map_or(end, |range| range.end);
             }
         });
         std::mem::swap(current, next);
     }
 
-    /// Never registers a range again. In the order of addresses after the pager's own ranges it is cut out like these.
+    /// Never registers a range again.
     pub fn release(&mut self, range: Range<usize>) {
         self.released.push(range);
-        self.released.sort_by_key(|range| range.start);
     }
 
     /// Takes note of ranges whose mappings may be others now.
@@ -109,7 +110,6 @@ impl Registrations {
 
     /// Calls `each` for every range between mappings of any kind.
     pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
-        use sys::memory::USER_END;
         let mut end = 0;
         maps::for_each(file, &mut self.buffer, |mapping| {
             // The vsyscall page is beyond.
@@ -128,7 +128,7 @@ impl Registrations {
     pub fn register(&mut self, pages: &Pages, range: std::ops::Range<usize>) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);
         let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
-        if !is_free || self.current.len() == MAPPINGS_MAX {
+        if !is_free || range.end > USER_END || self.current.len() == MAPPINGS_MAX {
             return false;
         }
         if pages.register(range.clone()) == Some(true) {
@@ -169,4 +169,24 @@ fn is_private_memory(mapping: &Mapping) -> bool {
 fn is_evictable(mapping: &Mapping) -> bool {
     // Execute permission would have to match the staging area's for a page to be movable; code is rarely cold anyway.
     mapping.read && mapping.write && !mapping.execute
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use crate::pages::BLOCK_BYTES;
+    use crate::trial::{blocks, pager_of};
+
+    #[test]
+    fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {
+        let base = blocks(8);
+        let Some(pager) = pager_of(Some(base..base + 8 * BLOCK_BYTES), false) else { return };
+        let block = |number: usize| base + number * BLOCK_BYTES;
+        for number in [5, 2, 6] {
+            pager.release(block(number)..block(number + 1));
+        }
+        pager.refresh_mappings();
+        let registered: Vec<usize> =
+            (0..8).filter(|number| pager.pages.guard().is_registered(block(*number)) == Some(true)).collect();
+        assert_eq!(registered, [0, 1, 3, 4, 7]);
+    }
 }

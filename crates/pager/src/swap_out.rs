@@ -5,7 +5,7 @@
 //! that do not compress are no gain in the pool: as many bytes as they have go at once. Whoever moves pages out waits when
 //! these pile up, and whoever brings pages in when the budget is exceeded, for as long as the disk makes progress.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
 
 use swapfile::Counters;

@@ -222,3 +222,15 @@ pub fn populate(start: usize, len: usize) {
     // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
 }
+
+/// Waits for all that other threads are doing in the kernel under this process's address space lock (`mmap_lock`), as readers or
+/// writers: what takes it as a writer comes after them.
+///
+/// # Errors
+/// When there is no memory for a mapping.
+pub fn outwait_readers() -> io::Result<()> {
+    let page = reserve(crate::PAGE_SIZE)?;
+    // SAFETY: mapped just now, nobody knows of it.
+    unsafe { unmap(page, crate::PAGE_SIZE) };
+    Ok(())
+}

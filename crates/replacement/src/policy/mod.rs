@@ -17,11 +17,13 @@
 //! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a thirty-second of memory holds.
 
 mod history;
+mod leaps;
 mod rates;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use history::{each, Class, History, Page, Score, BLOCK_PAGES};
+pub use leaps::Leaps;
 use rates::Rates;
 
 /// Ticks in which as many pages go as memory holds.
@@ -128,6 +130,12 @@ impl Policy {
             self.going.store(self.rates.choose(), Ordering::Relaxed);
         }
         tick
+    }
+
+    /// The hand has been round and nothing went: what goes now is decided by what it saw.
+    pub fn decide_anew(&self) {
+        self.rates.note_seen();
+        self.going.store(self.rates.choose(), Ordering::Relaxed);
     }
 
     /// The pages of a block that go, of those in `present`. `chance` is any number that differs from look to look.

@@ -59,7 +59,7 @@ fn assumed(class: Class) -> f32 {
 impl Rates {
     /// Of a memory to which so many pages come in a tick.
     pub fn new(tick_pages: u64) -> Self {
-        let assumed = ASSUMED + tick_pages as f32 / 2.0;
+        let assumed = ASSUMED + tick_pages as f32;
         Rates { accounts: std::array::from_fn(|_| Account::default()), assumed }
     }
 
@@ -86,6 +86,13 @@ impl Rates {
             let returned = account.returned.swap(0, Ordering::Relaxed) as f32;
             set(&account.returns, get(&account.returns) * KEPT + returned);
             set(&account.exposure, get(&account.exposure) * KEPT + out);
+        }
+        self.note_seen();
+    }
+
+    /// What the hand has passed since it was noted last counts for more than what it passed before.
+    pub fn note_seen(&self) {
+        for account in &self.accounts {
             let seen = account.seen.swap(0, Ordering::Relaxed) as f32;
             set(&account.present, get(&account.present) * 0.75 + seen);
         }
@@ -93,7 +100,8 @@ impl Rates {
 
     fn rate(&self, class: Class) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        (get(&account.returns) + assumed(class) * self.assumed) / (get(&account.exposure) + self.assumed)
+        let weight = if class / AGES == 0 { self.assumed } else { ASSUMED };
+        (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
     /// The classes that go, a bit each: those with the lowest rates, until they are enough of what there is.

@@ -2,7 +2,7 @@
 
 use super::clock::{place, Hand};
 use super::{References, Replacement};
-use crate::policy::{History, Policy, Returned, BLOCK_PAGES};
+use crate::policy::{History, Leaps, Policy, Returned, BLOCK_PAGES};
 
 /// The pager.
 pub struct Pager {
@@ -10,6 +10,9 @@ pub struct Pager {
     histories: Vec<History>,
     present: Vec<u16>,
     hand: Hand,
+    leaps: Leaps,
+    /// The block before.
+    last: usize,
     count: usize,
     pages: usize,
     turn: u64,
@@ -28,6 +31,8 @@ impl Pager {
             histories: (0..blocks).map(|_| History::default()).collect(),
             present: vec![0; blocks],
             hand: Hand::new(),
+            leaps: Leaps::default(),
+            last: 0,
             count: 0,
             pages,
             turn: 0,
@@ -51,17 +56,29 @@ impl Replacement for Pager {
         let mut fruitless = 0;
         while self.count >= self.pages {
             let block = self.hand.next(&self.present);
+            if block <= self.last {
+                self.leaps.round();
+            }
+            self.last = block;
             let present = self.present[block];
+            if self.leaps.skips(present.count_ones()) {
+                continue;
+            }
             self.turn += 1;
             let choice = self.policy.choose(&self.histories[block], present.into(), self.turn);
             self.looks += u64::from(present.count_ones());
             self.tried += u64::from(choice.tried.count_ones());
             let mut going = choice.going as u16;
+            let before = fruitless;
             fruitless = if going == 0 { fruitless + present.count_ones() as usize } else { 0 };
-            // As the pager does after a round: whatever there is.
-            if fruitless > self.pages {
+            // As the pager does after a round, and after two: whatever there is.
+            if before <= self.pages && fruitless > self.pages {
+                self.policy.decide_anew();
+            }
+            if fruitless > 2 * self.pages {
                 going = present;
             }
+            self.leaps.went(going.count_ones());
             self.policy.evicted(&self.histories[block], going.into());
             self.evicted += u64::from(going.count_ones());
             self.present[block] &= !going;
