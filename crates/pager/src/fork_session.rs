@@ -110,6 +110,30 @@ pub enum Outcome<'a> {
     Lost,
 }
 
+impl ForkSession {
+    /// Of a fork by thread `forker` that begins now.
+    fn new(pager: &Pager, forker: u32) -> Self {
+        ForkSession {
+            forker,
+            since_ns: sys::now_ns(),
+            guard: *pager.pages.guard(),
+            handler: Handler::new(HANDLERS_MAX, pager.own_page),
+            held: [None; HELD_MAX],
+            held_count: 0,
+            children: Vec::new(),
+            gates: Vec::new(),
+            copied: [0; COPIED_MAX],
+            copied_count: 0,
+            torn: false,
+            is_back: false,
+            born_ns: 0,
+            has_completed: false,
+            changes: Vec::new(),
+            stash: Vec::new(),
+        }
+    }
+}
+
 impl Pager {
     /// Whether forks can leave everything out at all.
     pub fn can_fork(&self) -> bool {
@@ -140,24 +164,7 @@ impl Pager {
             self.halt.over();
             return None;
         }
-        let mut session = ForkSession {
-            forker,
-            since_ns: sys::now_ns(),
-            guard: *self.pages.guard(),
-            handler: Handler::new(HANDLERS_MAX, self.own_page),
-            held: [None; HELD_MAX],
-            held_count: 0,
-            children: Vec::new(),
-            gates: Vec::new(),
-            copied: [0; COPIED_MAX],
-            copied_count: 0,
-            torn: false,
-            is_back: false,
-            born_ns: 0,
-            has_completed: false,
-            changes: Vec::new(),
-            stash: Vec::new(),
-        };
+        let mut session = ForkSession::new(self, forker);
         // The order of all events up to here must be known, since the child hears of no other.
         let give_up = session.since_ns + PATIENCE_NS;
         while self.pages.has_pending_events() && sys::now_ns() < give_up {
@@ -490,24 +497,7 @@ mod tests {
         pager.register(base..base + BLOCK_BYTES);
         let mut spare = pager.pages.staging().take_empty();
         assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
-        let session = ForkSession {
-            forker: 0,
-            since_ns: 0,
-            guard: *pager.pages.guard(),
-            handler: Handler::new(HANDLERS_MAX, pager.own_page),
-            held: [None; HELD_MAX],
-            held_count: 0,
-            children: Vec::new(),
-            gates: Vec::new(),
-            copied: [0; COPIED_MAX],
-            copied_count: 0,
-            torn: false,
-            is_back: false,
-            born_ns: 0,
-            has_completed: false,
-            changes: Vec::new(),
-            stash: Vec::new(),
-        };
+        let session = ForkSession::new(pager, 0);
         for page in 0..BLOCK_PAGES {
             let address = base + page * PAGE_SIZE;
             assert!(pager.faults.park(Fault { address, write: true, thread: 1, read_ns: sys::now_ns() }));

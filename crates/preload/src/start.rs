@@ -47,10 +47,14 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
 
 /// What the kernel clears when the calling thread ends; 0 where it does not tell.
 fn cleared() -> usize {
-    const PR_GET_TID_ADDRESS: usize = 40;
     let mut address = 0usize;
     // SAFETY: an address is written to the variable.
-    unsafe { raw_syscall(libc::SYS_prctl, [PR_GET_TID_ADDRESS, (&raw mut address).addr(), 0, 0, 0, 0]) };
+    unsafe {
+        raw_syscall(
+            libc::SYS_prctl,
+            [libc::PR_GET_TID_ADDRESS as usize, (&raw mut address).addr(), 0, 0, 0, 0],
+        )
+    };
     address
 }
 

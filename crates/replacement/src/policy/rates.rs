@@ -10,7 +10,7 @@ const KEPT: f32 = 1.0 - 1.0 / 23.0;
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
 const GOING: f32 = 1.0 / 24.0;
-/// Page ticks for which what is assumed of a class counts, and half as many more as pages come in a tick.
+/// Page ticks for which what is assumed of a class counts.
 const ASSUMED: f32 = 64.0;
 /// What goes before the hand has passed anything: pages that were never seen to come back, and have been there for long.
 const FIRST: u64 = 0b1110_0000;
@@ -35,7 +35,7 @@ struct Account {
 /// All classes.
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
-    /// Page ticks for which what is assumed counts.
+    /// The same for pages that were never seen to come back, of which there are most: as many more as pages come in a tick.
     assumed: f32,
 }
 

@@ -137,11 +137,10 @@ fn is_64_bit(_host: &Tracee) -> bool {
 /// What the kernel clears when a thread ends, which it tells that thread alone: musl's threads all have the same. `own` is another
 /// thread of the process, which sees to the room for the answer.
 fn cleared(pid: i32, host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
-    const PR_GET_TID_ADDRESS: usize = 40;
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let room = [0, PAGE_SIZE, rights as usize, kind as usize, usize::MAX, 0];
     let at = own.call(libc::SYS_mmap, room).ok()?.ok()?;
-    let asked = host.call(libc::SYS_prctl, [PR_GET_TID_ADDRESS, at, 0, 0, 0, 0]);
+    let asked = host.call(libc::SYS_prctl, [libc::PR_GET_TID_ADDRESS as usize, at, 0, 0, 0, 0]);
     let mut address = [0; size_of::<usize>()];
     let is_told = matches!(asked, Ok(Ok(_))) && ptrace::read_memory(pid, at, &mut address).is_ok();
     let _ = own.call(libc::SYS_munmap, [at, PAGE_SIZE, 0, 0, 0, 0]);
