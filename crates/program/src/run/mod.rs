@@ -11,7 +11,7 @@ mod program_file;
 pub mod report;
 mod signals;
 mod supervisor;
-mod swap;
+pub mod swap;
 mod swap_report;
 
 use std::ffi::{CStr, OsString};

@@ -1,8 +1,9 @@
 //! The swap file of a run: what was asked for, and who holds it. One file for the whole tree, without a name; its processes
 //! get descriptors of it and of its table, and each has a row there.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use swapfile::{Config, Shared};
@@ -16,7 +17,7 @@ const ROWS: usize = ledger::SLOTS + 128;
 const SWAP_BYTES_MIN: u64 = 16 << 20;
 
 /// What is said about it on the command line.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct SwapArguments {
     /// Let pages go to a file on disk when memory is not enough for them compressed: as much as SIZE for the whole process
     /// tree; 5 % of the disk stay free
@@ -37,6 +38,22 @@ pub struct Swap {
 }
 
 impl SwapArguments {
+    /// The same for another `uzswap run`.
+    pub fn words(&self) -> Vec<OsString> {
+        let Some(size) = &self.swap else { return Vec::new() };
+        let mut words: Vec<OsString> = vec!["--swap".into(), size.into(), "--swap-dir".into()];
+        words.push(self.swap_dir.clone().into());
+        if self.swap_plain {
+            words.push("--swap-plain".into());
+        }
+        words
+    }
+
+    /// The directory, if a file was asked for.
+    pub fn directory(&self) -> Option<&Path> {
+        self.swap.as_ref().map(|_| &*self.swap_dir)
+    }
+
     /// Opens the file, if one was asked for.
     ///
     /// # Errors

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use self::outcome::Outcome;
 use super::usemem::versus::command::{self, InKernel};
-use super::usemem::versus::{self, Versus};
+use super::usemem::versus::Versus;
+use crate::run::swap::SwapArguments;
 use crate::run::RAM_BYTES_MIN;
 use crate::size::{self, Amount};
 
@@ -24,13 +25,15 @@ use crate::size::{self, Amount};
 
 The command runs once in memory without a limit, to see how much it wants, and once bare; then --repeat times in each memory, \
 and the median counts. Its standard output is read and compared, its standard input is empty. The kernel has the same total: \
-anonymous memory and the pool together. To find the limit of the cgroup that comes to that, the command runs up to five times.")]
+anonymous memory and the pool together; with --swap its pool is limited to half of that and its shrinker is on. To find the limit of the cgroup that comes to that, the command runs up to five times.")]
 pub struct ProgramArgs {
     /// Memory: sizes, or shares of what the program wants
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["67%", "50%"])]
     ram: Vec<String>,
-    /// Compare with the kernel's own zswap (root only); =COMPRESSOR for another than lzo
-    #[arg(long, value_name = "kernel-zswap[=COMPRESSOR]")]
+    #[command(flatten)]
+    swap: SwapArguments,
+    /// Compare with the kernel's own zswap (root only), =COMPRESSOR for another than lzo; or with a swap file alone
+    #[arg(long, value_name = "kernel-zswap[=COMPRESSOR]|kernel-swap")]
     versus: Option<Versus>,
     /// Runs under uzswap in each memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
@@ -66,6 +69,8 @@ struct Row {
     /// The median by time.
     uzswap: Managed,
     kernel: Option<Kernel>,
+    /// What the kernel's side is.
+    versus: Option<&'static str>,
 }
 
 /// Under uzswap.
@@ -78,6 +83,10 @@ struct Managed {
     /// Pages brought in, from the pool and from staging.
     pages_in: u64,
     pages_out: u64,
+    /// Written to the swap file, all told; 0 without one.
+    disk_written_bytes: u64,
+    /// Read from it.
+    disk_read_bytes: u64,
     ratio: f64,
     /// The report of the run, without what it tells over time.
     report: serde_json::Value,
@@ -99,12 +108,12 @@ impl ProgramArgs {
     /// # Errors
     /// When an argument is no good, or the command cannot be run.
     pub fn run(&self) -> Result<()> {
-        if self.versus.is_some() {
-            versus::check()?;
+        if let Some(versus) = &self.versus {
+            versus.check()?;
         }
         let say = |what: &str| eprintln!("uzswap: {what} ...");
         say("without a limit");
-        let free = self.under_uzswap(1 << 46, None)?;
+        let free = self.under_uzswap(1 << 46, Vec::new(), None)?;
         let wanted_bytes = field(&free.report, "ram_peak_bytes");
         ensure!(wanted_bytes > 0, "the program was over before its memory was looked at");
         say("bare");
@@ -116,18 +125,23 @@ impl ProgramArgs {
             let mut runs = Vec::new();
             for _ in 0..self.repeat {
                 say(&format!("under uzswap in {text}"));
-                runs.push(self.under_uzswap(ram_bytes, Some(&bare))?);
+                runs.push(self.under_uzswap(ram_bytes, self.swap.words(), Some(&bare))?);
             }
             runs.sort_by(|a, b| a.outcome.elapsed_seconds.total_cmp(&b.outcome.elapsed_seconds));
             let uzswap = runs.swap_remove(runs.len() / 2);
             let kernel = match &self.versus {
                 Some(versus) => {
-                    say(&format!("under the kernel's zswap in {text}"));
+                    say(&format!("by {} in {text}", versus.title()));
                     Some(self.under_kernel(versus, ram_bytes, wanted_bytes, &bare)?)
                 }
                 None => None,
             };
-            measured.rows.push(Row { ram_bytes, uzswap, kernel });
+            measured.rows.push(Row {
+                ram_bytes,
+                uzswap,
+                kernel,
+                versus: self.versus.as_ref().map(Versus::title),
+            });
         }
         if let Some(path) = &self.plot {
             std::fs::write(path, print::svg(&measured))
@@ -162,14 +176,14 @@ impl ProgramArgs {
         Ok(bytes)
     }
 
-    fn under_uzswap(&self, ram_bytes: u64, bare: Option<&Outcome>) -> Result<Managed> {
+    fn under_uzswap(&self, ram_bytes: u64, words: Vec<OsString>, bare: Option<&Outcome>) -> Result<Managed> {
         let report = outcome::memory_file()?;
         let mut command = Command::new("/proc/self/exe");
         command.args(["run", "--quiet", "--ram", &ram_bytes.to_string(), "--report", &report.path()]);
         if let Some(name) = &self.compressor {
             command.args(["--compressor", name]);
         }
-        command.arg("--").args(&self.command);
+        command.args(words).arg("--").args(&self.command);
         let outcome = outcome::run(command)?;
         let mut report: serde_json::Value =
             serde_json::from_str(&report.text()?).context("uzswap run left no report")?;
@@ -179,6 +193,8 @@ impl ProgramArgs {
             outcome,
             pages_in: field(&report, "zswpin") + field(&report, "refaults"),
             pages_out: field(&report, "zswpout"),
+            disk_written_bytes: disk(&report, "bytes_written"),
+            disk_read_bytes: disk(&report, "bytes_read"),
             ratio: report.get("compression_ratio").and_then(serde_json::Value::as_f64).unwrap_or(0.0),
             report,
         })
@@ -197,9 +213,15 @@ impl ProgramArgs {
             outcome::run(command)
         };
         let (outcome, figures) =
-            command::run(versus, ram_bytes, wanted_bytes, start, |outcome| outcome.is_like(bare))?;
+            command::run(versus, ram_bytes, wanted_bytes, self.swap.directory(), start, |outcome| {
+                outcome.is_like(bare)
+            })?;
         Ok(Kernel { is_same: outcome.is_like(bare), outcome, figures })
     }
+}
+
+fn disk(report: &serde_json::Value, name: &str) -> u64 {
+    report.get("swap").map_or(0, |swap| field(swap, name))
 }
 
 fn field(report: &serde_json::Value, name: &str) -> u64 {

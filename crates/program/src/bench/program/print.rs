@@ -16,6 +16,7 @@ struct Line<'a> {
     pages_out: u64,
     ratio: f64,
     peak_bytes: u64,
+    disk_bytes: u64,
 }
 
 fn lines(measured: &Measured) -> Vec<Line<'_>> {
@@ -27,6 +28,7 @@ fn lines(measured: &Measured) -> Vec<Line<'_>> {
         pages_out: 0,
         ratio: 0.0,
         peak_bytes: measured.wanted_bytes,
+        disk_bytes: 0,
     }];
     for row in &measured.rows {
         let ram = Size::from(row.ram_bytes);
@@ -38,16 +40,18 @@ fn lines(measured: &Measured) -> Vec<Line<'_>> {
             pages_out: row.uzswap.pages_out,
             ratio: row.uzswap.ratio,
             peak_bytes: super::field(&row.uzswap.report, "ram_peak_bytes"),
+            disk_bytes: row.uzswap.disk_written_bytes,
         });
         if let Some(kernel) = &row.kernel {
             lines.push(Line {
-                name: format!("kernel zswap, {ram}"),
+                name: format!("{}, {ram}", row.versus.unwrap_or("kernel")),
                 outcome: &kernel.outcome,
                 is_same: kernel.is_same,
                 pages_in: Some(kernel.figures.pages_in),
                 pages_out: kernel.figures.pages_out,
                 ratio: kernel.figures.ratio,
                 peak_bytes: kernel.figures.total_peak_bytes,
+                disk_bytes: kernel.figures.disk_written_bytes,
             });
         }
     }
@@ -59,14 +63,14 @@ pub fn table(measured: &Measured) -> String {
     let mut text = format!("{}\n", measured.command);
     let _ = writeln!(
         text,
-        "{:24} {:>9} {:>7} {:>8} {:>8} {:>10} {:>10} {:>6} {:>9}  OUTPUT",
-        "", "SECONDS", "BARE", "USER", "SYSTEM", "PAGES IN", "PAGES OUT", "RATIO", "PEAK"
+        "{:24} {:>9} {:>7} {:>8} {:>8} {:>10} {:>10} {:>6} {:>9} {:>9}  OUTPUT",
+        "", "SECONDS", "BARE", "USER", "SYSTEM", "PAGES IN", "PAGES OUT", "RATIO", "PEAK", "WRITTEN"
     );
     for line in lines(measured) {
         let outcome = line.outcome;
         let _ = writeln!(
             text,
-            "{:24} {:>9.2} {:>6.2}x {:>8.2} {:>8.2} {:>10} {:>10} {:>6.2} {:>9}  {}",
+            "{:24} {:>9.2} {:>6.2}x {:>8.2} {:>8.2} {:>10} {:>10} {:>6.2} {:>9} {:>9}  {}",
             line.name,
             outcome.elapsed_seconds,
             outcome.elapsed_seconds / measured.bare.elapsed_seconds,
@@ -76,6 +80,7 @@ pub fn table(measured: &Measured) -> String {
             line.pages_out,
             line.ratio,
             Size::from(line.peak_bytes).to_string(),
+            if line.disk_bytes == 0 { String::new() } else { Size::from(line.disk_bytes).to_string() },
             if line.is_same {
                 "same".to_owned()
             } else {

@@ -1,5 +1,6 @@
-//! What the tasks fill their memory with: index words as usemem does, or the pages of files in turn.
+//! What the tasks fill their memory with: index words as usemem does, random bytes, or the pages of files in turn.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,34 @@ use uzswap::{Page, PAGE_SIZE};
 /// 8-byte words in a page.
 const WORDS: usize = PAGE_SIZE / 8;
 
+/// What is said about it on the command line.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct DataArguments {
+    /// Fill memory with the pages of these files in turn, instead of index words
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    pub pages: Vec<PathBuf>,
+    /// Fill memory with random bytes, which do not compress
+    #[arg(long, conflicts_with = "pages")]
+    pub random: bool,
+}
+
+impl DataArguments {
+    /// The same for the job and its tasks.
+    pub fn words(&self) -> Vec<OsString> {
+        let pages = self.pages.iter().flat_map(|path| ["--pages".into(), path.clone().into_os_string()]);
+        pages.chain(self.random.then(|| "--random".into())).collect()
+    }
+}
+
 /// The content of every page of a task.
 pub enum Data {
     /// Each 8-byte word is its own index in the task's memory, from 0.
     Words,
+    /// Words of a row of random numbers of the page's own.
+    Random {
+        /// Of the task, so that no two have the same pages.
+        seed: u64,
+    },
     /// The files' pages one after the other, over and over.
     Files {
         /// The files, mapped.
@@ -30,11 +55,14 @@ impl Data {
     ///
     /// # Errors
     /// When a file cannot be read or is not whole pages.
-    pub fn open(paths: &[PathBuf], index: usize, tasks: usize) -> Result<Self> {
-        if paths.is_empty() {
+    pub fn open(arguments: &DataArguments, index: usize, tasks: usize) -> Result<Self> {
+        if arguments.random {
+            return Ok(Data::Random { seed: (index as u64) << 48 });
+        }
+        if arguments.pages.is_empty() {
             return Ok(Data::Words);
         }
-        let files = paths.iter().map(|path| MappedPages::open(path)).collect::<Result<Vec<_>>>()?;
+        let files = arguments.pages.iter().map(|path| MappedPages::open(path)).collect::<Result<Vec<_>>>()?;
         let pages = files.iter().map(|file| file.pages().len()).sum();
         Ok(Data::Files { files, pages, first: pages * index / tasks.max(1) })
     }
@@ -42,28 +70,33 @@ impl Data {
     /// Writes page `number` of the task.
     #[inline]
     pub fn fill(&self, number: usize, page: &mut Page) {
-        match self.file_page(number) {
-            Some(from) => page.copy_from_slice(from),
-            None => {
-                for (index, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    *word = ((number * WORDS + index) as u64).to_ne_bytes();
-                }
-            }
+        if let Some(from) = self.file_page(number) {
+            return page.copy_from_slice(from);
+        }
+        let words = page.as_chunks_mut::<8>().0.iter_mut();
+        match self {
+            Data::Random { seed } => words
+                .zip(first_word(number) + seed..)
+                .for_each(|(word, index)| *word = mixed(index).to_ne_bytes()),
+            _ => words.zip(first_word(number)..).for_each(|(word, index)| *word = index.to_ne_bytes()),
         }
     }
 
     /// Whether every byte of page `number` is as it was written.
     #[inline]
     pub fn check(&self, number: usize, page: &Page) -> bool {
-        match self.file_page(number) {
-            Some(from) => page == from,
-            None => {
-                let first = (number * WORDS) as u64;
-                let words = page.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-                // Without a branch for each word, this is vector code.
-                words.zip(first..).fold(0, |wrong, (word, index)| wrong | (word ^ index)) == 0
-            }
+        if let Some(from) = self.file_page(number) {
+            return page == from;
         }
+        let words = page.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        // Without a branch for each word, this is vector code.
+        let wrong = match self {
+            Data::Random { seed } => words
+                .zip(first_word(number) + seed..)
+                .fold(0, |wrong, (word, index)| wrong | (word ^ mixed(index))),
+            _ => words.zip(first_word(number)..).fold(0, |wrong, (word, index)| wrong | (word ^ index)),
+        };
+        wrong == 0
     }
 
     fn file_page(&self, number: usize) -> Option<&Page> {
@@ -77,6 +110,20 @@ impl Data {
         }
         unreachable!("the number is below the files' pages together")
     }
+}
+
+/// The number of a page's first word.
+fn first_word(number: usize) -> u64 {
+    (number * WORDS) as u64
+}
+
+/// The random word of this number (the mixer of splitmix64).
+#[inline]
+pub fn mixed(number: u64) -> u64 {
+    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
 }
 
 /// A file of raw pages, mapped: it costs no anonymous memory.
@@ -130,7 +177,7 @@ mod tests {
 
     #[test]
     fn words_are_indices_and_every_byte_is_checked() {
-        let data = Data::open(&[], 3, 4).unwrap();
+        let data = Data::open(&DataArguments::default(), 3, 4).unwrap();
         let mut page = [0; PAGE_SIZE];
         data.fill(7, &mut page);
         assert_eq!(page[8..16], (7 * 512 + 1u64).to_ne_bytes());
@@ -143,10 +190,27 @@ mod tests {
     }
 
     #[test]
+    fn random_pages_are_all_different_and_every_byte_is_checked() {
+        let arguments = DataArguments { random: true, ..DataArguments::default() };
+        let pages = [(0, 0), (0, 1), (1, 0)].map(|(task, number)| {
+            let data = Data::open(&arguments, task, 2).unwrap();
+            let mut page = [0; PAGE_SIZE];
+            data.fill(number, &mut page);
+            assert!(data.check(number, &page));
+            page[4095] ^= 1;
+            assert!(!data.check(number, &page));
+            page
+        });
+        assert!(pages[0] != pages[1] && pages[0] != pages[2] && pages[1] != pages[2]);
+        assert_eq!(arguments.words(), ["--random"]);
+    }
+
+    #[test]
     fn files_follow_each_other_and_tasks_start_apart() {
         let paths = [file("a", 0..3), file("b", 3..4)];
+        let arguments = DataArguments { pages: paths.to_vec(), random: false };
         let order = |index| {
-            let data = Data::open(&paths, index, 2).unwrap();
+            let data = Data::open(&arguments, index, 2).unwrap();
             let mut page = [0xFF; PAGE_SIZE];
             (0..6)
                 .map(|number| {
@@ -169,7 +233,8 @@ mod tests {
     fn a_file_of_broken_pages_is_named() {
         let path = file("odd", 0..1);
         std::fs::write(&path, [1; 5000]).unwrap();
-        let error = Data::open(std::slice::from_ref(&path), 0, 1).err().unwrap().to_string();
+        let arguments = DataArguments { pages: vec![path.clone()], random: false };
+        let error = Data::open(&arguments, 0, 1).err().unwrap().to_string();
         std::fs::remove_file(&path).unwrap();
         assert!(error.contains("odd") && error.contains("5000 bytes"), "{error}");
     }

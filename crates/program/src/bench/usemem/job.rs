@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
@@ -11,6 +10,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use uzswap::PAGE_SIZE;
 
+use super::data::DataArguments;
 use super::task::{cpu_seconds, histogram, Line, Outcome, Phase};
 
 /// Touches slower than this were not of a page that was there: even a TLB miss with every cache cold is faster, and no
@@ -26,9 +26,9 @@ pub struct JobArgs {
     /// Bytes of each.
     #[arg(long)]
     pub bytes: usize,
-    /// Files to fill memory from; none: index words.
-    #[arg(long, value_delimiter = ',')]
-    pub pages: Vec<PathBuf>,
+    /// What memory is filled with.
+    #[command(flatten)]
+    pub data: DataArguments,
     /// Write how far it is.
     #[arg(long)]
     pub progress: bool,
@@ -141,9 +141,7 @@ impl Task {
         command.arg0("uzswap").args(["bench", "usemem-task"]);
         command.arg("--index").arg(index.to_string()).arg("--tasks").arg(args.tasks.to_string());
         command.arg("--bytes").arg(args.bytes.to_string());
-        for path in &args.pages {
-            command.arg("--pages").arg(path);
-        }
+        command.args(args.data.words());
         if args.progress {
             command.arg("--progress");
         }

@@ -21,6 +21,10 @@ pub struct Managed {
     pub driven: Driven,
     /// Most memory that the tree used, pool and staging included.
     pub ram_peak_bytes: u64,
+    /// Written to the swap file, all told; 0 without one.
+    pub disk_written_bytes: u64,
+    /// Read from it.
+    pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when most was stored.
     pub compression_ratio: f64,
     /// Pages stored, by the size of the folios they were evicted in.
@@ -67,6 +71,7 @@ pub fn run(plan: &Plan, progress: &Progress) -> Result<Managed> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("uzswap").args(["run", "--quiet", "--report", &path]);
     command.arg("--ram").arg(plan.ram_bytes.to_string());
+    command.args(plan.swap.words());
     if let Some(folio) = &plan.folio {
         command.arg("--folio").arg(folio);
     }
@@ -85,12 +90,15 @@ fn managed(driven: Driven, report: Value) -> Managed {
     let number = |key: &str| report.get(key).and_then(Value::as_u64);
     let counters: BTreeMap<String, u64> =
         COUNTERS.iter().filter_map(|key| Some(((*key).to_owned(), number(key)?))).collect();
+    let disk = |key: &str| report.pointer(&format!("/swap/{key}")).and_then(Value::as_u64).unwrap_or(0);
     let folio = format!("{}kB", number("folio_bytes").unwrap_or(0) / 1024);
     let stored = counters.get("zswpout").copied().unwrap_or(0);
     let forms = report.get("forms").and_then(Value::as_object).into_iter().flatten();
     Managed {
         driven,
         forms: forms.filter_map(|(name, pages)| Some((name.clone(), pages.as_u64()?))).collect(),
+        disk_written_bytes: disk("bytes_written"),
+        disk_read_bytes: disk("bytes_read"),
         ram_peak_bytes: number("ram_peak_bytes").unwrap_or(0),
         compression_ratio: report.get("compression_ratio").and_then(Value::as_f64).unwrap_or(0.0),
         stored_pages_by_folio: BTreeMap::from([(folio, stored)]),

@@ -31,6 +31,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
 use crate::drawing;
+use crate::run::swap::SwapArguments;
 use crate::run::RAM_BYTES_MIN;
 use crate::size::{self, Amount, Size};
 
@@ -41,6 +42,7 @@ use crate::size::{self, Amount, Size};
   uzswap bench usemem --tasks 4 --size 512M --ram 1G --json
   uzswap bench usemem --size 1500M --pages heap.pages        pages of a live process, captured
   sudo uzswap bench usemem --pages heap.pages --versus kernel-zswap=lz4 --plot heap.svg
+  sudo uzswap bench usemem --random --swap 4G --versus kernel-swap
 
 Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then \
 its page is checked, which is in the phase's throughput and not in the touch's latency. \
@@ -55,18 +57,19 @@ pub struct UsememArgs {
     /// Memory for all tasks together: a size, or a percentage of what they fill
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "50%")]
     ram: String,
+    #[command(flatten)]
+    swap: SwapArguments,
     /// Memory evicted together, as of `uzswap run`
     #[arg(long, value_name = "SIZE")]
     folio: Option<String>,
     /// Compressor, as of `uzswap run`
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
-    /// Fill memory with the pages of these files in turn, instead of index words
-    #[arg(long, value_name = "FILE", value_delimiter = ',')]
-    pages: Vec<PathBuf>,
-    /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file; the
-    /// machine's settings are restored afterwards, whatever happens. Needs root
-    #[arg(long, value_name = "kernel-zswap[=lzo]")]
+    #[command(flatten)]
+    data: data::DataArguments,
+    /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file, or with the file
+    /// alone; the machine's settings are restored afterwards, whatever happens. Needs root
+    #[arg(long, value_name = "kernel-zswap[=lzo]|kernel-swap")]
     versus: Option<versus::Versus>,
     /// Print one JSON object
     #[arg(long)]
@@ -81,6 +84,7 @@ pub struct UsememArgs {
 pub struct Plan {
     job: job::JobArgs,
     ram_bytes: u64,
+    swap: SwapArguments,
     folio: Option<String>,
     compressor: Option<String>,
 }
@@ -91,8 +95,9 @@ struct Outcome<'a> {
     size_bytes: usize,
     total_bytes: u64,
     ram_bytes: u64,
-    /// Files; empty for index words.
+    /// Files; empty for index words and random bytes.
     pages: &'a [PathBuf],
+    random: bool,
     managed: managed::Managed,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_zswap: Option<versus::KernelZswap>,
@@ -137,8 +142,8 @@ impl UsememArgs {
         let progress = Progress::new();
         // What cannot be written is better known before everything is measured.
         let plot_file = self.plot.as_deref().map(drawing::create).transpose()?;
-        if self.versus.is_some() {
-            versus::check()?;
+        if let Some(versus) = &self.versus {
+            versus.check()?;
         }
         let managed = managed::run(&plan, &progress)?;
         // What has been measured is printed even if the comparison cannot be made.
@@ -149,9 +154,8 @@ impl UsememArgs {
             },
             None => (None, None),
         };
-        let ratios = kernel_zswap
-            .as_ref()
-            .map_or_else(BTreeMap::new, |kernel| ratios::ratios(&managed.driven, &kernel.driven));
+        let ratios =
+            kernel_zswap.as_ref().map_or_else(BTreeMap::new, |kernel| ratios::ratios(&managed, kernel));
         if let Some(mut file) = plot_file {
             let svg = plot::svg(&plan, &managed, kernel_zswap.as_ref());
             file.write_all(svg.as_bytes()).context("cannot write the plot")?;
@@ -163,7 +167,8 @@ impl UsememArgs {
                 size_bytes: plan.job.bytes,
                 total_bytes: plan.total_bytes(),
                 ram_bytes: plan.ram_bytes,
-                pages: &plan.job.pages,
+                pages: &plan.job.data.pages,
+                random: plan.job.data.random,
                 managed,
                 kernel_zswap,
                 ratios,
@@ -199,15 +204,18 @@ impl UsememArgs {
             Size::from(RAM_BYTES_MIN)
         );
         let mut pages = Vec::new();
-        for path in &self.pages {
+        for path in &self.data.pages {
             let whole = path.canonicalize().with_context(|| path.display().to_string())?;
             // Reads it once: the files are in the page cache before the job starts, and cost it nothing.
-            data::Data::open(std::slice::from_ref(&whole), 0, 1)?;
+            let one = data::DataArguments { pages: vec![whole.clone()], random: false };
+            data::Data::open(&one, 0, 1)?;
             pages.push(whole);
         }
+        let data = data::DataArguments { pages, random: self.data.random };
         Ok(Plan {
-            job: job::JobArgs { tasks, bytes, pages, progress: false },
+            job: job::JobArgs { tasks, bytes, data, progress: false },
             ram_bytes,
+            swap: self.swap.clone(),
             folio: self.folio.clone(),
             compressor: self.compressor.clone(),
         })
@@ -233,10 +241,7 @@ impl Plan {
         arguments.push(self.job.tasks.to_string().into());
         arguments.push("--bytes".into());
         arguments.push(self.job.bytes.to_string().into());
-        for path in &self.job.pages {
-            arguments.push("--pages".into());
-            arguments.push(path.into());
-        }
+        arguments.extend(self.job.data.words());
         if progress.is_terminal {
             arguments.push("--progress".into());
         }
@@ -253,9 +258,10 @@ mod tests {
             tasks: 2,
             size: size.to_owned(),
             ram: ram.to_owned(),
+            swap: SwapArguments::default(),
             folio: None,
             compressor: None,
-            pages: Vec::new(),
+            data: data::DataArguments::default(),
             versus: None,
             json: false,
             plot: None,
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn the_job_is_told_what_was_planned() {
         let mut plan = args("64M", "50%").plan().unwrap();
-        plan.job.pages = vec!["a.pages".into(), "b.pages".into()];
+        plan.job.data.pages = vec!["a.pages".into(), "b.pages".into()];
         let words = plan.job_arguments(&Progress { is_terminal: true });
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         let wanted = "bench usemem-job --tasks 2 --bytes 67108864 --pages a.pages --pages b.pages --progress";

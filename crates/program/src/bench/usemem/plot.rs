@@ -13,7 +13,7 @@ pub fn svg(plan: &Plan, managed: &Managed, kernel: Option<&KernelZswap>) -> Stri
     let mut bars = Bars::new(&format!("usemem: {total} in {ram}"));
     let own = ("uzswap", &managed.driven, RED);
     let runs: Vec<(&str, &Driven, &'static str)> = match kernel {
-        Some(kernel) => vec![own, ("kernel zswap", &kernel.driven, BLUE)],
+        Some(kernel) => vec![own, (kernel.kind, &kernel.driven, BLUE)],
         None => vec![own],
     };
     bars.section("throughput, MB/s: more is better");
@@ -45,7 +45,7 @@ pub fn svg(plan: &Plan, managed: &Managed, kernel: Option<&KernelZswap>) -> Stri
     let mut memory = vec![("uzswap", managed.ram_peak_bytes, RED)];
     if let Some(kernel) = kernel {
         let beside = if kernel.pool_within_limit { 0 } else { kernel.pool_peak_bytes };
-        memory.push(("kernel zswap", kernel.cgroup_peak_bytes.saturating_add(beside), BLUE));
+        memory.push((kernel.kind, kernel.cgroup_peak_bytes.saturating_add(beside), BLUE));
     }
     for (name, bytes, colour) in memory {
         bars.bar(name, bytes as f64, &Size::from(bytes).to_string(), colour);

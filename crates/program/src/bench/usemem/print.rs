@@ -37,6 +37,7 @@ pub fn table(
     plan_lines(&mut text, plan);
     run_table(&mut text, "managed by uzswap", &managed.driven);
     line(&mut text, "peak of memory", &format!("{}", Size::from(managed.ram_peak_bytes)));
+    disk(&mut text, managed.disk_written_bytes, managed.disk_read_bytes);
     line(&mut text, "compression ratio", &format!("{:.2}", managed.compression_ratio));
     stored(&mut text, &managed.stored_pages_by_folio);
     if let Some(forms) = forms_line(&managed.forms) {
@@ -45,7 +46,8 @@ pub fn table(
     counters(&mut text, managed.counters.iter());
     let Some(kernel) = kernel else { return text };
     text.push('\n');
-    run_table(&mut text, &format!("kernel zswap, {}", kernel.compressor), &kernel.driven);
+    let compressor = kernel.compressor.iter().map(|name| format!(", {name}")).collect::<String>();
+    run_table(&mut text, &format!("{}{compressor}", kernel.kind), &kernel.driven);
     let (group, pool) = (Size::from(kernel.cgroup_peak_bytes), Size::from(kernel.pool_peak_bytes));
     let memory = if kernel.pool_within_limit {
         format!("{group}, with a pool of {pool}")
@@ -53,17 +55,27 @@ pub fn table(
         format!("{group}, and a pool of {pool} beside it, which cgroups of version 1 do not count")
     };
     line(&mut text, "peak of memory", &memory);
-    line(&mut text, "compression ratio", &format!("{:.2}", kernel.compression_ratio));
+    disk(&mut text, kernel.disk_written_bytes, kernel.disk_read_bytes);
+    if kernel.compressor.is_some() {
+        line(&mut text, "compression ratio", &format!("{:.2}", kernel.compression_ratio));
+    }
     stored(&mut text, &kernel.stored_pages_by_folio);
     counters(&mut text, kernel.counters.iter());
     for (name, value) in &kernel.settings {
         line(&mut text, name, value);
     }
-    text.push_str("\nuzswap by kernel zswap (throughput: more is better; else less)\n");
+    writeln!(text, "\nuzswap by {} (throughput: more is better; else less)", kernel.kind)
+        .expect("to a string");
     for (name, ratio) in ratios {
         line(&mut text, name, &format!("{ratio:.2}"));
     }
     text
+}
+
+fn disk(text: &mut String, written: u64, read: u64) {
+    if written + read > 0 {
+        line(text, "disk", &format!("{} written, {} read", Size::from(written), Size::from(read)));
+    }
 }
 
 fn stored(text: &mut String, folios: &BTreeMap<String, u64>) {
@@ -73,10 +85,13 @@ fn stored(text: &mut String, folios: &BTreeMap<String, u64>) {
 }
 
 fn plan_lines(text: &mut String, plan: &Plan) {
-    let data = if plan.job.pages.is_empty() {
+    let data = if plan.job.data.random {
+        "random bytes".to_owned()
+    } else if plan.job.data.pages.is_empty() {
         "index words".to_owned()
     } else {
-        let names = plan.job.pages.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+        let names =
+            plan.job.data.pages.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
         names.collect::<Vec<_>>().join(", ")
     };
     let (tasks, bytes) = (plan.job.tasks, plan.job.bytes as u64);

@@ -4,9 +4,24 @@ use std::collections::BTreeMap;
 
 use super::drive::Driven;
 use super::job::PhaseReport;
+use super::managed::Managed;
+use super::versus::KernelZswap;
 
-/// Ratios by name. Throughputs: above 1 is better; latencies and CPU time: below 1 is better.
-pub fn ratios(ours: &Driven, kernel: &Driven) -> BTreeMap<String, f64> {
+/// Ratios by name. Throughputs: above 1 is better; latencies, CPU time and bytes of the disk: below 1 is better.
+pub fn ratios(ours: &Managed, kernel: &KernelZswap) -> BTreeMap<String, f64> {
+    let mut ratios = times(&ours.driven, &kernel.driven);
+    for (name, ours, kernel) in [
+        ("disk_written", ours.disk_written_bytes, kernel.disk_written_bytes),
+        ("disk_read", ours.disk_read_bytes, kernel.disk_read_bytes),
+    ] {
+        if ours > 0 && kernel > 0 {
+            ratios.insert(name.to_owned(), ours as f64 / kernel as f64);
+        }
+    }
+    ratios
+}
+
+fn times(ours: &Driven, kernel: &Driven) -> BTreeMap<String, f64> {
     let mut ratios = BTreeMap::new();
     let mut add = |name: String, ours: f64, kernel: f64| {
         if kernel > 0.0 {
@@ -56,7 +71,7 @@ mod tests {
                 latency: None,
             }],
         };
-        let ratios = ratios(&driven(300.0, 1.0), &driven(200.0, 4.0));
+        let ratios = times(&driven(300.0, 1.0), &driven(200.0, 4.0));
         assert_eq!((ratios["fill_throughput"], ratios["fill_cpu"], ratios["elapsed"]), (1.5, 0.25, 1.0));
         assert!(!ratios.contains_key("fill_p50"), "no ratio of what was not measured");
     }

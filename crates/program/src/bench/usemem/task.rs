@@ -4,7 +4,6 @@
 //! each with a line of JSON.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use uzswap::{Page, PAGE_SIZE};
 
 use super::clock::Clock;
-use super::data::Data;
+use super::data::{mixed, Data, DataArguments};
 
 /// What a task does one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,8 +71,8 @@ pub struct TaskArgs {
     tasks: usize,
     #[arg(long)]
     bytes: usize,
-    #[arg(long, value_delimiter = ',')]
-    pages: Vec<PathBuf>,
+    #[command(flatten)]
+    data: DataArguments,
     #[arg(long)]
     progress: bool,
 }
@@ -99,7 +98,7 @@ impl TaskArgs {
     pub fn run(&self) -> Result<()> {
         let task = Task {
             memory: Region::map(self.bytes).context("cannot map the task's memory")?,
-            data: Data::open(&self.pages, self.index, self.tasks)?,
+            data: Data::open(&self.data, self.index, self.tasks)?,
             clock: Clock::cheapest(),
             index: self.index,
             progress: self.progress,
@@ -226,10 +225,8 @@ impl Drop for Region {
 
 /// The next of a row of random numbers (splitmix64).
 fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let word = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
+    *state = state.wrapping_add(1);
+    mixed(*state)
 }
 
 /// A random number below `limit` from a random word.

@@ -51,11 +51,11 @@ fn find(mounts: &str, membership: &str) -> Option<Place> {
 }
 
 impl Cgroup {
-    /// Makes a group in which `bytes` are the most.
+    /// Makes a group; `bytes_when` answers its limit by whether zswap's compressed bytes count towards it.
     ///
     /// # Errors
     /// When there is no memory controller, or this process may not use it.
-    pub fn make(changes: &Changes, bytes: u64) -> Result<Self> {
+    pub fn make(changes: &Changes, bytes_when: impl FnOnce(bool) -> u64) -> Result<Self> {
         let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
         let place = find(&read("/proc/self/mounts")?, &read("/proc/self/cgroup")?);
         let place = place.context("no cgroup file system with the memory controller is mounted")?;
@@ -66,7 +66,8 @@ impl Cgroup {
         })?;
         let group = Cgroup { path, version: place.version };
         let limit = group.file(["memory.limit_in_bytes", "memory.max"]);
-        fs::write(&limit, bytes.to_string()).with_context(|| limit.display().to_string())?;
+        fs::write(&limit, bytes_when(group.pays_for_the_pool()).to_string())
+            .with_context(|| limit.display().to_string())?;
         Ok(group)
     }
 

@@ -1,23 +1,21 @@
-//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file, within a total of memory.
+//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file or with that alone, within a total of memory.
 //!
 //! The total is anonymous memory and the pool together. In version 1 of cgroups the pool is not charged, and in no version does
 //! a limit say beforehand how much of it the pool will be: so the command runs several times, with another limit each time, until
 //! the total meets the budget.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
 use super::cgroup::Cgroup;
 use super::counters::Counters;
 use super::undo::Changes;
-use super::{
-    check, lock_machine, machine_bytes, pool_percent, read_trimmed, swap_file, Pool, Versus, SAMPLE, ZSWAP,
-};
+use super::{counters, lock_machine, Pool, Versus, SAMPLE};
 
 /// Runs until the total is within this share of the budget.
 const CLOSE: f64 = 0.03;
@@ -31,16 +29,20 @@ pub struct InKernel {
     pub limit_bytes: u64,
     /// The largest sum of anonymous memory and pool.
     pub total_peak_bytes: u64,
-    /// Pages brought in: from the pool, readahead included.
+    /// Pages brought in: from the pool and the disk, readahead included.
     pub pages_in: u64,
-    /// Pages moved out.
+    /// Pages moved out, to the pool or past it.
     pub pages_out: u64,
+    /// Written to the swap file, from the pool and past it.
+    pub disk_written_bytes: u64,
+    /// Read from it.
+    pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when the pool was largest.
     pub ratio: f64,
 }
 
-/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is what they want. Answers the run
-/// that came nearest to the budget, of those that ended as they should if there are any.
+/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is what they want, `disk` where pages may go
+/// that the pool has no room for. Answers the run that came nearest to the budget, of those that ended as they should if there are any.
 ///
 /// # Errors
 /// When the machine cannot be set up so, or a command cannot be run.
@@ -48,14 +50,15 @@ pub fn run<T>(
     versus: &Versus,
     budget_bytes: u64,
     wanted_bytes: u64,
+    disk: Option<&Path>,
     mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
     has_ended_well: impl Fn(&T) -> bool,
 ) -> Result<(T, InKernel)> {
-    check()?;
+    versus.check()?;
     let machine = lock_machine()?;
     let changes = Changes::begin(&machine)?;
     let result = (|| {
-        set_up(&changes, versus, wanted_bytes)?;
+        versus.set_up(&changes, wanted_bytes, budget_bytes, disk)?;
         let (mut low, mut high) = (0, budget_bytes + budget_bytes / 8);
         let mut limit = budget_bytes - budget_bytes / 8;
         let mut best: Option<(bool, f64, T, InKernel)> = None;
@@ -90,30 +93,12 @@ pub fn run<T>(
     result
 }
 
-fn set_up(changes: &Changes, versus: &Versus, wanted_bytes: u64) -> Result<()> {
-    let parameter = |name: &str| PathBuf::from(ZSWAP).join(name);
-    changes
-        .write(&parameter("compressor"), &versus.compressor)
-        .with_context(|| format!("the kernel has no compressor {:?} for zswap", versus.compressor))?;
-    let percent =
-        pool_percent(&read_trimmed(&parameter("max_pool_percent"))?, wanted_bytes, machine_bytes()?)?;
-    if let Some(percent) = percent {
-        changes.write(&parameter("max_pool_percent"), &percent.to_string())?;
-    }
-    if parameter("shrinker_enabled").exists() {
-        changes.write(&parameter("shrinker_enabled"), "N")?;
-    }
-    changes.write(&parameter("enabled"), "Y")?;
-    swap_file::swap_on(changes, wanted_bytes + wanted_bytes / 4 + (64 << 20))?;
-    Ok(())
-}
-
 fn run_in<T>(
     changes: &Changes,
     limit_bytes: u64,
     start: &mut impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
 ) -> Result<(T, InKernel)> {
-    let group = Cgroup::make(changes, limit_bytes)?;
+    let group = Cgroup::make(changes, |_| limit_bytes)?;
     let before = Counters::now();
     let pool_before = Pool::now();
     let stop = AtomicBool::new(false);
@@ -138,8 +123,8 @@ fn run_in<T>(
         stop.store(true, Ordering::Relaxed);
         outcome
     });
-    let counters = before.until(&Counters::now());
-    let count = |name: &str| counters.get(name).copied().unwrap_or(0);
+    let counted = before.until(&Counters::now());
+    let count = |name: &str| counted.get(name).copied().unwrap_or(0);
     group.remove()?;
     let (total_peak_bytes, pool) = *largest.lock().expect("nobody panics with it");
     Ok((
@@ -148,8 +133,11 @@ fn run_in<T>(
             limit_bytes,
             total_peak_bytes,
             // What zswap had, and what it had not, for whatever reason.
-            pages_in: count("zswpin").max(count("pswpin")),
-            pages_out: count("zswpout").max(count("pswpout")),
+            pages_in: count("zswpin") + count("pswpin"),
+            // What goes on from the pool has been counted.
+            pages_out: (count("zswpout") + count("pswpout")).saturating_sub(count("zswpwb")),
+            disk_written_bytes: counters::disk_bytes(&counted, "pswpout"),
+            disk_read_bytes: counters::disk_bytes(&counted, "pswpin"),
             ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
         },
     ))

@@ -83,6 +83,11 @@ impl Counters {
     }
 }
 
+/// Bytes that a counter of pages comes to. `pswpout` and `pswpin` are of the disk alone: what zswap takes or has is not in them.
+pub fn disk_bytes(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
+    counters.get(name).copied().unwrap_or(0) * uzswap::PAGE_SIZE as u64
+}
+
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

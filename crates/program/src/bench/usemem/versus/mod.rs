@@ -1,8 +1,9 @@
-//! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file.
+//! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file, or with the file alone.
 
 mod cgroup;
 pub mod command;
 mod counters;
+mod kernel;
 mod swap_file;
 pub mod undo;
 
@@ -10,48 +11,23 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 
 use super::drive::{drive, Driven};
 use super::{Plan, Progress};
 use counters::Counters;
+pub use kernel::Versus;
 
 /// The module's settings.
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 /// Between looks at the pool's size.
 const SAMPLE: Duration = Duration::from_millis(20);
-
-/// What to compare with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Versus {
-    /// The kernel's compressor.
-    compressor: String,
-}
-
-impl FromStr for Versus {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, compressor) = text.split_once('=').unwrap_or((text, "lzo"));
-        let is_word =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
-        if name != "kernel-zswap" || !is_word(compressor) {
-            return Err(
-                "write kernel-zswap, or kernel-zswap=COMPRESSOR with one of the kernel's: lzo, lz4, zstd \
-                        or deflate"
-                    .to_owned(),
-            );
-        }
-        Ok(Versus { compressor: compressor.to_owned() })
-    }
-}
 
 /// How the job went in the kernel's hands.
 #[derive(Debug, Serialize)]
@@ -59,14 +35,22 @@ pub struct KernelZswap {
     /// The job itself.
     #[serde(flatten)]
     pub driven: Driven,
-    /// The kernel's compressor.
-    pub compressor: String,
+    /// `kernel zswap` or `kernel swap`.
+    pub kind: &'static str,
+    /// The kernel's compressor, with zswap.
+    pub compressor: Option<String>,
     /// Most memory that the cgroup used.
     pub cgroup_peak_bytes: u64,
     /// Most memory of zswap's pool, by samples.
     pub pool_peak_bytes: u64,
     /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has that much more.
     pub pool_within_limit: bool,
+    /// What the pool was limited to, before a disk.
+    pub pool_limit_bytes: Option<u64>,
+    /// Written to the swap file, from the pool and past it.
+    pub disk_written_bytes: u64,
+    /// Read from it.
+    pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when the pool was largest.
     pub compression_ratio: f64,
     /// Pages stored, by the size of the folios they were evicted in.
@@ -77,30 +61,13 @@ pub struct KernelZswap {
     pub settings: BTreeMap<String, String>,
 }
 
-/// Says why the comparison cannot be made here, before anything is measured.
-///
-/// # Errors
-/// What is missing.
-pub fn check() -> Result<()> {
-    // SAFETY: no memory is involved.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    ensure!(is_root, "--versus kernel-zswap changes settings of the machine: run it as root");
-    let enabled = Path::new(ZSWAP).join("enabled");
-    ensure!(
-        enabled.exists(),
-        "--versus kernel-zswap: this kernel has no zswap ({} is missing)",
-        enabled.display()
-    );
-    Ok(())
-}
-
 /// Runs the job in the plan's memory.
 ///
 /// # Errors
 /// When the machine cannot be set up so, or the job fails. The settings are as before in any case, unless the error
 /// says otherwise.
 pub fn run(plan: &Plan, versus: &Versus, progress: &Progress) -> Result<KernelZswap> {
-    check()?;
+    versus.check()?;
     let machine = lock_machine()?;
     let changes = undo::Changes::begin(&machine)?;
     let result = in_cgroup(plan, versus, progress, &changes);
@@ -124,23 +91,18 @@ fn in_cgroup(
     progress: &Progress,
     changes: &undo::Changes,
 ) -> Result<KernelZswap> {
-    progress.show("kernel zswap: setting up ...");
-    let parameter = |name: &str| PathBuf::from(ZSWAP).join(name);
-    changes
-        .write(&parameter("compressor"), &versus.compressor)
-        .with_context(|| format!("the kernel has no compressor {:?} for zswap", versus.compressor))?;
-    let total = plan.total_bytes();
-    let percent = pool_percent(&read_trimmed(&parameter("max_pool_percent"))?, total, machine_bytes()?)?;
-    if let Some(percent) = percent {
-        changes.write(&parameter("max_pool_percent"), &percent.to_string())?;
-    }
-    if parameter("shrinker_enabled").exists() {
-        changes.write(&parameter("shrinker_enabled"), "N")?;
-    }
-    changes.write(&parameter("enabled"), "Y")?;
-    // Everything may be out at once, and some slots are kept for pages that are in.
-    swap_file::swap_on(changes, total + total / 8 + (16 << 20))?;
-    let group = cgroup::Cgroup::make(changes, plan.ram_bytes)?;
+    let title = versus.title();
+    progress.show(&format!("{title}: setting up ..."));
+    let pool_limit = versus.set_up(changes, plan.total_bytes(), plan.ram_bytes, plan.swap.directory())?;
+    // What the pool may hold beside the group is the kernel's memory, too.
+    let beside = pool_limit.unwrap_or(0);
+    let group = cgroup::Cgroup::make(changes, |pays_for_the_pool| {
+        if pays_for_the_pool {
+            plan.ram_bytes
+        } else {
+            plan.ram_bytes - beside
+        }
+    })?;
 
     let mut command = Command::new("/proc/self/exe");
     command.arg0("uzswap").args(plan.job_arguments(progress));
@@ -156,33 +118,27 @@ fn in_cgroup(
             }
             peak
         });
-        let driven = drive(command, "kernel zswap", progress);
+        let driven = drive(command, title, progress);
         stop.store(true, Ordering::Relaxed);
         (driven, pool.join().expect("sampling does not panic"))
     });
     let after = Counters::now();
+    let counters = before.until(&after);
     Ok(KernelZswap {
         driven: driven?,
-        compressor: versus.compressor.clone(),
+        kind: title,
+        compressor: versus.compressor().map(str::to_owned),
         cgroup_peak_bytes: group.peak_bytes().unwrap_or(0),
         pool_peak_bytes: pool.bytes,
         pool_within_limit: group.pays_for_the_pool(),
+        pool_limit_bytes: pool_limit,
+        disk_written_bytes: counters::disk_bytes(&counters, "pswpout"),
+        disk_read_bytes: counters::disk_bytes(&counters, "pswpin"),
         compression_ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
         stored_pages_by_folio: before.folios_until(&after),
-        counters: before.until(&after),
+        counters,
         settings: settings(),
     })
-}
-
-/// The share of the machine that the pool may take, if it has to be more than it is, so that nothing is written to
-/// the disk: the job's whole size, in case nothing compresses.
-fn pool_percent(now: &str, total: u64, machine: u64) -> Result<Option<u64>> {
-    let now: u64 = now.parse().with_context(|| format!("max_pool_percent is {now:?}"))?;
-    let wanted = (total * 100).div_ceil(machine.max(1)) + 1;
-    if wanted > 90 {
-        bail!("the job is larger than this machine's memory");
-    }
-    Ok((wanted > now).then_some(wanted))
 }
 
 fn read_trimmed(path: &Path) -> Result<String> {
@@ -229,27 +185,4 @@ fn settings() -> BTreeMap<String, String> {
             Some((name.to_owned(), chosen.map_or(text.clone(), |(word, _)| word.to_owned())))
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_can_be_compared_with() {
-        let versus = |text: &str| text.parse::<Versus>().map(|versus| versus.compressor);
-        assert_eq!(versus("kernel-zswap"), Ok("lzo".to_owned()));
-        assert_eq!(versus("kernel-zswap=zstd"), Ok("zstd".to_owned()));
-        for text in ["zram", "kernel-zswap=", "kernel-zswap=../x", "kernel-zswap=a b"] {
-            assert!(versus(text).unwrap_err().contains("kernel-zswap"), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_pool_has_room_for_the_job() {
-        assert_eq!(pool_percent("20", 1 << 30, 24 << 30).unwrap(), None);
-        assert_eq!(pool_percent("20", 1 << 30, 4 << 30).unwrap(), Some(26));
-        assert!(pool_percent("20", 4 << 30, 4 << 30).is_err());
-        assert!(pool_percent("many", 1, 4 << 30).is_err());
-    }
 }

@@ -23,11 +23,15 @@ const UNFIT: [i64; 5] = [0x0102_1994, 0x8584_58f6, 0x794c_7630, 0x6573_5546, 0x6
 /// Room to leave on the disk.
 const MARGIN_BYTES: u64 = 256 << 20;
 
-/// Makes a swap file of at least `bytes` somewhere and swaps to it; answers where.
+/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and swaps to it; answers where.
 ///
 /// # Errors
 /// Why no place would do.
-pub fn swap_on(changes: &Changes, bytes: u64) -> Result<PathBuf> {
+pub fn swap_on(changes: &Changes, bytes: u64, directory: Option<&Path>) -> Result<PathBuf> {
+    if let Some(directory) = directory {
+        return swap_on_in(changes, directory, bytes)
+            .with_context(|| format!("no swap file of {} in {}", Size::from(bytes), directory.display()));
+    }
     let mut reasons = Vec::new();
     let own = std::env::current_dir().ok();
     for directory in ["/var/tmp", "/var/lib", "/tmp", "/root", "/"].into_iter().map(PathBuf::from).chain(own)
