@@ -13,6 +13,7 @@
 
 pub mod accounts;
 mod clock;
+mod cluster;
 mod config;
 mod fault;
 mod fork_session;

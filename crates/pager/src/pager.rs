@@ -11,6 +11,7 @@ use zswap::Zswap;
 
 use crate::accounts::Accounts;
 use crate::clock::Hand;
+use crate::cluster::Clusters;
 use crate::config::{Config, StartError};
 use crate::fault::Faults;
 use crate::grace::GracePeriod;
@@ -42,6 +43,7 @@ pub struct Pager {
     pub(crate) faults: Faults,
     pub(crate) handlers: Handlers,
     pub(crate) streams: Streams,
+    pub(crate) clusters: Clusters,
     pub(crate) registrations: Mutex<Registrations>,
     pub(crate) hand: Mutex<Hand>,
     pub(crate) reclaim: Reclaim,
@@ -87,6 +89,7 @@ impl Pager {
         Ok(Pager {
             faults: Faults::new().map_err(system("memory for waiting faults"))?,
             handlers: Handlers::default(),
+            clusters: Clusters::new(),
             streams: Streams::new(match config.records {
                 true => 1,
                 false => (config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES),

@@ -32,12 +32,13 @@ pub enum Over {
     Untouched,
 }
 
-/// Outcomes of windows of one size: ended ones above, continued ones below, 16 bits each.
+/// Outcomes, of windows of one size for example: ended ones above, continued ones below, 16 bits each.
 #[derive(Default)]
-struct Outcomes(AtomicU32);
+pub struct Outcomes(AtomicU32);
 
 impl Outcomes {
-    fn note(&self, continued: bool) {
+    /// Notes how one ended.
+    pub fn note(&self, continued: bool) {
         let word = self.0.load(Ordering::Relaxed);
         let (mut ended, mut kept) = (word >> 16, word & 0xffff);
         match continued {
@@ -51,7 +52,7 @@ impl Outcomes {
     }
 
     /// Whether windows of this size are worth it: two in five were continued, which saves more than the others cost.
-    fn pays(&self) -> bool {
+    pub fn pays(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
         kept * 5 >= (kept + ended) * 2

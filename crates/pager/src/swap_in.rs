@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Count;
+use crate::cluster::CLUSTER_PAGES;
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
-use crate::pages::{FromDisk, Scratch};
+use crate::pages::{FromDisk, Scratch, BLOCK_PAGES};
 use crate::readahead::Stream;
 use crate::HANDLERS_MAX;
 
@@ -70,14 +71,24 @@ impl Pager {
             self.read_on();
             self.dismiss_gate_reports();
         };
-        let brought = self.pages.bring_from_disk(&mut handler.inbound, scratch, at, stream.window(), read_on);
+        let (page, window) = (at / PAGE_SIZE, stream.window());
+        // A stream knows what comes next; elsewhere it is the neighbours that may be wanted.
+        let ahead = if window == 1 && self.clusters.comes_whole(page as u64) {
+            page - page % CLUSTER_PAGES..page - page % CLUSTER_PAGES + CLUSTER_PAGES
+        } else {
+            page..page + window
+        };
+        let block = page - page % BLOCK_PAGES;
+        let wanted = ahead.start - block..ahead.end - block;
+        let brought = self.pages.bring_from_disk(&mut handler.inbound, scratch, at, wanted, read_on);
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
                 self.accounts.disk_fault(ns);
                 self.accounts.add(Count::DiskFaults, 1);
                 self.accounts.add(Count::DiskPagesIn, pages as u64);
-                self.streams.ended(stream, (at / PAGE_SIZE + pages.max(1)) as u64);
+                let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
+                self.streams.ended(stream, end as u64);
                 self.reclaim.note_arrivals(pages);
                 handler.owe(pages);
                 // It was not among what came: its state changed, or an event took its place. It looks again by itself.

@@ -4,6 +4,8 @@
 //! in, discard and move what they like meanwhile; a page whose state changed is not marked any more, and what was read
 //! of it is dropped. A few neighbours come along, and up to four blocks with one request when pages are read in order.
 
+use std::ops::Range;
+
 use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
@@ -14,10 +16,6 @@ use super::{Brought, Pages, GROUP};
 /// Blocks read at a time at most: as many pages as one request to the swap file has.
 const BLOCKS_MAX: usize = 4;
 const PAGES_MAX: usize = BLOCKS_MAX * BLOCK_PAGES;
-
-/// Pages that are read at least, if they are in the swap file too: they left together and lie together, so that they cost
-/// hardly more than one. More would have to be written again when they go unused.
-const GROUP_PAGES: usize = 4;
 
 /// How an attempt to bring a page in from the swap file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,17 +64,17 @@ impl Reading {
 }
 
 impl Pages {
-    /// Brings in the page at `at`, if it is in the swap file, and of its neighbours and of `window` pages from it on those that
-    /// are there too. `read_on` reads messages when one is in the way. Hold no block's lock.
+    /// Brings in the page at `at`, if it is in the swap file, and of the `wanted` ones those that are
+    /// there too, itself among them: pages counted from the first of its block. `read_on` reads messages when one is in the way. Hold no block's lock.
     pub fn bring_from_disk(
         &self,
         inbound: &mut Inbound,
         scratch: &mut Scratch,
         at: usize,
-        window: usize,
+        wanted: Range<usize>,
         mut read_on: impl FnMut(),
     ) -> FromDisk {
-        let reading = match self.begin_reading(at, window) {
+        let reading = match self.begin_reading(at, wanted) {
             Ok(reading) => reading,
             Err(answer) => return answer,
         };
@@ -110,15 +108,14 @@ impl Pages {
     }
 
     /// Marks the pages that are to be read.
-    fn begin_reading(&self, at: usize, window: usize) -> Result<Reading, FromDisk> {
+    fn begin_reading(&self, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
         let first = self.lock(at);
         let index = at % BLOCK_BYTES / PAGE_SIZE;
         if first.is_reading() {
             return Err(FromDisk::Busy);
         }
-        let start = if window < GROUP_PAGES { index & !(GROUP_PAGES - 1) } else { index };
-        let end = (start + window.max(GROUP_PAGES)).min(PAGES_MAX);
-        let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << start) - 1);
+        let end = wanted.end.min(PAGES_MAX);
+        let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
         let mut run = RunGuard::of(first);
         run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
         let key = (run.base() / PAGE_SIZE) as u64;
