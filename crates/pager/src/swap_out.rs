@@ -17,6 +17,11 @@ use crate::pages::{now_ms, GROUP};
 
 /// Of this process's memory so much may be the pool before what compresses well goes to disk: one part in so many.
 const POOL_PART: u64 = 4;
+/// The pool is no more than five eighths of this process's memory: with too little in place, what comes in goes again
+/// before it was used, and most looks for pages that could go find none.
+const POOL_MOST: (u64, u64) = (5, 8);
+/// Beyond that by so much, nothing more is moved out until it was written.
+const POOL_EXCESS_PART: u64 = 16;
 /// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less makes small writes, more
 /// keeps forks and pauses waiting.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -170,8 +175,9 @@ impl Pager {
             true => (need.saturating_mul(store.costs().share()) / 1024).min(pool - floor),
             false => 0,
         };
+        let by_excess = need.min(self.pool_excess());
         let by_want = if self.swap.nothing_left.swap(false, Ordering::Relaxed) { need } else { 0 };
-        let goal = by_raw.max(by_cost).max(by_want).min(pool);
+        let goal = by_raw.max(by_cost).max(by_excess).max(by_want).min(pool);
         if goal == 0 {
             self.swap.progresses.store(false, Ordering::Release);
             return false;
@@ -233,7 +239,15 @@ impl Pager {
             return false;
         }
         let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
-        self.raw_bytes() > most && self.accounts.total() > self.low_water()
+        let is_much = self.raw_bytes() > most
+            || self.pool_excess() > self.resident.load(Ordering::Relaxed) / POOL_EXCESS_PART;
+        is_much && self.accounts.total() > self.low_water()
+    }
+
+    /// Bytes of the pool beyond what it may have of this process's memory.
+    fn pool_excess(&self) -> u64 {
+        let (part, of) = POOL_MOST;
+        self.pages.store().pool_bytes().saturating_sub(self.resident.load(Ordering::Relaxed) / of * part)
     }
 
     /// Called by whoever is about to bring pages in while the budget is exceeded: waits until what the writer has begun is
