@@ -617,7 +617,7 @@ fn a_disk_that_takes_nothing_is_no_room() {
         panic!("more was taken than there is room")
     };
     let done = at as usize;
-    assert!(done >= 512 << 10 && done <= 1 << 20, "{done} bytes");
+    assert!((512 << 10..=1 << 20).contains(&done), "{done} bytes");
     // Others are refused without another attempt, each of which costs segments.
     let retired = swap.file.counters().segments_retired;
     (0..100).for_each(|_| assert!(device.write(at, &bytes[done..]).is_err()));
