@@ -180,10 +180,13 @@ impl Memory {
     /// Writes to the swap file until enough memory is free, if that can be had: the device's own thread does.
     pub(crate) fn relieve(&self) {
         let Some(limit) = self.limit else { return };
-        let is_short = || self.free_bytes(limit) < limit / FREE_SHARE * 2;
+        // What the arenas keep is for the next objects. To give it back only to ask for it again costs more than compressing
+        // does; but it must not be all that is free, since nobody is admitted to it.
+        let kept_max = limit / FREE_SHARE / 2;
+        let kept = || if self.is_locked { 0 } else { self.pool.cached_bytes() };
+        let is_short = || self.free_bytes(limit) + kept().min(kept_max) < limit / FREE_SHARE * 2;
         while is_short() && !self.signal.is_ending() {
-            // What is kept for the next objects counts as used.
-            if !self.is_locked && self.pool.trim() > 0 && !is_short() {
+            if kept() > kept_max && self.pool.trim() > 0 && !is_short() {
                 return;
             }
             if self.is_before(&self.failed_until) || self.is_before(&self.fruitless_until) {
