@@ -1,8 +1,8 @@
 //! Who works on which block, and which blocks are lost.
 //!
-//! Every request claims the blocks of a piece before it looks at them, and so does a move to the backing. Hence a block
-//! is in one place whenever its claim is held: in the pool, in the backing, lost, or nowhere, which means zeroes. The pool
-//! would let two readers of a block wait for each other too, so claiming costs no concurrency.
+//! Every request claims the blocks of a piece before it looks at them. Hence nothing comes or goes while a claim is held: a
+//! block is in the pool (in memory or in its swap file, which is the pool's affair), lost, or nowhere, which means zeroes.
+//! The pool would let two readers of a block wait for each other too, so claiming costs no concurrency.
 //!
 //! A leaf's word: bit `i` is set while block `i` is claimed, bit 31 while somebody sleeps until a claim ends.
 
@@ -66,15 +66,7 @@ impl Claims {
         }
     }
 
-    /// Claims those of the blocks that nobody has claimed, until [`release`](Self::release); never waits.
-    pub(crate) fn try_claim(&self, leaf: usize, mask: u16) -> u16 {
-        let word = &self.words[leaf];
-        let before = word.fetch_or(u32::from(mask), Ordering::Acquire);
-        mask & !(before as u16)
-    }
-
-    /// Ends a claim.
-    pub(crate) fn release(&self, leaf: usize, mask: u16) {
+    fn release(&self, leaf: usize, mask: u16) {
         let word = &self.words[leaf];
         let before = word.fetch_and(!(u32::from(mask) | SLEEPERS), Ordering::Release);
         assert!(before & u32::from(mask) == u32::from(mask), "blocks are released by who claimed them");
@@ -149,17 +141,6 @@ mod tests {
         let sum: u64 = totals.iter().map(|total| total.load(Ordering::Relaxed)).sum();
         assert_eq!(sum, 4 * 4000 * 3);
         assert!(claims.words.iter().all(|word| word.load(Ordering::Relaxed) & !SLEEPERS == 0));
-    }
-
-    #[test]
-    fn trying_takes_what_is_free() {
-        let claims = Claims::new(1);
-        let claim = claims.claim(0, 0b0110);
-        assert_eq!(claims.try_claim(0, 0b1100), 0b1000);
-        claims.release(0, 0b1000);
-        drop(claim);
-        assert_eq!(claims.try_claim(0, 0b1100), 0b1100);
-        claims.release(0, 0b1100);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backing::Backing;
+use swapfile::SwapFile;
+
 use crate::pieces::BLOCK_BYTES;
 
 /// Largest device: the pool's keys are numbers of blocks, and it has room for the leaves of this.
@@ -14,7 +15,7 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 40;
 pub struct Config {
     /// Bytes of the device, whole blocks of 4 KiB.
     pub size_bytes: u64,
-    /// Most bytes of memory for what is stored: objects and tables. No bound when `None`.
+    /// Most bytes of memory for what is stored: objects, tables, and the swap file's own. No bound when `None`.
     pub ram_bytes: Option<u64>,
     /// The compressor's name.
     pub compressor: String,
@@ -26,8 +27,8 @@ pub struct Config {
     pub has_checksums: bool,
     /// Make and lock all of `ram_bytes` now, and never ask for memory again. One device a process, made before any pool.
     pub is_locked: bool,
-    /// Where blocks go that memory has no room for.
-    pub backing: Option<Arc<dyn Backing>>,
+    /// Where blocks go that memory has no room for: compressed as they are. The device becomes the file's writer.
+    pub swap: Option<Arc<SwapFile>>,
 }
 
 impl Default for Config {
@@ -40,7 +41,7 @@ impl Default for Config {
             queues: 0,
             has_checksums: cfg!(debug_assertions),
             is_locked: false,
-            backing: None,
+            swap: None,
         }
     }
 }
@@ -55,7 +56,7 @@ impl fmt::Debug for Config {
             .field("queues", &self.queues)
             .field("has_checksums", &self.has_checksums)
             .field("is_locked", &self.is_locked)
-            .field("backing", &self.backing.is_some())
+            .field("swap", &self.swap.is_some())
             .finish()
     }
 }

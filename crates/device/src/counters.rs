@@ -1,10 +1,11 @@
-//! What a device has done and holds: the figures of zram's `mm_stat`, `io_stat` and `stat`, under its names where the
-//! meaning is the same, and latencies.
+//! What a device has done and holds: the figures of zram's `mm_stat`, `bd_stat`, `io_stat` and `stat`, under its names where
+//! the meaning is the same, the swap file's, and latencies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ledger::{percentile_ns, Histogram};
+use swapfile::SwapFile;
 
 /// Requests of one kind. On a cache line of their own, since every queue adds to them.
 #[repr(align(128))]
@@ -89,10 +90,12 @@ pub struct Statistics {
     pub pages_compacted: u64,
     /// Blocks in memory that are kept as they are, because they do not compress.
     pub huge_pages: u64,
-    /// Blocks moved to the backing since the start.
-    pub bd_writes: u64,
-    /// Blocks read from the backing since the start.
+    /// Blocks in the swap file.
+    pub bd_count: u64,
+    /// Blocks read from the swap file since the start.
     pub bd_reads: u64,
+    /// Blocks written to the swap file since the start.
+    pub bd_writes: u64,
     /// Blocks whose content is lost: reading them fails until they are written.
     pub lost_blocks: u64,
     /// Writes refused for want of room.
@@ -123,6 +126,84 @@ pub struct Statistics {
     pub write_latency: Latencies,
     /// How long discards took.
     pub discard_latency: Latencies,
+    /// The swap file's, if there is one.
+    pub swap: Option<SwapStatistics>,
+}
+
+/// A swap file's figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SwapStatistics {
+    /// Bytes that it may take of the disk.
+    pub swap_limit: u64,
+    /// Bytes that it takes: of segments in use.
+    pub swap_used: u64,
+    /// Bytes of these that are of blocks still there.
+    pub swap_live: u64,
+    /// Bytes of objects that were written out, compressed as they were.
+    pub swap_object_bytes: u64,
+    /// Bytes written to the disk, cleaning's included.
+    pub swap_write_bytes: u64,
+    /// Bytes of these that cleaning has written.
+    pub swap_clean_bytes: u64,
+    /// Bytes written for each byte of objects.
+    pub swap_write_amplification: f64,
+    /// Bytes read from the disk, cleaning's included.
+    pub swap_read_bytes: u64,
+    /// Reads of one or more blocks.
+    pub swap_reads: u64,
+    /// Microseconds within which half of the reads were done, to a factor of two.
+    pub swap_read_p50_us: u64,
+    /// Within which 99 of 100 were.
+    pub swap_read_p99_us: u64,
+    /// Writes that were given up: what they were of stayed in memory.
+    pub swap_failed_writes: u64,
+    /// Reads that failed, or found something else than was written.
+    pub swap_failed_reads: u64,
+    /// Writes that found no room.
+    pub swap_no_space: u64,
+}
+
+impl SwapStatistics {
+    pub(crate) fn of(file: &SwapFile) -> Self {
+        let counters = file.counters();
+        SwapStatistics {
+            swap_limit: file.size_bytes(),
+            swap_used: counters.used_bytes,
+            swap_live: counters.live_bytes,
+            swap_object_bytes: counters.object_bytes,
+            swap_write_bytes: counters.bytes_written,
+            swap_clean_bytes: counters.bytes_cleaned,
+            swap_write_amplification: counters.write_amplification_milli() as f64 / 1000.0,
+            swap_read_bytes: counters.bytes_read,
+            swap_reads: counters.loads,
+            swap_read_p50_us: counters.load_latency_us(50),
+            swap_read_p99_us: counters.load_latency_us(99),
+            swap_failed_writes: counters.writes_failed,
+            swap_failed_reads: counters.reads_failed,
+            swap_no_space: counters.no_space,
+        }
+    }
+
+    fn each(&self, mut line: impl FnMut(&str, &dyn std::fmt::Display)) {
+        for (name, value) in [
+            ("swap_limit", self.swap_limit),
+            ("swap_used", self.swap_used),
+            ("swap_live", self.swap_live),
+            ("swap_object_bytes", self.swap_object_bytes),
+            ("swap_write_bytes", self.swap_write_bytes),
+            ("swap_clean_bytes", self.swap_clean_bytes),
+            ("swap_read_bytes", self.swap_read_bytes),
+            ("swap_reads", self.swap_reads),
+            ("swap_read_p50_us", self.swap_read_p50_us),
+            ("swap_read_p99_us", self.swap_read_p99_us),
+            ("swap_failed_writes", self.swap_failed_writes),
+            ("swap_failed_reads", self.swap_failed_reads),
+            ("swap_no_space", self.swap_no_space),
+        ] {
+            line(name, &value);
+        }
+        line("swap_write_amplification", &self.swap_write_amplification);
+    }
 }
 
 impl Statistics {
@@ -154,8 +235,9 @@ impl Statistics {
             ("same_pages", self.same_pages),
             ("pages_compacted", self.pages_compacted),
             ("huge_pages", self.huge_pages),
-            ("bd_writes", self.bd_writes),
+            ("bd_count", self.bd_count),
             ("bd_reads", self.bd_reads),
+            ("bd_writes", self.bd_writes),
             ("lost_blocks", self.lost_blocks),
             ("refused_writes", self.refused_writes),
             ("read_ios", self.read_ios),
@@ -177,6 +259,9 @@ impl Statistics {
             line(&format!("{kind}_p50_us"), &latencies.p50_us);
             line(&format!("{kind}_p99_us"), &latencies.p99_us);
             line(&format!("{kind}_p999_us"), &latencies.p999_us);
+        }
+        if let Some(swap) = &self.swap {
+            swap.each(line);
         }
     }
 }
@@ -201,5 +286,10 @@ mod tests {
         let json = statistics.json();
         assert!(json.starts_with("{\"disksize\":7,\"orig_data_size\":0,"), "{json}");
         assert!(json.ends_with("\"discard_p999_us\":0}\n"), "{json}");
+        let swap =
+            SwapStatistics { swap_used: 5, swap_write_amplification: 1.25, ..SwapStatistics::default() };
+        let json = Statistics { swap: Some(swap), ..statistics }.json();
+        assert!(json.contains(",\"swap_used\":5,"), "{json}");
+        assert!(json.ends_with(",\"swap_write_amplification\":1.25}\n"), "{json}");
     }
 }

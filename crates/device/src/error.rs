@@ -2,6 +2,8 @@
 
 use std::io;
 
+use swapfile::ReadFault;
+
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -24,6 +26,12 @@ pub enum Error {
         /// What the kernel said.
         reason: io::Error,
     },
+    /// A swap file that nothing would ever go to.
+    #[error("without a bound on memory nothing goes to the swap file, so how much must be said")]
+    SwapUnbounded,
+    /// No thread, or no memory, for the swap file.
+    #[error("what writes to the swap file cannot be started: {0}")]
+    SwapWriter(#[source] io::Error),
     /// No compressor of that name, or no pool.
     #[error(transparent)]
     Pool(#[from] uzswap::Error),
@@ -53,19 +61,21 @@ pub enum IoError {
         /// The block.
         at: u64,
     },
-    /// A block does not decompress to what was written.
+    /// A block in memory does not decompress to what was written.
     #[error("the block at byte {at} is damaged")]
     Damaged {
         /// The block.
         at: u64,
     },
-    /// The backing failed.
-    #[error("the backing failed on blocks from byte {at}: {reason}")]
-    Backing {
-        /// The first of the blocks asked for.
+    /// A block is in the swap file and cannot be read from there. It stays there.
+    #[error("the block at byte {at} cannot be read from byte {offset} of the swap file: {fault}")]
+    Disk {
+        /// The block.
         at: u64,
-        /// What it said.
-        reason: io::Error,
+        /// Where it lies in the file.
+        offset: u64,
+        /// What is wrong.
+        fault: ReadFault,
     },
 }
 
@@ -78,8 +88,7 @@ impl IoError {
         match self {
             IoError::OutOfRange => EINVAL,
             IoError::NoSpace { .. } => ENOSPC,
-            IoError::Lost { .. } | IoError::Damaged { .. } => EIO,
-            IoError::Backing { reason, .. } => reason.raw_os_error().unwrap_or(EIO),
+            IoError::Lost { .. } | IoError::Damaged { .. } | IoError::Disk { .. } => EIO,
         }
     }
 }

@@ -21,31 +21,32 @@
 //!
 //! # What is promised when something fails
 //!
-//! - Where `ram_bytes` leaves no room and there is no [`Backing`], a write answers [`IoError::NoSpace`], and what it would
-//!   have replaced is still there.
+//! - Where `ram_bytes` leaves no room and there is no swap file ([`Config::swap`]), or none that takes more, a write answers
+//!   [`IoError::NoSpace`], and what it would have replaced is still there.
 //! - Where memory fails in the middle of a write, its blocks may be lost: reading them is an error until they are written
 //!   or discarded. They are never zeroes.
-//! - Blocks that the backing cannot give back are an error at every read.
+//! - Blocks that the swap file cannot give back are an error at every read, until they are written or discarded.
 //!
 //! # Being swapped on
 //!
 //! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and locks all memory at the
 //! start; [`sys::flusher`] has what concerns the process and its threads.
 
-mod backing;
 mod claims;
 mod config;
 mod counters;
 mod device;
 mod error;
+mod memory;
 mod pages;
 mod pieces;
 mod raw;
 mod room;
+mod signal;
+mod swap_writer;
 
-pub use backing::Backing;
 pub use config::{Config, SIZE_BYTES_MAX};
-pub use counters::{Latencies, Statistics};
+pub use counters::{Latencies, Statistics, SwapStatistics};
 pub use device::{Device, Extent};
 pub use error::{Error, IoError};
 pub use pieces::BLOCK_BYTES;

@@ -7,7 +7,7 @@
 //! admitted from that without measuring until it is used up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Who waits for room looks again by itself after this time.
@@ -36,6 +36,8 @@ impl Worst {
 /// The bound, and who was admitted.
 pub(crate) struct Room {
     worst: Worst,
+    /// Most bytes of credit that one measurement gives.
+    credit_max: u64,
     /// Bytes that writes may have without measuring.
     credit: AtomicU64,
     /// The most that writes admitted and not done can take. Added to before credit is taken.
@@ -53,9 +55,10 @@ pub(crate) struct Admission<'a> {
 }
 
 impl Room {
-    pub(crate) fn new(worst: Worst) -> Self {
+    pub(crate) fn new(worst: Worst, credit_max: u64) -> Self {
         Room {
             worst,
+            credit_max,
             credit: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             measuring: Mutex::new(()),
@@ -85,6 +88,21 @@ impl Room {
         self.admit_slowly(bytes, free_bytes, make)
     }
 
+    /// Takes bytes away from those who are to be admitted, if so many are free and nobody waits for any.
+    pub(crate) fn hold(&self, bytes: u64, free_bytes: impl Fn() -> u64) -> Option<Admission<'_>> {
+        let _guard = match self.measuring.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // As in `admit_slowly`; the next one measures anew.
+        self.credit.store(0, Ordering::SeqCst);
+        let others = self.in_flight.load(Ordering::SeqCst);
+        free_bytes().checked_sub(others + bytes)?;
+        self.in_flight.fetch_add(bytes, Ordering::SeqCst);
+        Some(Admission { room: self, bytes })
+    }
+
     fn admit_slowly(
         &self,
         bytes: u64,
@@ -100,7 +118,7 @@ impl Room {
             let free = free_bytes();
             if let Some(credit) = free.checked_sub(others + bytes) {
                 self.in_flight.fetch_add(bytes, Ordering::SeqCst);
-                self.credit.store(credit, Ordering::SeqCst);
+                self.credit.store(credit.min(self.credit_max), Ordering::SeqCst);
                 break true;
             }
             if others > 0 {
@@ -108,7 +126,8 @@ impl Room {
                 guard = self.ended.wait_timeout(guard, WAIT).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            if !make(bytes - free) {
+            // Somebody else may have freed some meanwhile.
+            if !make(bytes - free) && free_bytes() <= free {
                 break false;
             }
         };
@@ -139,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_bound_holds_whoever_asks() {
-        let room = Room::new(WORST);
+        let room = Room::new(WORST, u64::MAX);
         let used = AtomicU64::new(0);
         let most = AtomicU64::new(0);
         let refused = AtomicU64::new(0);
@@ -175,7 +194,7 @@ mod tests {
 
     #[test]
     fn room_is_made_or_refused() {
-        let room = Room::new(WORST);
+        let room = Room::new(WORST, u64::MAX);
         let free = AtomicU64::new(50);
         assert!(room.admit(1, || free.load(Ordering::Relaxed), |_| false).is_none());
         let made = room.admit(
@@ -192,7 +211,7 @@ mod tests {
 
     #[test]
     fn credit_saves_measuring() {
-        let room = Room::new(WORST);
+        let room = Room::new(WORST, u64::MAX);
         let measured = AtomicU64::new(0);
         for _ in 0..10 {
             let free = || {
@@ -202,5 +221,23 @@ mod tests {
             assert!(room.admit(1, free, |_| false).is_some());
         }
         assert_eq!(measured.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn credit_has_a_bound_and_what_is_held_is_nobodys() {
+        let room = Room::new(WORST, 250);
+        let measured = AtomicU64::new(0);
+        let free = || {
+            measured.fetch_add(1, Ordering::Relaxed);
+            1000
+        };
+        let admissions: Vec<_> = (0..6).map(|_| room.admit(1, free, |_| false).unwrap()).collect();
+        assert_eq!(measured.load(Ordering::Relaxed), 2, "one and two on credit, twice");
+        assert!(room.hold(401, free).is_none());
+        let held = room.hold(400, free).unwrap();
+        drop(admissions);
+        assert_eq!(room.in_flight.load(Ordering::SeqCst), 400);
+        drop(held);
+        assert!(room.admit(10, free, |_| false).is_some());
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use device::{Config, Device, IoError, BLOCK_BYTES};
 use proptest::prelude::*;
-use support::{fill, Failing, MemoryBacking};
+use support::{fill, Failing, Swap};
+use swapfile::Rates;
 
 const BLOCKS: usize = 200;
 const SIZE: usize = BLOCKS * BLOCK_BYTES;
@@ -27,8 +28,37 @@ enum Op {
     FailObjects(u32),
     FailLeaves(u32),
     FailCompressor(u64),
-    BackingFails { writes: bool, reads: bool },
-    BackingRoom(u64),
+    DiskFaults(DiskFaults),
+    Settle,
+}
+
+/// What goes wrong with the disk from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DiskFaults {
+    None,
+    WritesFail,
+    NoRoom,
+    ReadsFail,
+    Short,
+    /// It says that it wrote, and did not, or wrote something else.
+    Lies,
+}
+
+impl DiskFaults {
+    fn rates(self) -> Rates {
+        match self {
+            DiskFaults::None => Rates::default(),
+            DiskFaults::WritesFail => Rates { write_eio: 300, ..Rates::default() },
+            DiskFaults::NoRoom => {
+                Rates { write_enospc: 400, reserve_enospc: 400, release_fails: 300, ..Rates::default() }
+            }
+            DiskFaults::ReadsFail => Rates { read_eio: 250, read_flip: 250, ..Rates::default() },
+            DiskFaults::Short => {
+                Rates { write_short: 300, read_short: 300, interrupted: 200, ..Rates::default() }
+            }
+            DiskFaults::Lies => Rates { write_lies: 300, ..Rates::default() },
+        }
+    }
 }
 
 /// Offsets and lengths that like blocks' and leaves' borders.
@@ -56,9 +86,12 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u32..20).prop_map(Op::FailObjects),
         1 => (0u32..3).prop_map(Op::FailLeaves),
         1 => (0u64..5).prop_map(Op::FailCompressor),
-        1 => (any::<bool>(), any::<bool>())
-            .prop_map(|(writes, reads)| Op::BackingFails { writes: writes && reads, reads: reads && !writes }),
-        1 => (0u64..300).prop_map(Op::BackingRoom),
+        2 => prop::sample::select(vec![
+            DiskFaults::None, DiskFaults::None, DiskFaults::WritesFail, DiskFaults::NoRoom, DiskFaults::ReadsFail,
+            DiskFaults::Short, DiskFaults::Lies,
+        ])
+        .prop_map(Op::DiskFaults),
+        1 => Just(Op::Settle),
     ]
 }
 
@@ -85,43 +118,57 @@ impl Model {
 struct Run {
     device: Device,
     model: Model,
-    backing: Option<Arc<MemoryBacking>>,
+    swap: Option<Swap>,
+    disk_faults: DiskFaults,
+    /// The disk has lied: any block may be unreadable for good, until it is written.
+    has_lied: bool,
     compressor: Arc<std::sync::atomic::AtomicU64>,
     ram: Option<u64>,
 }
 
 impl Run {
-    fn new(ram: Option<u64>, has_backing: bool, unit_bytes: usize, queues: usize) -> Self {
+    /// A device that may use `ram` bytes beside its swap file's own, which has so many segments.
+    fn new(ram: Option<u64>, segments: Option<usize>, unit_bytes: usize, queues: usize) -> Self {
         let (algorithm, compressor) = Failing::of("lz4");
-        let backing = has_backing.then(|| MemoryBacking::new(150));
+        let swap = ram.and(segments).map(Swap::new);
+        let ram = ram.map(|ram| ram + swap.as_ref().map_or(0, |swap| swap.file.memory_bytes_max()));
         let config = Config {
             size_bytes: SIZE as u64,
             ram_bytes: ram,
             unit_bytes,
             queues,
             has_checksums: true,
-            backing: backing.clone().map(|backing| backing as Arc<dyn device::Backing>),
+            swap: swap.as_ref().map(|swap| swap.file.clone()),
             ..Config::default()
         };
         let device = Device::with_algorithm(config, algorithm).unwrap();
         let model = Model { bytes: vec![0; SIZE], lost: vec![false; BLOCKS] };
-        Run { device, model, backing, compressor, ram }
+        Run { device, model, swap, disk_faults: DiskFaults::None, has_lied: false, compressor, ram }
     }
 
-    fn backing_reads_fail(&self) -> bool {
-        self.backing.as_ref().is_some_and(|backing| backing.reads_fail.load(Ordering::Relaxed))
+    fn reads_may_fail(&self) -> bool {
+        self.has_lied || self.disk_faults == DiskFaults::ReadsFail
     }
 
-    /// What a write that failed did: all before `failed` is written; the piece from there on may have lost its blocks.
+    fn set_disk_faults(&mut self, faults: DiskFaults) {
+        if let Some(swap) = &self.swap {
+            swap.faults.set_rates(faults.rates());
+            self.disk_faults = faults;
+            self.has_lied |= faults == DiskFaults::Lies;
+            // What the disk does next is to be seen next.
+            self.device.end_pauses();
+        }
+    }
+
+    /// What a write that failed did: all before the piece that failed is written; that one may have lost its blocks.
     fn after_failed_write(&mut self, at: usize, bytes: &[u8], error: &IoError) {
         let (failed, may_lose) = match *error {
             IoError::NoSpace { at } => (at as usize, false),
             IoError::Lost { at: block } => ((block as usize).max(at), true),
             // The rest of a block could not be read.
-            IoError::Backing { .. } => {
-                assert!(self.backing_reads_fail());
-                self.resync(at, bytes);
-                return;
+            IoError::Disk { at: block, .. } => {
+                assert!(self.reads_may_fail());
+                ((block as usize).max(at), false)
             }
             ref other => panic!("a write answered {other}"),
         };
@@ -131,6 +178,25 @@ impl Run {
         if may_lose {
             let piece_end = (piece_start / LEAF * LEAF + LEAF).min(at + bytes.len());
             self.look_for_losses(piece_start / BLOCK_BYTES, piece_end.div_ceil(BLOCK_BYTES));
+        }
+    }
+
+    /// What a request for zeroes that failed did: the parts of blocks at its pieces' ends fail one by one.
+    fn after_failed_zero(&mut self, at: usize, len: usize, error: &IoError) {
+        let (failed, may_lose) = match *error {
+            IoError::NoSpace { at } => (at as usize, false),
+            IoError::Lost { at } => (at as usize, true),
+            IoError::Disk { at, .. } => {
+                assert!(self.reads_may_fail());
+                (at as usize, false)
+            }
+            ref other => panic!("a request for zeroes answered {other}"),
+        };
+        let done = failed.max(at) - at;
+        assert!(done < len);
+        self.model.wrote(at, &vec![0; done]);
+        if may_lose {
+            self.look_for_losses(failed / BLOCK_BYTES, failed / BLOCK_BYTES + 1);
         }
     }
 
@@ -145,30 +211,10 @@ impl Run {
                     assert!(page == self.model.bytes[at..at + BLOCK_BYTES], "block {block}");
                 }
                 Err(IoError::Lost { .. }) => self.model.lost[block] = true,
-                Err(error) => assert!(self.backing_reads_fail(), "block {block}: {error}"),
+                Err(IoError::Disk { .. }) => assert!(self.reads_may_fail(), "block {block}"),
+                Err(error) => panic!("block {block}: {error}"),
             }
         }
-    }
-
-    /// A write of which any number of pieces, from the start on, may have been done: asks with a backing that works.
-    fn resync(&mut self, at: usize, bytes: &[u8]) {
-        let backing = self.backing.clone().unwrap();
-        backing.reads_fail.store(false, Ordering::Relaxed);
-        let mut from = at;
-        while from < at + bytes.len() {
-            let end = (from / LEAF * LEAF + LEAF).min(at + bytes.len());
-            let wanted = &bytes[from - at..end - at];
-            let mut now = vec![0; end - from];
-            if self.device.read(from as u64, &mut now).is_ok() {
-                if now == wanted {
-                    self.model.wrote(from, wanted);
-                } else {
-                    assert!(now == self.model.bytes[from..end], "neither old nor new");
-                }
-            }
-            from = end;
-        }
-        backing.reads_fail.store(true, Ordering::Relaxed);
     }
 
     fn step(&mut self, op: &Op) {
@@ -189,9 +235,9 @@ impl Run {
                         assert!(bytes == self.model.bytes[at..at + len], "{at} {len}");
                     }
                     Err(IoError::Lost { .. }) => assert!(self.model.any_lost(at, len)),
-                    Err(IoError::Backing { reason, .. }) => {
-                        assert!(self.backing_reads_fail());
-                        assert_eq!(reason.raw_os_error(), Some(libc::EREMOTEIO));
+                    Err(error @ IoError::Disk { .. }) => {
+                        assert!(self.reads_may_fail(), "{error}");
+                        assert_eq!(error.errno(), libc::EIO);
                     }
                     Err(error) => panic!("a read answered {error}"),
                 }
@@ -210,31 +256,7 @@ impl Run {
                     let edges = [at / BLOCK_BYTES, (at + len - 1) / BLOCK_BYTES];
                     assert!(edges.iter().all(|block| !self.model.lost[*block]));
                 }
-                Err(_) => {
-                    // Some of it was done, block by block.
-                    let mut page = [0; BLOCK_BYTES];
-                    let backing = self.backing.clone();
-                    let failed = self.backing_reads_fail();
-                    backing.iter().for_each(|backing| backing.reads_fail.store(false, Ordering::Relaxed));
-                    for block in at / BLOCK_BYTES..(at + len).div_ceil(BLOCK_BYTES) {
-                        let start = block * BLOCK_BYTES;
-                        let (from, to) = (at.max(start), (at + len).min(start + BLOCK_BYTES));
-                        match self.device.read(start as u64, &mut page) {
-                            Ok(()) if page == self.model.bytes[start..start + BLOCK_BYTES] => {
-                                let is_whole = to - from == BLOCK_BYTES && page == [0; BLOCK_BYTES];
-                                assert!(is_whole || !self.model.lost[block]);
-                                self.model.lost[block] = false;
-                            }
-                            Ok(()) => {
-                                self.model.wrote(from, &vec![0; to - from]);
-                                assert!(page == self.model.bytes[start..start + BLOCK_BYTES]);
-                            }
-                            Err(IoError::Lost { .. }) => self.model.lost[block] = true,
-                            Err(error) => panic!("{error}"),
-                        }
-                    }
-                    backing.iter().for_each(|backing| backing.reads_fail.store(failed, Ordering::Relaxed));
-                }
+                Err(error) => self.after_failed_zero(at, len, &error),
             },
             Op::Extents { at, len } => self.check_extents(at, len),
             Op::Beyond { at, len } => {
@@ -253,18 +275,11 @@ impl Run {
             Op::FailObjects(after) => self.device.pool().fail_objects_after((after > 4).then_some(after)),
             Op::FailLeaves(after) => self.device.pool().fail_leaves_after((after > 1).then_some(after)),
             Op::FailCompressor(every) => self.compressor.store(every, Ordering::Relaxed),
-            Op::BackingFails { writes, reads } => {
-                if let Some(backing) = &self.backing {
-                    backing.writes_fail.store(writes, Ordering::Relaxed);
-                    backing.reads_fail.store(reads, Ordering::Relaxed);
-                }
-            }
-            Op::BackingRoom(blocks) => {
-                if let Some(backing) = &self.backing {
-                    backing.blocks_max.store(blocks, Ordering::Relaxed);
-                }
-            }
+            Op::DiskFaults(faults) => self.set_disk_faults(faults),
+            Op::Settle => self.device.settle(),
         }
+        // While objects are packed some are there twice.
+        self.device.settle();
         if let Some(ram) = self.ram {
             let statistics = self.device.statistics();
             assert!(statistics.mem_used_total <= ram, "{} of {ram}", statistics.mem_used_total);
@@ -299,15 +314,14 @@ impl Run {
     fn end(mut self) {
         self.device.pool().fail_objects_after(None);
         self.device.pool().fail_leaves_after(None);
-        if let Some(backing) = &self.backing {
-            backing.reads_fail.store(false, Ordering::Relaxed);
-        }
+        self.compressor.store(0, Ordering::Relaxed);
+        self.set_disk_faults(DiskFaults::None);
         self.look_for_losses(0, BLOCKS);
         self.check_extents(0, SIZE);
         self.device.discard(0, SIZE as u64).unwrap();
         let statistics = self.device.statistics();
-        assert_eq!((statistics.orig_data_size, statistics.lost_blocks), (0, 0));
-        assert_eq!(self.backing.map_or(0, |backing| backing.len()), 0);
+        assert_eq!((statistics.orig_data_size, statistics.bd_count, statistics.lost_blocks), (0, 0, 0));
+        assert_eq!(statistics.swap.map_or(0, |swap| swap.swap_live), 0);
         assert_eq!(self.device.pool().objects(), 0);
         assert_eq!(self.device.pool().table_bytes(), 0);
     }
@@ -320,68 +334,96 @@ proptest! {
     fn any_requests_agree_with_plain_bytes(
         ops in prop::collection::vec(op(), 1..80),
         ram in prop::option::weighted(0.7, 300_000u64..1_200_000),
-        has_backing in any::<bool>(),
+        segments in prop::option::weighted(0.7, prop::sample::select(vec![1usize, 2, 3, 5, 64])),
         unit_bytes in prop::sample::select(vec![4096usize, 4096, 16384, 65536]),
     ) {
-        let mut run = Run::new(ram, has_backing, unit_bytes, 2);
+        let mut run = Run::new(ram, segments, unit_bytes, 2);
         ops.iter().for_each(|op| run.step(op));
         run.end();
     }
 }
 
-/// Four clients write, read and discard interleaved pieces of the same blocks, while memory is too small for all and blocks
-/// go to the backing: each finds its own bytes.
+/// Four clients write, read and discard interleaved pieces of the same blocks, while memory is too small for all, blocks go
+/// to the swap file, which is cleaned, and the disk does what it wants: each finds its own bytes, or an error.
 #[test]
 fn clients_share_blocks() {
     const CLIENTS: usize = 4;
     const STRIPE: usize = 1000;
-    for has_backing in [false, true] {
-        let ram = if has_backing { Some(350_000) } else { None };
-        let run = Run::new(ram, has_backing, 4096, 2);
-        if let Some(backing) = &run.backing {
-            backing.blocks_max.store(BLOCKS as u64, Ordering::Relaxed);
-        }
+    for (segments, faults) in [
+        (None, DiskFaults::None),
+        (Some(64), DiskFaults::None),
+        (Some(16), DiskFaults::Short),
+        (Some(64), DiskFaults::ReadsFail),
+        (Some(16), DiskFaults::NoRoom),
+        (Some(64), DiskFaults::Lies),
+    ] {
+        let mut run = Run::new(segments.map(|_| 350_000), segments, 4096, 2);
+        run.set_disk_faults(faults);
         let device = &run.device;
-        std::thread::scope(|scope| {
-            for client in 0..CLIENTS {
-                scope.spawn(move || {
-                    let stripes = SIZE / STRIPE / CLIENTS;
-                    let mut seeds = vec![None; stripes];
-                    let mut state = client as u64 + 1;
-                    let mut bytes = [0; STRIPE];
-                    for _ in 0..4000 {
-                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                        let stripe = (state >> 33) as usize % stripes;
-                        let at = ((stripe * CLIENTS + client) * STRIPE) as u64;
-                        if state >> 62 == 0 {
-                            device.read(at, &mut bytes).unwrap();
-                            let mut wanted = [0; STRIPE];
-                            if let Some(seed) = seeds[stripe] {
-                                fill(&mut wanted, seed);
+        let failures: u64 = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    scope.spawn(move || {
+                        let stripes = SIZE / STRIPE / CLIENTS;
+                        // What was written to each, or that nobody knows.
+                        let mut written = vec![Some(None); stripes];
+                        let mut state = client as u64 + 1;
+                        let mut bytes = [0; STRIPE];
+                        let mut failures = 0;
+                        for _ in 0..4000 {
+                            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                            let stripe = (state >> 33) as usize % stripes;
+                            let at = ((stripe * CLIENTS + client) * STRIPE) as u64;
+                            let done = if state >> 62 == 0 {
+                                device.read(at, &mut bytes).inspect(|()| {
+                                    let mut wanted = [0; STRIPE];
+                                    if let Some(Some(seed)) = written[stripe] {
+                                        fill(&mut wanted, seed);
+                                    }
+                                    let is_known = written[stripe].is_some();
+                                    assert!(!is_known || bytes == wanted, "client {client}, stripe {stripe}");
+                                })
+                            } else if state >> 60 == 15 {
+                                let done = device.zero(at, STRIPE as u64);
+                                written[stripe] = done.is_ok().then_some(None);
+                                done
+                            } else {
+                                fill(&mut bytes, state);
+                                let done = device.write(at, &bytes);
+                                written[stripe] = done.is_ok().then_some(Some(state));
+                                done
+                            };
+                            if let Err(error) = done {
+                                let is_of_the_disk = match faults {
+                                    DiskFaults::ReadsFail | DiskFaults::Lies => {
+                                        matches!(error, IoError::Disk { .. })
+                                    }
+                                    DiskFaults::NoRoom => matches!(error, IoError::NoSpace { .. }),
+                                    _ => false,
+                                };
+                                assert!(is_of_the_disk, "client {client}, stripe {stripe}: {error}");
+                                failures += 1;
                             }
-                            assert!(bytes == wanted, "client {client}, stripe {stripe}");
-                        } else if state >> 60 == 15 {
-                            device.zero(at, STRIPE as u64).unwrap();
-                            seeds[stripe] = None;
-                        } else {
-                            fill(&mut bytes, state);
-                            device.write(at, &bytes).unwrap();
-                            seeds[stripe] = Some(state);
                         }
-                    }
-                });
-            }
+                        failures
+                    })
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
         });
-        if let Some(backing) = &run.backing {
-            assert!(backing.len() > 0, "some blocks were moved");
-        }
+        let statistics = device.statistics();
+        assert_eq!(statistics.bd_writes > 0, segments.is_some(), "{faults:?}: some blocks were written out");
+        // Blocks that cannot be read stay so where every write is of a part of one.
+        let are_read = segments.is_some() && faults != DiskFaults::Lies;
+        assert!(statistics.bd_reads > 0 || !are_read, "{faults:?}: and read");
+        println!("{segments:?} segments, {faults:?}: {failures} failures, {:?}", statistics.swap);
     }
 }
 
 /// A device that is full says so, keeps what it had, and takes writes again when something went.
 #[test]
 fn a_full_device_loses_nothing() {
-    let run = Run::new(Some(400_000), false, 4096, 2);
+    let run = Run::new(Some(400_000), None, 4096, 2);
     let mut noise = vec![0; 4 * BLOCK_BYTES];
     let mut written = Vec::new();
     let mut refused = 0;
@@ -412,4 +454,189 @@ fn a_full_device_loses_nothing() {
         run.device.write((block * BLOCK_BYTES) as u64, &vec![0; back.len()]).unwrap();
     }
     run.device.write((written[0] * BLOCK_BYTES) as u64, &noise).unwrap();
+}
+
+/// What memory has no room for goes to the swap file, by the device's own thread or by who writes, and comes back; when the
+/// file is full too, that is said, and nothing is lost.
+#[test]
+fn a_swap_file_takes_what_memory_does_not() {
+    const SEGMENTS: usize = 16;
+    let swap = Swap::new(SEGMENTS);
+    let ram = swap.file.memory_bytes_max() + (1 << 20);
+    let size = 32usize << 20;
+    let config = Config {
+        size_bytes: size as u64,
+        ram_bytes: Some(ram),
+        swap: Some(swap.file.clone()),
+        has_checksums: true,
+        ..Config::default()
+    };
+    let unbounded = Config { ram_bytes: None, ..config.clone() };
+    assert!(matches!(Device::new(unbounded), Err(device::Error::SwapUnbounded)));
+    let too_small = Config { ram_bytes: Some(1 << 20), ..config.clone() };
+    assert!(matches!(Device::new(too_small), Err(device::Error::Ram(least)) if least < ram));
+    let device = Device::new(config).unwrap();
+    let noise = |leaf: usize, version: u64| {
+        let mut bytes = vec![0; LEAF];
+        let seeds = (leaf as u64 * 16..).map(|block| (version << 32 | block) << 3 | 1);
+        bytes.chunks_mut(BLOCK_BYTES).zip(seeds).for_each(|(chunk, seed)| fill(chunk, seed));
+        bytes
+    };
+    let check = |leaves: usize| {
+        let mut back = vec![0; LEAF];
+        for leaf in 0..leaves {
+            device.read((leaf * LEAF) as u64, &mut back).unwrap();
+            assert!(back == noise(leaf, 0), "leaf {leaf}");
+        }
+    };
+    let mut written = 0;
+    let full = loop {
+        match device.write((written * LEAF) as u64, &noise(written, 0)) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, IoError::NoSpace { at } if at == (written * LEAF) as u64), "{full}");
+    assert_eq!(full.errno(), libc::ENOSPC);
+    // Most of the file, but for what it leaves for cleaning, and of the memory.
+    assert!(written * LEAF > ((SEGMENTS - 1) << 20) * 3 / 4 + (1 << 19), "{written} leaves");
+    device.settle();
+    let statistics = device.statistics();
+    let figures = statistics.swap.unwrap();
+    assert!(statistics.mem_used_total <= ram && statistics.refused_writes > 0, "{statistics:?}");
+    assert_eq!(statistics.orig_data_size / 4096 + statistics.bd_count, written as u64 * 16);
+    assert_eq!(statistics.bd_writes, statistics.bd_count);
+    assert!(figures.swap_live > 14 << 20 && figures.swap_used <= figures.swap_limit, "{figures:?}");
+    assert_eq!(figures.swap_limit, (SEGMENTS as u64) << 20);
+    assert!((1.0..1.2).contains(&figures.swap_write_amplification), "{figures:?}");
+    check(written);
+    let statistics = device.statistics();
+    assert_eq!(statistics.bd_reads, statistics.bd_count);
+    assert!(statistics.swap.unwrap().swap_read_p99_us > 0);
+    // Refused, and what was there still is.
+    assert!(device.write(0, &noise(0, 7)).is_err());
+    check(1);
+    // What is discarded, wherever it is, makes room, although no segment of the file has become free: every second leaf goes,
+    // and three in eight are written anew.
+    (0..written).step_by(2).for_each(|leaf| device.discard((leaf * LEAF) as u64, LEAF as u64).unwrap());
+    (0..written).filter(|leaf| leaf % 2 == 0 && leaf % 8 != 0).for_each(|leaf| {
+        device.write((leaf * LEAF) as u64, &noise(leaf, 1)).unwrap();
+    });
+    let mut back = vec![0; LEAF];
+    for leaf in 0..written {
+        let wanted = match leaf % 8 {
+            0 => vec![0; LEAF],
+            number => noise(leaf, 1 - number as u64 % 2),
+        };
+        device.read((leaf * LEAF) as u64, &mut back).unwrap();
+        assert!(back == wanted, "leaf {leaf}");
+    }
+    assert!(device.statistics().swap.unwrap().swap_clean_bytes > 0);
+    device.discard(0, size as u64).unwrap();
+    assert_eq!(device.statistics().swap.unwrap().swap_live, 0);
+}
+
+/// A block that the disk does not give back is EIO at every read, and its neighbours are not; so are writes of parts of it,
+/// which leave it as it is. Written or discarded, it is good again.
+#[test]
+fn an_unreadable_block_is_an_error_until_it_is_written() {
+    let swap = Swap::new(8);
+    let config = Config {
+        size_bytes: 8 << 20,
+        ram_bytes: Some(swap.file.memory_bytes_max() + (1 << 20)),
+        swap: Some(swap.file.clone()),
+        ..Config::default()
+    };
+    let device = Device::new(config).unwrap();
+    let mut bytes = vec![0; 4 << 20];
+    bytes.chunks_mut(BLOCK_BYTES).zip(0..).for_each(|(chunk, block)| fill(chunk, block << 3 | 1));
+    swap.faults.set_rates(Rates { write_lies: 1024, ..Rates::default() });
+    device.write(0, &bytes).unwrap();
+    device.settle();
+    swap.faults.set_rates(Rates::default());
+    let mut back = vec![0; BLOCK_BYTES];
+    let mut bad = Vec::new();
+    for (block, wanted) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        match device.read((block * BLOCK_BYTES) as u64, &mut back) {
+            Ok(()) => assert!(back == wanted, "block {block}"),
+            Err(error @ IoError::Disk { .. }) => {
+                assert_eq!(error.errno(), libc::EIO);
+                assert!(
+                    error.to_string().contains(&format!("block at byte {}", block * BLOCK_BYTES)),
+                    "{error}"
+                );
+                bad.push(block);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(bad.len() > 100 && bad.len() < 1000, "{} of 1024 are bad", bad.len());
+    let at = |block: usize| (block * BLOCK_BYTES) as u64;
+    for &block in &bad {
+        assert!(device.read(at(block) + 5, &mut back[..10]).is_err());
+        assert!(matches!(device.write(at(block) + 5, b"part"), Err(IoError::Disk { .. })));
+        assert!(matches!(device.zero(at(block) + 5, 100), Err(IoError::Disk { .. })));
+        // It is there, if nobody can read it: not a hole.
+        device
+            .extents(at(block), 4096, |extent| {
+                assert!(extent.is_data);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+    }
+    let (written, discarded) = bad.split_at(bad.len() / 2);
+    for &block in written {
+        device.write(at(block), &bytes[block * BLOCK_BYTES..][..BLOCK_BYTES]).unwrap();
+        device.read(at(block), &mut back).unwrap();
+        assert!(back == bytes[block * BLOCK_BYTES..][..BLOCK_BYTES], "block {block}");
+    }
+    for &block in discarded {
+        device.discard(at(block), 4096).unwrap();
+        device.read(at(block), &mut back).unwrap();
+        assert!(back.iter().all(|byte| *byte == 0));
+    }
+    assert_eq!(device.statistics().lost_blocks, 0);
+}
+
+/// A disk that fails when written to costs nothing but the room it would have given; when it works again, so does the device.
+#[test]
+fn a_disk_that_takes_nothing_is_no_room() {
+    let swap = Swap::new(64);
+    let ram = swap.file.memory_bytes_max() + (1 << 20);
+    let config = Config {
+        size_bytes: 8 << 20,
+        ram_bytes: Some(ram),
+        swap: Some(swap.file.clone()),
+        ..Config::default()
+    };
+    let device = Device::new(config).unwrap();
+    let mut bytes = vec![0; 4 << 20];
+    bytes.chunks_mut(BLOCK_BYTES).zip(0..).for_each(|(chunk, block)| fill(chunk, block << 3 | 1));
+    swap.faults.set_rates(Rates { write_eio: 1024, ..Rates::default() });
+    let Err(IoError::NoSpace { at }) = device.write(0, &bytes) else {
+        panic!("more was taken than there is room")
+    };
+    let done = at as usize;
+    assert!((512 << 10..=1 << 20).contains(&done), "{done} bytes");
+    // Others are refused without another attempt, each of which costs segments.
+    let retired = swap.file.counters().segments_retired;
+    (0..100).for_each(|_| assert!(device.write(at, &bytes[done..]).is_err()));
+    device.settle();
+    assert!(
+        swap.file.counters().segments_retired <= retired + 12,
+        "{} then {retired}",
+        swap.file.counters().segments_retired
+    );
+    assert_eq!(device.statistics().bd_count, 0);
+    let mut back = vec![0; done];
+    device.read(0, &mut back).unwrap();
+    assert!(back == bytes[..done]);
+    swap.faults.set_rates(Rates::default());
+    device.end_pauses();
+    device.write(at, &bytes[done..]).unwrap();
+    let mut back = vec![0; bytes.len()];
+    device.read(0, &mut back).unwrap();
+    assert!(back == bytes);
+    device.settle();
+    assert!(device.statistics().mem_used_total <= ram);
 }

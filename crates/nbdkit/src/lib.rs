@@ -4,6 +4,7 @@
 //!
 //! - `abi`: the C interface
 //! - `settings`: `key=value`
+//! - `swap`: the swap file that the device is given
 //! - `plugin`: the callbacks
 //! - `statistics`: a file with figures
 #![allow(missing_docs, reason = "nothing but `plugin_init` can be seen from outside")]
@@ -12,5 +13,6 @@ mod abi;
 mod plugin;
 mod settings;
 mod statistics;
+mod swap;
 
 pub use plugin::plugin_init;

@@ -11,6 +11,7 @@ use sys::flusher;
 use crate::abi::{self, Extents, Handle, Plugin};
 use crate::settings::{borrowed, c_string, Lock, Settings, HELP};
 use crate::statistics::Writer;
+use crate::swap::SwapDisk;
 
 /// Heap kept for what nbdkit allocates while it serves: buffers and lists of extents.
 const HEAP_BYTES: usize = 16 << 20;
@@ -18,6 +19,7 @@ const HEAP_BYTES: usize = 16 << 20;
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
 static DEVICE: OnceLock<Device> = OnceLock::new();
 static LOCK: OnceLock<Lock> = OnceLock::new();
+static SWAP_DISK: Mutex<Option<SwapDisk>> = Mutex::new(None);
 static WRITER: Mutex<Option<Writer>> = Mutex::new(None);
 
 thread_local! {
@@ -94,8 +96,31 @@ unsafe extern "C" fn config_complete() -> c_int {
         say("lock= needs ram=: memory is locked in advance");
         return -1;
     }
+    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some()) {
+        say(&reason);
+        return -1;
+    }
     settings.config.is_locked = settings.lock != Lock::No;
     0
+}
+
+/// The swap file is opened here, where it is still said to somebody why it cannot be.
+unsafe extern "C" fn get_ready() -> c_int {
+    let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = settings.as_ref().expect("config_complete was called");
+    match settings.swap.open(settings.lock) {
+        Ok(disk) => {
+            if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
+                say("lock=try: the swap file goes by the page cache, which takes memory");
+            }
+            *SWAP_DISK.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+            0
+        }
+        Err(reason) => {
+            say(&reason);
+            -1
+        }
+    }
 }
 
 /// The device is made here and not before, since neither threads nor locked memory survive a fork.
@@ -111,7 +136,8 @@ unsafe extern "C" fn after_fork() -> c_int {
     }
 }
 
-fn start(settings: Settings) -> Result<(), String> {
+fn start(mut settings: Settings) -> Result<(), String> {
+    let swap = SWAP_DISK.lock().unwrap_or_else(PoisonError::into_inner).take();
     let lock = settings.lock;
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
         Err(error) if lock == Lock::Yes => Err(format!("lock=yes: {error}; lock=try goes on without")),
@@ -122,10 +148,14 @@ fn start(settings: Settings) -> Result<(), String> {
         Ok(()) => Ok(()),
     };
     if lock != Lock::No {
-        flusher::keep_heap(HEAP_BYTES);
+        flusher::keep_heap(HEAP_BYTES + swap.as_ref().map_or(0, |_| SwapDisk::HEAP_BYTES));
         // Threads are made by this one, and inherit its mark.
         allowed(flusher::mark_thread())?;
         allowed(flusher::spare_from_oom())?;
+    }
+    if let Some(disk) = swap {
+        let file = disk.start(lock).map_err(|error| error.to_string())?;
+        settings.config.swap = Some(file);
     }
     let device = Device::new(settings.config).map_err(|error| error.to_string())?;
     if lock != Lock::No {
@@ -145,6 +175,9 @@ unsafe extern "C" fn unload() {
     if let Some(writer) = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take() {
         writer.stop();
     }
+    if let Some(device) = DEVICE.get() {
+        device.stop();
+    }
 }
 
 unsafe extern "C" fn dump_plugin() {
@@ -153,7 +186,7 @@ unsafe extern "C" fn dump_plugin() {
     println!("uzswap_default_compressor={}", uzswap::DEFAULT_COMPRESSOR);
     println!("uzswap_block_bytes={}", device::BLOCK_BYTES);
     println!("uzswap_size_bytes_max={}", device::SIZE_BYTES_MAX);
-    println!("uzswap_swap_file=no");
+    println!("uzswap_swap_file=yes");
 }
 
 unsafe extern "C" fn open(_readonly: c_int) -> Handle {
@@ -226,7 +259,7 @@ unsafe extern "C" fn pwrite(
     serve(|device| device.write(offset, from).and_then(|()| end(device, flags)))
 }
 
-/// What a request with FUA promises.
+/// What a request with FUA promises: what a flush does, which is that the request is done.
 fn end(device: &Device, flags: u32) -> Result<(), IoError> {
     match flags & abi::FLAG_FUA {
         0 => Ok(()),
@@ -247,7 +280,7 @@ unsafe extern "C" fn zero(_handle: Handle, count: u32, offset: u64, flags: u32) 
 }
 
 unsafe extern "C" fn cache(_handle: Handle, _count: u32, _offset: u64, _flags: u32) -> c_int {
-    // What is in memory is as near as it gets.
+    // What is in memory is as near as it gets, and what is in the swap file went there for want of room.
     0
 }
 
@@ -322,7 +355,7 @@ static PLUGIN: Static = Static(Plugin {
     thread_model: Some(thread_model),
     can_fast_zero: Some(yes),
     preconnect: None,
-    get_ready: None,
+    get_ready: Some(get_ready),
     after_fork: Some(after_fork),
     list_exports: None,
     default_export: None,

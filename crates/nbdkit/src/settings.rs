@@ -6,6 +6,7 @@ use device::Config;
 
 use crate::abi;
 use crate::plugin::say;
+use crate::swap::SwapSettings;
 
 /// How far a server is made fit to be swapped on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +26,7 @@ pub struct Settings {
     pub config: Config,
     pub has_size: bool,
     pub lock: Lock,
+    pub swap: SwapSettings,
     /// File for statistics.
     pub stats: Option<String>,
 }
@@ -32,6 +34,9 @@ pub struct Settings {
 /// Help, as `nbdkit --help` prints it.
 pub const HELP: &CStr = c"size=SIZE      (required) bytes of the device
 ram=SIZE       most memory for what is stored; no bound without it
+swap=SIZE      a file on disk for what ram has no room for, as large as that
+swap-dir=DIR   directory for that file, which has no name there; default /var/tmp
+swap-plain=BOOL  leave out its encryption: for disks that are encrypted below
 compressor=NAME  default auto; --dump-plugin lists all
 unit=SIZE      bytes compressed as one: 4k (default) to 64k
 queues=N       requests compressed at once; default one a CPU
@@ -61,10 +66,9 @@ impl Settings {
                 }
             }
             b"stats" => self.stats = Some(text()?.to_owned()),
-            b"swap" | b"swap-dir" => {
-                say("this build has no swap file: without swap=, what does not fit into ram= is refused");
-                return Err(());
-            }
+            b"swap" => self.swap.size_bytes = Some(size(value)?),
+            b"swap-dir" => self.swap.directory = Some(text()?.into()),
+            b"swap-plain" => self.swap.is_plain = Some(truth(value)?),
             other => {
                 say(&format!("there is no setting {:?}; see nbdkit --help", String::from_utf8_lossy(other)));
                 return Err(());

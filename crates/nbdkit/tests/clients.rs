@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use support::{command, has, has_nbdsh, may_mount, output, plugin, run, wait_until};
+use support::{command, figures, has, has_nbdsh, may_mount, output, plugin, run, wait_until};
 use support::{Directory, Fuse, Loop, Mount, Server};
 
 /// Heap-like bytes: this test's own program, again and again, and some that do not compress.
@@ -36,13 +36,20 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
         return;
     }
     let dump = run(command("nbdkit").arg("--dump-plugin").arg(plugin()));
-    for line in ["name=uzswap", "max_thread_model=parallel", "thread_model=parallel", "magic_config_key=size"]
-    {
+    for line in [
+        "name=uzswap",
+        "max_thread_model=parallel",
+        "thread_model=parallel",
+        "magic_config_key=size",
+        "uzswap_swap_file=yes",
+    ] {
         assert!(dump.lines().any(|found| found == line), "{line} in {dump}");
     }
     assert!(dump.contains("uzswap_compressors=") && dump.contains("zstd"), "{dump}");
     let help = run(command("nbdkit").arg("--help").arg(plugin()));
-    assert!(help.contains("ram=SIZE") && help.contains("lock=no|yes|try"), "{help}");
+    for setting in ["ram=SIZE", "lock=no|yes|try", "swap=SIZE", "swap-dir=DIR", "swap-plain=BOOL"] {
+        assert!(help.contains(setting), "{setting} in {help}");
+    }
 
     for (settings, reason) in [
         (&[][..], "size= is missing"),
@@ -50,7 +57,13 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
         (&["size=5000"], "whole blocks of 4096"),
         (&["size=1M", "unit=5000"], "unit_size is 5000"),
         (&["size=1M", "lock=yes"], "lock= needs ram="),
-        (&["size=1M", "swap=1G"], "no swap file"),
+        (&["size=1M", "swap=1G"], "swap= needs ram="),
+        (&["size=1M", "ram=64M", "swap=15M"], "the least that works is 16 MiB"),
+        (&["size=1M", "ram=64M", "swap=4T"], "it can be 1 MiB to 2 TiB"),
+        (&["size=1M", "ram=64M", "swap-dir=/var/tmp"], "swap-dir= needs swap="),
+        (&["size=1M", "ram=64M", "swap-plain=yes"], "swap-plain= needs swap="),
+        (&["size=1M", "ram=1M", "swap=16M"], "needs at least 3"),
+        (&["size=1M", "ram=64M", "swap=16M", "swap-dir=/proc"], "no swap file in /proc"),
         (&["size=1M", "colour=red"], "there is no setting \"colour\""),
         (&["size=large"], "could not parse size"),
         (&["size=1M", "checksums=perhaps"], "could not decipher boolean"),
@@ -58,6 +71,14 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
     ] {
         let said = refused(settings);
         assert!(said.contains(reason), "{settings:?}: {said}");
+    }
+    let shared = output(command("stat").args(["-f", "-c", "%T", "/dev/shm"]));
+    match String::from_utf8_lossy(&shared.stdout).trim() {
+        "tmpfs" => {
+            let said = refused(&["size=1M", "ram=64M", "swap=16M", "swap-dir=/dev/shm"]);
+            assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
+        }
+        other => println!("skipped in part: /dev/shm is {other:?}"),
     }
 }
 
@@ -116,9 +137,15 @@ fn random_requests_agree_with_plain_bytes() {
     if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
         return;
     }
-    let server = Server::new(&["4M", "ram=2M", "checksums=true", "unit=4k"]);
-    server.nbdsh_ok(
-        r#"
+    for settings in
+        [&["ram=2M", "unit=4k"][..], &["ram=4700K", "swap=16M"], &["ram=4700K", "swap=16M", "unit=16k"]]
+    {
+        let server = Server::new(&[&["4M", "checksums=true"], settings].concat());
+        server.nbdsh_ok(RANDOM_REQUESTS);
+    }
+}
+
+const RANDOM_REQUESTS: &str = r#"
 import random
 random.seed(5)
 size = 4 << 20
@@ -175,9 +202,7 @@ for round in range(400):
             if first < last: model[first:last] = bytes(last - first)
 for at in range(0, size, 1 << 20):
     assert h.pread(1 << 20, at) == model[at:at + (1 << 20)]
-"#,
-    );
-}
+"#;
 
 #[test]
 fn qemu_copies_images_and_sees_holes() {
@@ -232,8 +257,13 @@ fn fio_verifies_through_a_file() {
     if !has(&["nbdkit", "nbdfuse", "fio"]) || !may_mount() {
         return;
     }
-    let server = Server::new(&["64M", "checksums=true"]);
-    let fuse = Fuse::new(&server);
+    for settings in [&["64M", "checksums=true"][..], &["64M", "checksums=true", "ram=16M", "swap=128M"]] {
+        verify_by_fio(&Server::new(settings));
+    }
+}
+
+fn verify_by_fio(server: &Server) {
+    let fuse = Fuse::new(server);
     let file = fuse.file();
     let said = run(command("fio").current_dir(&fuse.directory.0).args([
         "--name=verify",
@@ -340,14 +370,132 @@ fn figures_are_written() {
     let file = directory.join("stats");
     let server = Server::new(&["64M", "ram=16M", &format!("stats={}", file.display())]);
     server.nbdsh_ok("h.pwrite(b'heap' * 262144, 0)\nh.pread(4096, 0)\nh.trim(4096, 4096)");
-    let figures =
-        || -> serde_json::Value { serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap() };
-    wait_until("the figures are written", || figures()["discard_ios"] == 1);
-    let figures = figures();
+    wait_until("the figures are written", || figures(&file)["discard_ios"] == 1);
+    let figures = figures(&file);
+    assert!(figures.get("swap_limit").is_none(), "{figures}");
     assert_eq!((&figures["disksize"], &figures["mem_limit"]), (&(64 << 20).into(), &(16 << 20).into()));
     assert_eq!(figures["orig_data_size"], (1 << 20) - 4096);
     assert!(figures["write_ios"] == 1 && figures["read_bytes"] == 4096, "{figures}");
     assert!(figures["write_p50_us"].as_f64().unwrap() > 0.0, "{figures}");
+}
+
+/// Files that the process has open and that have no name, in a directory: their lengths.
+fn unnamed_files(pid: u32, directory: &Path) -> Vec<u64> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let is_there = |link: &Path| {
+        let target = fs::read_link(link).unwrap_or_default().to_string_lossy().into_owned();
+        target.starts_with(&*directory.to_string_lossy()) && target.ends_with("(deleted)")
+    };
+    descriptors
+        .map(|entry| entry.path())
+        .filter(|link| is_there(link))
+        .map(|link| fs::metadata(link).unwrap().len())
+        .collect()
+}
+
+/// Three times the memory in bytes that do not compress, over a file: in and out by nbdcopy, then in any order by libnbd,
+/// while other blocks are written and discarded. The file has no name, ever, and is gone with the server, however that ends.
+#[test]
+fn what_memory_does_not_hold_goes_to_a_file() {
+    const RAM: u64 = 24 << 20;
+    if !has(&["nbdkit", "nbdinfo", "nbdcopy"]) || !has_nbdsh() {
+        return;
+    }
+    let Some(disk) = Directory::on_disk() else { return };
+    let directory = Directory::new();
+    let (image, back, stats) = (directory.join("image"), directory.join("back"), directory.join("stats"));
+    let mut bytes = vec![0; 3 * RAM as usize];
+    let mut state = 11u64;
+    bytes.chunks_exact_mut(8).for_each(|word| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        word.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
+    });
+    fs::write(&image, &bytes).unwrap();
+    for plain in ["swap-plain=no", "swap-plain=yes"] {
+        let settings = ["96M", "ram=24M", "swap=128M", "checksums=true", plain];
+        let own = [format!("swap-dir={}", disk.0.display()), format!("stats={}", stats.display())];
+        let mut server = Server::new(&[&settings[..], &[&own[0], &own[1]]].concat());
+        run(command("nbdcopy").args(["--connections=4", "--requests=16"]).arg(&image).arg(server.uri()));
+        run(command("nbdcopy").args(["--connections=4", "--requests=16"]).arg(server.uri()).arg(&back));
+        assert!(fs::read(&back).unwrap()[..bytes.len()] == bytes);
+        server.nbdsh_ok(&format!(
+            r#"
+import random
+random.seed(3)
+bytes_of = open({image:?}, "rb").read()
+new = {{}}
+for turn in range(1500):
+    at = random.randrange(0, len(bytes_of), 65536)
+    kind = random.random()
+    if kind < 0.3:
+        new[at] = random.randbytes(65536)
+        h.pwrite(new[at], at, random.choice([0, nbd.CMD_FLAG_FUA]))
+    elif kind < 0.35:
+        new[at] = bytes(65536)
+        h.trim(65536, at)
+    else:
+        assert h.pread(65536, at) == new.get(at, bytes_of[at:at + 65536]), at
+h.flush()
+for at in range(0, len(bytes_of), 65536):
+    assert h.pread(65536, at) == new.get(at, bytes_of[at:at + 65536]), at
+"#
+        ));
+        wait_until("the figures are written", || figures(&stats)["flush_ios"] != 0);
+        let said = figures(&stats);
+        let number = |name: &str| said[name].as_f64().unwrap_or_else(|| panic!("{name} in {said}"));
+        assert!(
+            number("bd_count") * 4096.0 > RAM as f64 && number("bd_writes") > number("bd_count"),
+            "{said}"
+        );
+        assert!(number("bd_reads") * 4096.0 > RAM as f64 && number("swap_read_p99_us") > 0.0, "{said}");
+        assert!(number("swap_write_amplification") >= 1.0, "{said}");
+        assert_eq!(
+            (number("refused_writes"), number("lost_blocks"), number("failed_reads")),
+            (0.0, 0.0, 0.0)
+        );
+        // While objects are packed some are there twice.
+        assert!(number("mem_used_max") <= RAM as f64 * 17.0 / 16.0 + 1e6, "{said}");
+        let open = unnamed_files(server.child.id(), &disk.0);
+        assert!(open.len() == 1 && open[0] > RAM && disk.is_empty(), "{open:?}");
+        // SIGKILL.
+        server.kill();
+        assert!(disk.is_empty());
+        fs::remove_file(&back).unwrap();
+    }
+}
+
+/// A file that is full is no room either; what was there stays, and what is trimmed makes room.
+#[test]
+fn a_full_file_is_enospc() {
+    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
+        return;
+    }
+    let Some(disk) = Directory::on_disk() else { return };
+    let place = format!("swap-dir={}", disk.0.display());
+    let server = Server::new(&["64M", "ram=8M", "swap=16M", "checksums=true", &place]);
+    server.nbdsh_ok(
+        r#"
+import os
+def fill():
+    pieces = {}
+    try:
+        for at in range(0, 64 << 20, 65536):
+            piece = os.urandom(65536)
+            h.pwrite(piece, at)
+            pieces[at] = piece
+        assert False, "24 MiB took 64 MiB of noise"
+    except nbd.Error as error:
+        assert error.errno == "ENOSPC", error.errno
+    return pieces
+for turn in range(2):
+    pieces = fill()
+    assert len(pieces) * 65536 > 15 << 20, len(pieces)
+    for at, piece in pieces.items():
+        assert h.pread(65536, at) == piece, at
+    h.trim(64 << 20, 0)
+    assert h.pread(1 << 20, 0) == bytes(1 << 20)
+"#,
+    );
 }
 
 /// What a server is that others swap on: locked memory, marked threads, spared.
@@ -376,7 +524,7 @@ fn a_server_to_swap_on_is_locked() {
     }
     assert!(kilobytes(&before, "VmLck:") > 24 << 10, "{before}");
     server.nbdsh_ok(
-        "import os\nn = 0\ntry:\n  for at in range(0, 64 << 20, 65536): h.pwrite(os.urandom(8192) * 8, at); n += 1\nexcept nbd.Error: pass\nassert n > 300, n",
+        "import os\nn = 0\ntry:\n  for at in range(0, 64 << 20, 65536): h.pwrite(os.urandom(8192) * 8, at); n += 1\nexcept nbd.Error: pass\nassert n > 250, n",
     );
     let after = status();
     let grown = kilobytes(&after, "VmRSS:").saturating_sub(kilobytes(&before, "VmRSS:"));
@@ -384,5 +532,49 @@ fn a_server_to_swap_on_is_locked() {
     if is_allowed {
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", server.child.id())).unwrap();
         assert_eq!(score.trim(), "-1000");
+    }
+}
+
+/// With a swap file too: its threads are there and marked before anything is written, and no memory comes later.
+#[test]
+fn a_swap_file_behind_locked_memory_takes_none() {
+    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
+        return;
+    }
+    let Some(disk) = Directory::on_disk() else { return };
+    let place = format!("swap-dir={}", disk.0.display());
+    let settings = |how| ["64M", "ram=28M", "swap=96M", &place, how].map(str::to_owned);
+    let start = |how| Server::try_start(&["-t", "4"], &settings(how).each_ref().map(|setting| &**setting));
+    let (server, is_allowed) = match start("lock=yes") {
+        Ok(server) => (server, true),
+        Err(said) => {
+            println!("skipped in part: {}", said.trim());
+            assert!(said.contains("needed") || said.contains("page cache"), "{said}");
+            (start("lock=try").unwrap(), false)
+        }
+    };
+    let process = format!("/proc/{}", server.child.id());
+    let resident = || -> u64 {
+        let status = fs::read_to_string(format!("{process}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let fill = "import os\npieces = {}\nfor at in range(0, 64 << 20, 65536):\n  pieces[at] = os.urandom(65536); h.pwrite(pieces[at], at)\nfor at, piece in pieces.items(): assert h.pread(65536, at) == piece, at";
+    server.nbdsh_ok(fill);
+    let before = resident();
+    server.nbdsh_ok(fill);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 2 << 10, "{grown} KiB more");
+    let mut names = Vec::new();
+    for task in fs::read_dir(format!("{process}/task")).unwrap().flatten() {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+        let (name, fields) = stat.rsplit_once(')').unwrap();
+        // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of what PR_SET_IO_FLUSHER sets.
+        let flags: u64 = fields.split_whitespace().nth(6).unwrap().parse().unwrap();
+        assert!(!is_allowed || flags & 0x0008_0000 != 0, "{stat}");
+        names.push(name.split_once('(').unwrap().1.to_owned());
+    }
+    for (name, count) in [("swap-writer", 1), ("swap-io", 2)] {
+        assert_eq!(names.iter().filter(|found| *found == name).count(), count, "{name} in {names:?}");
     }
 }

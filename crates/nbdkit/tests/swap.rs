@@ -1,8 +1,8 @@
 //! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
 //!
 //! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap squeeze -- --nocapture` fills a
-//! cgroup to the brim, in random order, for ten minutes; `UZSWAP_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third
-//! of the memory).
+//! cgroup to the brim, in random order, for ten minutes, without a swap file and with one; `UZSWAP_SQUEEZE_BYTES` sets how
+//! much (default 192 MiB, in a third of the memory).
 
 mod support;
 
@@ -12,12 +12,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use support::swapped::{Cgroup, Swap};
-use support::{has, may_mount, output, Fuse, Loop, Server};
+use support::{figures, has, may_mount, output, Directory, Fuse, Loop, Server};
 
 /// Swap is the machine's: one test at a time, lest one swaps to the other's device.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Set in the process that fills memory: how many bytes, and for how many seconds.
+/// Set in the process that fills memory: how many bytes, for how many seconds, and with what.
 const FILL: &str = "UZSWAP_TEST_FILL";
 
 /// What has to be there to swap at all; says what is not.
@@ -33,8 +33,12 @@ fn can_swap() -> bool {
 }
 
 /// A word of a page as it should be after it was written `round` times.
-fn word(page: u64, round: u32, index: usize) -> u64 {
+fn word(content: &str, page: u64, round: u32, index: usize) -> u64 {
     let mixed = (page << 20 | u64::from(round)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    if content == "noise" {
+        let mixed = (mixed ^ index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        return (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    }
     // Like a heap: small numbers, pointers that are close to each other, a fifth noise.
     match index % 5 {
         0 => mixed.rotate_left(index as u32),
@@ -47,13 +51,13 @@ fn word(page: u64, round: u32, index: usize) -> u64 {
 #[test]
 fn fill_when_told_to() {
     let Ok(told) = std::env::var(FILL) else { return };
-    let (bytes, seconds) = told.split_once(' ').unwrap();
+    let [bytes, seconds, content] = *told.split(' ').collect::<Vec<_>>() else { panic!("{told}") };
     let (pages, seconds) = (bytes.parse::<u64>().unwrap() / 4096, seconds.parse::<u64>().unwrap());
     let mut memory = vec![0u64; pages as usize * 512];
     let mut rounds = vec![0u32; pages as usize];
     let check = |page: usize, memory: &[u64], round: u32| {
         for (index, &found) in memory[page * 512..][..512].iter().enumerate() {
-            let wanted = if round == 0 { 0 } else { word(page as u64, round, index) };
+            let wanted = if round == 0 { 0 } else { word(content, page as u64, round, index) };
             assert!(found == wanted, "page {page}, round {round}, word {index}: {found:x}, not {wanted:x}");
         }
     };
@@ -68,7 +72,7 @@ fn fill_when_told_to() {
         if turn < pages || state >> 62 != 0 {
             rounds[page] += 1;
             for index in 0..512 {
-                memory[page * 512 + index] = word(page as u64, rounds[page], index);
+                memory[page * 512 + index] = word(content, page as u64, rounds[page], index);
             }
         }
         if turn >= pages * 2 && turn % 256 == 0 && start.elapsed() > end {
@@ -79,12 +83,18 @@ fn fill_when_told_to() {
     println!("checked {checked} pages and then all {pages}");
 }
 
-/// Has a process in a group with so much memory fill so many bytes for so many seconds; answers what it said, or nothing where
-/// no group can be made. An error is the kernel's: it gave up looking for a page to take away, which it does now and then
-/// while all of them are on their way to or from the device.
-fn squeeze(bytes: u64, memory_bytes: u64, seconds: u64) -> Result<Option<String>, &'static str> {
-    let server =
-        Server::start(&["-t", "4"], &[&format!("{}", bytes * 2), &format!("ram={bytes}"), "lock=try"]);
+/// Has a process in a group with so much memory fill so many bytes with `content` for so many seconds, over a device with
+/// these settings; answers what it said, or nothing where no group can be made. An error is the kernel's: it gave up looking
+/// for a page to take away, which it does now and then while all of them are on their way to or from the device.
+fn squeeze(
+    bytes: u64,
+    memory_bytes: u64,
+    seconds: u64,
+    content: &str,
+    settings: &[&str],
+) -> Result<Option<String>, &'static str> {
+    let size = format!("{}", bytes * 2);
+    let server = Server::start(&["-t", "4"], &[&[&*size, "lock=try"], settings].concat());
     let fuse = Fuse::new(&server);
     let disk = Loop::new(&fuse.file());
     let swap = Swap::new(&disk);
@@ -96,7 +106,7 @@ fn squeeze(bytes: u64, memory_bytes: u64, seconds: u64) -> Result<Option<String>
     let mut filler = group
         .command(own.to_str().unwrap())
         .args(["--exact", "fill_when_told_to", "--nocapture"])
-        .env(FILL, format!("{bytes} {seconds}"))
+        .env(FILL, format!("{bytes} {seconds} {content}"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -124,20 +134,57 @@ fn a_squeezed_group_finds_every_byte() {
         return;
     }
     let _only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let bytes =
-        number("UZSWAP_SQUEEZE_BYTES").unwrap_or(if cfg!(debug_assertions) { 96 << 20 } else { 192 << 20 });
-    let seconds = number("UZSWAP_SQUEEZE_SECONDS").unwrap_or(2);
-    let bytes = bytes / 4096 * 4096;
+    let bytes = squeezed_bytes();
+    squeeze_somehow(bytes, "heap", &[&format!("ram={bytes}")]);
+}
+
+/// The same with data that do not compress, of which a third has room in memory and the rest goes to the swap file.
+#[test]
+fn a_squeezed_group_finds_every_byte_that_went_to_the_file() {
+    if !can_swap() {
+        return;
+    }
+    let Some(disk) = Directory::on_disk() else { return };
+    let _only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = squeezed_bytes();
+    let directory = Directory::new();
+    let file = directory.join("stats");
+    let ram = format!("ram={}", bytes / 3);
+    let swap = format!("swap={}", bytes * 2);
+    let place = format!("swap-dir={}", disk.0.display());
+    let stats = format!("stats={}", file.display());
+    if !squeeze_somehow(bytes, "noise", &[&ram, &swap, &place, &stats]) {
+        return;
+    }
+    let said = figures(&file);
+    let number = |name: &str| said[name].as_u64().unwrap_or_else(|| panic!("{name} in {said}"));
+    println!("{said}");
+    assert!(number("bd_writes") * 4096 > bytes / 8 && number("bd_reads") * 4096 > bytes / 8, "{said}");
+    assert_eq!((number("lost_blocks"), number("failed_reads"), number("failed_writes")), (0, 0, 0), "{said}");
+    assert!(number("mem_used_total") <= bytes / 3 / 16 * 17, "{said}");
+    assert!(disk.is_empty());
+}
+
+/// How much memory to fill.
+fn squeezed_bytes() -> u64 {
+    let number = std::env::var("UZSWAP_SQUEEZE_BYTES").ok().and_then(|text| text.parse().ok());
+    let bytes: u64 = number.unwrap_or(if cfg!(debug_assertions) { 96 << 20 } else { 192 << 20 });
+    bytes / (12 * 4096) * (12 * 4096)
+}
+
+/// Squeezes a group into a third of what it fills, or into more, if need be; whether it could at all.
+fn squeeze_somehow(bytes: u64, content: &str, settings: &[&str]) -> bool {
+    let seconds =
+        std::env::var("UZSWAP_SQUEEZE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     // With less memory the kernel gives up sooner, which says nothing about the device.
     for twelfths in [4, 5, 6, 8] {
-        match squeeze(bytes, bytes / 12 * twelfths, seconds) {
+        match squeeze(bytes, bytes / 12 * twelfths, seconds, content, settings) {
             Ok(Some(said)) => {
                 let line = said.lines().find(|line| line.starts_with("checked"));
                 println!("{bytes} bytes in {twelfths}/12: {}", line.expect("the filler's last line"));
-                return;
+                return true;
             }
-            Ok(None) => return,
+            Ok(None) => return false,
             Err(reason) => println!("{bytes} bytes in {twelfths}/12: {reason}; again with more"),
         }
     }

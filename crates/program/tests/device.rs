@@ -61,7 +61,7 @@ fn units_are_as_expected() {
         assert_eq!(text, fs::read_to_string(&expected).unwrap_or_default(), "{name}");
         count += 1;
     }
-    assert!(count >= 9);
+    assert!(count >= 10);
 }
 
 /// systemd's own reader finds nothing wrong with a unit.
@@ -85,6 +85,12 @@ fn units_are_units() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     fs::remove_dir_all(&out).unwrap();
     assert!(!said.contains("uzswap0.service"), "{said}");
+}
+
+/// The kind of file system that a directory is on.
+fn file_system(directory: &str) -> String {
+    let output = Command::new("stat").args(["-f", "-c", "%T", directory]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 fn swaps() -> String {
@@ -118,7 +124,13 @@ fn swap_is_there_until_told_to_stop() {
     let stats = std::env::temp_dir().join(format!("uzswap-device-{}.json", std::process::id()));
     let mut command = uzswap();
     command.args(["device", "swap", "--size", "96M", "--ram", "40M", "--attach", "loop", "--priority", "7"]);
-    command.arg("--plugin").arg(plugin).arg("--stats").arg(&stats).stderr(Stdio::piped());
+    command.arg("--plugin").arg(&plugin).arg("--stats").arg(&stats).stderr(Stdio::piped());
+    let has_file = file_system("/var/tmp") != "tmpfs";
+    if has_file {
+        command.args(["--swap", "64M", "--swap-dir", "/var/tmp"]);
+    } else {
+        println!("skipped in part: /var/tmp is in memory");
+    }
     let mut child = command.spawn().unwrap();
     let start = Instant::now();
     while swaps() == before
@@ -138,10 +150,32 @@ fn swap_is_there_until_told_to_stop() {
     let fields: Vec<&str> = line.split_whitespace().collect();
     assert!(fields[0].starts_with("/dev/loop") && fields[2] == "98300" && fields[4] == "7", "{line}");
     assert!(said.contains("96 MiB of swap on /dev/loop"), "{said}");
+    assert_eq!(said.contains("in 40 MiB of memory (auto) and 64 MiB of disk"), has_file, "{said}");
     assert_eq!(swaps(), before);
     let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
     fs::remove_file(&stats).unwrap();
     assert!(figures["write_ios"].as_u64().unwrap() > 0 && figures["mem_limit"] == 40 << 20, "{figures}");
+    assert_eq!(figures["swap_limit"] == 64 << 20, has_file, "{figures}");
+    if file_system("/dev/shm") == "tmpfs" {
+        let mut command = uzswap();
+        command.args([
+            "device",
+            "swap",
+            "--size",
+            "96M",
+            "--ram",
+            "40M",
+            "--swap",
+            "64M",
+            "--swap-dir",
+            "/dev/shm",
+        ]);
+        let output = command.args(["--attach", "loop", "--plugin"]).arg(&plugin).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
+        assert_eq!(swaps(), before);
+    }
     // Nothing is left: no mount, no directory, no group.
     assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
     for parent in ["/run", "/tmp", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {

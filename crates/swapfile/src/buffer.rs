@@ -90,6 +90,27 @@ impl Buffers {
         }
     }
 
+    /// Makes as many as are kept.
+    pub(crate) fn fill(&self) {
+        for (kept, (size, count)) in self.kept.iter().zip(KEPT) {
+            let mut kept = lock(kept);
+            let missing = count.saturating_sub(kept.len());
+            kept.reserve_exact(missing);
+            for _ in 0..missing {
+                // Written, so that its pages are there.
+                let mut buffer = Buffer::new(size);
+                buffer.iter_mut().step_by(BLOCK_BYTES).for_each(|byte| *byte = 1);
+                std::hint::black_box(&buffer[..]);
+                kept.push(buffer);
+            }
+        }
+    }
+
+    /// Bytes at hand at most.
+    pub(crate) fn bytes_max() -> usize {
+        KEPT.iter().map(|(size, count)| size * count).sum()
+    }
+
     /// Bytes at hand.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.iter().zip(KEPT).map(|(kept, (size, _))| lock(kept).len() * size).sum()
@@ -110,5 +131,7 @@ mod tests {
             buffers.give(buffer);
         }
         assert_eq!(buffers.bytes(), (16 << 10) + (80 << 10) + (256 << 10));
+        buffers.fill();
+        assert_eq!(buffers.bytes(), Buffers::bytes_max());
     }
 }

@@ -16,11 +16,14 @@ use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
 use crate::uring::Uring;
 use crate::writer::PACKS_MAX;
-use crate::{Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
+use crate::{Age, Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
 
 /// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait for all writes that are
 /// in flight, some milliseconds.
 const RESERVED_AT_ONCE: usize = 16;
+
+/// Least segments of a file of which one is left for cleaning.
+const SEGMENTS_CLEANABLE: u64 = 4;
 
 /// Lanes kept for later.
 const LANES_KEPT: usize = 8;
@@ -145,6 +148,27 @@ impl SwapFile {
         self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
     }
 
+    /// Makes the buffers that are kept, and lanes, now: for a process that must not ask for memory later. What reads of many
+    /// threads at once, and cleaning, need beyond these is still asked for: some hundred KiB a thread, and 1 MiB.
+    ///
+    /// # Errors
+    /// When the kernel refuses what a lane needs.
+    pub fn make_room(&self) -> io::Result<()> {
+        self.buffers.fill();
+        let engine = self.engine();
+        let mut lanes = lock(&self.lanes);
+        lanes.idle.reserve_exact(LANES_KEPT);
+        while lanes.idle.len() < LANES_KEPT {
+            lanes.idle.push(engine.lane()?);
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory that its tables take, and the buffers that are kept at most.
+    pub fn memory_bytes_max(&self) -> u64 {
+        (self.segments.bytes() + self.space.bytes() + Buffers::bytes_max()) as u64
+    }
+
     pub(crate) fn packs(&self) -> usize {
         self.packs.load(Ordering::Relaxed)
     }
@@ -220,8 +244,14 @@ impl SwapFile {
         }
     }
 
-    /// Takes a segment, with blocks where that can be had in advance. Answers its number and generation.
-    pub(crate) fn take_segment(&self) -> Result<(usize, u32), WriteError> {
+    /// Takes a segment for a log, with blocks where that can be had in advance. Answers its number and generation.
+    pub(crate) fn take_segment(&self, age: Age) -> Result<(usize, u32), WriteError> {
+        // The last one is for cleaning, which needs one to gain others: a file that was full to the last segment would stay
+        // so, however much in it dies.
+        let segments = self.space.segments() as u64;
+        if age == Age::New && segments >= SEGMENTS_CLEANABLE && self.space.in_use() + 1 >= segments {
+            return Err(WriteError::NoSpace);
+        }
         let (number, generation, has_blocks) = self.space.take(self.row()).ok_or(WriteError::NoSpace)?;
         if !has_blocks {
             let reserved = self.reserve(number);

@@ -129,7 +129,7 @@ impl Writer {
             Some(open) => open,
             None => {
                 let (segment, generation) =
-                    self.file.take_segment().inspect_err(|_| self.file.counts.no_space.add(1))?;
+                    self.file.take_segment(age).inspect_err(|_| self.file.counts.no_space.add(1))?;
                 *self.logs[log].insert(Open { segment, generation, filled: 0 })
             }
         };

@@ -214,6 +214,11 @@ impl Pool {
         self.frames.reserve((bytes / FRAME_BYTES).min(u32::MAX as usize) as u32)
     }
 
+    /// Bytes of memory kept for later objects: what [`trim`](Self::trim) gives back.
+    pub fn cached_bytes(&self) -> usize {
+        self.supplies.iter().map(|supply| supply.cached_pages()).sum::<usize>() * PAGE_SIZE
+    }
+
     /// Bytes of address space in frames without a zspage: in an arena with nothing left to take, what new zspages can have.
     pub fn free_frame_bytes(&self) -> usize {
         self.supplies.iter().map(Supply::free_frames).sum::<usize>() * FRAME_BYTES

@@ -273,8 +273,9 @@ impl Zswap {
     pub(crate) fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
         let mut guard = cell.lock();
         let state = &mut *guard;
-        // Once round for every chance there can be, and once more for the first of those that just lost their last.
-        for _ in 0..=state.lru.leaves(node) * u32::from(CHANCES_MAX) {
+        // Once round for every chance there can be, and once more for all that have just lost their last: the first of them may
+        // be in use.
+        for _ in 0..state.lru.leaves(node) * (u32::from(CHANCES_MAX) + 1) {
             let name = state.lru.oldest(node)?;
             state.lru.touch(&mut state.tree, &self.slabs, name, node);
             let leaf = state.tree.leaf(&self.slabs, name);

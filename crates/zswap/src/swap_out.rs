@@ -10,6 +10,7 @@ use crate::config::{Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
 use crate::leaf::{DiskEntry, Entry, LEAF_BITS, LEAF_PAGES};
 use crate::shrink::Shrinker;
+use crate::sync::lock;
 use crate::zswap::handle_of;
 use crate::{ShrinkReport, Zswap};
 
@@ -77,6 +78,23 @@ impl Zswap {
         report.reached = self.pool_bytes() <= target_bytes;
         if self.config.swap.as_ref().is_some_and(|file| file.wants_cleaning()) {
             self.clean(shrinker, CLEAN_SOME);
+        }
+        report
+    }
+
+    /// Writes the oldest objects to the swap file, so many bytes of them or somewhat more, and cleans it as it wants. Packs
+    /// nothing, and so takes no memory but the swap file's buffers: memory is free as whole zspages are. For a thread that
+    /// writes before memory is wanted.
+    pub fn write_out(&self, bytes: u64) -> ShrinkReport {
+        let mut report = ShrinkReport::default();
+        let Some(file) = &self.config.swap else { return report };
+        let mut shrinker = lock(&self.shrinker);
+        let round = self.write_oldest(&mut shrinker, None, bytes, &mut report);
+        report.reached = round.bytes >= bytes && report.failures == 0;
+        if report.no_space {
+            self.clean(&mut shrinker, CLEAN_FULL);
+        } else if file.wants_cleaning() {
+            self.clean(&mut shrinker, CLEAN_SOME);
         }
         report
     }

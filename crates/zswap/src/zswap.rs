@@ -253,6 +253,11 @@ impl Zswap {
         self.table_bytes() + handles
     }
 
+    /// Bytes of memory that the arenas keep for later.
+    pub fn cached_bytes(&self) -> u64 {
+        self.pools.each().map(|refs| refs.pool().objects.cached_bytes() as u64).sum()
+    }
+
     /// Gives the system what memory the arenas keep for later; answers how many bytes that was.
     pub fn trim(&self) -> u64 {
         let before = self.pool_bytes();

@@ -73,6 +73,33 @@ fn objects_go_as_they_are_in_large_writes_and_come_back() {
     world.swap.assert_empty(&world.zswap);
 }
 
+/// Ahead of who wants memory: as many bytes as asked for, or somewhat more, and nothing is packed.
+#[test]
+fn writing_out_takes_what_was_asked_for_and_packs_nothing() {
+    let world = world();
+    let all = pages(1024, 1);
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    let (live, held) = (world.zswap.compressed_bytes(), world.zswap.pool_bytes());
+    let report = world.zswap.write_out(live / 4);
+    assert!(report.reached && report.pages_written == world.zswap.counters().on_disk_pages, "{report:?}");
+    let gone = live - world.zswap.compressed_bytes();
+    assert!(gone >= live / 4 && gone < live / 3, "{gone} of {live}");
+    assert!(world.zswap.pool_bytes() <= held);
+    let rest = world.zswap.write_out(u64::MAX);
+    assert!(!rest.reached && rest.pages_written == 1024 - report.pages_written, "{rest:?}");
+    // A disk without room is said, and so is one that fails.
+    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.swap.faults.set_room(Some(Room { available: 0, total: 1 << 41 }));
+    world.swap.faults.next_write(Fault::Errno(28));
+    let full = world.zswap.write_out(live);
+    assert!(full.no_space && !full.reached, "{full:?}");
+    world.swap.faults.set_room(None);
+    assert!(load(&world.zswap, A, 0, 1024, Keep::Exclusive).unwrap() == all);
+    world.swap.assert_empty(&world.zswap);
+    let without = Zswap::new(Config::default(), Trim::new("trim", 1)).unwrap();
+    assert_eq!(without.write_out(1), zswap::ShrinkReport::default());
+}
+
 #[test]
 fn a_block_comes_back_with_one_read_and_full_requests() {
     let world = world();

@@ -1,6 +1,5 @@
 //! The device: requests cut into pieces, each claimed, and done by one call of the pool.
 
-mod memory;
 mod reading;
 mod writing;
 
@@ -8,22 +7,22 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use memory::locked_bytes_min;
-use uzswap::{Algorithm, Group, Page, Pool, PoolConfig};
+use uzswap::{Algorithm, Page, Pool, PoolConfig};
 
-use crate::backing::Mover;
 use crate::claims::{Claim, Claims};
 use crate::config::{Config, SIZE_BYTES_MAX};
-use crate::counters::{Kind, Statistics};
+use crate::counters::{Kind, Statistics, SwapStatistics};
 use crate::error::{Error, IoError};
+use crate::memory::{Memory, GROUP};
 use crate::pieces::{mask_of, pieces, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::raw::KeepsRaw;
-use crate::room::{Room, Worst};
+use crate::swap_writer::SwapWriter;
 
-/// The one group of a device's pool.
-const GROUP: Group = Group(0);
 /// Longest chain of pages: costs address space, and makes zspages denser.
 const CHAIN: usize = 16;
+/// Least memory that is locked.
+const LOCKED_BYTES_MIN: u64 = 16 << 20;
+
 /// A range of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -37,22 +36,15 @@ pub struct Extent {
 
 /// A block device. See the crate's documentation.
 pub struct Device {
-    pool: Pool,
-    claims: Arc<Claims>,
-    room: Room,
+    memory: Arc<Memory>,
+    swap_writer: Option<SwapWriter>,
+    claims: Claims,
     config: Config,
     reads: Kind,
     writes: Kind,
     discards: Kind,
     flushes: Kind,
     invalid: AtomicU64,
-    refused: AtomicU64,
-    backing_reads: AtomicU64,
-    compacted_bytes: AtomicU64,
-    used_max: AtomicU64,
-    /// Pages that have left the pool, and how many had when packing last gained nothing.
-    gone: AtomicU64,
-    gone_at_packing: AtomicU64,
 }
 
 impl Device {
@@ -75,50 +67,49 @@ impl Device {
             return Err(Error::Size(size));
         }
         let blocks = size / BLOCK_BYTES as u64;
-        if config.is_locked {
-            let ram = config.ram_bytes.ok_or(Error::Unbounded)?;
-            let least = locked_bytes_min(blocks);
-            if ram < least {
-                return Err(Error::Ram(least));
-            }
-            sys::arena::stock(ram as usize).map_err(|reason| Error::Lock { bytes: ram, reason })?;
+        let swap_bytes = config.swap.as_ref().map_or(0, |file| file.memory_bytes_max());
+        let least = swap_bytes + if config.is_locked { locked_bytes_min(blocks) } else { 0 };
+        let limit = match config.ram_bytes {
+            Some(ram) if ram < least => return Err(Error::Ram(least)),
+            Some(ram) => Some(ram - swap_bytes),
+            None if config.is_locked => return Err(Error::Unbounded),
+            None if config.swap.is_some() => return Err(Error::SwapUnbounded),
+            None => None,
+        };
+        if let Some(bytes) = limit.filter(|_| config.is_locked) {
+            sys::arena::stock(bytes as usize).map_err(|reason| Error::Lock { bytes, reason })?;
         }
-        let claims = Arc::new(Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize));
-        let mover = config.backing.as_ref().map(|backing| {
-            let mover = Mover { claims: Arc::clone(&claims), backing: Arc::clone(backing) };
-            Arc::new(mover) as Arc<dyn uzswap::Writeback>
-        });
         let pool_config = PoolConfig {
             unit_size: config.unit_bytes,
             chain: CHAIN,
-            writeback: mover,
+            swap: config.swap.clone(),
             verify: config.has_checksums,
             max_groups: 1,
             contexts: config.queues,
             ..PoolConfig::default()
         };
         let pool = Pool::new(pool_config, Arc::new(KeepsRaw(algorithm)))?;
-        if config.is_locked {
-            let ram = config.ram_bytes.unwrap_or(0);
-            pool.make_room(blocks, ram).map_err(|_| Error::Ram(locked_bytes_min(blocks)))?;
+        if let Some(bytes) = limit.filter(|_| config.is_locked) {
+            pool.make_room(blocks, bytes).map_err(|_| Error::Ram(least))?;
         }
-        let worst = if config.is_locked { Worst::STOCKED } else { Worst::TOUCHED };
+        let memory = Arc::new(Memory::new(pool, limit, swap_bytes, config.is_locked));
+        if config.is_locked {
+            memory.make_swap_room().map_err(Error::SwapWriter)?;
+        }
+        let swap_writer = config
+            .swap
+            .as_ref()
+            .map(|_| SwapWriter::start(Arc::clone(&memory), config.is_locked).map_err(Error::SwapWriter));
         Ok(Device {
-            pool,
-            claims,
-            room: Room::new(worst),
+            memory,
+            swap_writer: swap_writer.transpose()?,
+            claims: Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize),
             config,
             reads: Kind::new(),
             writes: Kind::new(),
             discards: Kind::new(),
             flushes: Kind::new(),
             invalid: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            backing_reads: AtomicU64::new(0),
-            compacted_bytes: AtomicU64::new(0),
-            used_max: AtomicU64::new(0),
-            gone: AtomicU64::new(0),
-            gone_at_packing: AtomicU64::new(0),
         })
     }
 
@@ -134,7 +125,28 @@ impl Device {
 
     /// The pool underneath: for figures.
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        &self.memory.pool
+    }
+
+    /// Ends the device's own thread, before what it runs is unloaded. Requests are served as ever.
+    pub fn stop(&self) {
+        if let Some(writer) = &self.swap_writer {
+            writer.stop();
+        }
+    }
+
+    /// For tests: waits until the device's own thread has nothing to do.
+    #[doc(hidden)]
+    pub fn settle(&self) {
+        if self.swap_writer.is_some() {
+            self.memory.signal.settle();
+        }
+    }
+
+    /// For tests: has the disk be tried again at once, although it failed.
+    #[doc(hidden)]
+    pub fn end_pauses(&self) {
+        self.memory.end_pauses();
     }
 
     /// Reads the bytes from `at` on.
@@ -221,15 +233,13 @@ impl Device {
         })
     }
 
-    /// Ends when everything written is as durable as it will be: at once, for memory.
+    /// Ends when everything written is as durable as it will be: at once. Nothing is there any more when the process ends, in
+    /// memory or in the swap file, which has no name and a key that only this process knows.
     ///
     /// # Errors
-    /// [`IoError::Backing`].
+    /// None.
     pub fn flush(&self) -> Result<(), IoError> {
-        self.flushes.count(0, || match &self.config.backing {
-            Some(backing) => backing.flush().map_err(|reason| IoError::Backing { at: 0, reason }),
-            None => Ok(()),
-        })
+        self.flushes.count(0, || Ok(()))
     }
 
     /// Tells in order which parts of the range have blocks; neighbours that are alike are told as one.
@@ -247,8 +257,7 @@ impl Device {
         for piece in pieces(at, len) {
             let data = {
                 let claim = self.claims.claim(piece.leaf, piece.mask());
-                let (stored, held) = self.places(&claim, piece.mask());
-                stored | held | self.claims.lost(piece.leaf) & piece.mask()
+                (self.stored(&claim, piece.mask()) | self.claims.lost(piece.leaf)) & piece.mask()
             };
             let base = (piece.leaf * LEAF_BYTES) as u64;
             let (start, end) = (piece.start, piece.start + piece.len);
@@ -277,22 +286,23 @@ impl Device {
 
     /// The figures.
     pub fn statistics(&self) -> Statistics {
-        let counters = self.pool.counters();
-        let used = self.used_bytes();
+        let counters = self.pool().counters();
+        let (used, used_max) = self.memory.used_bytes();
         Statistics {
             disksize: self.size_bytes(),
             orig_data_size: counters.stored_pages * BLOCK_BYTES as u64,
-            compr_data_size: self.pool.compressed_bytes(),
+            compr_data_size: self.pool().compressed_bytes(),
             mem_used_total: used,
             mem_limit: self.config.ram_bytes.unwrap_or(0),
-            mem_used_max: self.used_max.load(Ordering::Relaxed),
+            mem_used_max: used_max,
             same_pages: counters.same_filled_pages,
-            pages_compacted: self.compacted_bytes.load(Ordering::Relaxed) / BLOCK_BYTES as u64,
+            pages_compacted: self.memory.compacted_bytes() / BLOCK_BYTES as u64,
             huge_pages: counters.stored_incompressible_pages,
+            bd_count: counters.on_disk_pages,
+            bd_reads: counters.disk_loads,
             bd_writes: counters.zswpwb,
-            bd_reads: self.backing_reads.load(Ordering::Relaxed),
             lost_blocks: self.claims.lost_count(),
-            refused_writes: self.refused.load(Ordering::Relaxed),
+            refused_writes: self.memory.refused(),
             read_ios: self.reads.requests(),
             read_bytes: self.reads.bytes(),
             failed_reads: self.reads.failed(),
@@ -306,14 +316,13 @@ impl Device {
             read_latency: self.reads.latencies(),
             write_latency: self.writes.latencies(),
             discard_latency: self.discards.latencies(),
+            swap: self.config.swap.as_ref().map(|file| SwapStatistics::of(file)),
         }
     }
 
     /// Packs what is stored more densely; answers how many bytes were freed.
     pub fn compact(&self) -> u64 {
-        let bytes = self.pool.compact();
-        self.compacted_bytes.fetch_add(bytes, Ordering::Relaxed);
-        bytes
+        self.memory.compact()
     }
 
     fn check(&self, at: u64, len: u64) -> Result<(), IoError> {
@@ -326,17 +335,16 @@ impl Device {
         }
     }
 
-    /// Where claimed blocks are: in the pool, and in the backing.
-    fn places(&self, claim: &Claim<'_>, mask: u16) -> (u16, u16) {
-        let key = key_of(claim.leaf);
-        let stored = self.pool.present(GROUP, key, LEAF_BLOCKS) as u16 & mask;
-        let rest = mask & !stored;
-        let held = match &self.config.backing {
-            Some(backing) if rest != 0 => backing.held(key, rest) & rest,
-            _ => 0,
-        };
-        (stored, held)
+    /// Which of claimed blocks are there, in memory or in the swap file.
+    fn stored(&self, claim: &Claim<'_>, mask: u16) -> u16 {
+        self.pool().present(GROUP, key_of(claim.leaf), LEAF_BLOCKS) as u16 & mask
     }
+}
+
+/// Least memory for a locked device of so many blocks: tables for all of them, and some objects.
+fn locked_bytes_min(blocks: u64) -> u64 {
+    // Handles take 8 bytes, in a table that doubles; leaves 14 with checksums; descriptors of frames are few.
+    LOCKED_BYTES_MIN + blocks * (16 + 16)
 }
 
 /// Bytes of a piece of several blocks in a first and a last block of which it has only a part.

@@ -1,12 +1,11 @@
-//! Reads: pieces from the pool and from the backing.
-
-use std::sync::atomic::Ordering;
+//! Reads: pieces from the pool, which has them in memory or in its swap file.
 
 use uzswap::{Keep, LoadError, Page};
 
-use super::{key_of, part_lens, Device, GROUP};
+use super::{key_of, part_lens, Device};
 use crate::claims::Claim;
 use crate::error::IoError;
+use crate::memory::GROUP;
 use crate::pages::Pages;
 use crate::pieces::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 
@@ -56,41 +55,35 @@ impl Device {
         if lost != 0 {
             return Err(IoError::Lost { at: at_of(lost.trailing_zeros() as usize) });
         }
-        let (stored, held) = self.places(claim, mask);
+        let stored = self.stored(claim, mask);
         if stored == mask {
             return self.load_stored(claim, stored, pages.as_mut_slice());
         }
-        let (mut from_pool, mut from_backing) = (Pages::new(), Pages::new());
+        let mut there = Pages::new();
         for (block, page) in (first..).zip(pages.into_pages()) {
             if stored >> block & 1 == 1 {
-                from_pool.push(page);
-            } else if held >> block & 1 == 1 {
-                from_backing.push(page);
+                there.push(page);
             } else {
                 page.fill(0);
             }
         }
-        if stored != 0 {
-            self.load_stored(claim, stored, from_pool.as_mut_slice())?;
+        match stored {
+            0 => Ok(()),
+            _ => self.load_stored(claim, stored, there.as_mut_slice()),
         }
-        if held != 0 {
-            let backing = self.config.backing.as_ref().expect("it holds blocks");
-            backing
-                .read(key_of(claim.leaf), held, from_backing.as_mut_slice())
-                .map_err(|reason| IoError::Backing { at: at_of(held.trailing_zeros() as usize), reason })?;
-            self.backing_reads.fetch_add(u64::from(held.count_ones()), Ordering::Relaxed);
-        }
-        Ok(())
     }
 
     fn load_stored(&self, claim: &Claim<'_>, mask: u16, pages: &mut [&mut Page]) -> Result<(), IoError> {
-        match self.pool.load_masked(GROUP, key_of(claim.leaf), u64::from(mask), pages, Keep::Shared) {
+        let at_of = |index: usize| {
+            let block = (0..LEAF_BLOCKS).filter(|block| mask >> block & 1 == 1).nth(index);
+            let block = block.expect("an index of the mask");
+            (claim.leaf * LEAF_BYTES + block * BLOCK_BYTES) as u64
+        };
+        match self.pool().load_masked(GROUP, key_of(claim.leaf), u64::from(mask), pages, Keep::Shared) {
             Ok(()) => Ok(()),
-            // The pool has no swap file of its own here, so that none of its pages is on a disk.
-            Err(LoadError::Damaged { index } | LoadError::Disk { index, .. }) => {
-                let block = (0..LEAF_BLOCKS).filter(|block| mask >> block & 1 == 1).nth(index);
-                let block = block.expect("an index of the mask");
-                Err(IoError::Damaged { at: (claim.leaf * LEAF_BYTES + block * BLOCK_BYTES) as u64 })
+            Err(LoadError::Damaged { index }) => Err(IoError::Damaged { at: at_of(index) }),
+            Err(LoadError::Disk { index, offset, fault }) => {
+                Err(IoError::Disk { at: at_of(index), offset, fault })
             }
             Err(LoadError::Missing { .. }) => unreachable!("claimed blocks stay where they are"),
         }

@@ -1,16 +1,21 @@
 //! Writes: pieces into the pool, blocks forgotten.
 
-use std::sync::atomic::Ordering;
-
 use uzswap::Page;
 
-use super::{key_of, part_lens, Device, GROUP};
+use super::{key_of, part_lens, Device};
 use crate::claims::Claim;
 use crate::error::IoError;
+use crate::memory::GROUP;
 use crate::pages::Pages;
-use crate::pieces::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS};
+use crate::pieces::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
+use crate::room::Admission;
 
 impl Device {
+    fn admit(&self, piece: Piece) -> Result<Option<Admission<'_>>, IoError> {
+        let at = (piece.leaf * LEAF_BYTES + piece.start) as u64;
+        self.memory.admit(piece.blocks()).ok_or(IoError::NoSpace { at })
+    }
+
     pub(super) fn write_piece(&self, piece: Piece, from: &[u8]) -> Result<(), IoError> {
         let (head, tail) = (piece.head(), piece.tail());
         if head == 0 && tail == 0 {
@@ -68,8 +73,8 @@ impl Device {
     pub(super) fn write_part_of_zeroes(&self, part: Piece, zeroes: &[u8]) -> Result<(), IoError> {
         {
             let claim = self.claims.claim(part.leaf, part.mask());
-            let (stored, held) = self.places(&claim, part.mask());
-            if stored | held | self.claims.lost(part.leaf) & part.mask() == 0 {
+            let stored = self.stored(&claim, part.mask());
+            if (stored | self.claims.lost(part.leaf)) & part.mask() == 0 {
                 return Ok(());
             }
         }
@@ -78,22 +83,14 @@ impl Device {
 
     fn store(&self, claim: &Claim<'_>, piece: Piece, pages: &[&Page]) -> Result<(), IoError> {
         let mask = piece.mask();
-        let key = key_of(claim.leaf);
-        let first = key + piece.first_block() as u64;
-        let held = match &self.config.backing {
-            Some(backing) => backing.held(key, mask) & mask,
-            None => 0,
-        };
-        if self.pool.store(GROUP, first, pages).is_err() {
-            // What the backing has is as it was; what the pool had is gone.
-            claim.lose(mask & !held);
+        let first = key_of(claim.leaf) + piece.first_block() as u64;
+        if self.pool().store(GROUP, first, pages).is_err() {
+            // What was there is gone, in memory and on disk.
+            claim.lose(mask);
             return Err(IoError::Lost { at: first * BLOCK_BYTES as u64 });
         }
         claim.regain(mask);
-        if let Some(backing) = self.config.backing.as_ref().filter(|_| held != 0) {
-            backing.forget(key, held);
-        }
-        self.gone.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        self.memory.note_gone(pages.len() as u64);
         Ok(())
     }
 
@@ -101,12 +98,9 @@ impl Device {
         let key = key_of(claim.leaf);
         let (first, count) = (mask.trailing_zeros(), mask.count_ones());
         debug_assert_eq!(mask, mask_of(first as usize, count as usize));
-        let gone = self.pool.invalidate(GROUP, key + u64::from(first), u64::from(count));
-        if let Some(backing) = &self.config.backing {
-            backing.forget(key, mask);
-        }
+        let gone = self.pool().invalidate(GROUP, key + u64::from(first), u64::from(count));
         claim.regain(mask);
-        self.gone.fetch_add(gone, Ordering::Relaxed);
+        self.memory.note_gone(gone);
     }
 }
 

@@ -1,99 +1,26 @@
-//! A backing in memory, a compressor that fails, and bytes to write.
+//! A swap file that fails, a compressor that fails, and bytes to write.
 #![allow(dead_code)]
 
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use acomp::{Algorithm, CompressRequest, Context, ContextError, DecompressRequest, UnitError};
-use device::Backing;
-use uzswap::{Group, Page, Writeback, WritebackError};
+use swapfile::{Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, SwapFile};
 
-/// Blocks kept in a table, as many as there is room for; told when to fail.
-#[derive(Default)]
-pub struct MemoryBacking {
-    pub blocks_max: AtomicU64,
-    pub writes_fail: AtomicBool,
-    pub reads_fail: AtomicBool,
-    pub flushes: AtomicU64,
-    tables: Mutex<Tables>,
+/// A swap file whose disk is memory and whose faults are asked for.
+pub struct Swap {
+    pub file: Arc<SwapFile>,
+    pub faults: Arc<Faults>,
 }
 
-#[derive(Default)]
-struct Tables {
-    pending: BTreeMap<u64, Box<Page>>,
-    home: BTreeMap<u64, Box<Page>>,
-}
-
-fn keys(key: u64, mask: u16) -> impl Iterator<Item = u64> {
-    (0..16).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| key + bit)
-}
-
-impl MemoryBacking {
-    pub fn new(blocks_max: u64) -> Arc<Self> {
-        Arc::new(MemoryBacking { blocks_max: blocks_max.into(), ..Self::default() })
-    }
-
-    pub fn len(&self) -> usize {
-        self.tables.lock().unwrap().home.len()
-    }
-}
-
-impl Writeback for MemoryBacking {
-    fn write(&self, group: Group, key: u64, mask: u16, pages: &[&Page]) -> Result<(), WritebackError> {
-        assert_eq!((group, key % 16, mask.count_ones() as usize), (Group(0), 0, pages.len()));
-        if self.writes_fail.load(Ordering::Relaxed) {
-            return Err(io::Error::from_raw_os_error(libc::EIO).into());
-        }
-        let mut tables = self.tables.lock().unwrap();
-        if tables.home.len() + pages.len() > self.blocks_max.load(Ordering::Relaxed) as usize {
-            return Err(WritebackError::Full);
-        }
-        for (key, page) in keys(key, mask).zip(pages) {
-            assert!(!tables.home.contains_key(&key), "a block in the pool is not at home here");
-            tables.pending.insert(key, Box::new(**page));
-        }
-        Ok(())
-    }
-
-    fn finish(&self, _group: Group, key: u64, claimed: u16, written: u16) {
-        let mut tables = self.tables.lock().unwrap();
-        for key_of_block in keys(key, claimed) {
-            let page = tables.pending.remove(&key_of_block);
-            if written >> (key_of_block - key) & 1 == 1 {
-                tables.home.insert(key_of_block, page.expect("written before it is finished"));
-            }
-        }
-    }
-}
-
-impl Backing for MemoryBacking {
-    fn held(&self, key: u64, mask: u16) -> u16 {
-        let tables = self.tables.lock().unwrap();
-        let home = keys(key, mask).filter(|block| tables.home.contains_key(block));
-        home.fold(0, |held, block| held | 1 << (block - key))
-    }
-
-    fn read(&self, key: u64, mask: u16, pages: &mut [&mut Page]) -> io::Result<()> {
-        if self.reads_fail.load(Ordering::Relaxed) {
-            return Err(io::Error::from_raw_os_error(libc::EREMOTEIO));
-        }
-        let tables = self.tables.lock().unwrap();
-        for (block, page) in keys(key, mask).zip(pages) {
-            page.copy_from_slice(&tables.home[&block][..]);
-        }
-        Ok(())
-    }
-
-    fn forget(&self, key: u64, mask: u16) {
-        let mut tables = self.tables.lock().unwrap();
-        keys(key, mask).for_each(|block| drop(tables.home.remove(&block)));
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+impl Swap {
+    /// Of so many segments of 1 MiB.
+    pub fn new(segments: usize) -> Swap {
+        let disk = MemoryEngine::new(Room { available: 1 << 40, total: 1 << 41 });
+        let faults = Faults::new(segments as u64);
+        let engine = Arc::new(FaultyEngine::new(Arc::new(disk), faults.clone()));
+        let space = Arc::new(Space::private(segments));
+        Swap { file: SwapFile::with(engine, Seal::encrypted().unwrap(), space, 1, 5).unwrap(), faults }
     }
 }
 

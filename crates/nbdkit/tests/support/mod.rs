@@ -61,15 +61,35 @@ pub struct Directory(pub PathBuf);
 
 impl Directory {
     pub fn new() -> Self {
+        Self::in_directory(&std::env::temp_dir())
+    }
+
+    /// One on a disk, where swap files may be; says why there is none.
+    pub fn on_disk() -> Option<Self> {
+        let file_system = output(command("stat").args(["-f", "-c", "%T", "/var/tmp"]));
+        let name = String::from_utf8_lossy(&file_system.stdout).trim().to_owned();
+        if matches!(&*name, "tmpfs" | "ramfs") {
+            println!("skipped: /var/tmp is in memory ({name})");
+            return None;
+        }
+        Some(Self::in_directory(Path::new("/var/tmp")))
+    }
+
+    fn in_directory(parent: &Path) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("uzswap-nbdkit-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         fs::create_dir(&path).unwrap();
         Directory(path)
     }
 
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// Whether nothing in it has a name.
+    pub fn is_empty(&self) -> bool {
+        fs::read_dir(&self.0).unwrap().next().is_none()
     }
 }
 
@@ -159,11 +179,6 @@ impl Server {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The figures that `stats=` wrote last.
-    pub fn statistics(&self) -> serde_json::Value {
-        serde_json::from_str(&fs::read_to_string(self.directory.join("stats")).unwrap()).unwrap()
-    }
-
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -174,6 +189,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The figures that `stats=` wrote last.
+pub fn figures(file: &Path) -> serde_json::Value {
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
 /// Whether Python has the bindings of libnbd.

@@ -8,6 +8,9 @@ use super::expression::value;
 const SIZE_MIB_MIN: f64 = 32.0;
 /// Most MiB of a device.
 const SIZE_MIB_MAX: f64 = (1u64 << 20) as f64;
+/// Least size of a swap file, in MiB, and the most.
+const SWAP_MIB_MIN: f64 = 16.0;
+const SWAP_MIB_MAX: f64 = (2u64 << 20) as f64;
 
 /// A swap device to have.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,10 +19,20 @@ pub struct Section {
     pub name: String,
     pub size_mib: u64,
     pub ram_mib: u64,
+    /// A file for what memory has no room for.
+    pub swap: Option<SwapSection>,
     pub compressor: String,
     pub priority: i32,
     /// Threads must be marked, and the out-of-memory killer told.
     pub is_strict: bool,
+}
+
+/// What is said of that file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwapSection {
+    pub limit_mib: u64,
+    pub directory: String,
+    pub is_plain: bool,
 }
 
 /// As it is written, before anything is computed.
@@ -27,6 +40,9 @@ struct Draft<'a> {
     name: &'a str,
     size: &'a str,
     ram: &'a str,
+    swap_limit: &'a str,
+    swap_directory: &'a str,
+    is_swap_plain: &'a str,
     compressor: &'a str,
     priority: &'a str,
     is_strict: &'a str,
@@ -58,6 +74,9 @@ pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
                 name,
                 size: "min(ram / 2, 4096)",
                 ram: "size / 3",
+                swap_limit: "0",
+                swap_directory: "/var/tmp",
+                is_swap_plain: "no",
                 compressor: uzswap::DEFAULT_COMPRESSOR,
                 priority: "100",
                 is_strict: "no",
@@ -72,13 +91,16 @@ pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
         let place = match key.trim() {
             "size" => &mut draft.size,
             "resident-limit" => &mut draft.ram,
+            "swap-limit" => &mut draft.swap_limit,
+            "swap-dir" => &mut draft.swap_directory,
+            "swap-plain" => &mut draft.is_swap_plain,
             "compressor" => &mut draft.compressor,
             "swap-priority" => &mut draft.priority,
             "strict" => &mut draft.is_strict,
             "host-memory-limit" => &mut draft.host_memory_limit,
             other => bail!(
-                "{}: there is no setting {other}; choose of size, resident-limit, compressor, swap-priority, strict, \
-                 host-memory-limit",
+                "{}: there is no setting {other}; choose of size, resident-limit, swap-limit, swap-dir, swap-plain, \
+                 compressor, swap-priority, strict, host-memory-limit",
                 at()
             ),
         };
@@ -120,19 +142,42 @@ fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
     }
     let priority = draft.priority.parse().ok().filter(|priority| (-1..=32767).contains(priority));
     let Some(priority) = priority else { bail!("swap-priority: {} is not -1 to 32767", draft.priority) };
-    let is_strict = match draft.is_strict {
-        "yes" | "true" | "1" => true,
-        "no" | "false" | "0" => false,
-        other => bail!("strict: {other} is neither yes nor no"),
-    };
+    let is_strict = truth("strict", draft.is_strict)?;
     Ok(Some(Section {
         name: draft.name.to_owned(),
         size_mib: size as u64,
         ram_mib: ram as u64,
+        swap: swap_file(draft, machine, size)?,
         compressor: compressor.to_owned(),
         priority,
         is_strict,
     }))
+}
+
+/// The file, if one is wanted.
+fn swap_file(draft: &Draft<'_>, machine: f64, size: f64) -> Result<Option<SwapSection>> {
+    let limit = value(draft.swap_limit, &[("ram", machine), ("size", size)]).context("swap-limit")?;
+    let directory = draft.swap_directory;
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    if !directory.starts_with('/') || !directory.bytes().all(is_allowed) {
+        bail!("swap-dir: {directory:?} is no absolute path of letters, digits and -_./");
+    }
+    let is_plain = truth("swap-plain", draft.is_swap_plain)?;
+    if limit <= 0.0 {
+        return Ok(None);
+    }
+    if !(SWAP_MIB_MIN..=SWAP_MIB_MAX).contains(&limit) {
+        bail!("swap-limit is {limit} MiB: a swap file has {SWAP_MIB_MIN} MiB to 2 TiB, or 0 for none");
+    }
+    Ok(Some(SwapSection { limit_mib: limit as u64, directory: directory.to_owned(), is_plain }))
+}
+
+fn truth(name: &str, text: &str) -> Result<bool> {
+    match text {
+        "yes" | "true" | "1" => Ok(true),
+        "no" | "false" | "0" => Ok(false),
+        other => bail!("{name}: {other} is neither yes nor no"),
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +198,12 @@ mod tests {
             ("[uzswap0]\nresident-limit = ram", "at most 0.8"),
             ("[uzswap0]\ncompressor = a b", "is no name"),
             ("[uzswap0]\nswap-priority = high", "is not -1 to 32767"),
-            ("[uzswap0]\nstrict = perhaps", "neither yes nor no"),
+            ("[uzswap0]\nstrict = perhaps", "strict: perhaps is neither yes nor no"),
+            ("[uzswap0]\nswap-limit = 10", "a swap file has 16 MiB to 2 TiB"),
+            ("[uzswap0]\nswap-limit = sizes", "swap-limit: "),
+            ("[uzswap0]\nswap-dir = var/tmp", "swap-dir: \"var/tmp\" is no absolute path"),
+            ("[uzswap0]\nswap-dir = /var/%s", "is no absolute path"),
+            ("[uzswap0]\nswap-plain = very", "swap-plain: very is neither yes nor no"),
         ] {
             let said = format!("{:#}", parse(text, 8192).unwrap_err());
             assert!(said.contains(reason), "{text:?}: {said}");
@@ -167,14 +217,17 @@ mod tests {
         fn any_file_is_read_or_refused(
             text in prop_oneof![
                 "\\PC{0,200}",
-                "((\\[uzswap[0-9]{1,5}\\]|size|resident-limit|compressor|swap-priority|strict|host-memory-limit)? ?=? ?[a-z0-9(),/*+-]{0,12}\n){0,12}",
+                "((\\[uzswap[0-9]{1,5}\\]|size|resident-limit|swap-limit|swap-dir|swap-plain|compressor|swap-priority|strict|host-memory-limit)? ?=? ?[a-z0-9(),/*+-]{0,12}\n){0,12}",
             ],
             machine in 0u64..1 << 30,
         ) {
             for section in parse(&text, machine).unwrap_or_default() {
                 prop_assert!(section.size_mib >= 32 && section.ram_mib >= 32);
                 // What goes into a unit file is one word each.
-                prop_assert!(section.name.bytes().chain(section.compressor.bytes()).all(|byte| byte.is_ascii_graphic()));
+                let directory = section.swap.as_ref().map_or("", |swap| &swap.directory);
+                let words = [&section.name, &section.compressor, directory];
+                prop_assert!(words.iter().all(|word| word.bytes().all(|byte| byte.is_ascii_graphic())));
+                prop_assert!(section.swap.is_none_or(|swap| swap.limit_mib >= 16));
             }
         }
     }

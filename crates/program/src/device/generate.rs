@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 
-use super::configuration::{parse, Section};
+use super::configuration::{parse, Section, SwapSection};
 
 /// Where a configuration is looked for; the first that exists counts alone, even if it is empty.
 const CONFIGURATIONS: [&str; 2] = ["etc/uzswap-generator.conf", "usr/lib/uzswap-generator.conf"];
@@ -69,8 +69,15 @@ fn write(directory: &Path, section: &Section) -> Result<()> {
 }
 
 fn text(section: &Section) -> String {
-    let Section { name, size_mib, ram_mib, compressor, priority, is_strict } = section;
+    let Section { name, size_mib, ram_mib, swap, compressor, priority, is_strict } = section;
     let strict = if *is_strict { " --strict" } else { "" };
+    let (mut needs, mut file) = (String::new(), String::new());
+    if let Some(SwapSection { limit_mib, directory, is_plain }) = swap {
+        // The file is made when its directory is mounted, and may be written to.
+        needs = format!("RequiresMountsFor={directory}\nAfter=systemd-remount-fs.service\n");
+        let plain = if *is_plain { " --swap-plain" } else { "" };
+        file = format!(" --swap {limit_mib}M --swap-dir {directory}{plain}");
+    }
     format!(
         "# Written by `uzswap device generate` for [{name}].
 [Unit]
@@ -79,10 +86,10 @@ DefaultDependencies=no
 After=systemd-modules-load.service local-fs-pre.target
 Before=swap.target shutdown.target
 Conflicts=shutdown.target
-
+{needs}
 [Service]
 Type=notify
-ExecStart={PROGRAM} device swap --size {size_mib}M --ram {ram_mib}M --compressor {compressor} --priority {priority} \
+ExecStart={PROGRAM} device swap --size {size_mib}M --ram {ram_mib}M{file} --compressor {compressor} --priority {priority} \
 --stats /run/{name}.json{strict}
 KillMode=mixed
 TimeoutStopSec=infinity

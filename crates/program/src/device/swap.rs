@@ -1,5 +1,6 @@
 //! `uzswap device swap`: serve, attach, make swap, swap on; wait; undo all of it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -27,6 +28,16 @@ pub struct Arguments {
     /// Memory for what is swapped out, taken at the start [default: a third of --size]
     #[arg(long, value_name = "SIZE")]
     ram: Option<String>,
+    /// Let what memory has no room for go to a file on disk, as much as SIZE; 5 % of the disk stay free. The kernel is told
+    /// of --size alone, so give that more
+    #[arg(long, value_name = "SIZE")]
+    swap: Option<String>,
+    /// Directory for that file, which has no name there [default: /var/tmp]
+    #[arg(long, value_name = "DIR", requires = "swap")]
+    swap_dir: Option<PathBuf>,
+    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
+    #[arg(long, requires = "swap")]
+    swap_plain: bool,
     /// Compressor; an unknown name lists the known
     #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
     compressor: String,
@@ -94,6 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Some(text) => bytes(text)?,
         None => size_bytes / 3 / 4096 * 4096,
     };
+    let file_bytes = arguments.swap.as_deref().map(bytes).transpose().context("--swap")?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -107,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         None
     });
     let socket = directory.0.join("socket");
-    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes))?;
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes, file_bytes))?;
     if let Some(shelter) = &shelter {
         shelter.take_in(server.id())?;
     }
@@ -117,11 +129,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
     notify("READY=1");
     eprintln!(
-        "uzswap: {} of swap on {}, in {} of memory ({})",
+        "uzswap: {} of swap on {}, in {} of memory ({}){}",
         Size::from(size_bytes),
         attached.device(),
         Size::from(ram_bytes),
-        arguments.compressor
+        arguments.compressor,
+        file_bytes.map_or(String::new(), |bytes| format!(" and {} of disk", Size::from(bytes)))
     );
     let broken = loop {
         if stop.load(Ordering::Relaxed) {
@@ -144,7 +157,13 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Command {
+fn nbdkit(
+    arguments: &Arguments,
+    socket: &Path,
+    size_bytes: u64,
+    ram_bytes: u64,
+    file_bytes: Option<u64>,
+) -> Command {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PLUGIN));
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--unix"]).arg(socket).args(["--mask-handshake=0x3", "--threads=8"]);
@@ -156,6 +175,15 @@ fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64)
     command.args([format!("size={size_bytes}"), format!("ram={ram_bytes}")]);
     command.arg(format!("compressor={}", arguments.compressor));
     command.arg(if arguments.strict { "lock=yes" } else { "lock=try" });
+    if let Some(bytes) = file_bytes {
+        command.arg(format!("swap={bytes}")).arg(format!("swap-plain={}", arguments.swap_plain));
+    }
+    if let Some(directory) = &arguments.swap_dir {
+        // As one argument, whatever its bytes are.
+        let mut setting = OsString::from("swap-dir=");
+        setting.push(directory);
+        command.arg(setting);
+    }
     if let Some(file) = &arguments.stats {
         command.arg(format!("stats={}", file.display()));
     }

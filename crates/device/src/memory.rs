@@ -1,0 +1,246 @@
+//! Memory: who may write, and how room is made.
+//!
+//! Where there is a swap file, a thread of the device's own writes to it while there is room yet ([`Memory::relieve`]),
+//! so that requests go on. Only when no room is left does the request that wants some write by itself.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use uzswap::{Group, Pool, ShrinkReport};
+
+use crate::room::{Admission, Room, Worst};
+use crate::signal::Signal;
+
+/// The one group of a device's pool.
+pub(crate) const GROUP: Group = Group(0);
+/// What is stored is packed anew when this share of it is holes, and this share of its pages has gone since it was last:
+/// packing looks at every object.
+const PACK_SHARE: u64 = 32;
+/// What packing holds twice: this share of the pool, or so much if that is more. zsmalloc's own figures.
+const PACKED_SHARE: u64 = 16;
+const PACKED_BYTES_MIN: u64 = 1 << 20;
+/// What the allocator moves when it tidies by itself, in the middle of anything: where no more memory can be had, a write
+/// that was admitted must find room meanwhile. zsmalloc's own figure, and a frame that is not full.
+const TIDIED_BYTES: u64 = (4 << 20) + (64 << 10);
+/// Writing to the swap file begins when less than this share of memory is free, and ends at twice that.
+const FREE_SHARE: u64 = 16;
+/// Bytes written between two looks, or a part of the pool if that is more. Less makes small writes; more keeps requests
+/// waiting that want room now.
+const PIECE_BYTES: u64 = 4 << 20;
+const PIECE_SHARE: u64 = 256;
+/// Least memory that goes to the swap file at once by who wants room.
+const MOVED_BYTES_MIN: u64 = 256 << 10;
+const MOVED_SHARE: u64 = 64;
+/// How long nothing is written after the disk failed: every attempt costs segments of the file for good. The thread waits as
+/// long when it can write nothing for any other reason.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Segments cleaned at a time when nothing else is to do.
+const CLEAN_SEGMENTS: u64 = 2;
+
+/// A device's pool, and the bound on what it takes.
+pub(crate) struct Memory {
+    pub(crate) pool: Pool,
+    room: Room,
+    /// Most bytes for objects and tables.
+    limit: Option<u64>,
+    /// Most bytes that the swap file's tables and buffers take beside.
+    swap_bytes: u64,
+    is_locked: bool,
+    pub(crate) signal: Signal,
+    refused: AtomicU64,
+    compacted_bytes: AtomicU64,
+    used_max: AtomicU64,
+    /// Pages that were overwritten or dropped, and how many had gone from the pool when it was packed last.
+    gone: AtomicU64,
+    gone_at_packing: AtomicU64,
+    began: Instant,
+    /// Until when nothing is written, in nanoseconds since `began`: by nobody since the disk failed, and by the thread.
+    failed_until: AtomicU64,
+    fruitless_until: AtomicU64,
+}
+
+impl Memory {
+    /// `limit` is what `pool` may take; the swap file's own `swap_bytes` are not in it.
+    pub(crate) fn new(pool: Pool, limit: Option<u64>, swap_bytes: u64, is_locked: bool) -> Self {
+        let worst = if is_locked { Worst::STOCKED } else { Worst::TOUCHED };
+        // Where something is to happen before all is used up, it must be seen to come.
+        let credit_max = match (limit, pool.swap_file()) {
+            (Some(limit), Some(_)) => limit / (4 * FREE_SHARE),
+            _ => u64::MAX,
+        };
+        Memory {
+            pool,
+            room: Room::new(worst, credit_max),
+            limit,
+            swap_bytes,
+            is_locked,
+            signal: Signal::new(),
+            refused: AtomicU64::new(0),
+            compacted_bytes: AtomicU64::new(0),
+            used_max: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
+            gone_at_packing: AtomicU64::new(0),
+            began: Instant::now(),
+            failed_until: AtomicU64::new(0),
+            fruitless_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Admits a write of so many blocks; `None` where there is no room and none is to be had.
+    pub(crate) fn admit(&self, blocks: usize) -> Option<Option<Admission<'_>>> {
+        let Some(limit) = self.limit else { return Some(None) };
+        let free = || {
+            let free = self.free_bytes(limit);
+            if free < limit / FREE_SHARE && self.pool.swap_file().is_some() {
+                self.signal.raise();
+            }
+            free
+        };
+        let admission = self.room.admit(blocks, free, |missing| self.make_room(missing));
+        if admission.is_none() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        admission.map(Some)
+    }
+
+    /// Notes that pages went from the pool that nobody wrote out.
+    pub(crate) fn note_gone(&self, pages: u64) {
+        self.gone.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Writes refused for want of room.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that packing has freed.
+    pub(crate) fn compacted_bytes(&self) -> u64 {
+        self.compacted_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in use, and the most that were seen.
+    pub(crate) fn used_bytes(&self) -> (u64, u64) {
+        let used = self.pool.pool_bytes() + self.pool.metadata_bytes() + self.swap_bytes;
+        let most = self.used_max.fetch_max(used, Ordering::Relaxed);
+        (used, most.max(used))
+    }
+
+    /// Packs what is stored more densely; answers how many bytes were freed.
+    pub(crate) fn compact(&self) -> u64 {
+        self.gone_at_packing.store(self.gone(), Ordering::Relaxed);
+        let bytes = self.pool.compact();
+        self.compacted_bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    fn free_bytes(&self, limit: u64) -> u64 {
+        let (used, _) = self.used_bytes();
+        if self.is_locked {
+            let left = sys::arena::left_bytes().unwrap_or(0) as u64;
+            // Frames come sixteen at a time.
+            let free = self.pool.free_frame_bytes() + (left & !((1 << 20) - 1));
+            return free.saturating_sub(TIDIED_BYTES);
+        }
+        (limit + self.swap_bytes).saturating_sub(used)
+    }
+
+    /// Pages that have left the pool.
+    fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Relaxed) + self.pool.group_usage(GROUP).zswpwb
+    }
+
+    fn is_sparse(&self) -> bool {
+        let (bytes, live) = (self.pool.pool_bytes(), self.pool.compressed_bytes());
+        let gone_since = self.gone().saturating_sub(self.gone_at_packing.load(Ordering::Relaxed));
+        bytes.saturating_sub(live) > bytes / PACK_SHARE && gone_since > self.pool.stored_pages() / PACK_SHARE
+    }
+
+    /// Frees memory, `missing` bytes or more if that is possible; whether it freed any. Called by one thread at a time, while
+    /// nobody has been admitted.
+    fn make_room(&self, missing: u64) -> bool {
+        // A stocked arena has nothing to give back.
+        if !self.is_locked && self.pool.trim() > 0 {
+            return true;
+        }
+        if self.is_sparse() && self.compact() > 0 {
+            return true;
+        }
+        if self.pool.swap_file().is_none() || self.is_before(&self.failed_until) {
+            return false;
+        }
+        // Somewhat more than is missing, so that not every write has to wait for the disk.
+        let bytes = self.pool.pool_bytes();
+        let step = missing.max(bytes / MOVED_SHARE).max(MOVED_BYTES_MIN);
+        let report = self.pool.shrink(bytes.saturating_sub(step));
+        self.note(&report);
+        report.pages_written > 0
+    }
+
+    /// Writes to the swap file until enough memory is free, if that can be had: the device's own thread does.
+    pub(crate) fn relieve(&self) {
+        let Some(limit) = self.limit else { return };
+        // What the arenas keep is for the next objects. To give it back only to ask for it again costs more than compressing
+        // does; but it must not be all that is free, since nobody is admitted to it.
+        let kept_max = limit / FREE_SHARE / 2;
+        let kept = || if self.is_locked { 0 } else { self.pool.cached_bytes() };
+        let is_short = || self.free_bytes(limit) + kept().min(kept_max) < limit / FREE_SHARE * 2;
+        while is_short() && !self.signal.is_ending() {
+            if kept() > kept_max && self.pool.trim() > 0 && !is_short() {
+                return;
+            }
+            if self.is_before(&self.failed_until) || self.is_before(&self.fruitless_until) {
+                return;
+            }
+            let bytes = self.pool.pool_bytes();
+            let report = self.pool.write_out(PIECE_BYTES.min(bytes / 8).max(bytes / PIECE_SHARE));
+            self.note(&report);
+            if report.pages_written == 0 {
+                self.fruitless_until.store(self.now() + PAUSE.as_nanos() as u64, Ordering::Relaxed);
+                return;
+            }
+            if self.is_sparse() {
+                let twice = (self.pool.pool_bytes() / PACKED_SHARE).max(PACKED_BYTES_MIN);
+                // Whoever is admitted meanwhile does without what packing holds twice.
+                if let Some(_held) = self.room.hold(twice, || self.free_bytes(limit)) {
+                    self.compact();
+                }
+            }
+        }
+    }
+
+    /// Cleans the swap file, and gives its free blocks back: for when nothing else is to do.
+    pub(crate) fn tend(&self) {
+        self.pool.tend(CLEAN_SEGMENTS);
+    }
+
+    fn note(&self, report: &ShrinkReport) {
+        match report.error {
+            Some(_) => self.failed_until.store(self.now() + PAUSE.as_nanos() as u64, Ordering::Relaxed),
+            None if report.pages_written > 0 => self.fruitless_until.store(0, Ordering::Relaxed),
+            None => {}
+        }
+    }
+
+    /// Forgets that the disk failed.
+    pub(crate) fn end_pauses(&self) {
+        self.failed_until.store(0, Ordering::Relaxed);
+        self.fruitless_until.store(0, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn is_before(&self, until: &AtomicU64) -> bool {
+        match until.load(Ordering::Relaxed) {
+            0 => false,
+            until => self.now() < until,
+        }
+    }
+
+    /// Has all memory be there that the swap file needs, in a process that must not ask for any later.
+    pub(crate) fn make_swap_room(&self) -> io::Result<()> {
+        self.pool.swap_file().map_or(Ok(()), |file| file.make_room())
+    }
+}
