@@ -1,6 +1,7 @@
 //! `uzswap device swap`: serve, attach, make swap, swap on; wait; undo all of it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -106,14 +107,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         eprintln!("uzswap: {error:#}; what serves swap may be swapped out itself");
         None
     });
-    let socket = directory.0.join("socket");
-    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes))?;
-    if let Some(shelter) = &shelter {
-        shelter.take_in(server.id())?;
-    }
-    // Who connects before it serves waits.
-    server.wait_until("its socket was there", || socket.exists())?;
-    let mut attached = Attached::new(arguments.attach, &socket, &directory.0, shelter.as_ref())?;
+    let (mut server, mut attached) = match arguments.attach {
+        Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, shelter.as_ref())?,
+        _ => by_nbdkit(arguments, size_bytes, ram_bytes, &directory, shelter.as_ref())?,
+    };
     let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
     notify("READY=1");
     eprintln!(
@@ -128,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             break None;
         }
         if let Some(status) = server.ended()? {
-            break Some(format!("nbdkit ended by itself ({status}): what was swapped out is lost"));
+            break Some(format!("the server ended by itself ({status}): what was swapped out is lost"));
         }
         if let Err(error) = attached.check() {
             break Some(error.to_string());
@@ -142,6 +139,58 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Some(reason) => bail!("{reason}"),
         None => Ok(0),
     }
+}
+
+fn by_nbdkit(
+    arguments: &Arguments,
+    size_bytes: u64,
+    ram_bytes: u64,
+    directory: &Directory,
+    shelter: Option<&Shelter>,
+) -> Result<(Companion, Attached)> {
+    let socket = directory.0.join("socket");
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes))?;
+    if let Some(shelter) = shelter {
+        shelter.take_in(server.id())?;
+    }
+    // Who connects before it serves waits.
+    server.wait_until("its socket was there", || socket.exists())?;
+    let attached = Attached::new(arguments.attach, &socket, &directory.0, shelter)?;
+    Ok((server, attached))
+}
+
+/// A server of its own, so that somebody is left who can undo things when it dies.
+fn by_ublk(
+    arguments: &Arguments,
+    size_bytes: u64,
+    ram_bytes: u64,
+    shelter: Option<&Shelter>,
+) -> Result<(Companion, Attached)> {
+    let own = std::env::current_exe().context("this program's own file")?;
+    let (reader, writer) = std::io::pipe()?;
+    let mut command = Command::new(own);
+    command.args(["device", "ublk", "--size", &size_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
+    command.args(["--compressor", &arguments.compressor]);
+    command.args(["--lock", if arguments.strict { "yes" } else { "try" }]);
+    // Swap is written in clusters of 128 KiB at most.
+    command.args(["--request", "128k", "--depth", "32"]);
+    if let Some(file) = &arguments.stats {
+        command.arg("--stats").arg(file);
+    }
+    command.process_group(0).stdout(writer);
+    let server = Companion::start(&mut command)?;
+    if let Some(shelter) = shelter {
+        shelter.take_in(server.id())?;
+    }
+    // The server alone has the other end then, so that its end is the line's.
+    drop(command);
+    let mut device = String::new();
+    BufReader::new(reader).read_line(&mut device)?;
+    let device = device.trim().to_owned();
+    if device.is_empty() {
+        bail!("the server of the device ended before there was one");
+    }
+    Ok((server, Attached::Ublk { device }))
 }
 
 fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Command {
@@ -168,7 +217,7 @@ fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64)
 }
 
 /// Tells systemd, if it asked to be told.
-fn notify(state: &str) {
+pub(super) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let path = path.to_string_lossy().into_owned();
     let Ok(socket) = UnixDatagram::unbound() else { return };
