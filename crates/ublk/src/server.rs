@@ -164,11 +164,12 @@ impl Server {
     }
 
     fn begin(&mut self, settings: &Settings, info: &DeviceInfo) -> Result<(), Error> {
+        // First, since no command is obeyed of who may not open it.
+        let node = node(PathBuf::from(format!("/dev/ublkc{}", info.dev_id)))?;
         let parameters = settings.parameters(self.device.size_bytes());
         // SAFETY: its fields take all of its 64 bytes.
         let mut bytes = unsafe { abi::bytes_of::<_, 64>(&parameters) };
         self.command("the device's parameters", Command::SetParams, 0, &mut bytes)?;
-        let node = node(PathBuf::from(format!("/dev/ublkc{}", info.dev_id)))?;
         let (begun, begins) = mpsc::channel();
         for id in 0..info.nr_hw_queues {
             let queue = QueueSettings {
