@@ -14,6 +14,8 @@ pub(crate) enum Command {
     StopDev,
     SetParams,
     GetFeatures,
+    /// Does not wait until nobody uses the device any more. Linux 6.9.
+    DelDevAsync,
 }
 
 impl Command {
@@ -28,6 +30,7 @@ impl Command {
             Command::SetParams => (0x08, false),
             Command::GetDevInfo2 => (0x12, true),
             Command::GetFeatures => (0x13, true),
+            Command::DelDevAsync => (0x14, true),
         }
     }
 

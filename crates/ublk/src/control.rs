@@ -150,7 +150,8 @@ pub fn remove_dead() -> Result<usize, Error> {
             || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
         if is_ours && info.state == abi::S_DEV_DEAD && !is_alive {
             let target = Target { id, has_path: info.flags & abi::F_UNPRIVILEGED_DEV != 0 };
-            removed += usize::from(control.command(Command::DelDev, target, 0, &mut []).is_ok());
+            // Not waited for: somebody may still be swapping on what is left of the disk. Before Linux 6.9 it stays.
+            removed += usize::from(control.command(Command::DelDevAsync, target, 0, &mut []).is_ok());
         }
     }
     Ok(removed)

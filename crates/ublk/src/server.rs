@@ -273,6 +273,10 @@ impl Server {
             }
         }
         stopped?;
+        // Its number stays taken until nobody has the disk open any more, which is nothing to wait for if that can be helped.
+        if self.command("to delete the device", Command::DelDevAsync, 0, &mut []).is_ok() {
+            return Ok(());
+        }
         self.command("to delete the device", Command::DelDev, 0, &mut []).map(|_| ())
     }
 }

@@ -100,7 +100,11 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let done = match self {
-            Attached::Ublk { .. } => return,
+            Attached::Ublk { .. } => {
+                // Something is left only of a server that was killed.
+                let _ = ublk::remove_dead();
+                return;
+            }
             Attached::Nbd { device } => run("nbd-client", &["-d", device]),
             Attached::Loop { device, file, .. } => run("losetup", &["-d", device])
                 .and_then(|_| run("fusermount3", &["-u", &file.to_string_lossy()])),

@@ -121,8 +121,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         arguments.compressor
     );
     let broken = loop {
-        if stop.load(Ordering::Relaxed) {
-            break None;
+        if stop.swap(false, Ordering::Relaxed) {
+            notify("STOPPING=1");
+            match swap.off() {
+                Ok(()) => break None,
+                Err(error) => eprintln!(
+                    "uzswap: {error:#}; without its server what is swapped out would be lost: free memory, and ask again"
+                ),
+            }
         }
         if let Some(status) = server.ended()? {
             break Some(format!("the server ended by itself ({status}): what was swapped out is lost"));
@@ -132,12 +138,15 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    notify("STOPPING=1");
-    swap.off()?;
+    // What the server had is lost; what the kernel kept of it comes back, where the device is still there.
+    let undone = if broken.is_some() { swap.off() } else { Ok(()) };
     drop((attached, server, shelter, directory));
-    match broken {
-        Some(reason) => bail!("{reason}"),
-        None => Ok(0),
+    match (broken, undone) {
+        (Some(reason), Ok(())) => bail!("{reason}"),
+        (Some(reason), Err(error)) => {
+            bail!("{reason}; and {error:#}: it is gone with the next start of the machine")
+        }
+        (None, _) => Ok(0),
     }
 }
 

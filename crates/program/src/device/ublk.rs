@@ -94,7 +94,7 @@ pub struct Arguments {
 
 /// Serves a disk; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    let bytes = |text: &str| -> Result<u64> { Ok(size::parse(text)?.bytes()?) };
+    let bytes = |text: &str| -> Result<u64> { size::parse(text)?.bytes() };
     let blocks = |text: &str| -> Result<u64> { Ok(bytes(text)? / 4096 * 4096) };
     let config = Config {
         size_bytes: blocks(&arguments.size)?,
