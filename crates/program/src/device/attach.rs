@@ -13,9 +13,9 @@ use super::shelter::Shelter;
 /// How a server becomes a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
-    /// nbd where the kernel has it, else loop
+    /// ublk where the kernel has it and no --plugin is given, else nbd, else loop
     Auto,
-    /// The kernel's own client: one process less in the way
+    /// The kernel's own client of nbdkit
     Nbd,
     /// A loop device on nbdfuse
     Loop,

@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         eprintln!("uzswap: {error:#}; what serves swap may be swapped out itself");
         None
     });
-    let (mut server, mut attached) = match arguments.attach {
+    let (mut server, mut attached) = match way(arguments) {
         Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, shelter.as_ref())?,
         _ => by_nbdkit(arguments, size_bytes, ram_bytes, &directory, shelter.as_ref())?,
     };
@@ -147,6 +147,18 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             bail!("{reason}; and {error:#}: it is gone with the next start of the machine")
         }
         (None, _) => Ok(0),
+    }
+}
+
+/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server (docs/device.md).
+fn way(arguments: &Arguments) -> Way {
+    if arguments.attach != Way::Auto || arguments.plugin.is_some() {
+        return arguments.attach;
+    }
+    super::ublk::load_driver();
+    match ublk::look() {
+        Ok(()) => Way::Ublk,
+        Err(_) => Way::Auto,
     }
 }
 

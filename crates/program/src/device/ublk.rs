@@ -121,9 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         must_be_marked: arguments.lock == Lock::Yes,
         takes_any_kernel: arguments.any_kernel,
     };
-    if !ublk::is_here() {
-        load_driver();
-    }
+    load_driver();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -143,6 +141,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
 
 /// Has the kernel load the driver, if it has one and this process may.
 pub(super) fn load_driver() {
+    if ublk::is_here() {
+        return;
+    }
     let null = std::process::Stdio::null;
     let _ = std::process::Command::new("modprobe").arg("ublk_drv").stderr(null()).status();
 }
