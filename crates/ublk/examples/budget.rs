@@ -8,8 +8,10 @@
 //! kernel that has ublk, on a machine that is not emulated.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use device::{Config, Device, BLOCK_BYTES};
 use io_uring::{opcode, IoUring};
@@ -51,6 +53,12 @@ fn main() {
     }
     copies();
     ring();
+    wakes("any CPUs");
+    let mut first = [0u64; 16];
+    first[0] = 1;
+    // SAFETY: a mask of the size that is said.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&first), first.as_ptr().cast()) }, 0);
+    wakes("one CPU, as a queue and who waits for it");
 }
 
 fn device_costs(bytes: &[u8], compressor: &str) {
@@ -128,4 +136,29 @@ fn ring() {
         });
         println!("the ring, {batch} at once: {cost:.0} ns a command");
     }
+}
+
+/// How long it takes to wake another thread and be woken by it: what a request waits for, beside the work. Not time of a
+/// processor, since the processor may sleep; so the least of many.
+fn wakes(on: &str) {
+    let (mut own, mut other) = UnixStream::pair().unwrap();
+    let echo = std::thread::spawn(move || {
+        let mut byte = [0];
+        while other.read(&mut byte).unwrap() == 1 {
+            other.write_all(&byte).unwrap();
+        }
+    });
+    let mut rounds: Vec<Duration> = (0..20_000)
+        .map(|_| {
+            let start = Instant::now();
+            own.write_all(&[1]).unwrap();
+            own.read_exact(&mut [0]).unwrap();
+            start.elapsed()
+        })
+        .collect();
+    drop(own);
+    echo.join().unwrap();
+    rounds.sort_unstable();
+    let at = |share: usize| rounds[rounds.len() * share / 100].as_nanos();
+    println!("to another thread and back, {on}: {} ns for a tenth of them, median {} ns", at(10), at(50));
 }
