@@ -198,7 +198,8 @@ fn by_ublk(
     if let Some(file) = &arguments.stats {
         command.arg("--stats").arg(file);
     }
-    command.process_group(0).stdout(writer);
+    // systemd is told when there is swap, not when there is a disk.
+    command.process_group(0).stdout(writer).env_remove("NOTIFY_SOCKET");
     let server = Companion::start(&mut command)?;
     if let Some(shelter) = shelter {
         shelter.take_in(server.id())?;
