@@ -43,6 +43,7 @@ mod pieces;
 mod raw;
 mod room;
 mod signal;
+mod swap_disk;
 mod swap_writer;
 
 pub use config::{Config, SIZE_BYTES_MAX};
@@ -50,3 +51,4 @@ pub use counters::{Latencies, Statistics, SwapStatistics};
 pub use device::{Device, Extent};
 pub use error::{Error, IoError};
 pub use pieces::BLOCK_BYTES;
+pub use swap_disk::SwapDisk;

@@ -5,13 +5,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use device::{Device, IoError};
+use device::{Device, IoError, SwapDisk};
 use sys::flusher;
 
 use crate::abi::{self, Extents, Handle, Plugin};
 use crate::settings::{borrowed, c_string, Lock, Settings, HELP};
 use crate::statistics::Writer;
-use crate::swap::SwapDisk;
 
 /// Heap kept for what nbdkit allocates while it serves: buffers and lists of extents.
 const HEAP_BYTES: usize = 16 << 20;
@@ -154,7 +153,7 @@ fn start(mut settings: Settings) -> Result<(), String> {
         allowed(flusher::spare_from_oom())?;
     }
     if let Some(disk) = swap {
-        let file = disk.start(lock).map_err(|error| error.to_string())?;
+        let file = disk.start(lock != Lock::No).map_err(|error| error.to_string())?;
         settings.config.swap = Some(file);
     }
     let device = Device::new(settings.config).map_err(|error| error.to_string())?;

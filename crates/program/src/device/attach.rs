@@ -13,18 +13,30 @@ use super::shelter::Shelter;
 /// How a server becomes a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
-    /// nbd where the kernel has it, else loop
+    /// ublk where the kernel has it and no --plugin is given, else nbd, else loop
     Auto,
-    /// The kernel's own client: one process less in the way
+    /// The kernel's own client of nbdkit
     Nbd,
     /// A loop device on nbdfuse
     Loop,
+    /// The kernel's ublk, without nbdkit: one process, no socket
+    Ublk,
 }
 
 /// The device; detached with the value.
 pub enum Attached {
-    Nbd { device: String },
-    Loop { device: String, file: PathBuf, fuse: Companion },
+    Nbd {
+        device: String,
+    },
+    Loop {
+        device: String,
+        file: PathBuf,
+        fuse: Companion,
+    },
+    /// The server is the device: it goes with its process.
+    Ublk {
+        device: String,
+    },
 }
 
 impl Attached {
@@ -38,6 +50,7 @@ impl Attached {
             Way::Nbd => Self::by_nbd(socket),
             Way::Auto if has_nbd() => Self::by_nbd(socket),
             Way::Auto | Way::Loop => Self::by_loop(socket, directory, shelter),
+            Way::Ublk => bail!("ublk has no socket"),
         }
     }
 
@@ -69,7 +82,7 @@ impl Attached {
     /// The block device.
     pub fn device(&self) -> &str {
         match self {
-            Attached::Nbd { device } | Attached::Loop { device, .. } => device,
+            Attached::Nbd { device } | Attached::Loop { device, .. } | Attached::Ublk { device } => device,
         }
     }
 
@@ -87,6 +100,11 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let done = match self {
+            Attached::Ublk { .. } => {
+                // Something is left only of a server that was killed.
+                let _ = ublk::remove_dead();
+                return;
+            }
             Attached::Nbd { device } => run("nbd-client", &["-d", device]),
             Attached::Loop { device, file, .. } => run("losetup", &["-d", device])
                 .and_then(|_| run("fusermount3", &["-u", &file.to_string_lossy()])),

@@ -1,4 +1,4 @@
-//! `uzswap device`: compressed memory as a swap device. A front end: nbdkit and the plugin do the work.
+//! `uzswap device`: compressed memory as a disk, and as swap. A front end: nbdkit and the plugin, or the crate `ublk`, do the work.
 
 mod attach;
 mod configuration;
@@ -7,6 +7,7 @@ mod generate;
 mod process;
 mod shelter;
 mod swap;
+mod ublk;
 
 use anyhow::Result;
 
@@ -19,9 +20,13 @@ use anyhow::Result;
   swapon --show
 
 Ctrl-C, or SIGTERM, takes everything back in and undoes it. To have it at every start, write \
-/etc/uzswap-generator.conf; docs/device.md has that, and how to serve disks to other programs and virtual machines.")]
+/etc/uzswap-generator.conf; docs/device.md has that, and how to serve disks to other programs and virtual machines. On a \
+kernel with ublk (6.0 and later) `uzswap device ublk` makes a disk, and `uzswap device swap --attach ublk` swap, without nbdkit.")]
 pub enum Device {
     Swap(swap::Arguments),
+    // `device --ublk --size 8G` is the same.
+    #[command(long_flag = "ublk")]
+    Ublk(ublk::Arguments),
     Generate(generate::Arguments),
 }
 
@@ -33,6 +38,7 @@ impl Device {
     pub fn run(&self) -> Result<i32> {
         match self {
             Device::Swap(arguments) => swap::run(arguments),
+            Device::Ublk(arguments) => ublk::run(arguments),
             Device::Generate(arguments) => generate::run(arguments).map(|()| 0),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -118,14 +119,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         eprintln!("uzswap: {error:#}; what serves swap may be swapped out itself");
         None
     });
-    let socket = directory.0.join("socket");
-    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes, file_bytes))?;
-    if let Some(shelter) = &shelter {
-        shelter.take_in(server.id())?;
-    }
-    // Who connects before it serves waits.
-    server.wait_until("its socket was there", || socket.exists())?;
-    let mut attached = Attached::new(arguments.attach, &socket, &directory.0, shelter.as_ref())?;
+    let (mut server, mut attached) = match way(arguments) {
+        Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, file_bytes, shelter.as_ref())?,
+        _ => by_nbdkit(arguments, size_bytes, ram_bytes, file_bytes, &directory, shelter.as_ref())?,
+    };
     let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
     notify("READY=1");
     eprintln!(
@@ -137,24 +134,109 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         file_bytes.map_or(String::new(), |bytes| format!(" and {} of disk", Size::from(bytes)))
     );
     let broken = loop {
-        if stop.load(Ordering::Relaxed) {
-            break None;
+        if stop.swap(false, Ordering::Relaxed) {
+            notify("STOPPING=1");
+            match swap.off() {
+                Ok(()) => break None,
+                Err(error) => eprintln!(
+                    "uzswap: {error:#}; without its server what is swapped out would be lost: free memory, and ask again"
+                ),
+            }
         }
         if let Some(status) = server.ended()? {
-            break Some(format!("nbdkit ended by itself ({status}): what was swapped out is lost"));
+            break Some(format!("the server ended by itself ({status}): what was swapped out is lost"));
         }
         if let Err(error) = attached.check() {
             break Some(error.to_string());
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    notify("STOPPING=1");
-    swap.off()?;
+    // What the server had is lost; what the kernel kept of it comes back, where the device is still there.
+    let undone = if broken.is_some() { swap.off() } else { Ok(()) };
     drop((attached, server, shelter, directory));
-    match broken {
-        Some(reason) => bail!("{reason}"),
-        None => Ok(0),
+    match (broken, undone) {
+        (Some(reason), Ok(())) => bail!("{reason}"),
+        (Some(reason), Err(error)) => {
+            bail!("{reason}; and {error:#}: it is gone with the next start of the machine")
+        }
+        (None, _) => Ok(0),
     }
+}
+
+/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server (docs/device.md).
+fn way(arguments: &Arguments) -> Way {
+    if arguments.attach != Way::Auto || arguments.plugin.is_some() {
+        return arguments.attach;
+    }
+    super::ublk::load_driver();
+    match ublk::look() {
+        Ok(()) => Way::Ublk,
+        Err(_) => Way::Auto,
+    }
+}
+
+fn by_nbdkit(
+    arguments: &Arguments,
+    size_bytes: u64,
+    ram_bytes: u64,
+    file_bytes: Option<u64>,
+    directory: &Directory,
+    shelter: Option<&Shelter>,
+) -> Result<(Companion, Attached)> {
+    let socket = directory.0.join("socket");
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes, file_bytes))?;
+    if let Some(shelter) = shelter {
+        shelter.take_in(server.id())?;
+    }
+    // Who connects before it serves waits.
+    server.wait_until("its socket was there", || socket.exists())?;
+    let attached = Attached::new(arguments.attach, &socket, &directory.0, shelter)?;
+    Ok((server, attached))
+}
+
+/// A server of its own, so that somebody is left who can undo things when it dies.
+fn by_ublk(
+    arguments: &Arguments,
+    size_bytes: u64,
+    ram_bytes: u64,
+    file_bytes: Option<u64>,
+    shelter: Option<&Shelter>,
+) -> Result<(Companion, Attached)> {
+    let own = std::env::current_exe().context("this program's own file")?;
+    let (reader, writer) = std::io::pipe()?;
+    let mut command = Command::new(own);
+    command.args(["device", "ublk", "--size", &size_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
+    command.args(["--compressor", &arguments.compressor]);
+    command.args(["--lock", if arguments.strict { "yes" } else { "try" }]);
+    // Swap is written in clusters of 128 KiB at most.
+    command.args(["--request", "128k", "--depth", "32"]);
+    if let Some(bytes) = file_bytes {
+        command.args(["--swap", &bytes.to_string()]);
+    }
+    if let Some(directory) = &arguments.swap_dir {
+        command.arg("--swap-dir").arg(directory);
+    }
+    if arguments.swap_plain {
+        command.arg("--swap-plain");
+    }
+    if let Some(file) = &arguments.stats {
+        command.arg("--stats").arg(file);
+    }
+    // systemd is told when there is swap, not when there is a disk.
+    command.process_group(0).stdout(writer).env_remove("NOTIFY_SOCKET");
+    let server = Companion::start(&mut command)?;
+    if let Some(shelter) = shelter {
+        shelter.take_in(server.id())?;
+    }
+    // The server alone has the other end then, so that its end is the line's.
+    drop(command);
+    let mut device = String::new();
+    BufReader::new(reader).read_line(&mut device)?;
+    let device = device.trim().to_owned();
+    if device.is_empty() {
+        bail!("the server of the device ended before there was one");
+    }
+    Ok((server, Attached::Ublk { device }))
 }
 
 fn nbdkit(
@@ -196,7 +278,7 @@ fn nbdkit(
 }
 
 /// Tells systemd, if it asked to be told.
-fn notify(state: &str) {
+pub(super) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let path = path.to_string_lossy().into_owned();
     let Ok(socket) = UnixDatagram::unbound() else { return };

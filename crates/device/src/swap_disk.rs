@@ -1,0 +1,83 @@
+//! The swap file that a server gives its device: opened while somebody reads what is said of it and directories are as the user
+//! named them; its threads are made later, by the process that serves.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use swapfile::{Caching, Config, Disk, EngineChoice, OpenError, Seal, Space, SwapFile};
+use sys::flusher;
+
+/// The open file, which nothing moves bytes of yet.
+pub struct SwapDisk {
+    disk: Arc<Disk>,
+    segments: usize,
+    is_plain: bool,
+}
+
+impl SwapDisk {
+    /// Where it lies unless told.
+    pub const DIRECTORY: &str = "/var/tmp";
+    /// The least that a swap file works with: two segments are written to at a time, and one is left for cleaning.
+    pub const SIZE_BYTES_MIN: u64 = 16 << 20;
+    /// Bytes of heap that its use takes beyond its own memory: cleaning, and what many threads read at once.
+    pub const HEAP_BYTES: usize = 16 << 20;
+
+    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for memory, as the page cache does: so a
+    /// file that `must_be_direct` is refused where the file system has no O_DIRECT.
+    ///
+    /// # Errors
+    /// Why no file can be had in the directory.
+    pub fn open(
+        directory: Option<&Path>,
+        size_bytes: u64,
+        is_plain: bool,
+        must_be_direct: bool,
+    ) -> Result<SwapDisk, String> {
+        let directory = directory.unwrap_or(Path::new(Self::DIRECTORY));
+        if size_bytes < Self::SIZE_BYTES_MIN {
+            return Err(format!(
+                "{size_bytes} bytes of swap file: the least that works is {} MiB",
+                Self::SIZE_BYTES_MIN >> 20
+            ));
+        }
+        let disk = Disk::open(directory, Caching::Direct)
+            .and_then(|disk| swapfile::segments_of(size_bytes).map(|segments| (disk, segments)));
+        let (disk, segments) = disk.map_err(|error| error.to_string())?;
+        if must_be_direct && !disk.is_direct() {
+            return Err(format!(
+                "the file system of {} writes by the page cache alone, which takes memory; lock=try goes on so",
+                directory.display()
+            ));
+        }
+        Ok(SwapDisk { disk: Arc::new(disk), segments, is_plain })
+    }
+
+    /// Whether data go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.disk.is_direct()
+    }
+
+    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark; rings, whose memory is the
+    /// kernel's, are for servers that others do not swap on.
+    ///
+    /// # Errors
+    /// When threads or a key cannot be had.
+    pub fn start(self, is_swapped_on: bool) -> Result<Arc<SwapFile>, OpenError> {
+        let engine = if is_swapped_on { EngineChoice::Threads } else { EngineChoice::Auto };
+        let config = Config { engine, ..Config::default() };
+        let spawn = |work: Box<dyn FnOnce() + Send>| -> io::Result<()> {
+            let work = move || {
+                if is_swapped_on {
+                    flusher::touch_stack();
+                }
+                work();
+            };
+            std::thread::Builder::new().name("swap-io".into()).spawn(work).map(drop)
+        };
+        let engine = swapfile::engine_on(self.disk, &config, &spawn)?;
+        let seal = if self.is_plain { Seal::plain() } else { Seal::encrypted().map_err(OpenError::Key)? };
+        let space = Arc::new(Space::private(self.segments));
+        SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)
+    }
+}

@@ -1,0 +1,267 @@
+//! `uzswap device ublk`: a compressed disk that the kernel serves from this process.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use device::{Config, SwapDisk};
+use sys::flusher;
+use ublk::{Server, Settings};
+
+use super::swap::notify;
+use crate::size::{self, Size};
+
+/// How often it is looked whether to end, and how often figures are written.
+const LOOK: Duration = Duration::from_millis(100);
+const STATISTICS: Duration = Duration::from_secs(1);
+/// Heap kept for what is allocated while it serves: the text of figures.
+const HEAP_BYTES: usize = 4 << 20;
+
+/// How far a server is made fit to be swapped on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Lock {
+    /// An ordinary disk
+    No,
+    /// All memory is taken and locked now, threads are marked as swap's own; what is not allowed but for memory is said and left out
+    Try,
+    /// The same; whatever is not allowed is an error
+    Yes,
+}
+
+/// A compressed disk /dev/ublkbN: no nbdkit, no socket, no FUSE (Linux 6.0 and later)
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A disk of 8 GiB in 2 GiB of memory; its name is printed when it is there:
+  sudo modprobe ublk_drv
+  sudo uzswap device ublk --size 8G --ram 2G &
+  sudo mkfs.ext4 /dev/ublkb0 && sudo mount /dev/ublkb0 /mnt
+
+Swap on it, undone in order by Ctrl-C or SIGTERM:
+  sudo uzswap device swap --attach ublk --size 8G --ram 2G
+
+As another user than root, where udev gives him the nodes (docs/device.md):
+  uzswap device ublk --size 1G --ram 256M --unprivileged
+
+SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. The \
+content is this process's memory: when it is killed, all that comes later fails (EIO), and nothing can be recovered.")]
+pub struct Arguments {
+    /// Bytes of the disk: 8G, or 50% of the machine's memory
+    #[arg(long, value_name = "SIZE")]
+    size: String,
+    /// Most memory for what is stored; no bound without it
+    #[arg(long, value_name = "SIZE")]
+    ram: Option<String>,
+    /// Let what memory has no room for go to a file on disk, as much as SIZE; 5 % of the disk stay free. The kernel is told
+    /// of --size alone, so give that more
+    #[arg(long, value_name = "SIZE", requires = "ram")]
+    swap: Option<String>,
+    /// Directory for that file, which has no name there [default: /var/tmp]
+    #[arg(long, value_name = "DIR", requires = "swap")]
+    swap_dir: Option<PathBuf>,
+    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
+    #[arg(long, requires = "swap")]
+    swap_plain: bool,
+    /// Compressor; an unknown name lists the known
+    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
+    compressor: String,
+    /// Bytes compressed as one: 4k to 64k
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    unit: String,
+    /// Queues, each a thread bound to its CPUs [default: one a CPU, 16 at most]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    queues: Option<u16>,
+    /// Requests in flight a queue
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+    /// Largest request: 4k to 1M
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    request: String,
+    /// What the disk's blocks are said to be: 4k, or 512
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    block: String,
+    /// The number in /dev/ublkbN [default: the first that is free]
+    #[arg(long, value_name = "NUMBER")]
+    id: Option<u32>,
+    /// Be fit to be swapped on; needs --ram
+    #[arg(long, value_enum, default_value = "no")]
+    lock: Lock,
+    /// Serve as another user than root
+    #[arg(long)]
+    unprivileged: bool,
+    /// Write figures to FILE each second, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Print what was made as JSON
+    #[arg(long)]
+    json: bool,
+    /// Try a kernel, too, that is known to crash
+    #[arg(long)]
+    any_kernel: bool,
+}
+
+/// Serves a disk; answers the exit status.
+pub fn run(arguments: &Arguments) -> Result<i32> {
+    let bytes = |text: &str| -> Result<u64> { size::parse(text)?.bytes() };
+    let blocks = |text: &str| -> Result<u64> { Ok(bytes(text)? / 4096 * 4096) };
+    let config = Config {
+        size_bytes: blocks(&arguments.size)?,
+        ram_bytes: arguments.ram.as_deref().map(blocks).transpose()?,
+        compressor: arguments.compressor.clone(),
+        unit_bytes: bytes(&arguments.unit)? as usize,
+        has_checksums: false,
+        is_locked: arguments.lock != Lock::No,
+        ..Config::default()
+    };
+    if config.is_locked && config.ram_bytes.is_none() {
+        bail!("--lock needs --ram: memory is locked in advance");
+    }
+    let narrow =
+        |bytes: u64, what: &str| u32::try_from(bytes).with_context(|| format!("{what} is too large"));
+    let settings = Settings {
+        queues: arguments.queues.unwrap_or(0),
+        depth: arguments.depth,
+        request_bytes: narrow(bytes(&arguments.request)?, "--request")?,
+        block_bytes: narrow(bytes(&arguments.block)?, "--block")?,
+        id: arguments.id,
+        is_unprivileged: arguments.unprivileged,
+        is_swapped_on: config.is_locked,
+        must_be_marked: arguments.lock == Lock::Yes,
+        takes_any_kernel: arguments.any_kernel,
+    };
+    let swap = open_swap(arguments, arguments.lock)?;
+    load_driver();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let server = start(arguments.lock, config, swap, &settings)?;
+    announce(arguments, &server)?;
+    notify("READY=1");
+    serve(&server, &stop, arguments.stats.as_deref());
+    notify("STOPPING=1");
+    if let Some(file) = &arguments.stats {
+        // The disk matters more than its last figures.
+        let _ = write_statistics(file, &server);
+    }
+    server.stop()?;
+    Ok(0)
+}
+
+/// Opens the swap file, if one was asked for.
+fn open_swap(arguments: &Arguments, lock: Lock) -> Result<Option<SwapDisk>> {
+    let Some(text) = &arguments.swap else { return Ok(None) };
+    let size_bytes = size::parse(text).context("--swap")?.bytes().context("--swap")?;
+    let directory = arguments.swap_dir.as_deref();
+    let disk = SwapDisk::open(directory, size_bytes, arguments.swap_plain, lock == Lock::Yes)
+        .map_err(|error| anyhow::anyhow!("--swap, --swap-dir: {error}"))?;
+    if lock == Lock::Try && !disk.is_direct() {
+        eprintln!("uzswap: the swap file goes by the page cache, which takes memory");
+    }
+    Ok(Some(disk))
+}
+
+/// Has the kernel load the driver, if it has one and this process may.
+pub(super) fn load_driver() {
+    if ublk::is_here() {
+        return;
+    }
+    let null = std::process::Stdio::null;
+    let _ = std::process::Command::new("modprobe").arg("ublk_drv").stderr(null()).status();
+}
+
+/// In the order that memory wants: heap and marks, which threads inherit, before there is anything; then the locked memory.
+fn start(lock: Lock, mut config: Config, swap: Option<SwapDisk>, settings: &Settings) -> Result<Server> {
+    let allowed = |step: Result<(), flusher::FlusherError>| match step {
+        Err(error) if lock == Lock::Yes => Err(error).context("--lock yes (--lock try goes on without)"),
+        Err(error) => {
+            eprintln!("uzswap: {error}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    };
+    let heap_bytes = HEAP_BYTES + swap.as_ref().map_or(0, |_| SwapDisk::HEAP_BYTES);
+    let start_swap = || -> Result<()> {
+        config.swap = swap.map(|disk| disk.start(lock != Lock::No)).transpose().context("--swap")?;
+        Ok(())
+    };
+    if lock == Lock::No {
+        start_swap()?;
+        return Ok(Server::start(device::Device::new(config)?, settings)?);
+    }
+    flusher::keep_heap(heap_bytes);
+    allowed(flusher::mark_thread())?;
+    allowed(flusher::spare_from_oom())?;
+    // Its threads are made by this one, and inherit its mark.
+    start_swap()?;
+    let device = device::Device::new(config)?;
+    allowed(flusher::lock_memory())?;
+    Ok(Server::start(device, settings)?)
+}
+
+/// Prints the disk's name: one line, which `uzswap device swap` and scripts wait for.
+fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
+    let device = server.block_device();
+    let mut out = std::io::stdout();
+    match arguments.json {
+        false => writeln!(out, "{}", device.display())?,
+        true => {
+            let made = serde_json::json!({
+                "device": device,
+                "size_bytes": server.device().size_bytes(),
+                "compressor": arguments.compressor,
+                "queues": server.queues(),
+                "depth": arguments.depth,
+                "copies_itself": server.copies_itself(),
+            });
+            writeln!(out, "{made}")?;
+        }
+    }
+    out.flush()?;
+    let ram = server.device().config().ram_bytes;
+    let ram = ram.map_or_else(
+        || "as much memory as it takes".to_owned(),
+        |ram| format!("{} of memory", Size::from(ram)),
+    );
+    let size = Size::from(server.device().size_bytes());
+    let disk = arguments.swap.as_ref().map_or(String::new(), |size| format!(" and {size} of disk"));
+    eprintln!("uzswap: {size} on {}, in {ram}{disk} ({})", device.display(), arguments.compressor);
+    Ok(())
+}
+
+/// Until it shall end: asked once and not in use, or asked twice.
+fn serve(server: &Server, stop: &AtomicBool, statistics: Option<&Path>) {
+    let mut written: Option<Instant> = None;
+    let mut is_asked = false;
+    loop {
+        if stop.swap(false, Ordering::Relaxed) {
+            if is_asked || !server.is_busy() {
+                return;
+            }
+            let device = server.block_device();
+            eprintln!(
+                "uzswap: {} is mounted or swapped on: it goes when it is not (umount, swapoff), or now if asked again",
+                device.display()
+            );
+            is_asked = true;
+        } else if is_asked && !server.is_busy() {
+            return;
+        }
+        if let Some(file) = statistics.filter(|_| written.is_none_or(|at| at.elapsed() >= STATISTICS)) {
+            // A full disk is no reason to stop serving; the next second may do better.
+            let _ = write_statistics(file, server);
+            written = Some(Instant::now());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Whoever reads it finds a whole one.
+fn write_statistics(file: &Path, server: &Server) -> std::io::Result<()> {
+    let mut next = file.as_os_str().to_owned();
+    next.push(".new");
+    fs::write(&next, server.device().statistics().json())?;
+    fs::rename(&next, file)
+}
