@@ -87,6 +87,27 @@ fn a_small_job_gives_its_figures_as_json() {
 }
 
 #[test]
+fn random_bytes_go_to_disk_and_come_back() {
+    if !can_manage() {
+        return;
+    }
+    let output =
+        uzswap(&["bench", "usemem", "--size", "64M", "--ram", "32M", "--random", "--swap", "128M", "--json"]);
+    if text(&output.stderr).contains("--swap-dir") {
+        println!("skipped: {}", text(&output.stderr));
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(result["random"], true);
+    let managed = &result["managed"];
+    for figure in ["/disk_written_bytes", "/disk_read_bytes"] {
+        assert!(number(managed, figure) > f64::from(24 << 20), "{figure}: {managed:#}");
+    }
+    assert_eq!(number(managed, "/report/swap/bytes_written"), number(managed, "/disk_written_bytes"));
+}
+
+#[test]
 fn pages_of_files_come_back_and_the_table_has_the_phases() {
     if !can_manage() {
         return;

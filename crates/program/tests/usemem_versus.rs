@@ -66,9 +66,12 @@ impl Comparison {
     }
 
     fn start_with(size: &str, versus: &str) -> Self {
-        let arguments = ["bench", "usemem", "--size", size, "--compressor", "zstd", "--json", "--versus"];
+        Self::start_by(&["--size", size, "--compressor", "zstd", "--json", "--versus", versus])
+    }
+
+    fn start_by(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-        command.args(arguments).arg(versus).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["bench", "usemem"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         Comparison { child: command.spawn().expect("the program starts") }
     }
 
@@ -216,6 +219,32 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     let result: Value = serde_json::from_str(&out).expect("JSON");
     assert!(result["managed"].is_object() && result["kernel_zswap"].is_null(), "{result:#}");
     assert_eq!(Machine::at_rest(), before, "after a refusal");
+
+    // Both with a disk: the kernel's swap file beside ours.
+    let give_up = Instant::now() + PATIENCE;
+    let (code, out, err) = loop {
+        let arguments = ["--size", "96M", "--random", "--swap", "256M", "--json", "--versus", "kernel-swap"];
+        let ended = Comparison::start_by(&arguments).end();
+        if !ended.2.contains("another comparison") || Instant::now() > give_up {
+            break ended;
+        }
+    };
+    assert_eq!(Machine::at_rest(), before, "after swap alone");
+    if err.contains("no swap file") || err.contains("--swap-dir") {
+        println!("skipped: {err}");
+        return;
+    }
+    assert_eq!(code, Some(0), "{err}");
+    let result: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(result["kernel_zswap"]["kind"], "kernel swap");
+    assert!(result["kernel_zswap"]["compressor"].is_null());
+    for run in ["managed", "kernel_zswap"] {
+        // Half of it is out at a time, and nothing of it compresses.
+        for figure in ["disk_written_bytes", "disk_read_bytes"] {
+            assert!(result[run][figure].as_u64().unwrap() > 32 << 20, "{run} {figure}: {result:#}");
+        }
+    }
+    assert!(result["ratios"]["disk_written"].as_f64().is_some_and(|ratio| ratio > 0.0));
 }
 
 fn children(pid: u32) -> Vec<i32> {
