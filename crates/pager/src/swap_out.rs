@@ -22,6 +22,7 @@ const POOL_PART: u64 = 4;
 const POOL_MOST: (u64, u64) = (5, 8);
 /// Beyond that by so much, nothing more is moved out until it was written.
 const POOL_EXCESS_PART: u64 = 16;
+const POOL_EXCESS_MIN: u64 = 1 << 20;
 /// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less makes small writes, more
 /// keeps forks and pauses waiting.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -233,14 +234,16 @@ impl Pager {
         }
     }
 
-    /// Whether so much waits to be written that moving more out is no use.
+    /// Whether so much waits to be written that moving more out is no use. Not when the writer finds nothing that it can write: whoever
+    /// waits for a page may need what others then move out.
     pub(crate) fn is_backed_up(&self) -> bool {
-        if !self.swap.is_on || self.swap.is_paused() {
+        if !self.swap.is_on || self.swap.is_paused() || !self.swap.progresses.load(Ordering::Acquire) {
             return false;
         }
         let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
         let is_much = self.raw_bytes() > most
-            || self.pool_excess() > self.resident.load(Ordering::Relaxed) / POOL_EXCESS_PART;
+            || self.pool_excess()
+                > POOL_EXCESS_MIN + self.resident.load(Ordering::Relaxed) / POOL_EXCESS_PART;
         is_much && self.accounts.total() > self.low_water()
     }
 
