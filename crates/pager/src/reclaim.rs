@@ -300,10 +300,17 @@ impl Pager {
         }
     }
 
+    /// Whether something may be moved out, or wait to be compressed: not when a look has just found nothing, and not where moves would take
+    /// pages from under a device.
+    pub(crate) fn can_move_out(&self) -> bool {
+        let is_held = self.pages.way() == Way::Remap && self.may_have_pins();
+        !(is_held || self.reclaim.backs_off()) || self.pages.staging().queued_slots() > 0
+    }
+
     /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Not when
     /// nothing can go: two hundred MiB that are read-only cost a collector's write barrier twenty seconds of such waits.
     fn slow_down(&self) {
-        if self.reclaim.backs_off() && self.pages.staging().queued_slots() == 0 {
+        if !self.can_move_out() {
             return;
         }
         let over = self.accounts.total().saturating_sub(self.accounts.budget());

@@ -281,13 +281,15 @@ impl Pager {
                 in_vain = 0;
                 continue;
             }
-            if in_vain >= IN_VAIN_MAX {
-                break;
-            }
             if !self.is_backed_up() {
                 self.swap.note_nothing_left();
             }
             self.press_swap();
+            // Where nothing can go at all, each fault would wait for the writer to find that again.
+            let is_no_use = !self.swap.progresses.load(Ordering::Acquire) && !self.can_move_out();
+            if in_vain >= IN_VAIN_MAX || is_no_use {
+                break;
+            }
             self.press();
             sys::thread::sleep_ns(WAIT_LOOK_NS);
             // Whoever moves pages out waits for events to be read, and they may be this thread's to read.
