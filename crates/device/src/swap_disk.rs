@@ -23,17 +23,12 @@ impl SwapDisk {
     /// Bytes of heap that its use takes beyond its own memory: cleaning, and what many threads read at once.
     pub const HEAP_BYTES: usize = 16 << 20;
 
-    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for memory, as the page cache does: so a
-    /// file that `must_be_direct` is refused where the file system has no O_DIRECT.
+    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for memory, as the page cache does:
+    /// such a server looks whether it [is direct](Self::is_direct).
     ///
     /// # Errors
     /// Why no file can be had in the directory.
-    pub fn open(
-        directory: Option<&Path>,
-        size_bytes: u64,
-        is_plain: bool,
-        must_be_direct: bool,
-    ) -> Result<SwapDisk, String> {
+    pub fn open(directory: Option<&Path>, size_bytes: u64, is_plain: bool) -> Result<SwapDisk, String> {
         let directory = directory.unwrap_or(Path::new(Self::DIRECTORY));
         if size_bytes < Self::SIZE_BYTES_MIN {
             return Err(format!(
@@ -44,12 +39,6 @@ impl SwapDisk {
         let disk = Disk::open(directory, Caching::Direct)
             .and_then(|disk| swapfile::segments_of(size_bytes).map(|segments| (disk, segments)));
         let (disk, segments) = disk.map_err(|error| error.to_string())?;
-        if must_be_direct && !disk.is_direct() {
-            return Err(format!(
-                "the file system of {} writes by the page cache alone, which takes memory; lock=try goes on so",
-                directory.display()
-            ));
-        }
         Ok(SwapDisk { disk: Arc::new(disk), segments, is_plain })
     }
 

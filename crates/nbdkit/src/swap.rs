@@ -39,8 +39,12 @@ impl SwapSettings {
     pub fn open(&self, lock: Lock) -> Result<Option<SwapDisk>, String> {
         let Some(size_bytes) = self.size_bytes else { return Ok(None) };
         let is_plain = self.is_plain == Some(true);
-        SwapDisk::open(self.directory.as_deref(), size_bytes, is_plain, lock == Lock::Yes)
-            .map(Some)
-            .map_err(|error| format!("swap=, swap-dir=: {error}"))
+        let disk = SwapDisk::open(self.directory.as_deref(), size_bytes, is_plain)
+            .map_err(|error| format!("swap=, swap-dir=: {error}"))?;
+        if lock == Lock::Yes && !disk.is_direct() {
+            let why = "the swap file's file system writes by the page cache alone, which takes memory";
+            return Err(format!("lock=yes: {why}; lock=try goes on so"));
+        }
+        Ok(Some(disk))
     }
 }

@@ -155,10 +155,13 @@ fn open_swap(arguments: &Arguments, lock: Lock) -> Result<Option<SwapDisk>> {
     let Some(text) = &arguments.swap else { return Ok(None) };
     let size_bytes = size::parse(text).context("--swap")?.bytes().context("--swap")?;
     let directory = arguments.swap_dir.as_deref();
-    let disk = SwapDisk::open(directory, size_bytes, arguments.swap_plain, lock == Lock::Yes)
+    let disk = SwapDisk::open(directory, size_bytes, arguments.swap_plain)
         .map_err(|error| anyhow::anyhow!("--swap, --swap-dir: {error}"))?;
-    if lock == Lock::Try && !disk.is_direct() {
-        eprintln!("uzswap: the swap file goes by the page cache, which takes memory");
+    let why = "the swap file's file system writes by the page cache alone, which takes memory";
+    match lock {
+        Lock::Yes if !disk.is_direct() => bail!("--lock yes: {why}; --lock try goes on so"),
+        Lock::Try if !disk.is_direct() => eprintln!("uzswap: {why}"),
+        _ => {}
     }
     Ok(Some(disk))
 }

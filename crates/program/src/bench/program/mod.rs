@@ -25,7 +25,8 @@ use crate::size::{self, Amount};
 
 The command runs once in memory without a limit, to see how much it wants, and once bare; then --repeat times in each memory, \
 and the median counts. Its standard output is read and compared, its standard input is empty. The kernel has the same total: \
-anonymous memory and the pool together; with --swap its pool is limited to half of that and its shrinker is on. To find the limit of the cgroup that comes to that, the command runs up to five times.")]
+anonymous memory and the pool together; with --swap its pool is limited to half of that and its shrinker is on. \
+To find the limit of the cgroup that comes to that, the command runs up to five times.")]
 pub struct ProgramArgs {
     /// Memory: sizes, or shares of what the program wants
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["67%", "50%"])]
@@ -69,8 +70,6 @@ struct Row {
     /// The median by time.
     uzswap: Managed,
     kernel: Option<Kernel>,
-    /// What the kernel's side is.
-    versus: Option<&'static str>,
 }
 
 /// Under uzswap.
@@ -95,6 +94,8 @@ struct Managed {
 /// In the kernel's hands.
 #[derive(Debug, Serialize)]
 struct Kernel {
+    /// `kernel zswap` or `kernel swap`.
+    kind: &'static str,
     #[serde(flatten)]
     outcome: Outcome,
     is_same: bool,
@@ -136,12 +137,7 @@ impl ProgramArgs {
                 }
                 None => None,
             };
-            measured.rows.push(Row {
-                ram_bytes,
-                uzswap,
-                kernel,
-                versus: self.versus.as_ref().map(Versus::title),
-            });
+            measured.rows.push(Row { ram_bytes, uzswap, kernel });
         }
         if let Some(path) = &self.plot {
             std::fs::write(path, print::svg(&measured))
@@ -216,7 +212,7 @@ impl ProgramArgs {
             command::run(versus, ram_bytes, wanted_bytes, self.swap.directory(), start, |outcome| {
                 outcome.is_like(bare)
             })?;
-        Ok(Kernel { is_same: outcome.is_like(bare), outcome, figures })
+        Ok(Kernel { kind: versus.title(), is_same: outcome.is_like(bare), outcome, figures })
     }
 }
 

@@ -44,7 +44,7 @@ fn lines(measured: &Measured) -> Vec<Line<'_>> {
         });
         if let Some(kernel) = &row.kernel {
             lines.push(Line {
-                name: format!("{}, {ram}", row.versus.unwrap_or("kernel")),
+                name: format!("{}, {ram}", kernel.kind),
                 outcome: &kernel.outcome,
                 is_same: kernel.is_same,
                 pages_in: Some(kernel.figures.pages_in),
