@@ -220,8 +220,8 @@ impl Pager {
             // Not read before the wait says so: of one thread's faults there is never a second one already.
             let came = self.faults.has_parked()
                 || self.handlers.wait(&mut record, |ms| match ms {
-                    -1 => self.halt.while_waiting(|| self.pages.uffd().wait(ms)),
-                    _ => self.pages.uffd().wait(ms),
+                    -1 => self.halt.while_waiting(|| self.pages.reports().wait(ms)),
+                    _ => self.pages.reports().wait(ms),
                 });
             if !came {
                 self.halt.stand_if_parked();
@@ -338,7 +338,7 @@ impl Pager {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     match self.faults.park(fault) {
                         true => self.handlers.call_any(),
-                        false => self.pages.uffd().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
+                        false => self.pages.reports().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
                     }
                 }
             }

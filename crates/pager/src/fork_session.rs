@@ -141,7 +141,7 @@ impl Pager {
         let Pager { pages, files, .. } = self;
         let Some(sink) = pages.sink() else { return false };
         let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others = [pages.uffd().descriptor(), sink.uffd().descriptor(), files.rollup.descriptor(), gate];
+        let others = [pages.reports().descriptor(), sink.descriptor(), files.rollup.descriptor(), gate];
         numbers.iter().chain(&others).all(|number| *number < NUMBERS)
     }
 
@@ -158,7 +158,7 @@ impl Pager {
             unsafe { (page as *mut u64).write_volatile(1) };
         }
         let guarded = gate.register(lowest[0], PAGE_SIZE, MISSING).is_ok()
-            && self.pages.uffd().register(lowest[1], PAGE_SIZE, MISSING).is_ok();
+            && self.pages.reports().register(lowest[1], PAGE_SIZE, MISSING).is_ok();
         if !guarded {
             self.end_gate();
             self.halt.over();
@@ -178,7 +178,7 @@ impl Pager {
 
     /// The descriptors to wait for, besides the caller's own; -1 for none.
     pub fn fork_descriptors(&self, session: &ForkSession) -> [i32; 3] {
-        let main = if session.held_count < HELD_MAX { self.pages.uffd().descriptor() } else { -1 };
+        let main = if session.held_count < HELD_MAX { self.pages.reports().descriptor() } else { -1 };
         [
             main,
             self.gate.map_or(-1, |gate| gate.descriptor()),
@@ -203,7 +203,7 @@ impl Pager {
             session.held_count += 1;
         }
         // The gate's guards are not needed for reading: nobody else reads or moves.
-        while session.held_count < HELD_MAX && self.pages.uffd().read(&mut messages, 1) == 1 {
+        while session.held_count < HELD_MAX && self.pages.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
@@ -318,7 +318,7 @@ impl Pager {
     /// Copies into a child what it waits for.
     fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
         let child = session.guard.of_child(session.children[number]);
-        while child.uffd.read(messages, 1) == 1 {
+        while child.reports().read(messages, 1) == 1 {
             let at = match messages[0] {
                 Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
                 Message::Fork { descriptor } => {
@@ -337,29 +337,25 @@ impl Pager {
             };
             let mut page = [0u8; PAGE_SIZE];
             let source = session.memory_of(number).source_of(at);
-            if !source.is_some_and(|source| self.pages.read_out(source, &mut page)) {
-                while child.zero(at, PAGE_SIZE).stop == Some(Stop::Again) {
-                    thread::sleep_ns(20_000);
-                }
-                child.uffd.wake(at, PAGE_SIZE);
-                continue;
-            }
-            match session.copied.get_mut(session.copied_count) {
-                Some(entry) => {
-                    *entry = at as u64;
-                    session.copied_count += 1;
-                }
-                None => session.torn = true,
-            }
-            loop {
+            let is_out = source.is_some_and(|source| self.pages.read_out(source, &mut page));
+            let progress = match is_out {
                 // SAFETY: fills a missing page of the child with its own content.
-                let progress = unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) };
-                if !matches!(progress.stop, Some(Stop::Again | Stop::NoMemory)) {
-                    break;
-                }
-                thread::sleep_ns(20_000);
+                true => unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) },
+                false => child.zero(at, PAGE_SIZE),
+            };
+            match progress.stop {
+                // Something of its own is to be read before: it asks again, behind that.
+                Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                _ if is_out => match session.copied.get_mut(session.copied_count) {
+                    Some(entry) => {
+                        *entry = at as u64;
+                        session.copied_count += 1;
+                    }
+                    None => session.torn = true,
+                },
+                _ => {}
             }
-            child.uffd.wake(at, PAGE_SIZE);
+            child.reports().wake(at, PAGE_SIZE);
         }
     }
 
@@ -394,7 +390,7 @@ impl Pager {
         if let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) {
             // Unregistered already, where registering failed.
             let _ = gate.unregister(lowest[0], PAGE_SIZE);
-            let _ = self.pages.uffd().unregister(lowest[1], PAGE_SIZE);
+            let _ = self.pages.reports().unregister(lowest[1], PAGE_SIZE);
         }
     }
 
@@ -437,10 +433,10 @@ impl Pager {
             thread::renumber(above, number).map_err(system(what))
         };
         // Under the numbers that the parent's had.
-        keep(main, self.pages.uffd().descriptor(), "userfaultfd")?;
+        keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate.descriptor(), "userfaultfd")?;
         let sink = self.pages.sink().expect("without moves nothing is inherited");
-        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.uffd().descriptor(), "userfaultfd")?;
+        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/self/pagemap")?;
         let files = [

@@ -196,7 +196,7 @@ impl Pager {
                 has_moved = true;
                 is_known &= end != usize::MAX;
                 // Most of these mappings have gone, or were never registered.
-                let _ = self.pages.uffd().unregister(start, end - start);
+                let _ = self.pages.reports().unregister(start, end - start);
             });
         }
         is_known

@@ -2,8 +2,8 @@
 //!
 //! A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
 //! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
-//! wait for ever. Both begin in the thread control block, whose page stays in memory. (Robust mutexes on other pages are
-//! not followed: see docs/limits.md.)
+//! wait for ever. Both begin in the thread control block, whose page stays in memory. (Pages with robust
+//! mutexes are locked in memory by `preload/robust.rs`.)
 //!
 //! musl has all threads clear one word, the lock of its list of threads, which every thread takes before it ends. The kernel
 //! tells of that word to its thread alone, so it is asked for where the agent is brought in.

@@ -127,7 +127,7 @@ impl Pager {
 
     /// The userfaultfd that guards the program's memory, for a duplicate elsewhere.
     pub fn descriptor(&self) -> i32 {
-        self.pages.uffd().descriptor()
+        self.pages.reports().descriptor()
     }
 
     /// Whether this kernel, or a test, needs threads that run [`Pager::drain_events`], best one on each processor.

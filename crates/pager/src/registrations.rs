@@ -150,7 +150,7 @@ impl Registrations {
     pub fn unregister_all(&mut self, pages: &Pages) {
         for mapping in self.current.drain(..) {
             // A mapping that has gone meanwhile has nothing registered.
-            let _ = pages.uffd().unregister(mapping.start, mapping.end - mapping.start);
+            let _ = pages.reports().unregister(mapping.start, mapping.end - mapping.start);
         }
     }
 

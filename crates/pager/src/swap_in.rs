@@ -92,7 +92,7 @@ impl Pager {
                 self.reclaim.note_arrivals(pages);
                 handler.owe(pages);
                 // It was not among what came: its state changed, or an event took its place. It looks again by itself.
-                self.pages.uffd().wake(at, PAGE_SIZE);
+                self.pages.reports().wake(at, PAGE_SIZE);
             }
             FromDisk::Elsewhere => {
                 // By now it is in the pool, in place, or gone.
@@ -106,7 +106,7 @@ impl Pager {
                 // Whoever reads the block may bring this page along.
                 sys::thread::sleep_ns(BUSY_NS);
                 if !self.faults.park_for_disk(fault, stream) {
-                    self.pages.uffd().wake(at, PAGE_SIZE);
+                    self.pages.reports().wake(at, PAGE_SIZE);
                 }
             }
         }

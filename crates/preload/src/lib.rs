@@ -21,6 +21,7 @@ mod mappings;
 mod memory_limit;
 mod next;
 mod remap;
+mod robust;
 mod single;
 mod spawn;
 mod start;

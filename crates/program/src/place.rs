@@ -14,6 +14,8 @@ pub enum Place {
     Docker,
     /// A container of Podman's.
     Podman,
+    /// A container of an ordinary user's, in a user namespace.
+    Rootless,
     /// Windows Subsystem for Linux.
     Wsl,
     /// A user namespace of some other kind.
@@ -63,6 +65,9 @@ impl Signs {
         match self {
             _ if is_gvisor || self.version.contains("gVisor") => Place::Gvisor,
             Signs { has_kubernetes: true, .. } => Place::Kubernetes,
+            Signs { has_containerenv: true, .. } | Signs { has_dockerenv: true, .. } if is_mapped => {
+                Place::Rootless
+            }
             Signs { has_containerenv: true, .. } => Place::Podman,
             Signs { has_dockerenv: true, .. } => Place::Docker,
             _ if self.version.to_ascii_lowercase().contains("microsoft") => Place::Wsl,
@@ -87,6 +92,7 @@ impl Place {
             Place::Kubernetes => "a container of Kubernetes",
             Place::Docker => "a container of Docker",
             Place::Podman => "a container of Podman",
+            Place::Rootless => "a rootless container",
             Place::Wsl => "Windows Subsystem for Linux",
             Place::UserNamespace => "a user namespace",
             Place::User | Place::UserBesideGroup => "an ordinary user of this machine",
@@ -111,8 +117,12 @@ impl Place {
                  `sudo chmod 0666 /dev/userfaultfd`"
             }
             Place::Podman => {
-                "podman run --device /dev/userfaultfd ...; rootless also, on the machine, \
-                 `sudo setfacl -m u:$USER:rw /dev/userfaultfd`"
+                "podman run --device /dev/userfaultfd ...; as another user than root also, on the machine, \
+                 `sudo chmod 0666 /dev/userfaultfd`"
+            }
+            Place::Rootless => {
+                "on the machine `sudo setfacl -m u:$USER:rw /dev/userfaultfd`, and podman run --device /dev/userfaultfd ..., as \
+                 root of the container"
             }
             Place::Wsl => "sudo sysctl vm.unprivileged_userfaultfd=1; if there is no such setting: wsl --update",
             Place::UserNamespace => {
@@ -129,6 +139,24 @@ impl Place {
                 "root without CAP_SYS_PTRACE, or a seccomp filter: start it with that capability, or with a filter that \
                  lets userfaultfd(2) pass"
             }
+        }
+    }
+
+    /// What has the kernel report forks here, and lets processes that have changed their user be paged: it asks for the machine's
+    /// CAP_SYS_PTRACE.
+    pub fn forks_fix(self) -> &'static str {
+        match self {
+            Place::Gvisor => self.fix(),
+            Place::Kubernetes => {
+                "`securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}` in the container"
+            }
+            Place::Docker => "docker run --cap-add SYS_PTRACE ..., as root of the container",
+            Place::Podman => "podman run --cap-add SYS_PTRACE ..., as root of the container",
+            Place::Rootless | Place::UserNamespace => "none: a user namespace cannot give CAP_SYS_PTRACE",
+            Place::Wsl | Place::User | Place::UserBesideGroup => {
+                "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program"
+            }
+            Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
         }
     }
 }
@@ -149,6 +177,10 @@ mod tests {
             (Signs { is_root: true, has_group: true, ..machine() }, Place::Root),
             (Signs { has_dockerenv: true, is_root: true, ..machine() }, Place::Docker),
             (Signs { has_containerenv: true, ..machine() }, Place::Podman),
+            (
+                Signs { has_containerenv: true, uid_map: "0 1000 1\n1 100000 65536\n".into(), ..machine() },
+                Place::Rootless,
+            ),
             (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
             (Signs { uid_map: "0 1000 1\n".into(), is_root: true, ..machine() }, Place::UserNamespace),
             (
@@ -173,6 +205,7 @@ mod tests {
         for (place, word) in [
             (Place::Docker, "docker run --device /dev/userfaultfd"),
             (Place::Podman, "podman run --device /dev/userfaultfd"),
+            (Place::Rootless, "setfacl"),
             (Place::Kubernetes, "resources:"),
             (Place::User, "setfacl"),
             (Place::Gvisor, "none"),

@@ -125,6 +125,13 @@ fn a_write_barrier_of_thousands_of_mappings() {
     survives("barrier", "120M");
 }
 
+/// The kernel gives a thread that ends no page that is out, so that it did not find the mutexes that the thread held.
+#[test]
+fn robust_mutexes_of_threads_that_end() {
+    survives("robust", "60M");
+    survives_without("move,scan", "robust", "60M");
+}
+
 /// More than fifty times slower.
 #[test]
 fn a_deep_stack_of_a_thread() {

@@ -44,15 +44,13 @@ struct Case {
 impl Case {
     /// One thread with everything, in 60 % of its memory.
     fn new(seed: u64) -> Self {
-        // Robust mutexes on evicted pages are a known limit (docs/limits.md).
-        let features = "all,-robust".into();
         Case {
             seed: first_seed() + seed,
             seconds: 2,
             threads: 1,
             processes: 1,
             mib: 64,
-            features,
+            features: "all".into(),
             budget: 60,
             folio: "64K",
             without: "",

@@ -65,7 +65,6 @@ pub enum OpenError {
         /// The directory.
         directory: PathBuf,
         /// Why.
-        #[source]
         error: io::Error,
     },
     /// The engine that was asked for is not to be had.
@@ -74,7 +73,6 @@ pub enum OpenError {
         /// Which.
         engine: &'static str,
         /// Why.
-        #[source]
         error: io::Error,
     },
     /// A size of less than one segment, or more than there may be.
@@ -88,7 +86,7 @@ pub enum OpenError {
     NoRow,
     /// No shared memory for the table of segments.
     #[error("no memory for the table of segments: {0}")]
-    Table(#[source] io::Error),
+    Table(io::Error),
     /// No random bytes for a key.
     #[error("no key")]
     Key(#[source] io::Error),

@@ -174,7 +174,7 @@ impl Pages {
         let is_ours = drainer.end();
         match answer {
             Ok(()) if is_ours => {
-                if let Err(stop) = self.mover.guard.uffd.unregister(target, len) {
+                if let Err(stop) = self.mover.guard.reports().unregister(target, len) {
                     self.fatal(format_args!("staging memory stays registered: {stop:?}"));
                 }
                 // SAFETY: the slot is ours.
@@ -381,7 +381,7 @@ mod tests {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let at = sys::memory::map(BLOCK_BYTES).unwrap().as_ptr() as usize;
-                    pager.pages.uffd().register(at, BLOCK_BYTES, sys::userfaultfd::MISSING).unwrap();
+                    pager.pages.reports().register(at, BLOCK_BYTES, sys::userfaultfd::MISSING).unwrap();
                     write(at, 1, 5);
                     assert_eq!((read(at, 0), read(at, 1)), (0, 5));
                     // SAFETY: mapped above.

@@ -53,7 +53,7 @@ impl Descendant {
     /// child of its own, which lacks what it lacks.
     fn read_changes(&mut self) -> Option<Descendant> {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        while self.guard.uffd.read(&mut messages, 1) == 1 {
+        while self.guard.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fork { descriptor } => {
                     return Some(Descendant {
@@ -159,7 +159,7 @@ impl ChildMemory {
 
     /// Ends it: what is not there is zeroes from now on.
     pub fn close(self) {
-        self.descendants.iter().for_each(|descendant| descendant.guard.uffd.close());
+        self.descendants.iter().for_each(|descendant| descendant.guard.reports().close());
     }
 }
 

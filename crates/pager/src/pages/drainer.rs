@@ -22,7 +22,7 @@ use sys::userfaultfd::{Message, MESSAGES_MAX};
 use sys::{futex, PAGE_SIZE};
 
 use super::events::EventQueue;
-use crate::sync::Userfaultfd;
+use super::guard::Reports;
 use crate::HANDLERS_MAX;
 
 /// Nothing to read for anybody.
@@ -102,7 +102,7 @@ impl Drainer {
     }
 
     /// Works for others as long as the process lives.
-    pub(crate) fn serve(&self, uffd: &Userfaultfd, events: &EventQueue) {
+    pub(crate) fn serve(&self, reports: Reports, events: &EventQueue) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // Where there are more processors than drainers, some share one.
         if self.works.swap(true, Ordering::AcqRel) {
@@ -116,7 +116,7 @@ impl Drainer {
             let mut aside = [0; ASIDE_MAX];
             let mut count = 0;
             while self.state.load(Ordering::Acquire) == READING {
-                if !uffd.wait(LOOK_MS) || uffd.read(&mut messages, 1) == 0 {
+                if !reports.wait(LOOK_MS) || reports.read(&mut messages, 1) == 0 {
                     continue;
                 }
                 match messages[0] {
@@ -128,7 +128,7 @@ impl Drainer {
                         aside[count] = address;
                         count += 1;
                     }
-                    Message::Fault { address, .. } => uffd.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
+                    Message::Fault { address, .. } => reports.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
                     event => events.push(event),
                 }
             }
@@ -136,7 +136,7 @@ impl Drainer {
                 futex::wake(&self.state, 1);
             }
             for address in &aside[..count] {
-                uffd.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                reports.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
             }
         }
     }

@@ -6,15 +6,57 @@
 //! not compress came out different.) So ENOENT counts only if no call is under way afterwards: one that was would be
 //! still, because nobody reads its report meanwhile.
 
-use sys::userfaultfd::{Progress, Stop};
+use sys::userfaultfd::{Message, Progress, Stop, MESSAGES_MAX};
 use sys::PAGE_SIZE;
 
 use crate::sync::Userfaultfd;
 
+/// A userfaultfd without the calls that fill, move or empty a page: what is registered, reported and woken. All that those have who
+/// prove nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reports(Userfaultfd);
+
+impl Reports {
+    /// Its number.
+    pub fn descriptor(&self) -> i32 {
+        self.0.descriptor()
+    }
+
+    /// As [`sys::userfaultfd::Userfaultfd::register`].
+    pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
+        self.0.register(start, len, mode)
+    }
+
+    /// As [`sys::userfaultfd::Userfaultfd::unregister`].
+    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Stop> {
+        self.0.unregister(start, len)
+    }
+
+    /// Has threads that wait for pages look again.
+    pub fn wake(&self, start: usize, len: usize) {
+        self.0.wake(start, len);
+    }
+
+    /// Waits for a message; whether there is one.
+    pub fn wait(&self, timeout_ms: i32) -> bool {
+        self.0.wait(timeout_ms)
+    }
+
+    /// Reads up to `limit` messages; how many.
+    pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
+        self.0.read(messages, limit)
+    }
+
+    /// Closes it.
+    pub fn close(self) {
+        self.0.close();
+    }
+}
+
 /// The descriptor, and a page that is present and registered with it, to ask about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard {
-    pub uffd: Userfaultfd,
+    uffd: Userfaultfd,
     probe: usize,
 }
 
@@ -22,6 +64,11 @@ impl Guard {
     /// Of the process that `uffd` is of: this one, or a child that has the same page.
     pub fn new(uffd: Userfaultfd, probe: usize) -> Self {
         Guard { uffd, probe }
+    }
+
+    /// What is reported, and what is registered.
+    pub fn reports(&self) -> Reports {
+        Reports(self.uffd)
     }
 
     /// The page.

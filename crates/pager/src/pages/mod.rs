@@ -58,7 +58,7 @@ use drainer::Drainers;
 use events::EventQueue;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use from_disk::{FromDisk, Scratch};
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, Reports};
 use mover::Mover;
 pub(crate) use mover::Way;
 use own_threads::OwnThreads;
@@ -224,9 +224,9 @@ impl Pages {
         &self.mover.pagemap
     }
 
-    /// The userfaultfd that guards the program's memory.
-    pub fn uffd(&self) -> &Userfaultfd {
-        &self.mover.guard.uffd
+    /// What the userfaultfd that guards the program's memory reports, and what is registered with it.
+    pub fn reports(&self) -> Reports {
+        self.mover.guard.reports()
     }
 
     /// The same, for questions whose answers count.
@@ -255,7 +255,7 @@ impl Pages {
     pub fn register(&self, range: Range<usize>) -> Option<bool> {
         let try_now = || {
             (!self.mover.is_changing())
-                .then(|| self.mover.guard.uffd.register(range.start, range.len(), MISSING).is_ok())
+                .then(|| self.mover.guard.reports().register(range.start, range.len(), MISSING).is_ok())
         };
         for _ in 0..REGISTER_TRIES {
             if let Some(Some(done)) = self.events.while_quiet(try_now) {
@@ -275,7 +275,7 @@ impl Pages {
         let is_new = self.mover.mapped(range.start, 1) == 0 && !self.has_out(range.clone());
         if is_new {
             // A mapping that has gone meanwhile needs nothing.
-            let _ = self.mover.guard.uffd.unregister(range.start, range.len());
+            let _ = self.mover.guard.reports().unregister(range.start, range.len());
         }
         drop(reading);
         if is_new {
@@ -330,7 +330,7 @@ impl Pages {
         let mut read = Read::Nothing;
         // One at a time: a second fault is better served by another handler than by queueing here.
         if let Some(reading) = self.events.reading() {
-            if self.mover.guard.uffd.read(&mut messages, 1) == 1 {
+            if self.mover.guard.reports().read(&mut messages, 1) == 1 {
                 read = match messages[0] {
                     Message::Fault { address, write, thread, .. } => Read::Fault { address, write, thread },
                     event => {
@@ -385,7 +385,7 @@ impl Pages {
 
     /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
     pub fn drain_events(&self, cpu: usize) {
-        self.drainers.of(cpu).serve(&self.mover.guard.uffd, &self.events);
+        self.drainers.of(cpu).serve(self.mover.guard.reports(), &self.events);
     }
 
     /// Whether evictions by mremap() can begin.

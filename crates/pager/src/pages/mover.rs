@@ -84,8 +84,8 @@ impl Mover {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
         // to the kernel. No page is ever protected.
         let set = |start: usize, len: usize, mode: u64| match on {
-            true => self.guard.uffd.register(start, len, mode).is_ok(),
-            false => self.guard.uffd.unregister(start, len).is_ok(),
+            true => self.guard.reports().register(start, len, mode).is_ok(),
+            false => self.guard.reports().unregister(start, len).is_ok(),
         };
         let staging = staging.range();
         let has_set_probe = set(self.guard.probe(), PAGE_SIZE, MISSING);
@@ -105,7 +105,7 @@ impl Mover {
 
     /// Has threads that wait for pages look again.
     pub fn wake(&self, at: usize, count: usize) {
-        self.guard.uffd.wake(at, count * PAGE_SIZE);
+        self.guard.reports().wake(at, count * PAGE_SIZE);
     }
 
     /// Returns copies to a mapping that turned out not to be registered; answers how far that came.

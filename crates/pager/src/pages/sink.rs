@@ -41,9 +41,9 @@ impl Sink {
         Ok(sink)
     }
 
-    /// The userfaultfd without reports.
-    pub fn uffd(&self) -> &Userfaultfd {
-        &self.silent
+    /// The number of the userfaultfd without reports.
+    pub fn descriptor(&self) -> i32 {
+        self.silent.descriptor()
     }
 
     /// Has the mapping be one that pages may be moved to: once, and again in a forked child.

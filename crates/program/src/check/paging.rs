@@ -103,11 +103,7 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         } else if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
-            (
-                false,
-                format!("not permitted to this user; {without}"),
-                "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program",
-            )
+            (false, format!("not permitted to this user; {without}"), Place::here().forks_fix())
         } else {
             (false, format!("not in this kernel; {without}"), UPGRADE)
         };
@@ -275,12 +271,13 @@ fn try_scan() -> Result<(), String> {
 fn rights() -> Vec<Row> {
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    let place = Place::here();
     vec![
         Row::known(
             "right: CAP_SYS_PTRACE",
             capabilities::has(capabilities::SYS_PTRACE),
             "root has it; this or one of the next two is enough to page",
-            "run as root",
+            place.forks_fix(),
         ),
         match sysctl {
             Ok(text) => Row::known(
@@ -295,12 +292,9 @@ fn rights() -> Vec<Row> {
         },
         match node {
             Ok(_) => Row::known("right: device node", true, "/dev/userfaultfd opens", ""),
-            Err(error) => Row::known(
-                "right: device node",
-                false,
-                format!("/dev/userfaultfd: {error}"),
-                "sudo setfacl -m u:$USER:rw /dev/userfaultfd",
-            ),
+            Err(error) => {
+                Row::known("right: device node", false, format!("/dev/userfaultfd: {error}"), place.fix())
+            }
         },
     ]
 }
@@ -319,7 +313,7 @@ mod tests {
         let all = all_names();
         assert!(features(true, all, all).iter().all(|row| row.ok && row.fix.is_none()));
         let fork = row(true, all, all & !feature::EVENT_FORK, "EVENT_FORK");
-        assert!(fork.needed && !fork.ok && fork.fix.unwrap().contains("cap_sys_ptrace"));
+        assert!(fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
         let old = all & !feature::MOVE;
         let moving = row(true, old, old, "MOVE");
         assert!(!moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
