@@ -95,7 +95,7 @@ const ENDED_LOOK_NS: u64 = 50_000_000;
 
 /// Ends the process when the program has no thread any more: each of its threads may end by itself, and the pager's would keep
 /// the process for ever. The status is that of the first thread, as it would be without them.
-fn end_if_program_ended() {
+pub fn end_if_program_ended() {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
     if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < ENDED_LOOK_NS {

@@ -41,6 +41,8 @@ use crate::{channel, control, swap};
 
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
+/// Who stands still looks so often, whether it was woken or not.
+const LOOK_NS: u64 = 100_000_000;
 
 /// Where the control thread listens for forking threads.
 static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
@@ -96,15 +98,19 @@ pub fn answer_halt() {
             pager.park();
         }
     }
-    // When it is for good, the filter that comes next may kill for any call but the one that the thread is in by then, so
-    // this is the last. Nobody is woken: who asked looks for that.
     let is_last = is_set(&forks.stopped);
     forks.state.store(HALTED, Ordering::Release);
-    if !is_last {
-        futex::wake(&forks.state, i32::MAX);
-    }
+    futex::wake(&forks.state, i32::MAX);
     while forks.state.load(Ordering::Acquire) == HALTED {
-        futex::wait(&forks.state, HALTED, (!is_last).then_some(100_000_000));
+        // The filter that comes next may kill for any call but the one that this thread is in by then: it is the last. Who asked
+        // looks for that.
+        let is_quiet = is_last && is_set(&forks.quiet);
+        if is_quiet {
+            forks.quiet.store(2, Ordering::Release);
+        } else if is_last {
+            control::end_if_program_ended();
+        }
+        futex::wait(&forks.state, HALTED, (!is_quiet).then_some(LOOK_NS));
     }
     if let Some(pager) = pager {
         pager.go_on();

@@ -127,6 +127,8 @@ pub struct Forks {
     pub one: AtomicU32,
     /// Paging has ended for good.
     pub stopped: AtomicU32,
+    /// The control thread, stopped, is to make no call but the one that it waits in (1), and does (2).
+    pub quiet: AtomicU32,
     /// The control thread's number, as /proc has it; 0 while unknown.
     pub thread: AtomicU32,
     /// The control thread is to end, with what else the agent has, as long as there is no pager; reset where it cannot.
@@ -205,6 +207,7 @@ impl Desk {
                 state: word(),
                 one: word(),
                 stopped: word(),
+                quiet: word(),
                 thread: word(),
                 leaving: word(),
                 filtered: word(),

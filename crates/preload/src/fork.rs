@@ -72,15 +72,25 @@ pub unsafe extern "C" fn __register_atfork(
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
     let forks = &DESK.forks;
-    if is_alive() && is_own_process() && forks.stopped.swap(1, Ordering::AcqRel) == 0 {
+    if !is_alive() || !is_own_process() {
+        return;
+    }
+    if forks.stopped.swap(1, Ordering::AcqRel) == 0 {
         DESK.end.store(why, Ordering::Release);
         system::lock(&forks.one);
         forks.connection.store(-1, Ordering::Release);
         halt_and_wait();
-        // The control thread says nothing more.
-        tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
         // The state stays: nobody lets the pager go on. Forks find it stopped.
         system::unlock(&forks.one);
+    }
+    if why == end::FILTERED {
+        forks.quiet.fetch_max(1, Ordering::AcqRel);
+        while is_alive() && forks.quiet.load(Ordering::Acquire) != 2 {
+            system::wake(&forks.state);
+            system::yield_now();
+        }
+        // The control thread says nothing more.
+        tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
     }
 }
 

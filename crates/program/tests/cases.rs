@@ -91,6 +91,7 @@ fn five_hundred_threads_fault_at_once() {
 fn the_last_thread_ends_by_itself() {
     survives("last_thread", "90M");
     survives("only_thread", "60M");
+    survives("locked_last_thread", "90M");
 }
 
 /// Source and target of a move lay in one block, whose lock was taken twice.

@@ -111,6 +111,13 @@ static void mode_last_thread(void) {
     pthread_create(&thread, NULL, last_thread, map_filled(100 * MIB / PAGE, 0));
     pthread_exit(NULL);
 }
+static void mode_locked_last_thread(void) {
+    pthread_t thread;
+    char *at = map_filled(100 * MIB / PAGE, 0);
+    if (mlockall(MCL_CURRENT) != 0) _exit(77);
+    pthread_create(&thread, NULL, last_thread, at);
+    pthread_exit(NULL);
+}
 static void mode_only_thread(void) {
     press(100);
     syscall(SYS_exit, 0);
@@ -455,7 +462,7 @@ static void mode_locked_growth(void) {
 
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
-        {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
+        {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"locked_last_thread", mode_locked_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
         {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
         {"forks", mode_forks}, {"robust", mode_robust}, {"own_userfaultfd", mode_own_userfaultfd},
         {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped}, {"locked_growth", mode_locked_growth},
