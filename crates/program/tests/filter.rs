@@ -2,21 +2,28 @@
 
 mod support;
 
-use support::{managed, workload_in, Scratch};
+use support::{managed_without, workload_in, Scratch};
 
 #[test]
 fn filters_that_kill_for_what_a_pager_does() {
     let scratch = Scratch::new("filter");
     let Some(workload) = workload_in(&scratch, "filter") else { return };
-    for how in ["prctl", "seccomp", "threads", "alone"] {
-        let (output, report) = managed("40M", &scratch, &["-q"], &[&workload, how, "64"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        match output.status.code() {
-            Some(2) => println!("skipped: no filter can be set here ({how})"),
-            code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
+    for without in ["", "move"] {
+        for how in ["prctl", "seccomp", "threads", "alone", "locked"] {
+            let command = [&*workload, how, "64"];
+            let (output, report) = managed_without(without, "40M", &scratch, &["-q"], &command);
+            let said = String::from_utf8_lossy(&output.stderr);
+            let how = format!("{how} without {without:?}");
+            match output.status.code() {
+                Some(2) => println!("skipped: no filter can be set here ({how})"),
+                Some(7) => println!("skipped: memory cannot be locked here ({how})"),
+                code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
+            }
+            assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");
+            // Paging ends with a filter for all threads only, and that is said.
+            let for_all = how.starts_with("threads") || how.starts_with("alone");
+            assert_eq!(said.contains("seccomp filter"), for_all, "{how}: {said}");
+            assert_eq!(said.contains("mlockall()"), how.starts_with("locked"), "{how}: {said}");
         }
-        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");
-        // Paging ends with a filter for all threads only, and that is said.
-        assert_eq!(said.contains("seccomp filter"), matches!(how, "threads" | "alone"), "{how}: {said}");
     }
 }

@@ -110,7 +110,8 @@ impl Drainer {
         }
         loop {
             if self.state.load(Ordering::Acquire) == IDLE {
-                futex::wait(&self.state, IDLE, Some(1_000_000_000));
+                // For ever: behind a seccomp filter this is the last call that may be made.
+                futex::wait(&self.state, IDLE, None);
                 continue;
             }
             let mut aside = [0; ASIDE_MAX];

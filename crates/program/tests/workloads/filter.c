@@ -3,8 +3,9 @@
  * filter HOW MIB   fills MIB MiB, reads them until some of it was evicted, sets the filter, reads them back, in a forked
  * child too, and starts `filter work MIB`, in a child and at last in its own place. HOW: prctl (the calling thread
  * alone), seccomp (the same), threads (all threads), alone (all threads, which may not even wait for each other;
- * it starts nothing).
- * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted. */
+ * it starts nothing), locked (the same, after all memory was locked).
+ * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
+ * locked. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,6 +31,11 @@ static void check(void) {
         if (memory[at] != at) _exit(5);
 }
 
+static void sleep_ms(long ms) {
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
 static int set_filter(const char *how) {
     static const int deadly[] = {SYS_userfaultfd,  SYS_ioctl,       SYS_process_vm_readv, SYS_socket, SYS_setpriority,
                                  SYS_close_range,  SYS_pread64,     SYS_ppoll,            SYS_read,   SYS_futex,
@@ -36,7 +43,7 @@ static int set_filter(const char *how) {
                                  SYS_poll,
 #endif
                                  SYS_sched_yield};
-    int is_alone = !strcmp(how, "alone"), count = is_alone ? sizeof deadly / sizeof *deadly : 6;
+    int is_alone = !strcmp(how, "alone") || !strcmp(how, "locked"), count = is_alone ? sizeof deadly / sizeof *deadly : 6;
     struct sock_filter code[2 * sizeof deadly / sizeof *deadly + 2];
     int at = 0;
     code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
@@ -68,11 +75,14 @@ int main(int argc, char **argv) {
         check();
         if (time(NULL) > end) return 6;
     }
+    if (!strcmp(how, "locked")) {
+        if (mlockall(MCL_CURRENT)) return 7;
+        sleep_ms(300);
+    }
     if (set_filter(how)) return 2;
     check();
-    if (!strcmp(how, "alone")) {
-        struct timespec while_others_do = {0, 400000000};
-        nanosleep(&while_others_do, NULL);
+    if (!strcmp(how, "alone") || !strcmp(how, "locked")) {
+        sleep_ms(1300);
         check();
         _exit(0);
     }
