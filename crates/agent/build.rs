@@ -25,11 +25,11 @@ fn link_position_independent() {
         let found = found.unwrap_or_else(|error| panic!("{linker}: {error}"));
         argument(String::from_utf8(found.stdout).expect("a path in UTF-8").trim());
     };
-    ["-static-pie", "-nostartfiles"].map(argument);
-    ["rcrt1.o", "crti.o", "crtbeginS.o"].map(file);
+    ["-static-pie", "-nostartfiles"].iter().for_each(|text| argument(text));
+    ["rcrt1.o", "crti.o", "crtbeginS.o"].iter().for_each(|name| file(name));
     // What these want comes after them.
     argument("-Wl,--start-group,-lgcc_eh,-lgcc,-lc,--end-group");
-    ["crtendS.o", "crtn.o"].map(file);
+    ["crtendS.o", "crtn.o"].iter().for_each(|name| file(name));
 }
 
 fn argument(text: &str) {
