@@ -311,7 +311,7 @@ impl Tracee {
         let stop = wait(made)?;
         debug_assert!(matches!(stop, Stop::Interrupt | Stop::Group), "{stop:?}");
         let saved = registers(made)?;
-        let (mask, gate, vectors) = (u64::MAX, self.gate, Vectors::default());
+        let (mask, gate, vectors) = (u64::MAX, self.gate, Vectors::none());
         Ok(Tracee { thread: made, saved, vectors, mask, gate, after: After::Ends, is_stopped: true })
     }
 
@@ -445,13 +445,17 @@ fn program_counter(registers: &mut Registers) -> &mut u64 {
 
 /// What a system call takes away of a thread's vector registers: nothing, on x86-64.
 #[cfg(target_arch = "x86_64")]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Vectors;
 
 #[cfg(target_arch = "x86_64")]
 impl Vectors {
-    fn of(_thread: i32) -> Self {
+    fn none() -> Self {
         Vectors
+    }
+
+    fn of(_thread: i32) -> Self {
+        Self::none()
     }
 
     fn put_back(&self, _thread: i32) {}
@@ -460,7 +464,7 @@ impl Vectors {
 /// What a system call takes away of a thread's vector registers, by the kind of registers: on aarch64 SVE's beyond 128 bits and its
 /// predicates, where they are in use, and SME's mode, in which they have another length.
 #[cfg(target_arch = "aarch64")]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Vectors(Vec<(usize, Vec<u8>)>);
 
 #[cfg(target_arch = "aarch64")]
@@ -472,6 +476,10 @@ impl Vectors {
     /// In `struct user_sve_header` of the kernel's ptrace.h: where the flags are, and the one that tells that registers follow.
     const FLAGS_AT: usize = 12;
     const IN_USE: u8 = 1;
+
+    fn none() -> Self {
+        Vectors(Vec::new())
+    }
 
     fn of(thread: i32) -> Self {
         let in_use = |kind: usize| {
