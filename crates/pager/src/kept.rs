@@ -2,8 +2,8 @@
 //!
 //! A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
 //! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
-//! wait for ever. Both begin in the thread control block, whose page stays in memory. (Pages with robust
-//! mutexes are locked in memory by `preload/robust.rs`.)
+//! wait for ever. Both begin in the thread control block, whose pages with them stay in memory. (Pages with robust mutexes are
+//! locked in memory by `preload/robust.rs`.)
 //!
 //! musl has all threads clear one word, the lock of its list of threads, which every thread takes before it ends. The kernel
 //! tells of that word to its thread alone, so it is asked for where the agent is brought in.
@@ -17,6 +17,9 @@ use crate::pages::BLOCK_BYTES;
 
 /// Between looks at the list of threads.
 const LOOK_NS: u64 = 20_000_000;
+/// The word that is cleared comes this long before the list of robust mutexes, in glibc's control blocks of all architectures
+/// (struct pthread: `tid`, `robust_head`). x86-64 aligns the block so that both are in one page; aarch64 does not.
+const CLEARED_BEFORE_BYTES: usize = 16;
 /// Threads that are followed.
 const THREADS_MAX: usize = 8192;
 
@@ -27,6 +30,11 @@ pub(crate) struct KeptPages {
 
 fn page_of(address: usize) -> usize {
     address & !(PAGE_SIZE - 1)
+}
+
+/// Those of a thread's control block, by where its list of robust mutexes is; both are one, mostly.
+fn pages_of_block(list: usize) -> [usize; 2] {
+    [page_of(list.saturating_sub(CLEARED_BEFORE_BYTES)), page_of(list)]
 }
 
 impl KeptPages {
@@ -60,7 +68,7 @@ impl Pager {
         let mut pages: Vec<usize> = self.config.kept.map(page_of).into_iter().collect();
         threads::for_each(|thread| {
             if pages.len() < THREADS_MAX {
-                pages.extend(threads::robust_list(thread).map(page_of));
+                pages.extend(threads::robust_list(thread).map(pages_of_block).into_iter().flatten());
             }
         });
         self.kept.set(pages);
@@ -70,6 +78,13 @@ impl Pager {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    /// The word that is cleared is the one before the list's page.
+    #[test]
+    fn a_control_block_across_two_pages() {
+        assert_eq!(pages_of_block(5 * PAGE_SIZE), [4 * PAGE_SIZE, 5 * PAGE_SIZE]);
+        assert_eq!(pages_of_block(5 * PAGE_SIZE + CLEARED_BEFORE_BYTES), [5 * PAGE_SIZE; 2]);
+    }
 
     #[test]
     fn the_pages_of_a_block_that_stay() {

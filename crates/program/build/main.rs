@@ -48,6 +48,9 @@ fn main() {
     );
     let built = out.join("agent").join(&target).join("release/uzswap-agent");
     build(agent, &built, &out.join("uzswap-agent"));
+    let head = std::fs::read(&built).expect("it was built");
+    // The type of ELF files that may lie anywhere (elf.h: ET_DYN).
+    assert_eq!(head.get(16), Some(&3), "the agent is not position-independent");
 }
 
 /// Builds one file and takes a copy.

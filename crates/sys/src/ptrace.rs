@@ -7,6 +7,10 @@
 //!   whether a system call that was interrupted begins anew, also when a signal came meanwhile;
 //! * all signals are blocked while it works for us, so that none of its handlers runs;
 //! * one that was inside a restartable sequence goes to that sequence's abort handler, as after a preemption.
+//!
+//! On aarch64 the kernel has decided before the first stop: the thread is before the instruction again, as if the interruption had
+//! come before it. So a sleep of so long, not until a time, begins anew. And a system call there takes away what is in the wide
+//! vector registers (SVE), which is put back.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -78,6 +82,7 @@ enum After {
 pub struct Tracee {
     thread: i32,
     saved: Registers,
+    vectors: Vectors,
     mask: u64,
     /// Where there is a system call instruction.
     gate: usize,
@@ -208,11 +213,12 @@ impl Tracee {
     fn take(thread: i32, gate: usize) -> Result<Self, TraceError> {
         let mut saved = registers(thread)?;
         leave_restartable_sequence(thread, &mut saved);
+        let vectors = Vectors::of(thread);
         let mut mask = 0u64;
         request(GETSIGMASK, thread, 8, (&raw mut mask).addr()).map_err(error_of)?;
         let all = u64::MAX;
         request(SETSIGMASK, thread, 8, (&raw const all).addr()).map_err(error_of)?;
-        Ok(Tracee { thread, saved, mask, gate, after: After::GoesOn, is_stopped: true })
+        Ok(Tracee { thread, saved, vectors, mask, gate, after: After::GoesOn, is_stopped: true })
     }
 
     /// Its kernel id.
@@ -305,8 +311,8 @@ impl Tracee {
         let stop = wait(made)?;
         debug_assert!(matches!(stop, Stop::Interrupt | Stop::Group), "{stop:?}");
         let saved = registers(made)?;
-        let (mask, gate) = (u64::MAX, self.gate);
-        Ok(Tracee { thread: made, saved, mask, gate, after: After::Ends, is_stopped: true })
+        let (mask, gate, vectors) = (u64::MAX, self.gate, Vectors::none());
+        Ok(Tracee { thread: made, saved, vectors, mask, gate, after: After::Ends, is_stopped: true })
     }
 
     /// Has it begin at `entry` with a stack, as a program does, when it is let go.
@@ -333,6 +339,7 @@ impl Tracee {
         }
         if self.after == After::GoesOn {
             let _ = set_registers(self.thread, &self.saved);
+            self.vectors.put_back(self.thread);
             // Once more at a stop like the first: there the kernel looks whether a system call was interrupted. What is
             // in the way is the end of the thread alone.
             let again = request(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
@@ -410,7 +417,10 @@ fn program_counter(registers: &mut Registers) -> &mut u64 {
 
 #[cfg(target_arch = "aarch64")]
 fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
+    /// The kind of branch that was taken just now (BTYPE): code that wants marks at such targets has none here.
+    const BRANCH_TYPE: u64 = 3 << 10;
     registers.pc = gate as u64;
+    registers.pstate &= !BRANCH_TYPE;
     registers.regs[8] = number as u64;
     for (register, argument) in registers.regs.iter_mut().zip(arguments) {
         *register = argument as u64;
@@ -431,6 +441,64 @@ fn answer(registers: &Registers) -> i64 {
 #[cfg(target_arch = "aarch64")]
 fn program_counter(registers: &mut Registers) -> &mut u64 {
     &mut registers.pc
+}
+
+/// What a system call takes away of a thread's vector registers: nothing, on x86-64.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+struct Vectors;
+
+#[cfg(target_arch = "x86_64")]
+impl Vectors {
+    fn none() -> Self {
+        Vectors
+    }
+
+    fn of(_thread: i32) -> Self {
+        Self::none()
+    }
+
+    fn put_back(&self, _thread: i32) {}
+}
+
+/// What a system call takes away of a thread's vector registers, by the kind of registers: on aarch64 SVE's beyond 128 bits and its
+/// predicates, where they are in use, and SME's mode, in which they have another length.
+#[cfg(target_arch = "aarch64")]
+#[derive(Debug)]
+struct Vectors(Vec<(usize, Vec<u8>)>);
+
+#[cfg(target_arch = "aarch64")]
+impl Vectors {
+    /// NT_ARM_SVE and NT_ARM_SSVE of elf.h.
+    const KINDS: [usize; 2] = [0x405, 0x40b];
+    /// Enough for registers of 2048 bits, the most there is.
+    const BYTES: usize = 16 << 10;
+    /// In `struct user_sve_header` of the kernel's ptrace.h: where the flags are, and the one that tells that registers follow.
+    const FLAGS_AT: usize = 12;
+    const IN_USE: u8 = 1;
+
+    fn none() -> Self {
+        Vectors(Vec::new())
+    }
+
+    fn of(thread: i32) -> Self {
+        let in_use = |kind: usize| {
+            let mut bytes = vec![0; Self::BYTES];
+            let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            // Machines without them refuse.
+            request(libc::PTRACE_GETREGSET, thread, kind, (&raw mut vector).addr()).ok()?;
+            bytes.truncate(vector.iov_len);
+            (bytes.get(Self::FLAGS_AT)? & Self::IN_USE != 0).then_some((kind, bytes))
+        };
+        Vectors(Self::KINDS.into_iter().filter_map(in_use).collect())
+    }
+
+    fn put_back(&self, thread: i32) {
+        for (kind, bytes) in &self.0 {
+            let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            let _ = request(libc::PTRACE_SETREGSET, thread, *kind, (&raw const vector).addr());
+        }
+    }
 }
 
 /// The bytes of a system call instruction.
@@ -603,5 +671,74 @@ mod tests {
         drop(host);
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
+    }
+
+    /// Computes with SVE's registers until it is told to end; 1 if anything in them changed.
+    ///
+    /// # Safety
+    /// The machine must have SVE.
+    #[cfg(target_arch = "aarch64")]
+    unsafe fn keep_wide_vectors(end: &std::sync::atomic::AtomicU32) -> i32 {
+        let changed: u64;
+        // SAFETY: reads the word; the registers are named, and there are none besides that a function must keep.
+        unsafe {
+            std::arch::asm!(
+                ".arch_extension sve",
+                "ptrue p0.b",
+                "index z0.b, #1, #3",
+                "2:",
+                "ptrue p1.b",
+                "index z1.b, #1, #3",
+                "cmpne p2.b, p1/z, z0.b, z1.b",
+                "cntp x9, p1, p2.b",
+                "cntp x10, p1, p1.b",
+                "cntp x11, p1, p0.b",
+                "sub x10, x10, x11",
+                "orr x9, x9, x10",
+                "cbnz x9, 3f",
+                "ldar w10, [{end}]",
+                "cbz w10, 2b",
+                "3:",
+                end = in(reg) end.as_ptr(),
+                out("x9") changed, out("x10") _, out("x11") _,
+                out("v0") _, out("v1") _, out("p0") _, out("p1") _, out("p2") _,
+            );
+        }
+        i32::from(changed != 0)
+    }
+
+    /// A system call takes them away, and here it is not the thread that makes one.
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn wide_vector_registers_stay_as_they_are() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        if !std::arch::is_aarch64_feature_detected!("sve") {
+            return println!("skipped: no SVE");
+        }
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new page, zeroed, that is never unmapped; the child does nothing but compute.
+        let (end, pid) = unsafe {
+            let page = libc::mmap(std::ptr::null_mut(), crate::PAGE_SIZE, rights, kind, -1, 0);
+            let end = &*page.cast::<AtomicU32>();
+            match libc::fork() {
+                0 => libc::_exit(keep_wide_vectors(end)),
+                pid => (end, pid),
+            }
+        };
+        let gate = gate(pid);
+        for _ in 0..50 {
+            match Tracee::seize(pid, gate) {
+                Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
+                Err(TraceError::NotPermitted) => println!("skipped: children may not be traced"),
+                Err(TraceError::Busy) => drop(Tracee::resume_seizing(pid, gate)),
+                Err(error) => panic!("{error}"),
+            }
+            thread::sleep_ns(1_000_000);
+        }
+        end.store(1, Ordering::Release);
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "a register changed");
     }
 }

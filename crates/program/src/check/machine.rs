@@ -30,10 +30,17 @@ pub fn rows() -> Vec<Row> {
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
+/// What to do about a kernel that lacks something. Moving pages came to aarch64 later.
+pub const UPGRADE: &str =
+    if cfg!(target_arch = "aarch64") { "install Linux 6.10 or later" } else { "install Linux 6.8 or later" };
+
 /// The version decides nothing: what it stands for is tried.
 fn kernel(release: &str) -> Row {
-    let is_new = sys::kernel::version_of(release) >= (6, 8);
-    Row::known("Linux 6.8 or later", is_new, format!("Linux {release}"), "install Linux 6.8 or later")
+    let (name, first) = match cfg!(target_arch = "aarch64") {
+        true => ("Linux 6.10 or later", (6, 10)),
+        false => ("Linux 6.8 or later", (6, 8)),
+    };
+    Row::known(name, sys::kernel::version_of(release) >= first, format!("Linux {release}"), UPGRADE)
 }
 
 /// Settings of the sizes that are not off, smallest first.
@@ -102,8 +109,9 @@ mod tests {
     fn versions_are_compared_as_numbers() {
         for (release, ok) in [
             ("6.18.44-fc-v509", true),
-            ("6.8.0-45-generic", true),
-            ("6.8-rc1", true),
+            ("6.8.0-45-generic", cfg!(not(target_arch = "aarch64"))),
+            ("6.8-rc1", cfg!(not(target_arch = "aarch64"))),
+            ("6.10.3", true),
             ("7.0.1", true),
             ("6.7.12", false),
             ("5.15.0", false),

@@ -8,11 +8,10 @@ use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
+use super::machine::UPGRADE;
 use super::row::Row;
 use crate::place::Place;
 use crate::ways::{Eviction, Finding, Ways};
-
-const UPGRADE: &str = "install Linux 6.8 or later";
 
 /// Features without which something is lost, and what each is for.
 const NEEDED: [(u64, &str); 5] = [
@@ -316,7 +315,7 @@ mod tests {
         assert!(fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
         let old = all & !feature::MOVE;
         let moving = row(true, old, old, "MOVE");
-        assert!(!moving.needed && !moving.ok && moving.fix.unwrap().contains("6.8"));
+        assert!(!moving.needed && !moving.ok && moving.fix.unwrap() == UPGRADE);
         assert!(moving.detail.contains("remapped and copied instead"));
         assert!(row(true, all, all, "MOVE").detail.contains("moved, not copied"));
         let poison = row(true, 0, 0, "POISON");

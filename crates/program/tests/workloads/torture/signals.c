@@ -37,7 +37,7 @@ static void on_signal(int number) {
     if (random >> 32 & 3) {
         // Nothing else.
     } else if (feature("rawfork")) {
-        pid_t child = syscall(SYS_fork);
+        pid_t child = bare_fork();
         if (child == 0) {
             for (int i = 0; i < HANDLER_PAGES; i++) check_bytes(self->handler_at + i * PAGE, self->handler_seeds[i], "the signal handler's page in its child");
             content_fill(self->handler_at, ~seed | 1);

@@ -89,7 +89,7 @@ static void *lodge(void *argument) {
     if (lodger->forks) {
         char frame[8 * PAGE];
         for (int i = 0; i < 8; i++) content_fill(frame + i * PAGE, lodger->seed + i);
-        pid_t child = syscall(SYS_fork);
+        pid_t child = bare_fork();
         for (int i = 0; i < 8; i++) check_bytes(frame + i * PAGE, lodger->seed + i, "a stack after its thread forked");
         if (child == 0) {
             self->alone = self->raw = true, self->depth++;
