@@ -29,14 +29,52 @@ struct Blocks {
     durable: BTreeMap<u64, Arc<Block>>,
     /// What was written or given back since the last sync, in order; nothing is noted unless a loss of power is to come.
     since: Option<Vec<(u64, Option<Arc<Block>>)>>,
+    /// After how many more changes power is lost, and what of them is kept then.
+    trap: Option<(u64, Box<dyn FnMut() -> bool + Send>)>,
+    /// What that left.
+    left: Option<BTreeMap<u64, Arc<Block>>>,
 }
 
 impl Blocks {
     fn set(&mut self, number: u64, block: Option<Arc<Block>>) {
+        self.step();
         if let Some(since) = &mut self.since {
             since.push((number, block.clone()));
         }
         put(&mut self.now, number, block);
+    }
+}
+
+impl Blocks {
+    /// A change is about to be made.
+    fn step(&mut self) {
+        match &mut self.trap {
+            Some((0, _)) => {
+                let (_, mut keeps) = self.trap.take().expect("it is there");
+                self.left = Some(self.after_power_loss(&mut keeps));
+            }
+            Some((changes, _)) => *changes -= 1,
+            None => {}
+        }
+    }
+
+    fn after_power_loss(&self, keeps: &mut dyn FnMut() -> bool) -> BTreeMap<u64, Arc<Block>> {
+        let mut left = self.durable.clone();
+        for (number, block) in self.since.as_ref().expect("a forgetful disk") {
+            match block {
+                None if keeps() => drop(left.remove(number)),
+                None => {}
+                Some(block) => {
+                    let mut torn = left.get(number).map_or([0; BLOCK_BYTES], |block| **block);
+                    let sectors = torn.chunks_exact_mut(SECTOR_BYTES).zip(block.chunks_exact(SECTOR_BYTES));
+                    for (to, from) in sectors.filter(|_| keeps()) {
+                        to.copy_from_slice(from);
+                    }
+                    left.insert(*number, Arc::new(torn));
+                }
+            }
+        }
+        left
     }
 }
 
@@ -66,23 +104,24 @@ impl MemoryEngine {
     /// # Panics
     /// When the disk is not forgetful.
     pub fn after_power_loss(&self, mut keeps: impl FnMut() -> bool) -> MemoryEngine {
-        let blocks = lock(&self.blocks);
-        let mut left = blocks.durable.clone();
-        for (number, block) in blocks.since.as_ref().expect("a forgetful disk") {
-            match block {
-                None if keeps() => drop(left.remove(number)),
-                None => {}
-                Some(block) => {
-                    let mut torn = left.get(number).map_or([0; BLOCK_BYTES], |block| **block);
-                    let sectors = torn.chunks_exact_mut(SECTOR_BYTES).zip(block.chunks_exact(SECTOR_BYTES));
-                    for (to, from) in sectors.filter(|_| keeps()) {
-                        to.copy_from_slice(from);
-                    }
-                    left.insert(*number, Arc::new(torn));
-                }
-            }
-        }
-        let blocks = Blocks { now: left.clone(), durable: left, since: Some(Vec::new()) };
+        let left = lock(&self.blocks).after_power_loss(&mut keeps);
+        self.of(left)
+    }
+
+    /// Notes what a loss of power leaves in the middle of things: so many changes of blocks, and syncs, from now.
+    pub fn lose_power_after(&self, changes: u64, keeps: impl FnMut() -> bool + Send + 'static) {
+        lock(&self.blocks).trap = Some((changes, Box::new(keeps)));
+    }
+
+    /// What that loss of power left, if it came.
+    pub fn left(&self) -> Option<MemoryEngine> {
+        let left = lock(&self.blocks).left.clone();
+        left.map(|left| self.of(left))
+    }
+
+    fn of(&self, left: BTreeMap<u64, Arc<Block>>) -> MemoryEngine {
+        let blocks =
+            Blocks { now: left.clone(), durable: left, since: Some(Vec::new()), trap: None, left: None };
         MemoryEngine { blocks: Arc::new(Mutex::new(blocks)), room: self.room }
     }
 
@@ -158,6 +197,7 @@ impl Engine for MemoryEngine {
 
     fn sync(&self) -> io::Result<()> {
         let blocks = &mut *lock(&self.blocks);
+        blocks.step();
         if let Some(since) = &mut blocks.since {
             since.drain(..).for_each(|(number, block)| put(&mut blocks.durable, number, block));
         }
