@@ -257,7 +257,8 @@ impl Server {
     /// # Errors
     /// [`Error::Command`].
     pub fn stop(mut self) -> Result<(), Error> {
-        self.end()
+        self.end()?;
+        self.device.close().map_err(Error::Close)
     }
 
     /// In this order: the queues serve what is in flight while the disk goes away, and end when it has; the device can only

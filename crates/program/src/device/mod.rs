@@ -6,6 +6,8 @@ mod expression;
 mod generate;
 mod process;
 mod shelter;
+mod storage;
+mod storage;
 mod swap;
 mod ublk;
 
