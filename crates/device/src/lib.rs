@@ -30,8 +30,8 @@
 //! # What is kept
 //!
 //! With a swap file that is kept ([`SwapDisk::open_kept`]) all that was written before a [`flush`](Device::flush) is there after any
-//! end, [`close`](Device::close) or a loss of power. What was written later is there whole requests at a time in the order of
-//! commits, or not at all. Without one a flush promises nothing.
+//! end, [`close`](Device::close) or a loss of power. Of what was written later each block is there, or what it had before. Without
+//! such a file a flush promises nothing.
 //!
 //! # Being swapped on
 //!

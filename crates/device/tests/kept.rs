@@ -412,3 +412,62 @@ fn written_over_and_over_the_file_stays_small() {
     let device = kind.open(Arc::new(engine.after_power_loss(|| false)), false).unwrap();
     model.take(&device, "after all");
 }
+
+#[test]
+fn writers_and_flushes_beside_each_other_lose_nothing() {
+    const WRITERS: usize = 3;
+    const PART: usize = BLOCKS / WRITERS;
+    for seed in 1..=rounds(40) {
+        let mut random = Random::new(seed + 3000);
+        let (kind, engine) = (Kind::of(seed), disk());
+        let device = kind.open(Arc::new(engine.clone()), true).unwrap();
+        engine.lose_power_after(random.below(4000) as u64, keeps(&mut random));
+        let possible: Vec<Vec<Vec<u64>>> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|number| {
+                    let (device, engine) = (&device, &engine);
+                    scope.spawn(move || {
+                        let mut random = Random::new(seed * 10 + number as u64);
+                        let zero = hash(&[0; BLOCK_BYTES]);
+                        let mut possible = vec![vec![zero]; PART];
+                        for _ in 0..150 {
+                            let first = random.below(PART);
+                            let count = (1 + random.below(24)).min(PART - first);
+                            let at = ((number * PART + first) * BLOCK_BYTES) as u64;
+                            if random.below(6) == 0 {
+                                possible[first..first + count].iter_mut().for_each(|block| block.push(zero));
+                                device.discard(at, (count * BLOCK_BYTES) as u64).unwrap();
+                            } else {
+                                let mut bytes = vec![0; count * BLOCK_BYTES];
+                                for (block, possible) in
+                                    bytes.chunks_mut(BLOCK_BYTES).zip(&mut possible[first..])
+                                {
+                                    fill(block, random.next());
+                                    possible.push(hash(block));
+                                }
+                                device.write(at, &bytes).unwrap();
+                            }
+                            if random.below(12) == 0 {
+                                device.flush().unwrap();
+                                if engine.left().is_some() {
+                                    break;
+                                }
+                                possible.iter_mut().for_each(|block| drop(block.drain(..block.len() - 1)));
+                            }
+                        }
+                        possible
+                    })
+                })
+                .collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        let left = engine.left().unwrap_or_else(|| engine.after_power_loss(keeps(&mut random)));
+        drop(device);
+        let device = kind.open(Arc::new(left), false).unwrap();
+        let mut block = [0; BLOCK_BYTES];
+        for (number, possible) in possible.iter().flatten().enumerate() {
+            device.read((number * BLOCK_BYTES) as u64, &mut block).unwrap();
+            assert!(possible.contains(&hash(&block)), "seed {seed}, block {number}");
+        }
+    }
+}
