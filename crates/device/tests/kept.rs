@@ -212,7 +212,7 @@ fn rounds(default: u64) -> u64 {
 #[test]
 fn what_was_flushed_is_there_after_a_loss_of_power() {
     let mut lives = 0;
-    for seed in 1..=rounds(120) {
+    for seed in 1..=rounds(60) {
         let (kind, mut random) = (Kind::of(seed), Random::new(seed));
         let mut engine = disk();
         let mut model = Model::new();
@@ -313,7 +313,7 @@ fn a_disk_that_fails_loses_nothing_that_was_flushed() {
 
 #[test]
 fn damage_is_an_error_and_never_other_bytes() {
-    for seed in 1..=rounds(120) {
+    for seed in 1..=rounds(60) {
         let (kind, mut random) = (Kind::of(seed), Random::new(seed + 9000));
         let engine = disk();
         let mut model = Model::new();
@@ -417,7 +417,7 @@ fn written_over_and_over_the_file_stays_small() {
 fn writers_and_flushes_beside_each_other_lose_nothing() {
     const WRITERS: usize = 3;
     const PART: usize = BLOCKS / WRITERS;
-    for seed in 1..=rounds(40) {
+    for seed in 1..=rounds(30) {
         let mut random = Random::new(seed + 3000);
         let (kind, engine) = (Kind::of(seed), disk());
         let device = kind.open(Arc::new(engine.clone()), true).unwrap();
