@@ -7,7 +7,6 @@ mod generate;
 mod process;
 mod shelter;
 mod storage;
-mod storage;
 mod swap;
 mod ublk;
 
