@@ -27,6 +27,12 @@
 //!   or discarded. They are never zeroes.
 //! - Blocks that the swap file cannot give back are an error at every read, until they are written or discarded.
 //!
+//! # What is kept
+//!
+//! With a swap file that is kept ([`SwapDisk::open_kept`]) all that was written before a [`flush`](Device::flush) is there after any
+//! end, [`close`](Device::close) or a loss of power. Of what was written later each block is there, or what it had before. Without
+//! such a file a flush promises nothing.
+//!
 //! # Being swapped on
 //!
 //! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and locks all memory at the
@@ -52,3 +58,4 @@ pub use device::{Device, Extent};
 pub use error::{Error, IoError};
 pub use pieces::BLOCK_BYTES;
 pub use swap_disk::SwapDisk;
+pub use swapfile::{FileError, KeyChoice};

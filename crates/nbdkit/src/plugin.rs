@@ -95,7 +95,7 @@ unsafe extern "C" fn config_complete() -> c_int {
         say("lock= needs ram=: memory is locked in advance");
         return -1;
     }
-    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some()) {
+    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some(), settings.lock) {
         say(&reason);
         return -1;
     }
@@ -107,7 +107,7 @@ unsafe extern "C" fn config_complete() -> c_int {
 unsafe extern "C" fn get_ready() -> c_int {
     let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = settings.as_ref().expect("config_complete was called");
-    match settings.swap.open(settings.lock) {
+    match settings.swap.open(&settings.config, settings.lock) {
         Ok(disk) => {
             if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
                 say("lock=try: the swap file goes by the page cache, which takes memory");
@@ -175,7 +175,9 @@ unsafe extern "C" fn unload() {
         writer.stop();
     }
     if let Some(device) = DEVICE.get() {
-        device.stop();
+        if let Err(error) = device.close() {
+            say(&format!("what was written since the last flush is not kept: {error}"));
+        }
     }
 }
 
@@ -186,6 +188,7 @@ unsafe extern "C" fn dump_plugin() {
     println!("uzswap_block_bytes={}", device::BLOCK_BYTES);
     println!("uzswap_size_bytes_max={}", device::SIZE_BYTES_MAX);
     println!("uzswap_swap_file=yes");
+    println!("uzswap_kept_file=yes");
 }
 
 unsafe extern "C" fn open(_readonly: c_int) -> Handle {
@@ -258,7 +261,7 @@ unsafe extern "C" fn pwrite(
     serve(|device| device.write(offset, from).and_then(|()| end(device, flags)))
 }
 
-/// What a request with FUA promises: what a flush does, which is that the request is done.
+/// What a request with FUA promises: what a flush does.
 fn end(device: &Device, flags: u32) -> Result<(), IoError> {
     match flags & abi::FLAG_FUA {
         0 => Ok(()),

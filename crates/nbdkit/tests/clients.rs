@@ -47,7 +47,9 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
     }
     assert!(dump.contains("uzswap_compressors=") && dump.contains("zstd"), "{dump}");
     let help = run(command("nbdkit").arg("--help").arg(plugin()));
-    for setting in ["ram=SIZE", "lock=no|yes|try", "swap=SIZE", "swap-dir=DIR", "swap-plain=BOOL"] {
+    for setting in
+        ["ram=SIZE", "lock=no|yes|try", "swap=SIZE", "swap-dir=DIR", "swap-file=FILE", "swap-plain=BOOL"]
+    {
         assert!(help.contains(setting), "{setting} in {help}");
     }
 

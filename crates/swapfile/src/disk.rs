@@ -90,6 +90,11 @@ impl Disk {
         files::room(&self.file)
     }
 
+    /// Ends when all that was written is durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
     pub(crate) fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         files::reserve(&self.file, offset, len)
     }
@@ -121,7 +126,7 @@ impl Disk {
 }
 
 /// EINVAL and EOPNOTSUPP, and what some file systems answer to the first transfer.
-fn is_about_caching(error: &io::Error) -> bool {
+pub(crate) fn is_about_caching(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
         || error.raw_os_error() == Some(22)
 }

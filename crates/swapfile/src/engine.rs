@@ -89,6 +89,12 @@ pub trait Engine: Send + Sync {
     /// What the file system says.
     fn room(&self) -> io::Result<Room>;
 
+    /// Ends when all that was written is durable: it is there after a loss of power.
+    ///
+    /// # Errors
+    /// What the disk says. What was written since the last time may be lost then, whatever a later call answers.
+    fn sync(&self) -> io::Result<()>;
+
     /// Whether none of the engine's own threads is at work. While nobody uses the engine it becomes so soon, and stays so.
     fn is_idle(&self) -> bool {
         true

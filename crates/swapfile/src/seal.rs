@@ -6,9 +6,13 @@
 
 use std::io;
 
+use std::sync::Arc;
+
 use aegis::aegis128l::Aegis128L;
 
-const KEY_BYTES: usize = 16;
+use crate::kept::{Stamps, HEAD_BYTES};
+
+pub(crate) const KEY_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const SUM_BYTES: usize = 8;
 
@@ -38,6 +42,8 @@ impl Nonce {
 pub struct Seal {
     /// None: checksums only.
     key: Option<[u8; KEY_BYTES]>,
+    /// In a file that is kept: the segments' stamps, which nonces are made of instead of generations.
+    stamps: Option<Arc<Stamps>>,
 }
 
 impl Seal {
@@ -48,12 +54,25 @@ impl Seal {
     pub fn encrypted() -> io::Result<Seal> {
         let mut key = [0; KEY_BYTES];
         sys::files::random(&mut key)?;
-        Ok(Seal { key: Some(key) })
+        Ok(Seal { key: Some(key), stamps: None })
     }
 
     /// Readable by whoever reads the disk; with checksums.
     pub fn plain() -> Seal {
-        Seal { key: None }
+        Seal { key: None, stamps: None }
+    }
+
+    /// For a file that is kept: with its key, if it is encrypted, and the stamps of its segments, if it is for what lies in
+    /// these.
+    pub(crate) fn of_kept(key: Option<[u8; KEY_BYTES]>, stamps: Option<Arc<Stamps>>) -> Seal {
+        Seal { key, stamps }
+    }
+
+    fn nonce(&self, nonce: Nonce) -> [u8; 16] {
+        match &self.stamps {
+            None => nonce.bytes(),
+            Some(stamps) => stamps.nonce(nonce),
+        }
     }
 
     /// The key as words, for processes that share a file.
@@ -72,12 +91,27 @@ impl Seal {
         let mut key = [0; KEY_BYTES];
         key[..8].copy_from_slice(&words[1].to_ne_bytes());
         key[8..].copy_from_slice(&words[2].to_ne_bytes());
-        Seal { key: (words[0] != 0).then_some(key) }
+        Seal { key: (words[0] != 0).then_some(key), stamps: None }
     }
 
     /// Whether objects are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()
+    }
+
+    /// Bytes that each pack begins with.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.stamps.as_ref().map_or(0, |_| HEAD_BYTES)
+    }
+
+    /// What each pack begins with.
+    pub(crate) fn head(&self, segment: u32, generation: u32) -> Option<[u8; HEAD_BYTES]> {
+        self.stamps.as_ref().map(|stamps| stamps.head(segment, generation))
+    }
+
+    /// Whether a pack begins as one of the segment does that is there now.
+    pub(crate) fn is_headed(&self, segment: u32, generation: u32, pack: &[u8]) -> bool {
+        self.head(segment, generation).is_none_or(|head| pack.starts_with(&head))
     }
 
     /// Bytes behind each object.
@@ -90,10 +124,15 @@ impl Seal {
 
     /// Seals all of `bytes` but the tail, and writes the tail. `context` is covered too.
     pub(crate) fn seal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) {
+        self.seal_with(self.nonce(nonce), context, bytes);
+    }
+
+    /// The same with a nonce of the caller's.
+    pub(crate) fn seal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
         let (body, tail) = bytes.split_at_mut(bytes.len() - self.tail_bytes());
         match &self.key {
             Some(key) => {
-                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce.bytes());
+                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
                 tail.copy_from_slice(&cipher.encrypt_in_place(body, context));
             }
             None => tail.copy_from_slice(&checksum(nonce, context, body).to_le_bytes()),
@@ -103,12 +142,18 @@ impl Seal {
     /// Makes of sealed bytes what they were; answers whether they are what was sealed. If not, they are anything.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
+        self.unseal_with(self.nonce(nonce), context, bytes)
+    }
+
+    /// The same with a nonce of the caller's.
+    #[must_use]
+    pub(crate) fn unseal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) -> bool {
         let Some(split) = bytes.len().checked_sub(self.tail_bytes()) else { return false };
         let (body, tail) = bytes.split_at_mut(split);
         match &self.key {
             Some(key) => {
                 let tag: [u8; TAG_BYTES] = (&*tail).try_into().expect("a tag's length");
-                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce.bytes());
+                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
                 cipher.decrypt_in_place(body, &tag, context).is_ok()
             }
             None => *tail == checksum(nonce, context, body).to_le_bytes(),
@@ -131,8 +176,7 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Four multiply-and-rotate lanes over words. Every step is a bijection of its lane, so a change within one lane is
 /// always seen; others go unseen once in 2^64.
-fn checksum(nonce: Nonce, context: &[u8], bytes: &[u8]) -> u64 {
-    let nonce = nonce.bytes();
+pub(crate) fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);

@@ -10,6 +10,7 @@ use crate::buffer::Buffers;
 use crate::counters::{Counters, Counts};
 use crate::disk::Disk;
 use crate::engine::{Engine, Lane};
+use crate::kept::Kept;
 use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
 use crate::segments::Segments;
 use crate::sync::lock;
@@ -41,6 +42,8 @@ pub struct SwapFile {
     keep_free_percent: u8,
     packs: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
+    /// What a file has that is kept.
+    pub(crate) kept: Option<Kept>,
 }
 
 struct Lanes {
@@ -128,8 +131,19 @@ impl SwapFile {
         owner: u32,
         keep_free_percent: u8,
     ) -> Result<Arc<SwapFile>, OpenError> {
+        SwapFile::of_parts(engine, seal, space, owner, keep_free_percent, None).map(Arc::new)
+    }
+
+    pub(crate) fn of_parts(
+        engine: Arc<dyn Engine>,
+        seal: Seal,
+        space: Arc<Space>,
+        owner: u32,
+        keep_free_percent: u8,
+        kept: Option<Kept>,
+    ) -> Result<SwapFile, OpenError> {
         let row = space.join(owner).ok_or(OpenError::NoRow)?;
-        Ok(Arc::new(SwapFile {
+        Ok(SwapFile {
             seal,
             row: AtomicUsize::new(row),
             segments: Segments::new(space.segments()),
@@ -140,7 +154,8 @@ impl SwapFile {
             keep_free_percent,
             packs: AtomicUsize::new(PACKS_MAX),
             has_writer: AtomicBool::new(false),
-        }))
+            kept,
+        })
     }
 
     /// Has at most so many writes be in flight from now on: each has 256 KiB of memory.
@@ -166,7 +181,8 @@ impl SwapFile {
 
     /// Bytes of memory that its tables take, and the buffers that are kept at most.
     pub fn memory_bytes_max(&self) -> u64 {
-        (self.segments.bytes() + self.space.bytes() + Buffers::bytes_max()) as u64
+        let kept = self.kept.as_ref().map_or(0, Kept::memory_bytes);
+        (self.segments.bytes() + self.space.bytes() + kept + Buffers::bytes_max()) as u64
     }
 
     pub(crate) fn packs(&self) -> usize {
@@ -208,7 +224,11 @@ impl SwapFile {
     }
 
     pub(crate) fn let_go(&self, segment: usize) {
-        self.space.let_go(self.row(), segment);
+        match &self.kept {
+            // What is durable may still name it.
+            Some(kept) => kept.let_go_later(segment),
+            None => self.space.let_go(self.row(), segment),
+        }
     }
 
     pub(crate) fn row(&self) -> usize {
@@ -256,13 +276,16 @@ impl SwapFile {
         if !has_blocks {
             let reserved = self.reserve(number);
             if reserved.is_err() {
-                self.let_go(number);
+                self.space.let_go(self.row(), number);
                 // It has no blocks, but nothing else is known of it; so it has another turn like the others.
                 self.trim(0);
                 return reserved.map(|()| (number, generation));
             }
         }
         self.segments.open(number);
+        if let Some(kept) = &self.kept {
+            kept.stamps.renew(number);
+        }
         Ok((number, generation))
     }
 

@@ -25,6 +25,9 @@ pub struct Room {
     pub total: u64,
 }
 
+/// The flag of open(2) that [`Caching::Direct`] is.
+pub const DIRECT_FLAG: i32 = libc::O_DIRECT;
+
 /// Names tried for a file that has one for a moment.
 const NAMES_MAX: u32 = 64;
 

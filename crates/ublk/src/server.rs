@@ -255,9 +255,12 @@ impl Server {
     /// [`is_busy`]: Self::is_busy
     ///
     /// # Errors
-    /// [`Error::Command`].
+    /// [`Error::Command`], [`Error::Close`].
     pub fn stop(mut self) -> Result<(), Error> {
-        self.end()
+        let ended = self.end();
+        // Whatever became of the device, what was written to it is to be kept.
+        let closed = self.device.close().map_err(Error::Close);
+        ended.and(closed)
     }
 
     /// In this order: the queues serve what is in flight while the disk goes away, and end when it has; the device can only

@@ -45,8 +45,8 @@ pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as Auto
 pub use codecs::dictionary::train as train_dictionary;
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
-    form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms, Group,
-    GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally, Writeback,
+    form_names, CommitError, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms,
+    Group, GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally, Writeback,
     WritebackError, Zswap as Pool, FORMS_MAX, KEY_BITS,
 };
 

@@ -15,6 +15,9 @@ impl Zswap {
         if count == 0 || !in_range(first_key, count) {
             return 0;
         }
+        if let Some(kept) = &self.kept {
+            kept.note_forgotten(group, first_key, count);
+        }
         match self.group(group) {
             Some(cell) => self.erase(cell, first_key, count),
             None => 0,
@@ -55,6 +58,7 @@ impl Zswap {
             }
             if mask != 0 {
                 cell.remove(&mut state, &self.slabs, name, mask, &mut freed);
+                self.note_changed(key_high);
                 pages += u64::from(mask.count_ones());
             }
             if !freed.has_room() {

@@ -419,7 +419,10 @@ impl Zswap {
                 leaf.chances = leaf.chances.max(1);
             }
             match keep {
-                Keep::Exclusive => cell.remove(&mut state, &self.slabs, name, part, &mut freed),
+                Keep::Exclusive => {
+                    cell.remove(&mut state, &self.slabs, name, part, &mut freed);
+                    self.note_changed(key_high);
+                }
                 Keep::Shared => leaf.chances = leaf.chances.max(1),
             }
         }

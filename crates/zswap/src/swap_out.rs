@@ -8,7 +8,7 @@ use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_
 
 use crate::config::{Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
-use crate::leaf::{DiskEntry, Entry, LEAF_BITS, LEAF_PAGES};
+use crate::leaf::{DiskEntry, Entry, Leaf, LEAF_BITS, LEAF_PAGES};
 use crate::shrink::Shrinker;
 use crate::sync::lock;
 use crate::zswap::handle_of;
@@ -33,10 +33,58 @@ struct Pinned<'a> {
 }
 
 /// What of a leaf goes: its objects, with their units' first slots.
-struct Going {
+pub(crate) struct Going {
     records: [Record; TOGETHER_MAX],
     entries: [Entry; TOGETHER_MAX],
     len: usize,
+}
+
+impl Going {
+    pub(crate) fn new() -> Self {
+        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
+        Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 }
+    }
+
+    /// Takes the objects in the pool of a leaf's pages.
+    pub(crate) fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
+        let mut left = mask;
+        for slot in slots(mask) {
+            if left >> slot & 1 == 0 {
+                continue;
+            }
+            left &= !leaf.unit_of(slot);
+            let entry = leaf.entry(slot);
+            let first = slot - entry.position();
+            self.entries[self.len] = entry;
+            self.records[self.len] = Record {
+                group: group.0,
+                key: (u64::from(leaf.key_high) << LEAF_BITS) + first as u64,
+                len: entry.len() as u32,
+                pages: entry.pages() as u8,
+                codec: entry.pool() as u8,
+                mark,
+            };
+            self.len += 1;
+        }
+    }
+
+    /// Copies the objects, which stay meanwhile, into a pack; false when they do not fit.
+    pub(crate) fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
+        let (records, entries) = (self.records(), &self.entries[..self.len]);
+        let Some(first) = pack.add(records) else { return false };
+        for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
+            let object = zswap.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
+            let room = pack.object_mut(first + number);
+            let (head, tail) = room.split_at_mut(object.head().len().min(record.len as usize));
+            head.copy_from_slice(&object.head()[..head.len()]);
+            tail.copy_from_slice(&object.tail()[..tail.len()]);
+        }
+        true
+    }
+
+    fn records(&self) -> &[Record] {
+        &self.records[..self.len]
+    }
 }
 
 /// What a round of writing has done so far.
@@ -54,6 +102,7 @@ impl Zswap {
     pub(crate) fn swap_out(&self, shrinker: &mut Shrinker, target_bytes: u64) -> ShrinkReport {
         let mut report = ShrinkReport::default();
         let mut cleaned = false;
+        self.commit_if_wanted(shrinker);
         while !report.reached && report.failures < FAILURES_MAX {
             let now = self.pool_bytes();
             if now <= target_bytes {
@@ -89,6 +138,7 @@ impl Zswap {
         let mut report = ShrinkReport::default();
         let Some(file) = &self.config.swap else { return report };
         let mut shrinker = lock(&self.shrinker);
+        self.commit_if_wanted(&mut shrinker);
         let round = self.write_oldest(&mut shrinker, None, bytes, &mut report);
         report.reached = round.bytes >= bytes && report.failures == 0;
         if report.no_space {
@@ -166,7 +216,7 @@ impl Zswap {
             self.hand_over(pack, &mut writer, report);
         }
         while let Some(finished) = writer.poll(true) {
-            self.settle(&mut writer, finished, report);
+            self.settle(&mut writer, finished, true, report);
         }
         shrinker.writer = Some(writer);
         round
@@ -212,30 +262,11 @@ impl Zswap {
 
     /// What of a pinned leaf is to go.
     fn going(&self, pinned: &Pinned<'_>) -> Going {
-        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
-        let mut going = Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 };
+        let mut going = Going::new();
         let mut state = pinned.cell.lock();
         let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
         let leaf = state.tree.leaf(&self.slabs, name);
-        let mut left = pinned.mask;
-        for slot in slots(pinned.mask) {
-            if left >> slot & 1 == 0 {
-                continue;
-            }
-            left &= !leaf.unit_of(slot);
-            let entry = leaf.entry(slot);
-            let first = slot - entry.position();
-            going.entries[going.len] = entry;
-            going.records[going.len] = Record {
-                group: pinned.group.0,
-                key: (u64::from(pinned.key_high) << LEAF_BITS) + first as u64,
-                len: entry.len() as u32,
-                pages: entry.pages() as u8,
-                codec: entry.pool() as u8,
-                mark: pinned.mark,
-            };
-            going.len += 1;
-        }
+        going.fill(leaf, pinned.group, pinned.mask, pinned.mark);
         going
     }
 
@@ -244,15 +275,10 @@ impl Zswap {
     fn add_leaf(&self, pinned: &Pinned<'_>, pack: Option<&mut Pack>, round: &mut Round) -> bool {
         let Some(pack) = pack else { return false };
         let going = self.going(pinned);
-        let (records, entries) = (&going.records[..going.len], &going.entries[..going.len]);
-        let Some(first) = pack.add(records) else { return false };
-        for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
-            let object = self.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
-            let room = pack.object_mut(first + number);
-            let (head, tail) = room.split_at_mut(object.head().len().min(record.len as usize));
-            head.copy_from_slice(&object.head()[..head.len()]);
-            tail.copy_from_slice(&object.tail()[..tail.len()]);
+        if !going.copy(self, pack) {
+            return false;
         }
+        let records = going.records();
         round.objects += records.len() as u64;
         round.bytes += records.iter().map(|record| u64::from(record.len)).sum::<u64>();
         let mut state = pinned.cell.lock();
@@ -269,7 +295,7 @@ impl Zswap {
             return;
         }
         while let Some(finished) = writer.poll(!writer.is_ready()) {
-            self.settle(writer, finished, report);
+            self.settle(writer, finished, true, report);
         }
         writer.submit(Age::New, pack);
     }
@@ -283,8 +309,14 @@ impl Zswap {
         self.events.reject_reclaim_fail.add(1);
     }
 
-    /// The end of a write.
-    fn settle(&self, writer: &mut Writer, finished: Finished, report: &mut ShrinkReport) {
+    /// The end of a write. `is_news`: an index that is kept does not know of it yet.
+    pub(crate) fn settle(
+        &self,
+        writer: &mut Writer,
+        finished: Finished,
+        is_news: bool,
+        report: &mut ShrinkReport,
+    ) {
         if let Err(error) = &finished.result {
             self.count_failure(error, report);
         }
@@ -299,14 +331,14 @@ impl Zswap {
                 leaf[len] = Some(next);
                 len += 1;
             }
-            report.pages_written += self.settle_leaf(&leaf[..len], is_written);
+            report.pages_written += self.settle_leaf(&leaf[..len], is_written, is_news);
         }
         drop(objects);
         writer.recycle(finished);
     }
 
     /// The end of a write for a leaf's objects; answers how many pages are on disk by it.
-    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
+    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool, is_news: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
         let key_high = (record.key >> LEAF_BITS) as u32;
@@ -354,6 +386,9 @@ impl Zswap {
             if leaf.objects() == 0 {
                 let state = &mut *state;
                 state.lru.remove(&mut state.tree, &self.slabs, name);
+            }
+            if is_news {
+                self.note_changed(key_high);
             }
             break;
         }

@@ -39,6 +39,10 @@ impl Zswap {
             true => self.clean(&mut shrinker, segments_max),
             false => CleanReport::default(),
         };
+        if cleaned.segments + cleaned.unreadable > 0 {
+            // What was cleaned of a file that is kept is free with the next commit. One that fails is tried again.
+            let _ = self.commit_with(&mut shrinker);
+        }
         TendReport {
             segments_cleaned: cleaned.segments,
             objects_moved: cleaned.objects,
@@ -85,6 +89,9 @@ struct Holder<'a>(&'a Zswap);
 impl Owner for Holder<'_> {
     fn holds(&self, record: &Record, place: Place) -> bool {
         let zswap = self.0;
+        if zswap.leave_index(record, place) {
+            return false;
+        }
         let Some(cell) = zswap.group(Group(record.group)) else { return false };
         let mut state = cell.lock();
         let Some(name) = state.tree.find(&zswap.slabs, (record.key >> LEAF_BITS) as u32) else {
@@ -107,7 +114,9 @@ impl Owner for Holder<'_> {
                 state = cell.wait(state);
                 continue;
             }
-            return leaf.move_on_disk(first, pages, from, to) != 0;
+            let is_needed = leaf.move_on_disk(first, pages, from, to) != 0;
+            zswap.note_changed((record.key >> LEAF_BITS) as u32);
+            return is_needed;
         }
         false
     }

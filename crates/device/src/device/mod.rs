@@ -92,6 +92,11 @@ impl Device {
         if let Some(bytes) = limit.filter(|_| config.is_locked) {
             pool.make_room(blocks, bytes).map_err(|_| Error::Ram(least))?;
         }
+        let claims = Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize);
+        for block in pool.restore()? {
+            let (leaf, mask) = (block as usize / LEAF_BLOCKS, 1 << (block as usize % LEAF_BLOCKS));
+            claims.claim(leaf, mask).lose(mask);
+        }
         let memory = Arc::new(Memory::new(pool, limit, swap_bytes, config.is_locked));
         if config.is_locked {
             memory.make_swap_room().map_err(Error::SwapWriter)?;
@@ -103,7 +108,7 @@ impl Device {
         Ok(Device {
             memory,
             swap_writer: swap_writer.transpose()?,
-            claims: Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize),
+            claims,
             config,
             reads: Kind::new(),
             writes: Kind::new(),
@@ -233,13 +238,23 @@ impl Device {
         })
     }
 
-    /// Ends when everything written is as durable as it will be: at once. Nothing is there any more when the process ends, in
-    /// memory or in the swap file, which has no name and a key that only this process knows.
+    /// Ends when everything written is as durable as it will be. With a swap file that is kept that is for good: it is there after
+    /// a loss of power. Otherwise nothing is there any more when the process ends, in memory or in the swap file, which has no
+    /// name and a key that only this process knows; so this ends at once.
     ///
     /// # Errors
-    /// None.
+    /// [`IoError::Flush`]; what was durable before still is.
     pub fn flush(&self) -> Result<(), IoError> {
-        self.flushes.count(0, || Ok(()))
+        self.flushes.count(0, || Ok(self.pool().commit()?))
+    }
+
+    /// Ends the device's own thread, and has all be durable in a swap file that is kept. Nobody writes meanwhile, or after.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&self) -> Result<(), IoError> {
+        self.stop();
+        self.flush()
     }
 
     /// Tells in order which parts of the range have blocks; neighbours that are alike are told as one.

@@ -6,6 +6,7 @@ mod expression;
 mod generate;
 mod process;
 mod shelter;
+mod storage;
 mod swap;
 mod ublk;
 

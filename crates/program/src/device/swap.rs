@@ -1,6 +1,5 @@
 //! `uzswap device swap`: serve, attach, make swap, swap on; wait; undo all of it.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
@@ -16,6 +15,7 @@ use anyhow::{bail, Context, Result};
 use super::attach::{Attached, Way};
 use super::process::{exists, run as run_program, Companion};
 use super::shelter::Shelter;
+use super::storage::StorageArguments;
 use crate::size::{self, Size};
 
 const PLUGIN: &str = "libnbdkit_uzswap_plugin.so";
@@ -29,19 +29,8 @@ pub struct Arguments {
     /// Memory for what is swapped out, taken at the start [default: a third of --size]
     #[arg(long, value_name = "SIZE")]
     ram: Option<String>,
-    /// Let what memory has no room for go to a file on disk, as much as SIZE; 5 % of the disk stay free. The kernel is told
-    /// of --size alone, so give that more
-    #[arg(long, value_name = "SIZE")]
-    swap: Option<String>,
-    /// Directory for that file, which has no name there [default: /var/tmp]
-    #[arg(long, value_name = "DIR", requires = "swap")]
-    swap_dir: Option<PathBuf>,
-    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
-    #[arg(long, requires = "swap")]
-    swap_plain: bool,
-    /// Compressor; an unknown name lists the known
-    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
-    compressor: String,
+    #[command(flatten)]
+    storage: StorageArguments,
     /// Priority among swap devices
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i32).range(-1..=32767))]
     priority: i32,
@@ -96,6 +85,7 @@ impl SwappedOn {
 
 /// Serves swap; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
+    arguments.storage.check_swapped_on()?;
     // SAFETY: asks for a number.
     if unsafe { libc::geteuid() } != 0 {
         bail!("only root may swap: try sudo");
@@ -106,7 +96,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Some(text) => bytes(text)?,
         None => size_bytes / 3 / 4096 * 4096,
     };
-    let file_bytes = arguments.swap.as_deref().map(bytes).transpose().context("--swap")?;
+    arguments.storage.check(true)?;
+    let file_bytes = arguments.storage.swap_bytes()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -120,8 +111,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         None
     });
     let (mut server, mut attached) = match way(arguments) {
-        Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, file_bytes, shelter.as_ref())?,
-        _ => by_nbdkit(arguments, size_bytes, ram_bytes, file_bytes, &directory, shelter.as_ref())?,
+        Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, shelter.as_ref())?,
+        _ => by_nbdkit(arguments, size_bytes, ram_bytes, &directory, shelter.as_ref())?,
     };
     let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
     notify("READY=1");
@@ -130,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Size::from(size_bytes),
         attached.device(),
         Size::from(ram_bytes),
-        arguments.compressor,
+        arguments.storage.compressor,
         file_bytes.map_or(String::new(), |bytes| format!(" and {} of disk", Size::from(bytes)))
     );
     let broken = loop {
@@ -179,12 +170,11 @@ fn by_nbdkit(
     arguments: &Arguments,
     size_bytes: u64,
     ram_bytes: u64,
-    file_bytes: Option<u64>,
     directory: &Directory,
     shelter: Option<&Shelter>,
 ) -> Result<(Companion, Attached)> {
     let socket = directory.0.join("socket");
-    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes, file_bytes))?;
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes)?)?;
     if let Some(shelter) = shelter {
         shelter.take_in(server.id())?;
     }
@@ -199,26 +189,16 @@ fn by_ublk(
     arguments: &Arguments,
     size_bytes: u64,
     ram_bytes: u64,
-    file_bytes: Option<u64>,
     shelter: Option<&Shelter>,
 ) -> Result<(Companion, Attached)> {
     let own = std::env::current_exe().context("this program's own file")?;
     let (reader, writer) = std::io::pipe()?;
     let mut command = Command::new(own);
     command.args(["device", "ublk", "--size", &size_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
-    command.args(["--compressor", &arguments.compressor]);
+    command.args(arguments.storage.words());
     command.args(["--lock", if arguments.strict { "yes" } else { "try" }]);
     // Swap is written in clusters of 128 KiB at most.
     command.args(["--request", "128k", "--depth", "32"]);
-    if let Some(bytes) = file_bytes {
-        command.args(["--swap", &bytes.to_string()]);
-    }
-    if let Some(directory) = &arguments.swap_dir {
-        command.arg("--swap-dir").arg(directory);
-    }
-    if arguments.swap_plain {
-        command.arg("--swap-plain");
-    }
     if let Some(file) = &arguments.stats {
         command.arg("--stats").arg(file);
     }
@@ -239,13 +219,7 @@ fn by_ublk(
     Ok((server, Attached::Ublk { device }))
 }
 
-fn nbdkit(
-    arguments: &Arguments,
-    socket: &Path,
-    size_bytes: u64,
-    ram_bytes: u64,
-    file_bytes: Option<u64>,
-) -> Command {
+fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Result<Command> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PLUGIN));
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--unix"]).arg(socket).args(["--mask-handshake=0x3", "--threads=8"]);
@@ -255,17 +229,8 @@ fn nbdkit(
         (None, None) => command.arg("uzswap"),
     };
     command.args([format!("size={size_bytes}"), format!("ram={ram_bytes}")]);
-    command.arg(format!("compressor={}", arguments.compressor));
+    command.args(arguments.storage.settings()?);
     command.arg(if arguments.strict { "lock=yes" } else { "lock=try" });
-    if let Some(bytes) = file_bytes {
-        command.arg(format!("swap={bytes}")).arg(format!("swap-plain={}", arguments.swap_plain));
-    }
-    if let Some(directory) = &arguments.swap_dir {
-        // As one argument, whatever its bytes are.
-        let mut setting = OsString::from("swap-dir=");
-        setting.push(directory);
-        command.arg(setting);
-    }
     if let Some(file) = &arguments.stats {
         command.arg(format!("stats={}", file.display()));
     }
@@ -274,7 +239,7 @@ fn nbdkit(
     if !exists("nbdkit") {
         eprintln!("uzswap: nbdkit is missing: apt install nbdkit");
     }
-    command
+    Ok(command)
 }
 
 /// Tells systemd, if it asked to be told.

@@ -12,6 +12,7 @@ use device::{Config, SwapDisk};
 use sys::flusher;
 use ublk::{Server, Settings};
 
+use super::storage::StorageArguments;
 use super::swap::notify;
 use crate::size::{self, Size};
 
@@ -42,11 +43,15 @@ enum Lock {
 Swap on it, undone in order by Ctrl-C or SIGTERM:
   sudo uzswap device swap --attach ublk --size 8G --ram 2G
 
+A disk that is kept; the same command serves it again, with its content:
+  sudo uzswap device ublk --size 8G --ram 2G --swap-file /srv/disk.uzswap --swap-key /etc/uzswap.key &
+
 As another user than root, where udev gives him the nodes (docs/device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
 
-SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. The \
-content is this process's memory: when it is killed, all that comes later fails (EIO), and nothing can be recovered.")]
+SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. \
+Without --swap-file the content is this process's memory: when it is killed, all that comes later fails (EIO), and nothing can be \
+recovered. With it what was flushed is there at the next start, and all of it if the disk was taken away.")]
 pub struct Arguments {
     /// Bytes of the disk: 8G, or 50% of the machine's memory
     #[arg(long, value_name = "SIZE")]
@@ -54,19 +59,8 @@ pub struct Arguments {
     /// Most memory for what is stored; no bound without it
     #[arg(long, value_name = "SIZE")]
     ram: Option<String>,
-    /// Let what memory has no room for go to a file on disk, as much as SIZE; 5 % of the disk stay free. The kernel is told
-    /// of --size alone, so give that more
-    #[arg(long, value_name = "SIZE", requires = "ram")]
-    swap: Option<String>,
-    /// Directory for that file, which has no name there [default: /var/tmp]
-    #[arg(long, value_name = "DIR", requires = "swap")]
-    swap_dir: Option<PathBuf>,
-    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
-    #[arg(long, requires = "swap")]
-    swap_plain: bool,
-    /// Compressor; an unknown name lists the known
-    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
-    compressor: String,
+    #[command(flatten)]
+    storage: StorageArguments,
     /// Bytes compressed as one: 4k to 64k
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     unit: String,
@@ -109,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let config = Config {
         size_bytes: blocks(&arguments.size)?,
         ram_bytes: arguments.ram.as_deref().map(blocks).transpose()?,
-        compressor: arguments.compressor.clone(),
+        compressor: arguments.storage.compressor.clone(),
         unit_bytes: bytes(&arguments.unit)? as usize,
         has_checksums: false,
         is_locked: arguments.lock != Lock::No,
@@ -131,7 +125,11 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         must_be_marked: arguments.lock == Lock::Yes,
         takes_any_kernel: arguments.any_kernel,
     };
-    let swap = open_swap(arguments, arguments.lock)?;
+    arguments.storage.check(config.ram_bytes.is_some())?;
+    if config.is_locked {
+        arguments.storage.check_swapped_on()?;
+    }
+    let swap = open_swap(&arguments.storage, &config, arguments.lock)?;
     load_driver();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -151,12 +149,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
 }
 
 /// Opens the swap file, if one was asked for.
-fn open_swap(arguments: &Arguments, lock: Lock) -> Result<Option<SwapDisk>> {
-    let Some(text) = &arguments.swap else { return Ok(None) };
-    let size_bytes = size::parse(text).context("--swap")?.bytes().context("--swap")?;
-    let directory = arguments.swap_dir.as_deref();
-    let disk = SwapDisk::open(directory, size_bytes, arguments.swap_plain)
-        .map_err(|error| anyhow::anyhow!("--swap, --swap-dir: {error}"))?;
+fn open_swap(storage: &StorageArguments, config: &Config, lock: Lock) -> Result<Option<SwapDisk>> {
+    let Some(disk) = storage.open(config)? else { return Ok(None) };
     let why = "the swap file's file system writes by the page cache alone, which takes memory";
     match lock {
         Lock::Yes if !disk.is_direct() => bail!("--lock yes: {why}; --lock try goes on so"),
@@ -214,7 +208,7 @@ fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
             let made = serde_json::json!({
                 "device": device,
                 "size_bytes": server.device().size_bytes(),
-                "compressor": arguments.compressor,
+                "compressor": arguments.storage.compressor,
                 "queues": server.queues(),
                 "depth": arguments.depth,
                 "copies_itself": server.copies_itself(),
@@ -229,8 +223,8 @@ fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
         |ram| format!("{} of memory", Size::from(ram)),
     );
     let size = Size::from(server.device().size_bytes());
-    let disk = arguments.swap.as_ref().map_or(String::new(), |size| format!(" and {size} of disk"));
-    eprintln!("uzswap: {size} on {}, in {ram}{disk} ({})", device.display(), arguments.compressor);
+    let (disk, compressor) = (arguments.storage.described(), &arguments.storage.compressor);
+    eprintln!("uzswap: {size} on {}, in {ram}{disk} ({compressor})", device.display());
     Ok(())
 }
 

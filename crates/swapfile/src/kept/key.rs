@@ -1,0 +1,105 @@
+//! The key of a file that is kept: 32 random bytes in a file of their own, of which each swap file's keys are derived.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use aegis::aegis256::Aegis256;
+
+use super::FileError;
+use crate::seal::KEY_BYTES;
+
+/// Bytes of a key file.
+pub(crate) const MASTER_BYTES: usize = 32;
+
+/// What a file that is kept is sealed with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyChoice {
+    /// Checksums alone.
+    Plain,
+    /// Encrypted, with the key in this file, which is made when neither it nor the swap file is there.
+    File(PathBuf),
+}
+
+/// The key that all of a swap file's are derived of.
+pub(crate) struct Master(pub(crate) [u8; MASTER_BYTES]);
+
+impl Master {
+    /// A key for a purpose: what AEGIS-256 makes of zeroes, with the master key and, as its nonce, the file's own number and the purpose.
+    pub(crate) fn derive(&self, uuid: &[u8; 16], purpose: &[u8; 16]) -> [u8; KEY_BYTES] {
+        let mut nonce = [0; 32];
+        nonce[..16].copy_from_slice(uuid);
+        nonce[16..].copy_from_slice(purpose);
+        let mut key = [0; KEY_BYTES];
+        Aegis256::<16>::new(&self.0, &nonce).encrypt_in_place(&mut key, b"");
+        key
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        for byte in &mut self.0 {
+            // SAFETY: a byte of this value. Volatile, so that it is done although nobody reads it any more.
+            unsafe { std::ptr::write_volatile(byte, 0) };
+        }
+    }
+}
+
+impl KeyChoice {
+    /// The key, read or, for a swap file that is new, made.
+    pub(crate) fn master(&self, is_new: bool) -> Result<Option<Master>, FileError> {
+        let KeyChoice::File(path) = self else { return Ok(None) };
+        let failed = |error| FileError::Key { path: path.clone(), error };
+        match read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_new => {
+                make(path).map_err(failed).map(Some)
+            }
+            other => other.map_err(failed).map(Some),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Master> {
+    let bad = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let mut file = OpenOptions::new().read(true).open(path)?;
+    let about = file.metadata()?;
+    if about.mode() & 0o077 != 0 {
+        return Err(bad("others than its owner may use it: chmod 600"));
+    }
+    if !about.is_file() || about.len() != MASTER_BYTES as u64 {
+        return Err(bad("a key is a file of 32 random bytes"));
+    }
+    let mut master = Master([0; MASTER_BYTES]);
+    file.read_exact(&mut master.0)?;
+    Ok(master)
+}
+
+/// Makes a key file, durable before anything is encrypted with it.
+fn make(path: &Path) -> io::Result<Master> {
+    let mut master = Master([0; MASTER_BYTES]);
+    sys::files::random(&mut master.0)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&master.0)?;
+    file.sync_all()?;
+    super::named::sync_directory(path)?;
+    Ok(master)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_by_file_and_purpose() {
+        let (one, other) = (Master([1; 32]), Master([2; 32]));
+        let keys = [
+            one.derive(&[0; 16], b"objects of a log"),
+            one.derive(&[1; 16], b"objects of a log"),
+            one.derive(&[0; 16], b"roots of a index"),
+            other.derive(&[0; 16], b"objects of a log"),
+        ];
+        assert_eq!(keys[0], one.derive(&[0; 16], b"objects of a log"));
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+    }
+}
