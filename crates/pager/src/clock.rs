@@ -111,7 +111,7 @@ impl Pager {
                 looked.tried += u64::from(choice.tried.count_ones());
                 if going != 0 {
                     hand.offered += 1;
-                    hand.leaps.went(going.count_ones());
+                    hand.leaps.went(going.count_ones(), self.pages.policy().all_returned());
                     return Some((base, going));
                 }
             }

@@ -41,6 +41,8 @@ pub struct Policy {
     tick_pages: u64,
     /// Pages that came.
     came: AtomicU64,
+    /// Pages that returned because they were needed.
+    returned: AtomicU64,
     /// Ticks until then.
     tick: AtomicU64,
     /// Classes whose pages go now, a bit each.
@@ -72,7 +74,14 @@ impl Policy {
         let tick_pages = (pages / TICKS).max(1);
         let rates = Rates::new(tick_pages);
         let count = || AtomicU64::new(0);
-        Policy { tick_pages, came: count(), tick: count(), going: AtomicU64::new(rates.choose()), rates }
+        Policy {
+            tick_pages,
+            came: count(),
+            returned: count(),
+            tick: count(),
+            going: AtomicU64::new(rates.choose()),
+            rates,
+        }
     }
 
     /// Pages were touched for the first time.
@@ -104,7 +113,13 @@ impl Policy {
             }
             history.set_in(index, score, tick);
         }
+        self.returned.fetch_add(sum.pages, Ordering::Relaxed);
         sum
+    }
+
+    /// Pages that have returned because they were needed, all in all.
+    pub fn all_returned(&self) -> u64 {
+        self.returned.load(Ordering::Relaxed)
     }
 
     /// Pages went out.

@@ -78,7 +78,7 @@ impl Replacement for Pager {
             if fruitless > 2 * self.pages {
                 going = present;
             }
-            self.leaps.went(going.count_ones());
+            self.leaps.went(going.count_ones(), self.policy.all_returned());
             self.policy.evicted(&self.histories[block], going.into());
             self.evicted += u64::from(going.count_ones());
             self.present[block] &= !going;
