@@ -44,7 +44,7 @@ Swap on it, undone in order by Ctrl-C or SIGTERM:
   sudo uzswap device swap --attach ublk --size 8G --ram 2G
 
 A disk that is kept; the same command serves it again, with its content:
-  sudo uzswap device ublk --size 8G --ram 2G --swap-file /srv/disk.uzswap --swap-key /etc/uzswap.key &
+  sudo uzswap device ublk --size 8G --ram 2G --swap-file /srv/disk --swap-key /etc/disk.key &
 
 As another user than root, where udev gives him the nodes (docs/device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
