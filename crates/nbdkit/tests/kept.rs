@@ -21,6 +21,16 @@ fn settings(directory: &Directory, size: &str) -> Vec<String> {
     ]
 }
 
+/// The same where nbdsh can use one; prints why it cannot.
+fn ready(size: &str) -> Option<(Directory, Vec<String>)> {
+    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
+        return None;
+    }
+    let directory = Directory::on_disk()?;
+    let settings = settings(&directory, size);
+    Some((directory, settings))
+}
+
 fn start(settings: &[String]) -> Server {
     Server::new(&settings.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -43,11 +53,7 @@ def data(seed):
 
 #[test]
 fn what_was_flushed_survives_the_server() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
-    let Some(directory) = Directory::on_disk() else { return };
-    let settings = settings(&directory, "64M");
+    let Some((directory, settings)) = ready("64M") else { return };
     // More than memory holds; a flush; what comes after it may be there or not.
     let mut server = start(&settings);
     server.nbdsh_ok(&format!(
@@ -95,11 +101,7 @@ assert h.pread(1 << 20, 50 << 20) == bytes(1 << 20)
 
 #[test]
 fn many_kills_lose_nothing_that_was_flushed() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
-    let Some(directory) = Directory::on_disk() else { return };
-    let settings = settings(&directory, "16M");
+    let Some((_directory, settings)) = ready("16M") else { return };
     let rounds = 6;
     for round in 0..rounds {
         let mut server = start(&settings);
@@ -133,11 +135,7 @@ os.kill({pid}, signal.SIGKILL)
 
 #[test]
 fn what_does_not_fit_is_refused_and_left_alone() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
-    let Some(directory) = Directory::on_disk() else { return };
-    let settings = settings(&directory, "16M");
+    let Some((directory, settings)) = ready("16M") else { return };
     let refused = |changed: &[(&str, String)]| {
         let mut settings = settings.clone();
         for (name, value) in changed {

@@ -38,7 +38,7 @@ impl Containers {
         let directory = std::env::temp_dir().join(format!("uzswap-containers-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let mut containers = Containers { directory, runtime: "", is_rootless };
-        for name in ["proc", "dev", "sys", "run", "tmp", "etc", "work", "usr", "var/tmp", "runtime"] {
+        for name in ["proc", "dev", "sys", "run", "tmp", "etc", "mnt", "usr", "var/tmp", "runtime"] {
             std::fs::create_dir_all(containers.path(&format!("root/{name}"))).unwrap();
         }
         for name in ["bin", "sbin", "lib", "lib64"] {
@@ -131,7 +131,7 @@ impl Containers {
         ]);
         // Some kernels' limits for containers are above what a container may be started with here.
         podman.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096", "--volume=/usr:/usr:ro"]);
-        podman.arg(format!("--volume={}:/work", self.path("work").display()));
+        podman.arg(format!("--volume={}:/mnt", self.path("work").display()));
         for option in options {
             match *option {
                 WITH_DEVICE => {
@@ -145,13 +145,13 @@ impl Containers {
 
     /// `uzswap check` there: its rows by name.
     fn check(&self, options: &[&str]) -> Value {
-        let output = self.run(options, &["/work/uzswap", "check", "--json"]);
+        let output = self.run(options, &["/mnt/uzswap", "check", "--json"]);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
     /// The workload is paged there, and all its bytes are right.
     fn pages(&self, options: &[&str], mode: &str) -> Value {
-        let run = "/work/uzswap run -q --ram 24M --report /work/report.json -- /work/workload";
+        let run = "/mnt/uzswap run -q --ram 24M --report /mnt/report.json -- /mnt/workload";
         let command: Vec<&str> = run.split(' ').chain([mode, "40"]).collect();
         let output = self.run(options, &command);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -197,7 +197,7 @@ fn root_s_containers() {
     let Some(containers) = Containers::new("root", false) else { return };
     let closed = containers.check(&[]);
     assert!(fix(&closed, "userfaultfd").contains("podman run --device /dev/userfaultfd"), "{closed}");
-    let output = containers.run(&[], &["/work/uzswap", "run", "--ram", "40M", "--", "true"]);
+    let output = containers.run(&[], &["/mnt/uzswap", "run", "--ram", "40M", "--", "true"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(125) && said.contains("a container of Podman"), "{said}");
 

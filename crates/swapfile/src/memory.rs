@@ -43,9 +43,7 @@ impl Blocks {
         }
         put(&mut self.now, number, block);
     }
-}
 
-impl Blocks {
     /// A change is about to be made.
     fn step(&mut self) {
         match &mut self.trap {

@@ -46,7 +46,6 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// Why.
-        #[source]
         error: io::Error,
     },
     /// Somebody serves it.
@@ -99,7 +98,6 @@ pub enum FileError {
         /// Where.
         offset: u64,
         /// Why.
-        #[source]
         error: io::Error,
     },
     /// It is for something else.
@@ -126,7 +124,6 @@ pub enum FileError {
         /// The key file.
         path: PathBuf,
         /// Why.
-        #[source]
         error: io::Error,
     },
     /// A device that is too large to be kept.
