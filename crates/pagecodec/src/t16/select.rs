@@ -80,10 +80,10 @@ impl Candidates {
         if self.len <= limit {
             return;
         }
-        // Keys are positive as signed numbers, which SSE2 can compare.
+        // Keys are positive as signed numbers, which SSE2 can compare, and all below the first `least`.
         let mut keys = [0i16; 64];
         for (at, (key, &score)) in keys.iter_mut().zip(&self.scores).enumerate().take(self.len) {
-            *key = i16::from(score) << 7 | (127 - at as i16);
+            *key = i16::from(score) << 7 | (126 - at as i16);
         }
         let keys = keys[..self.len.next_multiple_of(16)].as_chunks::<16>().0;
         // The highest, the highest below that, and so on.
