@@ -19,6 +19,8 @@ pub struct Hand {
     runs: [Run; RUNS],
     next: usize,
     count: usize,
+    /// A candidate that was offered and not taken.
+    again: Option<(usize, u32)>,
     /// Blocks offered since the hand last passed the end of the address space.
     offered: usize,
     /// Blocks looked at.
@@ -42,6 +44,7 @@ impl Hand {
             runs: [Run::default(); RUNS],
             next: 0,
             count: 0,
+            again: None,
             offered: 0,
             turn: 0,
             leaps: Leaps::default(),
@@ -73,6 +76,9 @@ impl Pager {
     /// The next block with present pages that are to go, as the policy chooses. `None` when three rounds found nothing that can.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
+        if let Some(candidate) = hand.again.take() {
+            return Some(candidate);
+        }
         let mut looked = Looked::default();
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
@@ -85,6 +91,11 @@ impl Pager {
             }
         }
         candidate
+    }
+
+    /// Has a candidate be the next one once more.
+    pub(crate) fn offer_again(&self, candidate: (usize, u32)) {
+        self.hand.lock().expect("no panic while held").again = Some(candidate);
     }
 
     fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(usize, u32)> {

@@ -15,8 +15,8 @@ use crate::promotion::PROMOTE_MS;
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
 const RESTOCK_PAGES: usize = 16;
-/// Ready pages that a worker keeps in stock while runs come in: what it compresses in a millisecond, so that it need not
-/// be woken for each run.
+/// Ready pages that a worker keeps in stock while runs come in, or half of what may be staged: what it compresses in a millisecond, so
+/// that it is there when a run comes.
 const STREAM_PAGES: usize = 512;
 /// Ready pages below which a handler does not rely on a worker: two blocks.
 const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
@@ -337,7 +337,7 @@ impl Pager {
 
     /// Has a worker see to it that there are pages for runs.
     fn ask_for_stock(&self) {
-        let is_low = self.stock() < self.stream_reserve() / 2;
+        let is_low = self.stock() < self.stream_reserve();
         if is_low && !self.reclaim.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
@@ -414,7 +414,7 @@ impl Pager {
         let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
         if wide && self.pages.way() == Way::Move {
             let progress = if self.pages.has_room_for_extent() {
-                self.evict_neighbours(role)
+                self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
             };
@@ -470,17 +470,19 @@ impl Pager {
 
     /// Moves out about as many pages as came in, an extent at a time where the clock offers neighbours.
     fn evict_run(&self, pages: usize) {
-        let mut left = pages;
-        while left >= EXTENT_PAGES && self.pages.has_room_for_extent() {
-            if !self.if_help_is_allowed(|| self.evict_neighbours(Role::Handler)) {
-                return;
-            }
-            left -= EXTENT_PAGES;
+        let mut left = pages.div_ceil(BLOCK_PAGES);
+        while left >= EXTENT_SLOTS && self.pages.has_room_for_extent() {
+            let mut went = 0;
+            self.if_help_is_allowed(|| {
+                went = self.evict_neighbours(Role::Handler);
+                went > 0
+            });
+            left -= went.max(1);
         }
         // A run's rest. Whole extents that found no room wait until there is some: one block at a time they would cost
         // eight times the calls and interrupts.
-        let rest = if left < EXTENT_PAGES { left } else { 0 };
-        for _ in 0..rest.div_ceil(BLOCK_PAGES) {
+        let rest = if left < EXTENT_SLOTS { left } else { 0 };
+        for _ in 0..rest {
             if !self.evict_step() {
                 return;
             }
@@ -502,44 +504,46 @@ impl Pager {
         has_extent()
     }
 
-    /// Moves the next candidates out, an extent's worth, with one call if they lie side by side. False when none could be
-    /// moved.
-    fn evict_neighbours(&self, role: Role) -> bool {
+    /// Moves the next candidates out: an extent's worth with one call where they lie side by side, else those before a gap, one by
+    /// one. Answers how many they were, 0 when none could be moved.
+    fn evict_neighbours(&self, role: Role) -> usize {
         if self.reclaim.backs_off() {
-            return false;
+            return 0;
         }
         let began = self.begin_look();
-        let mut candidates = [(0, 0); EXTENT_SLOTS];
-        let mut count = 0;
-        while count < EXTENT_SLOTS {
+        let Some((base, mask)) = self.next_candidate() else {
+            self.reclaim.back_off();
+            return 0;
+        };
+        let mut count = 1;
+        while mask == ALL_PAGES && count < EXTENT_SLOTS {
             let Some(candidate) = self.next_candidate() else { break };
-            candidates[count] = candidate;
+            if candidate != (base + count * BLOCK_BYTES, ALL_PAGES) {
+                // It may be the first of as many.
+                self.offer_again(candidate);
+                break;
+            }
             count += 1;
         }
-        if count == 0 {
-            self.reclaim.back_off();
-            return false;
-        }
-        let base = candidates[0].0;
-        let are_neighbours = count == EXTENT_SLOTS
-            && (0..)
-                .zip(&candidates)
-                .all(|(index, candidate)| *candidate == (base + index * BLOCK_BYTES, ALL_PAGES));
-        let mut evicted = are_neighbours && self.pages.evict_extent(base);
+        let mut evicted = count == EXTENT_SLOTS && self.pages.evict_extent(base);
         if !evicted {
-            for &(base, mask) in &candidates[..count] {
+            for index in 0..count {
                 let mut spare = self.room();
                 if spare.is_none() {
                     break;
                 }
-                evicted |= self.evict(&mut spare, base, mask, role);
+                evicted |= self.evict(&mut spare, base + index * BLOCK_BYTES, mask, role);
                 if let Some(slot) = spare {
                     self.pages.staging().give(slot);
                 }
             }
         }
         self.note_look(began, evicted);
-        evicted
+        if evicted {
+            count
+        } else {
+            0
+        }
     }
 
     /// When a look begins, and how many pages had been looked at by then.
@@ -594,9 +598,9 @@ mod tests {
         let staging = pager.pages.staging();
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert_eq!(pager.give_back_ready(), 0);
-        assert!(pager.evict_neighbours(Role::Worker));
+        assert!(pager.evict_neighbours(Role::Worker) > 0);
         assert_eq!(staging.queued_slots(), 8, "eight blocks went");
-        assert!(!pager.evict_neighbours(Role::Worker), "nothing is left");
+        assert!(pager.evict_neighbours(Role::Worker) == 0, "nothing is left");
         let room = staging.pages_max() - staging.pages();
         for _ in 0..8 {
             assert_eq!(pager.compress_oldest(), Step::Progress);
@@ -607,16 +611,28 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_behind_a_gap_goes_as_a_whole() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(16);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 16 * BLOCK_BYTES);
+        let went: Vec<usize> = (0..4).map(|_| pager.evict_neighbours(Role::Worker)).collect();
+        assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
+        assert_eq!(pager.pages.staging().pages(), 16 * BLOCK_PAGES - 1);
+    }
+
+    #[test]
     fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager(false) else { return };
         assert!(!pager.reclaim.backs_off());
-        assert!(!pager.evict_neighbours(Role::Worker));
+        assert!(pager.evict_neighbours(Role::Worker) == 0);
         assert!(pager.reclaim.backs_off());
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(!pager.reclaim.backs_off(), "there is a new mapping");
-        assert!(pager.evict_neighbours(Role::Worker));
-        assert!(!pager.evict_neighbours(Role::Worker) && pager.reclaim.backs_off());
+        assert!(pager.evict_neighbours(Role::Worker) > 0);
+        assert!(pager.evict_neighbours(Role::Worker) == 0 && pager.reclaim.backs_off());
         pager.reclaim.note_arrivals(BACKOFF_PAGES as usize);
         assert!(!pager.reclaim.backs_off(), "pages came in that can go out");
     }
@@ -638,13 +654,13 @@ mod tests {
         let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, values.len()) };
         memory.copy_from_slice(&values);
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert!(pager.evict_neighbours(Role::Worker));
+        assert!(pager.evict_neighbours(Role::Worker) > 0);
         while pager.pages.staging().queued_slots() > 0 {
             assert_eq!(pager.compress_oldest(), Step::Progress, "all are refused, and back");
         }
         assert_eq!(pager.pages.pages_out(), 0);
         assert!(memory == values);
-        assert!(!pager.evict_neighbours(Role::Worker), "they are not tried again");
+        assert!(pager.evict_neighbours(Role::Worker) == 0, "they are not tried again");
     }
 
     #[test]
@@ -674,7 +690,7 @@ mod tests {
         while pager.pages.has_room_for_extent() {
             // However long the last look took.
             pager.reclaim.look_again();
-            assert!(pager.evict_neighbours(Role::Handler));
+            assert!(pager.evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (32, false));
         assert!(pager.help_to_an_extent());

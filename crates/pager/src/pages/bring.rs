@@ -77,7 +77,7 @@ impl Pages {
         if let Brought::Done(pages) = brought {
             match was_kernels {
                 true => self.policy.touched(block.history(), span(index, pages)),
-                false => self.note_returned(block.history(), span(index, pages), span(index, 1)),
+                false => self.note_returned(block.history(), span(index, pages), span(index, 1), false),
             }
         }
         brought
@@ -109,7 +109,7 @@ impl Pages {
             0 => 0,
             run => match self.load(&block, inbound, 0, run) {
                 Brought::Done(pages) => {
-                    self.note_returned(block.history(), span(0, pages), 0);
+                    self.note_returned(block.history(), span(0, pages), 0, false);
                     pages
                 }
                 _ => 0,
@@ -482,7 +482,7 @@ impl Pages {
             }
             block.change(mask, PageState::Stored, PageState::Kernel);
             let needed = if index == 0 { span(skipped, 1) } else { 0 };
-            self.note_returned(block.history(), mask, needed);
+            self.note_returned(block.history(), mask, needed, true);
             for (page, count) in runs(mask) {
                 self.store.invalidate(GROUP, (block.base() / PAGE_SIZE + page) as u64, count as u64);
             }
@@ -513,9 +513,21 @@ impl Pages {
         }
     }
 
-    /// An extent of frames to fill: ready ones, or ones that the kernel makes now.
+    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of ready ones that lie scattered if
+    /// need be. Or else what was once scattered would be so for good: short runs come in, and go out for them.
     fn filling_extent(&self) -> Option<u32> {
-        self.staging.take_ready_extent().or_else(|| self.fresh_extent())
+        let at_hand = || self.staging.take_ready_extent().or_else(|| self.fresh_extent());
+        at_hand().or_else(|| {
+            if self.staging.ready_pages() < EXTENT_PAGES {
+                return None;
+            }
+            while !self.has_room_for_extent() {
+                let slot = self.staging.take_ready(BLOCK_PAGES)?;
+                self.staging.discard(slot);
+                self.staging.give(slot);
+            }
+            self.fresh_extent()
+        })
     }
 
     fn fresh_extent(&self) -> Option<u32> {
@@ -658,6 +670,28 @@ mod tests {
         all_numbers(base, 51..128);
         assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);
         assert_eq!(pages.staging.pages(), 78, "the rest of the extent");
+    }
+
+    #[test]
+    fn frames_that_lie_scattered_are_given_up_for_a_run() {
+        let Some(pager) = pager(false) else { return };
+        let pages = &pager.pages;
+        let base = blocks(40);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 32 * BLOCK_BYTES) as *mut _, 8 * BLOCK_BYTES, libc::MADV_DONTNEED) };
+        pager.register(base..base + 40 * BLOCK_BYTES);
+        for block in 0..32 {
+            let mut spare = pages.staging.take_empty();
+            assert!(pages.evict(&mut spare, base + block * BLOCK_BYTES, ALL_PAGES, false));
+        }
+        let fresh = base + 32 * BLOCK_BYTES;
+        assert_eq!(pages.bring_long(fresh, true, 128, true), None, "all wait to be compressed");
+        while pages.staging.queued_slots() > 0 {
+            pages.compress_oldest();
+        }
+        assert!(!pages.staging.has_ready_extent() && !pages.has_room_for_extent());
+        assert_eq!(pages.bring_long(fresh, true, 128, true), Some(128));
+        assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
     }
 
     #[test]

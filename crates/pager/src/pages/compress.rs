@@ -120,7 +120,7 @@ impl Pages {
                     (false, Way::Move) => {}
                 }
                 block.change(span(index, 1), PageState::Staged, PageState::Kernel);
-                self.note_returned(block.history(), span(index, 1), 0);
+                self.note_returned(block.history(), span(index, 1), 0, false);
             }
         }
         true

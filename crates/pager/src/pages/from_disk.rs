@@ -168,7 +168,7 @@ impl Pages {
                 Ok((pages, _)) => {
                     let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
                     let back = span(first, pages);
-                    self.note_returned(block.history(), back, needed & back);
+                    self.note_returned(block.history(), back, needed & back, false);
                     done += pages;
                 }
                 Err(why) => {

@@ -201,8 +201,8 @@ impl Pages {
     }
 
     /// Tells the policy of pages that came back from staging or the pool, of which `needed` were asked for.
-    fn note_returned(&self, history: &History, mask: u32, needed: u32) {
-        let returned = self.policy.returned(history, mask, needed);
+    fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
+        let returned = self.policy.returned(history, mask, needed, in_run);
         if returned.pages > 0 {
             self.accounts.add(Count::Returned, returned.pages);
             self.accounts.add(Count::ReturnDistance, returned.distance_pages);

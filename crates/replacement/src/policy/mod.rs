@@ -45,8 +45,9 @@ pub struct Policy {
     returned: AtomicU64,
     /// Ticks until then.
     tick: AtomicU64,
-    /// Classes whose pages go now, a bit each.
+    /// Classes whose pages go now, a bit each, and these with those whose pages go along.
     going: AtomicU64,
+    along: AtomicU64,
     rates: Rates,
 }
 
@@ -73,13 +74,15 @@ impl Policy {
     pub fn new(pages: u64) -> Self {
         let tick_pages = (pages / TICKS).max(1);
         let rates = Rates::new(tick_pages);
+        let going = rates.choose();
         let count = || AtomicU64::new(0);
         Policy {
             tick_pages,
             came: count(),
             returned: count(),
             tick: count(),
-            going: AtomicU64::new(rates.choose()),
+            going: AtomicU64::new(going.first),
+            along: AtomicU64::new(going.along),
             rates,
         }
     }
@@ -90,8 +93,10 @@ impl Policy {
         each(mask).for_each(|index| history.set_in(index, 0, tick));
     }
 
-    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the others came with them.
-    pub fn returned(&self, history: &History, mask: u32, needed: u32) -> Returned {
+    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the others came with them. In a long run the one
+    /// that is asked for is the one that happens to be first: it is remembered as the others are, or each run would leave one page
+    /// behind where it stood when all others go.
+    pub fn returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) -> Returned {
         let mut sum = Returned::default();
         let tick = self.pass(mask);
         for index in each(mask) {
@@ -103,7 +108,7 @@ impl Policy {
             let ticks = history::distance(went, tick);
             self.rates.returned(class, is_needed);
             let old = class / AGES;
-            let score = match is_needed {
+            let score = match is_needed && !in_run {
                 true => score_of(old, ticks),
                 false => AHEAD,
             };
@@ -142,7 +147,7 @@ impl Policy {
             && self.tick.compare_exchange(tick, tick + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             self.rates.age();
-            self.going.store(self.rates.choose(), Ordering::Relaxed);
+            self.choose_classes();
         }
         tick
     }
@@ -150,21 +155,32 @@ impl Policy {
     /// The hand has been round and nothing went: what goes now is decided by what it saw.
     pub fn decide_anew(&self) {
         self.rates.note_seen();
-        self.going.store(self.rates.choose(), Ordering::Relaxed);
+        self.choose_classes();
+    }
+
+    fn choose_classes(&self) {
+        let going = self.rates.choose();
+        self.going.store(going.first, Ordering::Relaxed);
+        self.along.store(going.along, Ordering::Relaxed);
     }
 
     /// The pages of a block that go, of those in `present`. `chance` is any number that differs from look to look.
     pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
         let tick = self.tick.load(Ordering::Relaxed);
         let going = self.going.load(Ordering::Relaxed);
+        let along = self.along.load(Ordering::Relaxed);
         let mut choice = Choice::default();
+        let mut company = 0;
         for index in each(present) {
             let page = history.page(index);
             let class = class_of(page, tick);
             self.rates.seen(class);
-            if going >> class & 1 != 0 && !is_new(page, tick) {
-                choice.going |= 1 << index;
-            }
+            let is_old = !is_new(page, tick);
+            choice.going |= u32::from(going >> class & 1 != 0 && is_old) << index;
+            company |= u32::from(along >> class & 1 != 0 && is_old) << index;
+        }
+        if choice.going != 0 {
+            choice.going |= company;
         }
         if chance.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (TRY_EVERY - 1) == 0 {
             let tried = each(present & !choice.going).filter(|index| !is_new(history.page(*index), tick));
@@ -219,5 +235,45 @@ fn score_of(old: Score, ticks: u16) -> Score {
         // Halfway, and all the way sooner or later.
         old if old < new => old + (new - old).div_ceil(2),
         old => old - (old - new).div_ceil(2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_page_of_a_run_is_remembered_as_the_others_are() {
+        let policy = Policy::new(1024);
+        let returned = |in_run| {
+            let history = History::default();
+            policy.touched(&history, 0xffff);
+            policy.evicted(&history, 0xffff);
+            assert_eq!(policy.returned(&history, 0xffff, 1, in_run).pages, 1, "one was needed");
+            (history.page(0), history.page(1))
+        };
+        let (first, other) = returned(true);
+        assert_eq!(first, other);
+        let (first, other) = returned(false);
+        assert_ne!(first, other);
+    }
+
+    #[test]
+    fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
+        let policy = Policy::new(1 << 20);
+        let history = History::default();
+        // Never seen to come back; all that goes at first has been there for three quarters of a memory.
+        assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
+        assert_eq!(policy.rates.choose(), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
+        for _ in 0..100 {
+            policy.rates.seen(7);
+            policy.rates.seen(6);
+            policy.rates.seen(0);
+        }
+        policy.rates.note_seen();
+        let going = policy.rates.choose();
+        // Assumed: 0.8 for the oldest, 0.9 to 1.2 for those a little younger, 3 and more for what came lately.
+        assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
+        assert_eq!(going.along & 0xff, 0b1110_0000);
     }
 }

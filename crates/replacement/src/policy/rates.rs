@@ -4,16 +4,28 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Class, AGES, CLASSES, TICKS};
 
-/// What is kept of returns and of time out, from tick to tick: half of it after half a memory's worth of evictions.
-const KEPT: f32 = 1.0 - 1.0 / 23.0;
+/// What is kept of returns and of time out, from tick to tick: half of it after two thirds of a memory's worth of arrivals.
+const KEPT: f32 = 1.0 - 1.0 / 32.0;
 /// Pages that have been out for long leave the account, as if they had gone for good.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
 const GOING: f32 = 1.0 / 24.0;
+/// What lies beside pages that go and returns at most so many times as soon goes along: to fetch one page more out of a block that is
+/// dealt with costs a fraction of a block of its own.
+const COMPANY: f32 = 2.0;
 /// Page ticks for which what is assumed of a class counts.
 const ASSUMED: f32 = 64.0;
 /// What goes before the hand has passed anything: pages that were never seen to come back, and have been there for long.
 const FIRST: u64 = 0b1110_0000;
+
+/// Classes whose pages go, a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Going {
+    /// Wherever they are met.
+    pub first: u64,
+    /// These, and those that go along with them.
+    pub along: u64,
+}
 
 /// One class.
 #[derive(Default)]
@@ -104,23 +116,26 @@ impl Rates {
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// The classes that go, a bit each: those with the lowest rates, until they are enough of what there is.
-    pub fn choose(&self) -> u64 {
+    /// The classes that go: those with the lowest rates, until they are enough of what there is.
+    pub fn choose(&self) -> Going {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class), class as Class));
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
         if all == 0.0 {
-            return FIRST;
+            return Going { first: FIRST, along: FIRST };
         }
-        let (mut going, mut share) = (0u64, 0.0);
-        for (_, class) in order {
-            going |= 1 << class;
-            share += get(&self.accounts[usize::from(class)].present);
-            if share > all * GOING {
-                break;
+        let (mut first, mut along, mut share, mut most) = (0, 0, 0.0, f32::MAX);
+        for (rate, class) in order {
+            if share <= all * GOING {
+                first |= 1 << class;
+                share += get(&self.accounts[usize::from(class)].present);
+                most = rate * COMPANY;
+            }
+            if rate <= most {
+                along |= 1 << class;
             }
         }
-        going
+        Going { first, along }
     }
 }

@@ -18,6 +18,8 @@ pub struct Pager {
     turn: u64,
     looks: u64,
     evicted: u64,
+    calls: u64,
+    runs: u64,
     tried: u64,
     returned: Returned,
 }
@@ -38,6 +40,8 @@ impl Pager {
             turn: 0,
             looks: 0,
             evicted: 0,
+            calls: 0,
+            runs: 0,
             tried: 0,
             returned: Returned::default(),
         }
@@ -81,6 +85,8 @@ impl Replacement for Pager {
             self.leaps.went(going.count_ones(), self.policy.all_returned());
             self.policy.evicted(&self.histories[block], going.into());
             self.evicted += u64::from(going.count_ones());
+            self.calls += u64::from(going != 0);
+            self.runs += u64::from((going & !(going << 1)).count_ones());
             self.present[block] &= !going;
             self.count -= going.count_ones() as usize;
         }
@@ -90,7 +96,7 @@ impl Replacement for Pager {
         match first_touch {
             true => self.policy.touched(&self.histories[block], 1 << bit),
             false => {
-                let returned = self.policy.returned(&self.histories[block], 1 << bit, 1 << bit);
+                let returned = self.policy.returned(&self.histories[block], 1 << bit, 1 << bit, false);
                 self.returned.pages += returned.pages;
                 self.returned.distance_pages += returned.distance_pages;
             }
@@ -109,9 +115,11 @@ impl Replacement for Pager {
 
     fn note(&self) -> String {
         format!(
-            "{:.1} % of the evicted were tried; mean distance {:.2} memories",
+            "{:.1} % of the evicted were tried; mean distance {:.2} memories; {:.2} pages a block, {:.2} a run",
             self.tried as f64 * 100.0 / self.evicted.max(1) as f64,
-            self.returned.distance_pages as f64 / self.returned.pages.max(1) as f64 / self.pages as f64
+            self.returned.distance_pages as f64 / self.returned.pages.max(1) as f64 / self.pages as f64,
+            self.evicted as f64 / self.calls.max(1) as f64,
+            self.evicted as f64 / self.runs.max(1) as f64,
         )
     }
 }
