@@ -134,10 +134,14 @@ impl Block {
         let now = now_ms / REFUSED_TICK_MS;
         let left = (word >> 16 & REFUSED_UNTIL_MASK).wrapping_sub(now) & REFUSED_UNTIL_MASK;
         if left > 0 && left <= REFUSED_TICKS << REFUSED_LEVEL_MAX {
-            word & ALL_PAGES
-        } else {
-            0
+            return word & ALL_PAGES;
         }
+        if word & ALL_PAGES != 0 {
+            // The clock goes round in 17 minutes: what is over stays over. How often they were refused is kept.
+            let over = word & !ALL_PAGES;
+            let _ = self.refused.compare_exchange(word, over, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        0
     }
 
     /// Whether nothing is known of any page but that it is the kernel's.
@@ -587,7 +591,10 @@ mod tests {
             assert_eq!(block.refused_at(now + seconds * 1024 + 600), 0, "{seconds}");
             now += seconds * 1024 + 600;
         }
+        let round = (REFUSED_UNTIL_MASK + 1) * REFUSED_TICK_MS;
+        assert_eq!(block.refused_at(now - 1200 + round), 0, "the clock is where it was before that was over");
         guard.refuse(0x9, now);
+        assert_eq!(block.refused_at(now + 127 * 1024), 0x9, "refused often");
         guard.forget_refused(0x1);
         assert_eq!(block.refused_at(now), 0x8);
         assert_eq!(table.known(0, USER_END).collect::<Vec<_>>(), [0x1000_0000]);
