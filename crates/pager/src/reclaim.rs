@@ -471,21 +471,23 @@ impl Pager {
     /// Moves out about as many pages as came in, an extent at a time where the clock offers neighbours.
     fn evict_run(&self, pages: usize) {
         let mut left = pages.div_ceil(BLOCK_PAGES);
-        while left >= EXTENT_SLOTS && self.pages.has_room_for_extent() {
+        if left < EXTENT_SLOTS {
+            for _ in 0..left {
+                if !self.evict_step() {
+                    return;
+                }
+            }
+            return;
+        }
+        // What finds no room waits until there is room for an extent: one block at a time they would cost eight times the calls and
+        // interrupts. So what lies before a gap does not end it, though it come to some blocks more.
+        while left > 0 && self.pages.has_room_for_extent() {
             let mut went = 0;
             self.if_help_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
                 went > 0
             });
-            left -= went.max(1);
-        }
-        // A run's rest. Whole extents that found no room wait until there is some: one block at a time they would cost
-        // eight times the calls and interrupts.
-        let rest = if left < EXTENT_SLOTS { left } else { 0 };
-        for _ in 0..rest {
-            if !self.evict_step() {
-                return;
-            }
+            left = left.saturating_sub(went.max(1));
         }
     }
 
