@@ -47,6 +47,19 @@ fn agreed<W, T: PartialEq>(
     expected
 }
 
+/// Decodes by every instruction set; each must answer `page`.
+fn comes_back<E: std::fmt::Display>(
+    page: &Page,
+    what: &str,
+    decode: impl Fn(Isa, &mut Page) -> Result<(), E>,
+) {
+    for isa in Isa::available() {
+        let mut back = [0x55; 4096];
+        decode(isa, &mut back).unwrap_or_else(|error| panic!("{what}, {isa}: {error}"));
+        assert!(back == *page, "{what}: {isa} decoded other bytes");
+    }
+}
+
 struct Formats {
     t16: Vec<t16::Encoder>,
     lz: Vec<lz::Encoder>,
@@ -70,12 +83,7 @@ impl Formats {
             object.truncate(len);
             (encoder.isa(), object)
         });
-        for isa in Isa::available() {
-            let mut back = [0x55; 4096];
-            t16::decode(isa, &object, &mut back)
-                .unwrap_or_else(|error| panic!("{what}, T16, {isa}: {error}"));
-            assert!(back == *page, "{what}, T16: {isa} decoded other bytes");
-        }
+        comes_back(page, &format!("{what}, T16"), |isa, back| t16::decode(isa, &object, back));
 
         let plain = agreed(&mut self.lz, what, |encoder| {
             let mut object = vec![0; 2 * lz::INPUT_MAX];
@@ -84,12 +92,7 @@ impl Formats {
             (encoder.isa(), object)
         });
         if !plain.is_empty() {
-            for isa in Isa::available() {
-                let mut back = [0x55; 4096];
-                lz::decode_with(isa, &plain, &mut back)
-                    .unwrap_or_else(|error| panic!("{what}, page LZ, {isa}: {error}"));
-                assert!(back == *page, "{what}, page LZ: {isa} decoded other bytes");
-            }
+            comes_back(page, &format!("{what}, page LZ"), |isa, back| lz::decode_with(isa, &plain, back));
         }
 
         let numbers = agreed(Isa::available(), what, |isa| {
@@ -100,12 +103,7 @@ impl Formats {
             (isa, object)
         });
         if !numbers.is_empty() {
-            for isa in Isa::available() {
-                let mut back = [0x55; 4096];
-                numeric::decode(isa, &numbers, &mut back)
-                    .unwrap_or_else(|error| panic!("{what}, numbers, {isa}: {error}"));
-                assert!(back == *page, "{what}, numbers: {isa} decoded other bytes");
-            }
+            comes_back(page, &format!("{what}, numbers"), |isa, back| numeric::decode(isa, &numbers, back));
         }
 
         let dense = agreed(&mut self.t16h, what, |(isa, coder)| {

@@ -276,4 +276,31 @@ mod tests {
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
         assert_eq!(going.along & 0xff, 0b1110_0000);
     }
+
+    #[test]
+    fn company_goes_with_pages_that_go_and_never_by_itself() {
+        const MEMORY: u64 = 1024;
+        let policy = Policy::new(MEMORY);
+        let pass_ticks = |ticks: u64| {
+            let others = History::default();
+            (0..ticks * MEMORY / TICKS / 16).for_each(|_| policy.touched(&others, 0xffff));
+        };
+        let (mixed, young) = (History::default(), History::default());
+        policy.touched(&mixed, 0x000f);
+        pass_ticks(48);
+        policy.touched(&mixed, 0x00f0);
+        policy.touched(&young, 0xffff);
+        pass_ticks(8);
+        policy.touched(&mixed, 0x0f00);
+        pass_ticks(20);
+        policy.touched(&mixed, 0xf000);
+        let chance = 1;
+        policy.choose(&mixed, 0xffff, chance);
+        policy.choose(&young, 0xffff, chance);
+        policy.decide_anew();
+        // Ages of 76 ticks: go first; of 28: return hardly sooner; of 20: sooner than that; of none: are left alone.
+        assert_eq!(policy.choose(&mixed, 0xffff, chance), Choice { going: 0x00ff, tried: 0 });
+        assert_eq!(policy.choose(&mixed, 0xfff0, chance).going, 0, "nothing that it could go along with");
+        assert_eq!(policy.choose(&young, 0xffff, chance).going, 0, "as before");
+    }
 }

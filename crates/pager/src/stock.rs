@@ -1,0 +1,84 @@
+//! The stock: frames that are ready for pages to come in. Single pages take what lies scattered; runs need whole extents.
+
+use sys::PAGE_SIZE;
+
+use crate::pager::Pager;
+use crate::pages::{BLOCK_PAGES, EXTENT_PAGES};
+
+/// Ready pages kept in stock for the fault handlers, per handler.
+const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
+/// Ready pages in whole extents that a worker keeps in stock while runs come in, or a quarter of what may be staged: what it compresses
+/// in a millisecond, so that it is there when a run comes.
+const STREAM_PAGES: usize = 512;
+/// Ready pages below which a handler does not rely on a worker: two blocks.
+pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
+/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, extents are given
+/// back that a handler has the kernel make again a moment later.
+pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
+
+impl Pager {
+    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
+    /// makes frames for them, room under the low water mark.
+    pub(crate) fn stock(&self) -> usize {
+        match self.pages.recycles() {
+            true => self.pages.staging().ready_pages(),
+            false => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
+        }
+    }
+
+    /// Ready pages that are kept for single pages.
+    pub(crate) fn ready_reserve(&self) -> usize {
+        (self.config.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
+    }
+
+    /// Ready pages in whole extents that are kept for runs.
+    pub(crate) fn stream_reserve(&self) -> usize {
+        STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
+    }
+
+    /// Whether a worker is to see to it that there are frames for runs. Where blocks go by the extent, frames that lie scattered are
+    /// none. Where they go one by one compressing makes no extents, and to have a long queue is better.
+    pub(crate) fn lacks_extents(&self) -> bool {
+        let ready = self.stock();
+        let of_use = match self.reclaim.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
+            true => ready.saturating_sub(self.scattered()),
+            false => ready,
+        };
+        of_use < self.stream_reserve()
+    }
+
+    /// Ready frames that lie in no ready extent.
+    pub(crate) fn scattered(&self) -> usize {
+        let staging = self.pages.staging();
+        match self.pages.recycles() {
+            true => staging.ready_pages().saturating_sub(staging.ready_extents() * EXTENT_PAGES),
+            false => 0,
+        }
+    }
+
+    /// Ready frames that may lie scattered while runs come in.
+    pub(crate) fn scattered_max(&self) -> usize {
+        self.ready_reserve().max(self.pages.staging().pages_max() / 8)
+    }
+
+    /// Gives ready pages back to the system, with one call if there is an extent of them; answers how many. The scattered ones
+    /// go first while runs come in: an extent would be made again for the next one.
+    pub(crate) fn give_back_ready(&self, for_runs: bool) -> usize {
+        let staging = self.pages.staging();
+        let scattered = || {
+            let slot = staging.take_scattered()?;
+            let pages = staging.discard(slot);
+            staging.give(slot);
+            Some(pages)
+        };
+        let extent = || {
+            staging.discard_extent(staging.take_ready_extent()?);
+            Some(EXTENT_PAGES)
+        };
+        match for_runs {
+            true => scattered().or_else(extent),
+            false => extent().or_else(scattered),
+        }
+        .unwrap_or(0)
+    }
+}
