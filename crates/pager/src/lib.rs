@@ -6,6 +6,7 @@
 //!    registrations  which mappings are registered
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
 //!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
+//!    stock        frames that are ready for pages to come in
 //!    halt, fork_session           standing still: for good, for a while, around a fork
 //!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
 //!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
@@ -30,6 +31,7 @@ mod promotion;
 mod readahead;
 mod reclaim;
 mod registrations;
+mod stock;
 mod swap_in;
 mod swap_out;
 mod sync;

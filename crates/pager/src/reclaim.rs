@@ -10,19 +10,10 @@ use crate::pager::Pager;
 use crate::pages::table::ALL_PAGES;
 use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::PROMOTE_MS;
+use crate::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 
-/// Ready pages kept in stock for the fault handlers, per handler.
-const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
 const RESTOCK_PAGES: usize = 16;
-/// Ready pages that a worker keeps in stock while runs come in, or half of what may be staged: what it compresses in a millisecond, so
-/// that it is there when a run comes.
-const STREAM_PAGES: usize = 512;
-/// Ready pages below which a handler does not rely on a worker: two blocks.
-const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
-/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, extents are given
-/// back that a handler has the kernel make again a moment later.
-const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 /// How long nobody looks for something to move out after there was nothing anywhere, in milliseconds: to look means two
 /// rounds through the whole address space. Doubled each time, up to the most; over when as many pages came in as below.
 const BACKOFF_MS: u32 = 2;
@@ -34,6 +25,9 @@ const LOOK_NS_MAX: u64 = 1_000_000;
 const LOOK_NS_PAGE: u64 = 1_000;
 /// Slots that a handler compresses at most before it does without an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
+
+/// All of what went, for [`Reclaim::by_extent`].
+const ALL: u32 = 1 << 16;
 
 /// What those who reclaim share.
 pub(crate) struct Reclaim {
@@ -47,6 +41,8 @@ pub(crate) struct Reclaim {
     helping: AtomicU32,
     /// Runs of pages come in, and a worker is to compress what goes out for them.
     streaming: AtomicBool,
+    /// How many of the blocks that went lately went by the extent, of [`ALL`].
+    by_extent: AtomicU32,
     /// When nothing was found anywhere that could be moved out, in milliseconds, and for how long nobody looks.
     backoff_since_ms: AtomicU32,
     backoff_ms: AtomicU32,
@@ -64,6 +60,7 @@ impl Reclaim {
             working: AtomicU32::new(0),
             helping: AtomicU32::new(0),
             streaming: AtomicBool::new(false),
+            by_extent: AtomicU32::new(0),
             backoff_since_ms: AtomicU32::new(0),
             backoff_ms: AtomicU32::new(0),
             arrived: AtomicU64::new(0),
@@ -105,6 +102,18 @@ impl Reclaim {
     /// Notes pages that the policy was asked about.
     pub fn note_looked_at(&self, pages: u64) {
         self.looked_at.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Notes that an extent went, or that one block did by itself.
+    fn note_gone(&self, is_extent: bool) {
+        let share = self.by_extent.load(Ordering::Relaxed);
+        let share = if is_extent { share + (ALL - share) / 8 } else { share - share.div_ceil(64) };
+        self.by_extent.store(share, Ordering::Relaxed);
+    }
+
+    /// Whether most of what goes goes by the extent, so that compressing it makes frames for runs.
+    pub fn goes_by_extents(&self) -> bool {
+        self.by_extent.load(Ordering::Relaxed) > ALL / 2
     }
 
     /// There are new mappings: looking for something to move out may be worth its while.
@@ -214,11 +223,18 @@ impl Pager {
             // While a stream wants as many pages as there are, the pool grows all the same: what is used beyond the low
             // mark is given back before more is made ready.
             let enough = if streaming { STREAM_PAGES_LEFT } else { reserve };
-            if total > low && ready > enough {
-                total = total.saturating_sub((self.give_back_ready() * PAGE_SIZE) as u64);
-            } else if streaming && ready < self.stream_reserve() && self.pages.staging().queued_slots() > 0 {
+            if streaming
+                && self.reclaim.goes_by_extents()
+                && self.scattered() > self.scattered_max()
+                && !self.pages.has_room_for_extent()
+            {
+                // Runs have no use for them, and they take the room of what has.
+                total = total.saturating_sub((self.give_back_ready(streaming) * PAGE_SIZE) as u64);
+            } else if total > low && ready > enough {
+                total = total.saturating_sub((self.give_back_ready(streaming) * PAGE_SIZE) as u64);
+            } else if streaming && self.lacks_extents() && self.pages.staging().queued_slots() > 0 {
                 self.compress_oldest();
-            } else if streaming && ready < self.stream_reserve() && total + self.headroom() < low {
+            } else if streaming && self.lacks_extents() && total + self.headroom() < low {
                 // Memory grows by runs of first touches: the pages are made here while the program uses the last ones.
                 match self.pages.make_fresh_extent() {
                     true => total += (EXTENT_PAGES * PAGE_SIZE) as u64,
@@ -242,14 +258,6 @@ impl Pager {
     /// Bytes under the low water mark within which ready pages are kept in stock.
     fn headroom(&self) -> u64 {
         (self.pages.staging().pages_max() * PAGE_SIZE) as u64
-    }
-
-    fn ready_reserve(&self) -> usize {
-        (self.config.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
-    }
-
-    fn stream_reserve(&self) -> usize {
-        STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
     }
 
     /// Called by handlers before a fault is served, for the `pages` that the last one brought in: makes as many ready.
@@ -337,8 +345,7 @@ impl Pager {
 
     /// Has a worker see to it that there are pages for runs.
     fn ask_for_stock(&self) {
-        let is_low = self.stock() < self.stream_reserve();
-        if is_low && !self.reclaim.streaming.swap(true, Ordering::Relaxed) {
+        if self.lacks_extents() && !self.reclaim.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
     }
@@ -372,25 +379,14 @@ impl Pager {
         progress
     }
 
-    /// Gives ready pages back to the system, with one call if there is an extent of them; answers how many.
-    fn give_back_ready(&self) -> usize {
-        if let Some(first) = self.pages.staging().take_ready_extent() {
-            self.pages.staging().discard_extent(first);
-            return EXTENT_PAGES;
-        }
-        let Some(slot) = self.pages.staging().take_ready(1) else { return 0 };
-        let pages = self.pages.staging().discard(slot);
-        self.pages.staging().give(slot);
-        pages
-    }
-
     fn help(&self) -> bool {
         if self.is_backed_up() {
             self.press_swap();
             return false;
         }
         let is_rich = self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve();
-        is_rich && self.give_back_ready() != 0 || self.step(Role::Handler) == Step::Progress
+        let streaming = self.reclaim.streaming.load(Ordering::Relaxed);
+        is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler) == Step::Progress
     }
 
     /// Moves one block out on behalf of a handler, as far as staging has room.
@@ -494,7 +490,7 @@ impl Pager {
     /// Compresses until as many pages can be brought in with one call as an extent has, when workers alone do not keep up;
     /// false when it does not come to that.
     fn help_to_an_extent(&self) -> bool {
-        let has_extent = || self.pages.staging().has_ready_extent() || self.pages.has_room_for_extent();
+        let has_extent = || self.pages.staging().ready_extents() > 0 || self.pages.has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
@@ -528,6 +524,9 @@ impl Pager {
             count += 1;
         }
         let mut evicted = count == EXTENT_SLOTS && self.pages.evict_extent(base);
+        if evicted {
+            self.reclaim.note_gone(true);
+        }
         if !evicted {
             for index in 0..count {
                 let mut spare = self.room();
@@ -575,16 +574,11 @@ impl Pager {
                 Err(_) => return false,
             },
         };
-        self.pages.evict(spare, base, mask, role == Role::Worker)
-    }
-
-    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
-    /// makes frames for them, room under the low water mark.
-    fn stock(&self) -> usize {
-        match self.pages.recycles() {
-            true => self.pages.staging().ready_pages(),
-            false => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
+        let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
+        if evicted {
+            self.reclaim.note_gone(false);
         }
+        evicted
     }
 }
 
@@ -599,7 +593,7 @@ mod tests {
         let base = blocks(8);
         let staging = pager.pages.staging();
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pager.give_back_ready(), 0);
+        assert_eq!(pager.give_back_ready(false), 0);
         assert!(pager.evict_neighbours(Role::Worker) > 0);
         assert_eq!(staging.queued_slots(), 8, "eight blocks went");
         assert!(pager.evict_neighbours(Role::Worker) == 0, "nothing is left");
@@ -607,9 +601,47 @@ mod tests {
         for _ in 0..8 {
             assert_eq!(pager.compress_oldest(), Step::Progress);
         }
-        assert!(staging.has_ready_extent());
-        assert_eq!((pager.give_back_ready(), staging.pages()), (EXTENT_PAGES, 0));
+        assert_eq!(staging.ready_extents(), 1);
+        assert_eq!((pager.give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
         assert_eq!(staging.pages_max() - staging.pages(), room + EXTENT_PAGES);
+    }
+
+    #[test]
+    fn frames_that_lie_scattered_are_no_stock_for_runs() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        let staging = pager.pages.staging();
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        for _ in 0..12 {
+            pager.reclaim.look_again();
+            assert!(pager.evict_step());
+            assert_eq!(pager.compress_oldest(), Step::Progress);
+        }
+        assert_eq!((staging.ready_pages(), staging.ready_extents(), pager.scattered()), (192, 0, 192));
+        assert!(!pager.lacks_extents(), "blocks go one by one: more would be no extents either");
+        (0..8).for_each(|_| pager.reclaim.note_gone(true));
+        assert!(pager.lacks_extents(), "though more is ready than the {} kept", pager.stream_reserve());
+        while pager.pages.has_room_for_extent() {
+            pager.reclaim.look_again();
+            assert!(pager.evict_neighbours(Role::Handler) > 0);
+        }
+        assert_eq!(staging.queued_slots(), 16, "two extents");
+        pager.reclaim.streaming.store(true, Ordering::Relaxed);
+        assert!(pager.reclaim_until_low());
+        assert!(!pager.lacks_extents() && staging.ready_extents() == 1, "one was compressed");
+        assert!(pager.scattered() <= pager.scattered_max() || pager.pages.has_room_for_extent());
+        let (ready, scattered) = (staging.ready_pages(), pager.scattered());
+        assert!(scattered > 0);
+        assert_eq!(pager.give_back_ready(true), BLOCK_PAGES, "scattered frames go before extents");
+        assert_eq!(
+            (staging.ready_pages(), pager.scattered()),
+            (ready - BLOCK_PAGES, scattered - BLOCK_PAGES)
+        );
+        assert_eq!(
+            (pager.give_back_ready(false), staging.ready_extents()),
+            (EXTENT_PAGES, 0),
+            "with one call"
+        );
     }
 
     #[test]
@@ -679,8 +711,23 @@ mod tests {
         assert!(pager.reclaim_until_low());
         let ready = pager.pages.staging().ready_pages();
         assert!(ready >= pager.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
-        assert!(pager.pages.staging().has_ready_extent());
+        assert!(pager.pages.staging().ready_extents() > 0);
         assert!(!pager.reclaim_until_low(), "that is enough");
+    }
+
+    #[test]
+    fn a_run_with_a_gap_goes_by_extents_behind_it() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        pager.evict_run(EXTENT_PAGES);
+        assert_eq!(
+            pager.pages.staging().queued_slots(),
+            3 + 1 + 8,
+            "an extent, though four blocks were left to move"
+        );
     }
 
     #[test]
@@ -694,9 +741,9 @@ mod tests {
             pager.reclaim.look_again();
             assert!(pager.evict_neighbours(Role::Handler) > 0);
         }
-        assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (32, false));
+        assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
         assert!(pager.help_to_an_extent());
-        assert_eq!((staging.queued_slots(), staging.has_ready_extent()), (24, true));
+        assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
         assert!(pager.help_to_an_extent(), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }

@@ -516,27 +516,36 @@ impl Pages {
     /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of ready ones that lie scattered if
     /// need be. Or else what was once scattered would be so for good: short runs come in, and go out for them.
     fn filling_extent(&self) -> Option<u32> {
-        let at_hand = || self.staging.take_ready_extent().or_else(|| self.fresh_extent());
-        at_hand().or_else(|| {
-            if self.staging.ready_pages() < EXTENT_PAGES {
+        if let Some(extent) = self.staging.take_ready_extent().or_else(|| self.fresh_extent()) {
+            return Some(extent);
+        }
+        if self.staging.ready_pages() < EXTENT_PAGES {
+            return None;
+        }
+        let extent = self.staging.take_empty_extent()?;
+        while !self.has_room_for_extent() {
+            let Some(slot) = self.staging.take_scattered() else {
+                self.staging.give_extent(extent);
                 return None;
-            }
-            while !self.has_room_for_extent() {
-                let slot = self.staging.take_ready(BLOCK_PAGES)?;
-                self.staging.discard(slot);
-                self.staging.give(slot);
-            }
-            self.fresh_extent()
-        })
+            };
+            self.staging.discard(slot);
+            self.staging.give(slot);
+        }
+        Some(self.with_fresh_frames(extent))
     }
 
     fn fresh_extent(&self) -> Option<u32> {
         let extent =
             if self.has_room_for_extent() { self.staging.take_empty_extent()? } else { return None };
+        Some(self.with_fresh_frames(extent))
+    }
+
+    /// Has the kernel make the frames of an empty extent.
+    fn with_fresh_frames(&self, extent: u32) -> u32 {
         // With one call instead of a fault a page.
         sys::memory::populate(self.staging.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
         (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
-        Some(extent)
+        extent
     }
 
     /// Adds an extent of fresh frames to those that are ready; false when there is no room.
@@ -689,7 +698,7 @@ mod tests {
         while pages.staging.queued_slots() > 0 {
             pages.compress_oldest();
         }
-        assert!(!pages.staging.has_ready_extent() && !pages.has_room_for_extent());
+        assert!(pages.staging.ready_extents() == 0 && !pages.has_room_for_extent());
         assert_eq!(pages.bring_long(fresh, true, 128, true), Some(128));
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
     }

@@ -77,10 +77,12 @@ impl Staging {
         Some(self.first_slot(extent))
     }
 
-    /// Whether some extent has ready pages only.
-    pub fn has_ready_extent(&self) -> bool {
-        self.ready_pages() >= EXTENT_PAGES
-            && !self.lists.lock().expect("no panic while held").extents.ready.is_empty()
+    /// Extents of ready pages only.
+    pub fn ready_extents(&self) -> usize {
+        match self.ready_pages() {
+            0..EXTENT_PAGES => 0,
+            _ => self.lists.lock().expect("no panic while held").extents.ready.len(),
+        }
     }
 
     /// Has the slots of a ready extent be like others, in `full`.
@@ -174,7 +176,8 @@ mod tests {
             let slot = staging.oldest().unwrap();
             staging.give(slot);
         }
-        assert_eq!(staging.ready_pages(), EXTENT_PAGES);
+        assert_eq!((staging.ready_pages(), staging.ready_extents()), (EXTENT_PAGES, 1));
+        assert_eq!(staging.take_scattered(), None, "they lie together");
         assert_eq!(staging.take_ready_extent(), Some(first));
         assert_eq!(staging.ready_pages(), 0);
         staging.discard_extent(first);

@@ -208,6 +208,14 @@ impl Staging {
         Some(slot)
     }
 
+    /// A slot with ready pages that lie in no ready extent.
+    pub fn take_scattered(&self) -> Option<u32> {
+        let mut lists = self.lists.lock().expect("no panic while held");
+        let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
+        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        Some(slot)
+    }
+
     /// Gives back a slot that holds nothing of value.
     pub fn give(&self, slot: u32) {
         if self.slots[slot as usize].retired.load(Ordering::Relaxed) {
