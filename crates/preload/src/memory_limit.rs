@@ -21,6 +21,9 @@ const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_byte
 /// A path of a control group is at most so long.
 const PATH_BYTES_MAX: usize = 1024;
 
+/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
+const NO_ADDRESS_BELOW: isize = 4096;
+
 /// The limit that is shown, in bytes; 0 for what is there.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
 
@@ -82,10 +85,12 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 /// A file to be read in the place of `path`, where that shows a limit that is higher: a descriptor.
 ///
 /// # Safety
-/// Null or terminated.
+/// Terminated, or what can be no address.
 unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
     let limit = SHOWN.load(Ordering::Relaxed);
-    if limit == 0 || path.is_null() || flags & libc::O_ACCMODE != libc::O_RDONLY {
+    // What can be no program's address, null, a small number or an error's, is the kernel's to refuse.
+    let is_address = path as isize >= NO_ADDRESS_BELOW;
+    if limit == 0 || !is_address || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -364,5 +369,15 @@ mod tests {
         assert_eq!(system::read_at(file, &mut text, 0), 4);
         assert_eq!(number(&text[..4]), Some(123));
         system::close(file);
+    }
+
+    #[test]
+    fn what_can_be_no_address_is_left_to_the_kernel() {
+        let before = SHOWN.swap(1 << 40, Ordering::Relaxed);
+        for number in [0, 1, 4095, usize::MAX, usize::MAX - 4095, isize::MIN as usize] {
+            // SAFETY: no addresses.
+            assert_eq!(unsafe { shown(number as *const c_char, libc::O_RDONLY) }, None, "{number:#x}");
+        }
+        SHOWN.store(before, Ordering::Relaxed);
     }
 }
