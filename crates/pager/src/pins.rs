@@ -2,8 +2,10 @@
 //!
 //! `UFFDIO_MOVE` refuses a page that is pinned. Without it a pinned page would leave and come back as a copy, and what
 //! the device writes later would be lost. So while the process has anything that such writes come from, nothing of it is
-//! evicted. The look is repeated every [`LOOK_NS`]; a process that sets up its first ring and has a request answered
-//! between two looks, into a page that is evicted just then, is not protected.
+//! evicted. The look is repeated every [`LOOK_NS`]; a process may set up its first ring between two looks, and have a page
+//! pinned that is evicted just then. So what was moved out is compressed only after a look that began later and found nothing.
+//! Until then its frame stays as it is, and what a device writes there is what comes back. Not protected is a page that came back
+//! before the device was done with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,6 +18,8 @@ const LOOK_NS: u64 = 10_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     looked_ns: AtomicU64,
+    /// When the last look began that found nothing.
+    clean_ns: AtomicU64,
     found: AtomicBool,
     said: AtomicBool,
 }
@@ -27,15 +31,82 @@ impl Pager {
         let is_due = now.wrapping_sub(looked) > LOOK_NS;
         let (order, ours) = (Ordering::AcqRel, Ordering::Relaxed);
         if is_due && self.pins.looked_ns.compare_exchange(looked, now, order, ours).is_ok() {
-            let found = sys::pins::look(&self.files.maps);
-            self.pins.found.store(found.is_some(), Ordering::Release);
-            if let Some(evidence) = found.filter(|_| !self.pins.said.swap(true, Ordering::Relaxed)) {
-                self.say(format_args!(
-                    "nothing is evicted while {}: kernels before 6.8 cannot tell pages that devices write to",
-                    evidence.describe()
-                ));
-            }
+            self.look_for_pins(now);
         }
         self.pins.found.load(Ordering::Acquire)
+    }
+
+    /// Until when what was moved out had no pins: looks anew if that is before the pages that have waited longest for compression
+    /// were moved out. One look does for all that wait.
+    pub(crate) fn had_no_pins_ns(&self) -> u64 {
+        let clean = self.pins.clean_ns.load(Ordering::Acquire);
+        let is_known = self.pages.staging().oldest_moved_ns().is_none_or(|moved| moved < clean);
+        if is_known || self.pins.found.load(Ordering::Acquire) && self.may_have_pins() {
+            return clean;
+        }
+        self.look_for_pins(sys::now_ns());
+        self.pins.clean_ns.load(Ordering::Acquire)
+    }
+
+    fn look_for_pins(&self, now: u64) {
+        let found = sys::pins::look(&self.files.maps);
+        if found.is_none() {
+            self.pins.clean_ns.fetch_max(now, Ordering::AcqRel);
+        }
+        self.pins.found.store(found.is_some(), Ordering::Release);
+        if let Some(evidence) = found.filter(|_| !self.pins.said.swap(true, Ordering::Relaxed)) {
+            self.say(format_args!(
+                "nothing is evicted while {}: kernels before 6.8 cannot tell pages that devices write to",
+                evidence.describe()
+            ));
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use crate::pages::{Compressed, BLOCK_BYTES};
+    use crate::reclaim::{Role, Step};
+    use crate::trial::{blocks, pager, read, write};
+
+    #[test]
+    fn what_a_device_writes_after_a_page_has_left_comes_back() {
+        let Some(pager) = pager(true) else { return };
+        let base = blocks(1);
+        pager.register(base..base + BLOCK_BYTES);
+        // SAFETY: a context of this test's.
+        let context = || unsafe {
+            let mut context = 0usize;
+            let made = libc::syscall(libc::SYS_io_setup, 1, &mut context) == 0;
+            made.then_some(context)
+        };
+        // Another test's pins keep pages here, too.
+        let mut tries = 0;
+        while pager.evict_neighbours(Role::Worker) == 0 {
+            pager.reclaim.look_again();
+            tries += 1;
+            assert!(tries < 1000, "nothing goes");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let Some(context) = context() else {
+            println!("skipped: no context of io_setup()");
+            return;
+        };
+        assert!(pager.compress_oldest() == Step::Nothing, "a page may be pinned by now");
+        assert_eq!(pager.pages.staging().queued_slots(), 1);
+        let slot = pager.pages.staging().oldest().expect("it waits");
+        write(pager.pages.staging().address(slot, 0), 3, 99);
+        pager.pages.staging().queue(slot, base);
+        assert_eq!(read(base, 3), 99, "what the device wrote");
+        // SAFETY: made above.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        let mut tries = 0;
+        while pager.compress_oldest() == Step::Nothing {
+            tries += 1;
+            assert!(tries < 1000, "nothing is compressed");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(pager.pages.compress_oldest(), Compressed::Nothing);
+        assert_eq!((read(base, 3), read(base, 4)), (99, 5));
     }
 }

@@ -312,7 +312,7 @@ impl Pager {
     /// pages from under a device.
     pub(crate) fn can_move_out(&self) -> bool {
         let is_held = self.pages.way() == Way::Remap && self.may_have_pins();
-        !(is_held || self.reclaim.backs_off()) || self.pages.staging().queued_slots() > 0
+        !is_held && (!self.reclaim.backs_off() || self.pages.staging().queued_slots() > 0)
     }
 
     /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Not when
@@ -456,8 +456,10 @@ impl Pager {
     }
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
-    fn compress_oldest(&self) -> Step {
-        match self.pages.compress_oldest() {
+    pub(crate) fn compress_oldest(&self) -> Step {
+        let is_movable = self.pages.way() == Way::Move;
+        let before = if is_movable { u64::MAX } else { self.had_no_pins_ns() };
+        match self.pages.compress_oldest_moved_before(before) {
             // What was refused went back and is left alone: that makes room for others, too.
             Compressed::Stored | Compressed::Refused => Step::Progress,
             Compressed::Blocked | Compressed::Nothing => Step::Nothing,
@@ -504,7 +506,7 @@ impl Pager {
 
     /// Moves the next candidates out: an extent's worth with one call where they lie side by side, else those before a gap, one by
     /// one. Answers how many they were, 0 when none could be moved.
-    fn evict_neighbours(&self, role: Role) -> usize {
+    pub(crate) fn evict_neighbours(&self, role: Role) -> usize {
         if self.reclaim.backs_off() {
             return 0;
         }

@@ -51,7 +51,9 @@
 //! * A page that comes back is a copy: the frame it left in is given back to the system, never used for another page.
 //!   So a page that a device still reads from (O_DIRECT, zero-copy sockets) keeps its bytes for the device.
 //! * A page that a device still *writes* to would come back without what is written later. `UFFDIO_MOVE` refuses such
-//!   pages; here nothing does, so processes that may have some are recognised by [`crate::pins`] and left alone.
+//!   pages; here nothing does, so processes that may have some are recognised by [`crate::pins`] and left alone. Where such
+//!   a process is recognised only after a page has left, the frame stays in the slot meanwhile, uncompressed: a page that comes
+//!   back then has what was written until then.
 //! * Pages shared with forked relatives go like others; their frames stay with the relatives.
 //! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots: [`SLOTS_MAX`].
 
@@ -124,6 +126,7 @@ impl Pages {
         drop(quiet);
         drop(block);
         if moved != 0 {
+            self.staging.note_moved(slot);
             self.staging.queue(slot, base);
             *spare = None;
         }

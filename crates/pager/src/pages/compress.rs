@@ -27,8 +27,14 @@ pub(crate) enum Compressed {
 
 impl Pages {
     /// Compresses the slot that has waited longest.
+    #[cfg(any(test, feature = "shuttle"))]
     pub fn compress_oldest(&self) -> Compressed {
-        let Some(slot) = self.staging.oldest() else { return Compressed::Nothing };
+        self.compress_oldest_moved_before(u64::MAX)
+    }
+
+    /// Compresses the slot that has waited longest, if its pages were moved out before `ns`.
+    pub fn compress_oldest_moved_before(&self, ns: u64) -> Compressed {
+        let Some(slot) = self.staging.oldest_moved_before(ns) else { return Compressed::Nothing };
         let base = self.staging.owner(slot);
         let block = self.lock(base);
         let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::{arena, memory, PAGE_SIZE};
@@ -26,6 +26,8 @@ use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 struct Slot {
     /// Address of the block whose pages are staged here.
     owner: AtomicUsize,
+    /// When its pages were moved out, where that matters ([`Staging::note_moved`]), of [`sys::now_ns`].
+    moved_ns: AtomicU64,
     /// Pages that physically exist in the slot.
     present: AtomicU32,
     /// Never to be used again.
@@ -88,6 +90,7 @@ impl Staging {
         let hole = base + count * BLOCK_BYTES;
         let slot = |_| Slot {
             owner: AtomicUsize::new(0),
+            moved_ns: AtomicU64::new(0),
             present: AtomicU32::new(0),
             retired: AtomicBool::new(false),
         };
@@ -261,12 +264,35 @@ impl Staging {
 
     /// The slot that has waited longest.
     pub fn oldest(&self) -> Option<u32> {
+        self.oldest_moved_before(u64::MAX)
+    }
+
+    /// The slot that has waited longest, if its pages were moved out before `ns`.
+    pub fn oldest_moved_before(&self, ns: u64) -> Option<u32> {
         if self.queued_slots() == 0 {
             return None;
         }
-        let slot = self.lists.lock().expect("no panic while held").queue.pop_front()?;
+        let mut lists = self.lists.lock().expect("no panic while held");
+        let slot = *lists.queue.front().filter(|slot| self.moved_ns(**slot) < ns)?;
+        lists.queue.pop_front();
+        drop(lists);
         self.queued.fetch_sub(1, Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// When the pages that have waited longest were moved out.
+    pub fn oldest_moved_ns(&self) -> Option<u64> {
+        let front = self.lists.lock().expect("no panic while held").queue.front().copied();
+        front.map(|slot| self.moved_ns(slot))
+    }
+
+    /// Notes that the pages of a slot have been moved out by now: before it is queued.
+    pub fn note_moved(&self, slot: u32) {
+        self.slots[slot as usize].moved_ns.store(sys::now_ns(), Ordering::Relaxed);
+    }
+
+    fn moved_ns(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].moved_ns.load(Ordering::Relaxed)
     }
 
     /// Discards whatever is mapped at some places of a slot, present according to the books or not. The caller has the slot,
