@@ -11,11 +11,12 @@
 //!
 //! What is certain is taken off first: whenever no call is under way, everything before that moment precedes every later fork
 //! ([`super::Pages::settle`]). Of the rest the child's own mappings tell. Nothing is registered while something is under way, so
-//! what is registered in the child where a move began has not moved yet, or has come there by another of these moves. The
-//! fork stands where the moves explain best what the child has, all of them together: page by page an unrelated mapping at an
-//! old place would be taken for the page's own.
+//! what is registered in the child where a move began has not moved yet, or has come there by another of these moves; and what
+//! is registered where something was unmapped has not been unmapped yet. The fork stands where the calls explain best what the
+//! child has, all of them together: page by page an unrelated mapping at an old place would be taken for the page's own.
 
 use sys::userfaultfd::Message;
+use sys::PAGE_SIZE;
 
 /// The reports whose order against a fork is not certain, and where it stands among them.
 #[derive(Debug, Default)]
@@ -30,14 +31,15 @@ pub(crate) struct ForkPoint {
 /// What a report says of an address.
 enum Touch {
     Arrives,
-    Leaves,
+    Moves,
+    Goes,
 }
 
 fn touch(report: Message, at: usize) -> Option<Touch> {
     match report {
         Message::Remap { to, len, .. } if (to..to + len).contains(&at) => Some(Touch::Arrives),
-        Message::Remap { from, len, .. } if (from..from + len).contains(&at) => Some(Touch::Leaves),
-        Message::Unmap { start, end } if (start..end).contains(&at) => Some(Touch::Leaves),
+        Message::Remap { from, len, .. } if (from..from + len).contains(&at) => Some(Touch::Moves),
+        Message::Unmap { start, end } if (start..end).contains(&at) => Some(Touch::Goes),
         _ => None,
     }
 }
@@ -69,17 +71,25 @@ impl ForkPoint {
         applied: usize,
         mut is_registered: impl FnMut(usize) -> Option<bool>,
     ) -> Self {
-        let mut ends = Vec::new();
+        let mut found = Vec::new();
         for report in &reports {
-            if let Message::Remap { from, to, .. } = *report {
-                ends.extend([from, to].map(|at| (at, is_registered(at))));
-            }
+            let ends = match *report {
+                Message::Remap { from, to, .. } => [from, to],
+                Message::Unmap { start, end } => [start, end - PAGE_SIZE],
+                _ => continue,
+            };
+            found.extend(ends.into_iter().filter_map(|at| Some((at, is_registered(at)?))));
         }
         let misses = |before: usize| {
-            let is_missed = |(at, found): &&(usize, Option<bool>)| {
-                found.is_some_and(|found| expected(&reports, before, *at).is_some_and(|it| it != found))
-            };
-            ends.iter().filter(is_missed).count()
+            let (mut sure, mut likely) = (0, 0);
+            for (at, found) in &found {
+                match expected(&reports, before, *at) {
+                    Expected::Surely(it) => sure += usize::from(it != *found),
+                    Expected::Likely(it) => likely += usize::from(it != *found),
+                    Expected::Anything => {}
+                }
+            }
+            (sure, likely)
         };
         // Of equal ones that where the table is, or a later one: what is put where nothing is harms nobody.
         let rank = |before: usize| (misses(before), before != applied, usize::MAX - before);
@@ -112,17 +122,27 @@ impl ForkPoint {
     }
 }
 
-/// Whether something was registered at `at` after the first `before` reports, if they tell.
-fn expected(reports: &[Message], before: usize, at: usize) -> Option<bool> {
+/// Whether something was registered at an address.
+enum Expected {
+    Surely(bool),
+    /// It was part of something that was unmapped, and of that the kernel says no more than that some of it was registered.
+    Likely(bool),
+    Anything,
+}
+
+/// What the reports tell of `at` after the first `before` of them.
+fn expected(reports: &[Message], before: usize, at: usize) -> Expected {
     let (earlier, later) = reports.split_at(before);
     match earlier.iter().rev().find_map(|report| touch(*report, at)) {
-        Some(Touch::Arrives) => Some(true),
-        Some(Touch::Leaves) => Some(false),
-        // What leaves was there; what is moved to may have replaced something.
-        None => match later.iter().find_map(|report| touch(*report, at))? {
-            Touch::Leaves => Some(true),
-            Touch::Arrives => None,
-        },
+        Some(Touch::Arrives) => return Expected::Surely(true),
+        Some(Touch::Moves | Touch::Goes) => return Expected::Surely(false),
+        None => {}
+    }
+    // What leaves was there; what is moved to may have replaced something.
+    match later.iter().find_map(|report| touch(*report, at)) {
+        Some(Touch::Moves) => Expected::Surely(true),
+        Some(Touch::Goes) => Expected::Likely(true),
+        Some(Touch::Arrives) | None => Expected::Anything,
     }
 }
 
@@ -259,5 +279,37 @@ mod tests {
         // Not settled: what is new cannot be registered yet.
         let point = ForkPoint::find(reports, 1, |_| Some(false));
         assert_eq!(point.in_child(to), Some(to));
+    }
+
+    fn moved(from: usize, to: usize) -> [Message; 2] {
+        let (from, to) = (address(from), address(to));
+        // The kernel reports both.
+        [Message::Remap { from, to, len: LEN }, Message::Unmap { start: from, end: from + LEN }]
+    }
+
+    /// The story: three moves end where the first began, so that before all of it and behind all of it the child looks alike but
+    /// for the place that was unmapped; that one was not looked at, and a page went to another mapping.
+    #[test]
+    fn what_was_unmapped_tells_as_well() {
+        let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];
+        reports.extend([moved(3, 1), moved(4, 3), moved(1, 4)].concat());
+        let child = [3, 4, 5].map(address);
+        let point = ForkPoint::find(reports, 3, |at| {
+            Some(child.iter().any(|place| (*place..place + LEN).contains(&at)))
+        });
+        assert_eq!(point.in_child(address(1)), Some(address(3)));
+        assert_eq!(point.in_child(address(4)), Some(address(4)));
+        assert_eq!(point.in_table(address(3)), Some(address(1)));
+    }
+
+    /// What was unmapped may have begun and ended where nothing was registered: the moves say more.
+    #[test]
+    fn the_ends_of_what_was_unmapped_say_less_than_a_move() {
+        let mut reports = vec![Message::Unmap { start: address(2), end: address(5) }];
+        reports.extend(moved(0, 1));
+        let middle = address(3)..address(3) + LEN;
+        let had = |at| Some(middle.contains(&at) || (address(0)..address(0) + LEN).contains(&at));
+        let point = ForkPoint::find(reports, 3, had);
+        assert_eq!(point.in_child(address(1)), Some(address(0)));
     }
 }
