@@ -226,7 +226,7 @@ impl Pager {
             if streaming
                 && self.reclaim.goes_by_extents()
                 && self.scattered() > self.scattered_max()
-                && !self.pages.has_room_for_extent()
+                && !self.pages.staging().has_room_for_extent()
             {
                 // Runs have no use for them, and they take the room of what has.
                 total = total.saturating_sub((self.give_back_ready(streaming) * PAGE_SIZE) as u64);
@@ -236,7 +236,7 @@ impl Pager {
                 self.compress_oldest();
             } else if streaming && self.lacks_extents() && total + self.headroom() < low {
                 // Memory grows by runs of first touches: the pages are made here while the program uses the last ones.
-                match self.pages.make_fresh_extent() {
+                match self.pages.staging().make_fresh_extent() {
                     true => total += (EXTENT_PAGES * PAGE_SIZE) as u64,
                     false => return worked,
                 }
@@ -409,7 +409,7 @@ impl Pager {
     fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
         if wide && self.pages.way() == Way::Move {
-            let progress = if self.pages.has_room_for_extent() {
+            let progress = if self.pages.staging().has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
@@ -457,8 +457,10 @@ impl Pager {
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
     pub(crate) fn compress_oldest(&self) -> Step {
-        let is_movable = self.pages.way() == Way::Move;
-        let before = if is_movable { u64::MAX } else { self.had_no_pins_ns() };
+        let before = match self.pages.way() {
+            Way::Move => u64::MAX,
+            Way::Remap => self.had_no_pins_ns(),
+        };
         match self.pages.compress_oldest_moved_before(before) {
             // What was refused went back and is left alone: that makes room for others, too.
             Compressed::Stored | Compressed::Refused => Step::Progress,
@@ -479,7 +481,7 @@ impl Pager {
         }
         // What finds no room waits until there is room for an extent: one block at a time they would cost eight times the calls and
         // interrupts. So what lies before a gap does not end it, though it come to some blocks more.
-        while left > 0 && self.pages.has_room_for_extent() {
+        while left > 0 && self.pages.staging().has_room_for_extent() {
             let mut went = 0;
             self.if_help_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
@@ -492,7 +494,8 @@ impl Pager {
     /// Compresses until as many pages can be brought in with one call as an extent has, when workers alone do not keep up;
     /// false when it does not come to that.
     fn help_to_an_extent(&self) -> bool {
-        let has_extent = || self.pages.staging().ready_extents() > 0 || self.pages.has_room_for_extent();
+        let has_extent =
+            || self.pages.staging().ready_extents() > 0 || self.pages.staging().has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
@@ -528,8 +531,7 @@ impl Pager {
         let mut evicted = count == EXTENT_SLOTS && self.pages.evict_extent(base);
         if evicted {
             self.reclaim.note_gone(true);
-        }
-        if !evicted {
+        } else {
             for index in 0..count {
                 let mut spare = self.room();
                 if spare.is_none() {
@@ -589,6 +591,14 @@ mod tests {
     use super::*;
     use crate::trial::{blocks, pager};
 
+    /// Blocks of which the fourth lacks a page.
+    fn blocks_with_a_gap(count: usize) -> usize {
+        let base = blocks(count);
+        // SAFETY: this test's mapping.
+        unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        base
+    }
+
     #[test]
     fn ready_pages_are_given_back_by_the_extent() {
         let Some(pager) = pager(false) else { return };
@@ -623,7 +633,7 @@ mod tests {
         assert!(!pager.lacks_extents(), "blocks go one by one: more would be no extents either");
         (0..8).for_each(|_| pager.reclaim.note_gone(true));
         assert!(pager.lacks_extents(), "though more is ready than the {} kept", pager.stream_reserve());
-        while pager.pages.has_room_for_extent() {
+        while pager.pages.staging().has_room_for_extent() {
             pager.reclaim.look_again();
             assert!(pager.evict_neighbours(Role::Handler) > 0);
         }
@@ -631,7 +641,7 @@ mod tests {
         pager.reclaim.streaming.store(true, Ordering::Relaxed);
         assert!(pager.reclaim_until_low());
         assert!(!pager.lacks_extents() && staging.ready_extents() == 1, "one was compressed");
-        assert!(pager.scattered() <= pager.scattered_max() || pager.pages.has_room_for_extent());
+        assert!(pager.scattered() <= pager.scattered_max() || pager.pages.staging().has_room_for_extent());
         let (ready, scattered) = (staging.ready_pages(), pager.scattered());
         assert!(scattered > 0);
         assert_eq!(pager.give_back_ready(true), BLOCK_PAGES, "scattered frames go before extents");
@@ -649,9 +659,7 @@ mod tests {
     #[test]
     fn what_lies_behind_a_gap_goes_as_a_whole() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(16);
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        let base = blocks_with_a_gap(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
         let went: Vec<usize> = (0..4).map(|_| pager.evict_neighbours(Role::Worker)).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
@@ -720,9 +728,7 @@ mod tests {
     #[test]
     fn a_run_with_a_gap_goes_by_extents_behind_it() {
         let Some(pager) = pager(false) else { return };
-        let base = blocks(32);
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        let base = blocks_with_a_gap(32);
         pager.register(base..base + 32 * BLOCK_BYTES);
         pager.evict_run(EXTENT_PAGES);
         assert_eq!(
@@ -738,7 +744,7 @@ mod tests {
         let base = blocks(32);
         let staging = pager.pages.staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
-        while pager.pages.has_room_for_extent() {
+        while pager.pages.staging().has_room_for_extent() {
             // However long the last look took.
             pager.reclaim.look_again();
             assert!(pager.evict_neighbours(Role::Handler) > 0);

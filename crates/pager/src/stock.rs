@@ -37,7 +37,8 @@ impl Pager {
     }
 
     /// Whether a worker is to see to it that there are frames for runs. Where blocks go by the extent, frames that lie scattered are
-    /// none. Where they go one by one compressing makes no extents, and to have a long queue is better.
+    /// none. Where they go one by one compressing makes no extents, and to have a long queue is better; nor is the queue emptied
+    /// for extents when half of what may be staged is ready.
     pub(crate) fn lacks_extents(&self) -> bool {
         let ready = self.stock();
         let of_use = match self.reclaim.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
@@ -65,19 +66,13 @@ impl Pager {
     /// go first while runs come in: an extent would be made again for the next one.
     pub(crate) fn give_back_ready(&self, for_runs: bool) -> usize {
         let staging = self.pages.staging();
-        let scattered = || {
-            let slot = staging.take_scattered()?;
-            let pages = staging.discard(slot);
-            staging.give(slot);
-            Some(pages)
-        };
         let extent = || {
             staging.discard_extent(staging.take_ready_extent()?);
             Some(EXTENT_PAGES)
         };
         match for_runs {
-            true => scattered().or_else(extent),
-            false => extent().or_else(scattered),
+            true => staging.discard_scattered().or_else(extent),
+            false => extent().or_else(|| staging.discard_scattered()),
         }
         .unwrap_or(0)
     }

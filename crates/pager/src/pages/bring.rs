@@ -9,7 +9,7 @@ use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use super::mover::Way;
 use super::refs::PageRefs;
 use super::staging::FrameCache;
-use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP};
 use crate::accounts::Count;
 
@@ -444,7 +444,7 @@ impl Pages {
         if count < LONG_MIN {
             return None;
         }
-        let extent = self.filling_extent()?;
+        let extent = self.staging.filling_extent()?;
         let source = self.staging.address(extent, 0);
         let count = match is_stored {
             true => self.decompress((at / PAGE_SIZE) as u64, source, count, reads_disk),
@@ -513,52 +513,6 @@ impl Pages {
         }
     }
 
-    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of ready ones that lie scattered if
-    /// need be. Or else what was once scattered would be so for good: short runs come in, and go out for them.
-    fn filling_extent(&self) -> Option<u32> {
-        if let Some(extent) = self.staging.take_ready_extent().or_else(|| self.fresh_extent()) {
-            return Some(extent);
-        }
-        if self.staging.ready_pages() < EXTENT_PAGES {
-            return None;
-        }
-        let extent = self.staging.take_empty_extent()?;
-        while !self.has_room_for_extent() {
-            let Some(slot) = self.staging.take_scattered() else {
-                self.staging.give_extent(extent);
-                return None;
-            };
-            self.staging.discard(slot);
-            self.staging.give(slot);
-        }
-        Some(self.with_fresh_frames(extent))
-    }
-
-    fn fresh_extent(&self) -> Option<u32> {
-        let extent =
-            if self.has_room_for_extent() { self.staging.take_empty_extent()? } else { return None };
-        Some(self.with_fresh_frames(extent))
-    }
-
-    /// Has the kernel make the frames of an empty extent.
-    fn with_fresh_frames(&self, extent: u32) -> u32 {
-        // With one call instead of a fault a page.
-        sys::memory::populate(self.staging.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
-        (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.staging.arrived(slot, ALL_PAGES));
-        extent
-    }
-
-    /// Adds an extent of fresh frames to those that are ready; false when there is no room.
-    pub fn make_fresh_extent(&self) -> bool {
-        let extent = self.fresh_extent();
-        extent.inspect(|first| self.staging.give_extent(*first)).is_some()
-    }
-
-    /// Whether as many pages may be staged yet as an extent has.
-    pub fn has_room_for_extent(&self) -> bool {
-        self.staging.pages_max().saturating_sub(self.staging.pages()) >= EXTENT_PAGES
-    }
-
     /// Memory of zeroes, as long as a block.
     fn zeroes(&self) -> usize {
         self.staging.hole()
@@ -576,6 +530,7 @@ fn partly(done: usize, otherwise: Brought) -> Brought {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::pages::table::ALL_PAGES;
     use crate::trial::{blocks, pager, read};
 
     /// The masks of adjacent blocks in a state.
@@ -698,7 +653,7 @@ mod tests {
         while pages.staging.queued_slots() > 0 {
             pages.compress_oldest();
         }
-        assert!(pages.staging.ready_extents() == 0 && !pages.has_room_for_extent());
+        assert!(pages.staging.ready_extents() == 0 && !pages.staging.has_room_for_extent());
         assert_eq!(pages.bring_long(fresh, true, 128, true), Some(128));
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
     }

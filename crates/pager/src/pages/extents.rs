@@ -85,6 +85,49 @@ impl Staging {
         }
     }
 
+    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of ready ones that lie scattered if
+    /// need be. Or else what was once scattered would be so for good: short runs come in, and go out for them.
+    pub fn filling_extent(&self) -> Option<u32> {
+        if let Some(extent) = self.take_ready_extent().or_else(|| self.fresh_extent()) {
+            return Some(extent);
+        }
+        if self.ready_pages() < EXTENT_PAGES {
+            return None;
+        }
+        let extent = self.take_empty_extent()?;
+        while !self.has_room_for_extent() {
+            if self.discard_scattered().is_none() {
+                self.give_extent(extent);
+                return None;
+            }
+        }
+        Some(self.with_fresh_frames(extent))
+    }
+
+    fn fresh_extent(&self) -> Option<u32> {
+        let extent = if self.has_room_for_extent() { self.take_empty_extent()? } else { return None };
+        Some(self.with_fresh_frames(extent))
+    }
+
+    /// Has the kernel make the frames of an empty extent.
+    fn with_fresh_frames(&self, extent: u32) -> u32 {
+        // With one call instead of a fault a page.
+        sys::memory::populate(self.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
+        (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.arrived(slot, ALL_PAGES));
+        extent
+    }
+
+    /// Adds an extent of fresh frames to those that are ready; false when there is no room.
+    pub fn make_fresh_extent(&self) -> bool {
+        let extent = self.fresh_extent();
+        extent.inspect(|first| self.give_extent(*first)).is_some()
+    }
+
+    /// Whether as many pages may be staged yet as an extent has.
+    pub fn has_room_for_extent(&self) -> bool {
+        self.pages_max().saturating_sub(self.pages()) >= EXTENT_PAGES
+    }
+
     /// Has the slots of a ready extent be like others, in `full`.
     pub(crate) fn split_ready_extent(&self, extents: &mut Extents, full: &mut Vec<u32>) {
         if let Some(extent) = extents.ready.pop() {
@@ -177,7 +220,7 @@ mod tests {
             staging.give(slot);
         }
         assert_eq!((staging.ready_pages(), staging.ready_extents()), (EXTENT_PAGES, 1));
-        assert_eq!(staging.take_scattered(), None, "they lie together");
+        assert_eq!(staging.discard_scattered(), None, "they lie together");
         assert_eq!(staging.take_ready_extent(), Some(first));
         assert_eq!(staging.ready_pages(), 0);
         staging.discard_extent(first);

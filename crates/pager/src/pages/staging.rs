@@ -211,14 +211,6 @@ impl Staging {
         Some(slot)
     }
 
-    /// A slot with ready pages that lie in no ready extent.
-    pub fn take_scattered(&self) -> Option<u32> {
-        let mut lists = self.lists.lock().expect("no panic while held");
-        let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
-        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
-        Some(slot)
-    }
-
     /// Gives back a slot that holds nothing of value.
     pub fn give(&self, slot: u32) {
         if self.slots[slot as usize].retired.load(Ordering::Relaxed) {
@@ -326,6 +318,17 @@ impl Staging {
             self.left(slot, present);
         }
         present.count_ones() as usize
+    }
+
+    /// Gives the pages of a ready slot back to the system that lies in no ready extent; answers how many.
+    pub fn discard_scattered(&self) -> Option<usize> {
+        let mut lists = self.lists.lock().expect("no panic while held");
+        let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
+        drop(lists);
+        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        let pages = self.discard(slot);
+        self.give(slot);
+        Some(pages)
     }
 
     /// Gives some of the pages that are present in a slot back to the system. The caller says that nobody needs them.
