@@ -8,6 +8,7 @@ mod embedded;
 mod iaa;
 mod manual;
 mod markup;
+mod mistyped;
 mod pages;
 mod pause;
 mod place;
@@ -69,6 +70,14 @@ enum Verb {
     Man(manual::ManArguments),
 }
 
+/// The program that a command line of `uzswap run` starts; empty for other command lines.
+fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
+    match Arguments::try_parse_from(words) {
+        Ok(Arguments { verb: Verb::Run(arguments) }) => arguments.program().to_vec(),
+        _ => Vec::new(),
+    }
+}
+
 fn main() {
     // No thread of this program breaks unnoticed.
     let print = std::panic::take_hook();
@@ -76,7 +85,9 @@ fn main() {
         print(info);
         std::process::exit(EXIT_FAILED);
     }));
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+    let words: Vec<_> = std::env::args_os().collect();
+    let arguments = Arguments::try_parse_from(&words).unwrap_or_else(|error| {
+        let error = mistyped::corrected(error, &words, &Arguments::command());
         // Help and the version were asked for; anything else is a mistake, and not the status of a program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });

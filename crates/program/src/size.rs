@@ -14,33 +14,35 @@ pub enum Amount {
     Percent(f64),
 }
 
-/// A size that could not be understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadSize(String);
-
-impl fmt::Display for BadSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} is no size: write bytes, or a number with K, M, G or T (powers of 1024), or a percentage; for \
-             example 512M, 1.5G or 50%",
-            self.0
-        )
-    }
+/// Why a size is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSize {
+    /// The text is not a number with a unit.
+    #[error(
+        "{0:?} is not a size: write bytes, a number with K, M, G or T (powers of 1024), or a percentage; for example \
+         512M, 1.5G or 50%"
+    )]
+    Form(String),
+    /// A share of nothing, or of more than there is.
+    #[error("{0:?} is not a share of the memory: write a percentage above 0 and up to 100, or a size such as 512M")]
+    Share(String),
+    /// More bytes than 64 bits can count.
+    #[error("{0:?} is more than any machine can address: write a size such as 512M or 1.5G")]
+    Huge(String),
 }
-
-impl std::error::Error for BadSize {}
 
 /// Parses a size.
 ///
 /// # Errors
 /// [`BadSize`], which says what can be written.
 pub fn parse(text: &str) -> Result<Amount, BadSize> {
-    let bad = || BadSize(text.to_owned());
+    let bad = || BadSize::Form(text.to_owned());
+    let huge = || BadSize::Huge(text.to_owned());
     let trimmed = text.trim();
     if let Some(number) = trimmed.strip_suffix('%') {
         let percent: f64 = number.trim().parse().map_err(|_| bad())?;
-        return if percent > 0.0 && percent <= 100.0 { Ok(Amount::Percent(percent)) } else { Err(bad()) };
+        let is_share = percent > 0.0 && percent <= 100.0;
+        return if is_share { Ok(Amount::Percent(percent)) } else { Err(BadSize::Share(text.to_owned())) };
     }
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim().to_ascii_lowercase());
@@ -54,15 +56,27 @@ pub fn parse(text: &str) -> Result<Amount, BadSize> {
         _ => return Err(bad()),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift).map(Amount::Bytes).ok_or_else(bad);
+        return whole.checked_mul(1 << shift).map(Amount::Bytes).ok_or_else(huge);
     }
     let value: f64 = number.parse().map_err(|_| bad())?;
     let bytes = value * (1u64 << shift) as f64;
     if bytes.is_finite() && bytes < u64::MAX as f64 {
         Ok(Amount::Bytes(bytes as u64))
     } else {
-        Err(bad())
+        Err(huge())
     }
+}
+
+/// A warning when a budget is more than the machine or the cgroup has: nothing will be compressed before that memory is full.
+pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
+    let machine = machine_bytes().ok()?;
+    let (whole, owner) = match cgroup_limit_bytes().filter(|limit| *limit < machine) {
+        Some(limit) => (limit, "the memory cgroup"),
+        None => (machine, "this machine"),
+    };
+    let allowed = Size::from(whole);
+    (budget_bytes > whole)
+        .then(|| format!("{owner} has {allowed}, so the program can run out of memory below its budget"))
 }
 
 impl Amount {
@@ -208,6 +222,21 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains("512M"), "{error}");
         }
+        for (text, error) in [
+            ("200%", BadSize::Share("200%".into())),
+            ("0%", BadSize::Share("0%".into())),
+            ("99999999999999T", BadSize::Huge("99999999999999T".into())),
+            ("ninety", BadSize::Form("ninety".into())),
+        ] {
+            assert_eq!(parse(text), Err(error));
+        }
+    }
+
+    #[test]
+    fn a_budget_beyond_the_machine_is_noticed() {
+        let machine = machine_bytes().unwrap();
+        assert_eq!(beyond_machine(1 << 20), None);
+        assert!(beyond_machine(machine * 2).unwrap().contains("has"));
     }
 
     #[test]

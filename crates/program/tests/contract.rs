@@ -15,7 +15,12 @@ fn stderr_of(arguments: &[&str]) -> (Option<i32>, String) {
 fn bad_arguments_name_cause_and_fix() {
     for (arguments, words) in [
         (&["run", "--ram", "12Q", "--", "true"][..], &["12Q", "512M"][..]),
-        (&["run", "--ram", "10K", "--", "true"], &["the least that works is 16 MiB"]),
+        (&["run", "--ram", "10K", "--", "true"], &["the minimum is 16 MiB"]),
+        (&["run", "--ram", "200%", "--", "true"], &["200%", "up to 100"]),
+        (&["run", "--ram", "0", "--", "true"], &["the minimum is 16 MiB"]),
+        (&["run", "--ram", "99999999999T", "--", "true"], &["more than any machine can address"]),
+        (&["run", "--rma", "64M", "--", "true"], &["--rma", "a similar argument exists: '--ram'"]),
+        (&["run", "--rma", "64M", "true"], &["--rma", "a similar argument exists: '--ram'"]),
         (&["run", "--ram", "1G", "--compressor", "nope", "--", "true"], &["nope", "lz4", "zstd"]),
         (&["run", "--ram", "1G", "--folio", "5K", "--", "true"], &["16K, 32K, 64K or 2M"]),
         (
@@ -23,7 +28,6 @@ fn bad_arguments_name_cause_and_fix() {
             &["/no/such/dir/r.json", "--report"],
         ),
         (&["run", "--ram", "-1", "--", "true"], &["-1", "--help"]),
-        (&["run", "--ram", "1G", "true"], &["run [OPTIONS] -- <PROGRAM>"]),
         (&["run"], &["<PROGRAM>"]),
         (&["frobnicate"], &["frobnicate"]),
         (&[], &["Usage: uzswap"]),
@@ -74,6 +78,31 @@ fn exit_statuses_are_the_programs_own() {
     assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Some(128 + 9));
     assert_eq!(run(&["no-such-program-anywhere"]), Some(127));
     assert_eq!(run(&["/etc/passwd"]), Some(126));
+}
+
+/// As env(1), nice(1) and docker-run(1) do.
+#[test]
+fn two_dashes_before_the_program_are_optional() {
+    if !can_manage() {
+        return;
+    }
+    let script = "printf '%s;' \"$@\"";
+    let arguments = ["sh", "-c", script, "sh", "--ram", "-q", "--", "x"];
+    for dashes in [&["--"][..], &[]] {
+        let output =
+            uzswap().args(["run", "-q", "--ram", "1G"]).args(dashes).args(arguments).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "--ram;-q;--;x;", "{dashes:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_budget_beyond_the_machine_is_warned_of() {
+    if !can_manage() {
+        return;
+    }
+    let (status, said) = stderr_of(&["run", "--ram", "99999G", "--", "true"]);
+    assert_eq!(status, Some(0));
+    assert!(said.contains("--ram 99999G") && said.contains("below its budget"), "{said}");
 }
 
 #[test]

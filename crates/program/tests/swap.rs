@@ -150,7 +150,7 @@ fn without_a_swap_file_the_end_of_a_run_that_exceeded_its_budget_names_it() {
     let (output, report) = managed(RAM, &scratch, &[], &[workload, "plain", DATA]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("the limit was exceeded") && said.contains("--swap SIZE"), "{said}");
+    assert!(said.contains("the budget was exceeded") && said.contains("--swap SIZE"), "{said}");
     assert_eq!((&report["swap"], &report["zswpwb"]), (&serde_json::Value::Null, &0.into()));
 }
 

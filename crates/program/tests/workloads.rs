@@ -245,6 +245,6 @@ fn own_handlers_for_segv_and_bus_still_work() {
 fn random_data_exceeds_the_budget_and_is_said_so() {
     let Some((status, said, report)) = workload("random", "32M", &[]) else { return };
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("the limit was exceeded by up to"), "{said}");
+    assert!(said.contains("the budget was exceeded by up to"), "{said}");
     assert!(report["reject_compress_poor"].as_u64().unwrap() > 0, "{report}");
 }

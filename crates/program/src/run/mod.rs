@@ -5,6 +5,7 @@ mod cgroup_limit;
 mod guardian;
 mod history;
 mod output;
+mod over_limit;
 mod page;
 mod process;
 mod program_file;
@@ -38,7 +39,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
 /// Run a program in less memory than it needs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  uzswap run --ram 2G -- python3 train.py
+  uzswap run --ram 2G python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram 4G --report usage.html -- ./job       a page with pictures, for a browser
   uzswap run --ram auto --compressor zstd -- redis-server
@@ -79,12 +80,19 @@ pub struct Arguments {
     /// No summary at the end
     #[arg(short, long)]
     quiet: bool,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    /// The program and its arguments; `--` before it is optional
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// Runs the program; answers the exit status.
+impl Arguments {
+    /// The program and its arguments.
+    pub fn program(&self) -> &[OsString] {
+        &self.program
+    }
+}
+
+/// Runs the program and returns its exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
     let socket = ledger::wire::new_name(size::random_u32());
@@ -156,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         output.write(&arguments.program, &figures, &history.tell(&ledger))?;
     }
     if !arguments.quiet {
-        figures.summarise();
+        figures.summarise(&supervisor.figures.over_limit);
     }
     if supervisor.has_partial_dump() {
         eprintln!(
@@ -184,7 +192,10 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         text => size::parse(text).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?,
     };
     if budget_bytes < RAM_BYTES_MIN {
-        bail!("--ram {}: the least that works is {}", arguments.ram, Size::from(RAM_BYTES_MIN));
+        bail!("--ram {}: the minimum is {}", arguments.ram, Size::from(RAM_BYTES_MIN));
+    }
+    if let Some(notice) = size::beyond_machine(budget_bytes) {
+        eprintln!("uzswap: --ram {}: {notice}", arguments.ram);
     }
     let folio =
         size::parse(&arguments.folio).map_err(|error| anyhow::anyhow!("--folio: {error}"))?.bytes()?;

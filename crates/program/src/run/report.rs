@@ -6,6 +6,7 @@ use std::time::Duration;
 use ledger::{percentile_ns, Counter, Ledger};
 use serde::Serialize;
 
+use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
 use crate::size::Size;
@@ -17,6 +18,8 @@ use crate::ways::{Eviction, Finding, Ways};
 pub struct Report {
     exit_status: i32,
     elapsed_seconds: f64,
+    /// CPU time of the program's ended processes, the pager's threads included.
+    cpu_seconds: f64,
     ram_limit_bytes: u64,
     /// The memory limit that programs read in their control group; null: what was there.
     cgroup_limit_bytes: Option<u64>,
@@ -25,6 +28,8 @@ pub struct Report {
     /// What the tree would have used without uzswap, at most.
     ram_wanted_peak_bytes: u64,
     over_limit_peak_bytes: u64,
+    /// Why, at the moment of the largest excess; null when there was none.
+    over_limit_reason: Option<String>,
     /// Most resident shared memory of one process, by looks twice a second. It is not paged, nor in the figures above.
     shared_peak_bytes: u64,
     compressor: String,
@@ -132,11 +137,13 @@ impl Report {
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
+            cpu_seconds: children_cpu_seconds(),
             ram_limit_bytes: settings.budget_bytes,
             cgroup_limit_bytes,
             ram_peak_bytes: ledger.total_peak_bytes(),
             ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
-            over_limit_peak_bytes: peaks.over_budget_bytes,
+            over_limit_peak_bytes: peaks.over_limit.bytes(),
+            over_limit_reason: peaks.over_limit.reason(),
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
@@ -187,36 +194,19 @@ impl Report {
         }
     }
 
-    /// What is known to make a tree exceed its limit, of what happened here.
-    fn why_over(&self) -> String {
-        let causes = [
-            (self.reject_compress_poor, "pages did not compress"),
-            (self.brought_in, "pages came back because paging had to end"),
-            (self.forks, "forks, after which pages are shared until they change"),
-            (self.over_budget, "times there was nothing left to move out"),
-        ];
-        let known: Vec<String> = causes
-            .into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
-            .collect();
-        match known[..] {
-            [] => ", for a moment: memory was touched faster than it could be moved out".to_owned(),
-            _ => format!(": {}", known.join("; ")),
-        }
-    }
-
     /// A few lines on stderr.
-    pub fn summarise(&self) {
+    pub fn summarise(&self, over: &OverLimit) {
         if self.ram_peak_bytes == 0 {
             let allowed = Size::from(self.ram_limit_bytes);
             eprintln!("uzswap: {allowed} allowed; the program was over before its memory was looked at");
         } else {
             eprintln!(
-                "uzswap: peak {} of {} allowed; would have been {} without uzswap",
+                "uzswap: peak {} of {} allowed; would have been {} without uzswap; {:.1} s, {:.1} s of CPU",
                 Size::from(self.ram_peak_bytes),
                 Size::from(self.ram_limit_bytes),
                 Size::from(self.ram_wanted_peak_bytes.max(self.ram_peak_bytes)),
+                self.elapsed_seconds,
+                self.cpu_seconds,
             );
         }
         if self.zswpout > 0 || self.faults > 0 {
@@ -242,20 +232,15 @@ impl Report {
         if let Some(swap) = &self.swap {
             swap.summarise(self.zswpwb);
         }
-        let allowed = self.ram_limit_bytes / 32 + (8 << 20);
-        if self.over_limit_peak_bytes > allowed {
-            let over = Size::from(self.over_limit_peak_bytes);
-            eprintln!("uzswap: the limit was exceeded by up to {over}{}", self.why_over());
-            match &self.swap {
-                None => {
-                    eprintln!("uzswap: with --swap SIZE what does not fit compressed goes to a file on disk")
-                }
-                Some(swap) if swap.was_full() => {
-                    eprintln!(
-                        "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"
-                    );
-                }
-                Some(_) => {}
+        let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
+        if let Some(reason) = over.reason().filter(|_| over.bytes() > tolerated) {
+            eprintln!("uzswap: the budget was exceeded by up to {}: {reason}", Size::from(over.bytes()));
+            if self.swap.as_ref().is_some_and(SwapReport::was_full) {
+                eprintln!(
+                    "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"
+                );
+            } else if let Some(advice) = over.advice(self.swap.is_some()) {
+                eprintln!("uzswap: {advice}");
             }
         }
         if self.shared_peak_bytes > self.ram_limit_bytes / 8 {
@@ -266,6 +251,18 @@ impl Report {
             eprintln!("uzswap: not managed: {what}");
         }
     }
+}
+
+/// User and system time of children that have ended and were waited for.
+fn children_cpu_seconds() -> f64 {
+    // SAFETY: all zeroes is a valid structure, and the kernel fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// What pages were stored as, most first; nothing when the compressor has one form alone.

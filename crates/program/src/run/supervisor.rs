@@ -16,6 +16,7 @@ use sys::userfaultfd::Userfaultfd;
 use super::attach::{self, Attacher};
 use super::guardian::Guardian;
 use super::history::History;
+use super::over_limit::OverLimit;
 use super::signals::Signals;
 use super::swap::Swap;
 
@@ -92,8 +93,8 @@ pub struct Peaks {
     pub stored_pages: u64,
     /// The pool's bytes then.
     pub pool_bytes: u64,
-    /// Most bytes over the budget.
-    pub over_budget_bytes: u64,
+    /// The largest excess over the budget.
+    pub over_limit: OverLimit,
     /// Most resident shared memory of one process, which is not paged.
     pub shared_bytes: u64,
     /// Pages in the swap file when they were most.
@@ -401,8 +402,7 @@ impl Supervisor {
         if pages > self.figures.stored_pages_peak {
             (self.figures.stored_pages_peak, self.figures.pool_bytes_at_peak) = (pages, bytes);
         }
-        let over = self.ledger.total_bytes().saturating_sub(self.ledger.budget_bytes());
-        self.figures.over_budget_bytes = self.figures.over_budget_bytes.max(over);
+        self.figures.over_limit.note(&self.ledger);
     }
 
     /// Handles signals; answers the program's exit status once it has ended.

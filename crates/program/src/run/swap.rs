@@ -62,7 +62,7 @@ impl SwapArguments {
         let Some(text) = &self.swap else { return Ok(None) };
         let size_bytes = size::parse(text).map_err(|error| anyhow::anyhow!("--swap: {error}"))?.bytes()?;
         if size_bytes < SWAP_BYTES_MIN {
-            anyhow::bail!("--swap {text}: the least that works is {}", size::Size::from(SWAP_BYTES_MIN));
+            anyhow::bail!("--swap {text}: the minimum is {}", size::Size::from(SWAP_BYTES_MIN));
         }
         let directory = self.swap_dir.clone();
         let config = Config { directory, size_bytes, plain: self.swap_plain, ..Config::default() };

@@ -1,5 +1,6 @@
 //! Finding the running trees: every supervisor holds its ledger, a memory file with a name of its own.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -78,14 +79,11 @@ pub fn ledger_path(pid: u32, inode: u64) -> Option<PathBuf> {
     paths.find(|path| fs::metadata(path).is_ok_and(|file| file.ino() == inode))
 }
 
-/// The program and its arguments in the text of a supervisor's /proc/PID/cmdline: what follows the first `--`.
+/// The program and its arguments, from the text of a supervisor's /proc/PID/cmdline.
 fn program_of(cmdline: &[u8]) -> Vec<String> {
     let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
-    words
-        .skip_while(|word| *word != b"--")
-        .skip(1)
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect()
+    let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    crate::program_of(&words).iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// A process's name.
@@ -98,10 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_follows_two_dashes() {
+    fn the_program_follows_the_options() {
         let program = |text: &[u8]| program_of(text).join("|");
         assert_eq!(program(b"uzswap\0run\0--ram\0" as &[u8]), "");
         assert_eq!(program(b"uzswap\0run\0--ram=G\0--\0sort\0--\0a b\0"), "sort|--|a b");
+        assert_eq!(program(b"uzswap\0run\0--ram\0G\0sort\0-r\0--\0x\0"), "sort|-r|--|x");
+        assert_eq!(program(b"uzswap\0top\0"), "");
         assert_eq!(program(b""), "");
     }
 

@@ -52,7 +52,7 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
         size::parse(&arguments.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?;
     anyhow::ensure!(
         ram_bytes >= RAM_BYTES_MIN,
-        "--ram {}: the least that works is {}",
+        "--ram {}: the minimum is {}",
         arguments.ram,
         Size::from(RAM_BYTES_MIN)
     );

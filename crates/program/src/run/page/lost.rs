@@ -70,7 +70,7 @@ fn losses(figures: &Figures<'_>) -> Vec<Loss> {
         number("over_limit_peak_bytes") > 0.0,
         figures.size("over_limit_peak_bytes"),
         "over the budget, at most",
-        "Memory was touched faster than it could be moved out, or there was nothing left to move: see the rows below.".to_owned(),
+        figures.value("over_limit_reason").as_str().map(escaped).unwrap_or_default(),
     );
     if figures.value("swap").is_object() {
         let waited = number("swap.write_wait_seconds");
@@ -193,6 +193,7 @@ mod tests {
             report[name] = json!(0);
         }
         report["fault_latency_us"] = json!({"p50": 0, "p99": 0, "p999": 0, "mean": 0});
+        report["over_limit_reason"] = serde_json::Value::Null;
         report["replacement"] = json!({"read_ahead": 0, "read_ahead_wasted": 0});
         html(&Figures(&report))
     }

@@ -1,0 +1,70 @@
+//! Suggestions for mistyped options. clap's own measure finds no likeness in words of three letters (`--rma`), and suggests
+//! to pass the option to the program instead.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::Command;
+
+/// Edits that a mistyped option may be away from a known one: a transposition counts as one.
+const EDITS_MAX: usize = 2;
+
+/// Replaces the suggestion of an error about an unknown option by the most similar option of the command that `words` name.
+pub fn corrected(mut error: clap::Error, words: &[OsString], command: &Command) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
+    if error.kind() != ErrorKind::UnknownArgument || error.get(ContextKind::SuggestedArg).is_some() {
+        return error;
+    }
+    if let Some(option) = similar(unknown, innermost(command, words)) {
+        error.remove(ContextKind::Suggested);
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(option));
+    }
+    error
+}
+
+/// The subcommand that the words before the first option name.
+fn innermost<'a>(command: &'a Command, words: &[OsString]) -> &'a Command {
+    let names = words.iter().skip(1).map_while(|word| word.to_str().filter(|word| !word.starts_with('-')));
+    let found = names.scan(command, |at, name| {
+        *at = at.find_subcommand(name)?;
+        Some(*at)
+    });
+    found.last().unwrap_or(command)
+}
+
+/// The long option that needs the fewest edits to become `unknown`, if they are few.
+fn similar(unknown: &str, command: &Command) -> Option<String> {
+    let typed = unknown.split('=').next()?.strip_prefix("--")?;
+    let known =
+        command.get_arguments().filter(|option| !option.is_hide_set()).filter_map(|option| option.get_long());
+    let ranked = known.map(|name| (strsim::osa_distance(typed, name), name));
+    let (edits, name) = ranked.min()?;
+    (edits <= EDITS_MAX && edits < typed.len()).then(|| format!("--{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Arg;
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_option_of_the_named_command_is_suggested() {
+        let run = Command::new("run").args(["ram", "report", "swap"].map(|name| Arg::new(name).long(name)));
+        let command = Command::new("uzswap").subcommand(run);
+        let words = ["uzswap", "run", "--rma"].map(OsString::from);
+        let run = innermost(&command, &words);
+        assert_eq!(run.get_name(), "run");
+        for (typed, suggested) in [
+            ("--rma", Some("--ram")),
+            ("--ran=3", Some("--ram")),
+            ("--raport", Some("--report")),
+            ("--swpa", Some("--swap")),
+            ("--frobnicate", None),
+            ("-r", None),
+            ("--", None),
+        ] {
+            assert_eq!(similar(typed, run).as_deref(), suggested, "{typed}");
+        }
+    }
+}

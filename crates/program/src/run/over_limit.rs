@@ -1,0 +1,141 @@
+//! Why a tree exceeded its budget: the figures at the moment of the largest excess, and what they mean.
+
+use ledger::{Counter, Ledger};
+
+/// A cause explains the excess when it accounts for at least one part in so many of it.
+const SHARE: u64 = 2;
+/// A pool that takes this part of the budget leaves the program too little: five eighths.
+const POOL_SHARE: (u64, u64) = (5, 8);
+
+/// The largest excess over the budget, and the figures at that moment.
+#[derive(Debug, Default, Clone)]
+pub struct OverLimit {
+    bytes: u64,
+    budget_bytes: u64,
+    is_paused: bool,
+    pool_bytes: u64,
+    poor_pages: u64,
+    brought_in_pages: u64,
+    forks: u64,
+}
+
+/// What made a tree exceed its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// `uzswap pause` brought everything in.
+    Paused,
+    /// Paging ended, and all pages came back.
+    PagingEnded,
+    /// Pages do not compress.
+    Incompressible,
+    /// The compressed pages fill the budget.
+    PoolFull,
+    /// Parent and child copy the pages they share when they change them.
+    Forks,
+    /// Memory was touched faster than pages could leave.
+    Pace,
+}
+
+impl OverLimit {
+    /// Takes the tree's present use into account.
+    pub fn note(&mut self, ledger: &Ledger) {
+        let budget_bytes = ledger.budget_bytes();
+        let bytes = ledger.total_bytes().saturating_sub(budget_bytes);
+        if bytes > self.bytes {
+            *self = OverLimit {
+                bytes,
+                budget_bytes,
+                is_paused: ledger.live().any(|(_, slot)| slot.is_paused()),
+                pool_bytes: ledger.live().fold(0, |sum, (_, slot)| slot.pool_bytes().saturating_add(sum)),
+                poor_pages: ledger.sum(Counter::RejectCompressPoor),
+                brought_in_pages: ledger.sum(Counter::BroughtIn),
+                forks: ledger.sum(Counter::Forks),
+            };
+        }
+    }
+
+    /// The largest excess in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The cause of the largest excess; `None` when there was none.
+    fn cause(&self) -> Option<Cause> {
+        if self.bytes == 0 {
+            return None;
+        }
+        let explains = |pages: u64| pages.saturating_mul(4096) >= self.bytes / SHARE;
+        let pool_max = self.budget_bytes / POOL_SHARE.1 * POOL_SHARE.0;
+        Some(match self {
+            _ if self.is_paused => Cause::Paused,
+            _ if explains(self.brought_in_pages) => Cause::PagingEnded,
+            _ if explains(self.poor_pages) => Cause::Incompressible,
+            _ if self.pool_bytes >= pool_max => Cause::PoolFull,
+            _ if self.forks > 0 => Cause::Forks,
+            _ => Cause::Pace,
+        })
+    }
+
+    /// The cause in words.
+    pub fn reason(&self) -> Option<String> {
+        let text = match self.cause()? {
+            Cause::Paused => "paging was paused (`uzswap pause`)".to_owned(),
+            Cause::PagingEnded => {
+                format!("{} pages came back because paging had to end", self.brought_in_pages)
+            }
+            Cause::Incompressible => format!("{} pages did not compress", self.poor_pages),
+            Cause::PoolFull => "what is compressed took most of it".to_owned(),
+            Cause::Forks => {
+                format!("{} forks: pages shared with a child are copied when they change", self.forks)
+            }
+            Cause::Pace => "memory was touched faster than pages could leave".to_owned(),
+        };
+        Some(text)
+    }
+
+    /// What the user can do about it, if anything; `has_swap` says whether there is a swap file.
+    pub fn advice(&self, has_swap: bool) -> Option<&'static str> {
+        match self.cause()? {
+            Cause::Incompressible | Cause::PoolFull if !has_swap => {
+                Some("--swap SIZE lets pages that do not fit compressed go to a file on disk")
+            }
+            Cause::Forks => Some("a larger --ram leaves room for what parent and child copy"),
+            Cause::Pace => Some("the excess is momentary; a lower --ram keeps the peak below a hard limit"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(change: impl FnOnce(&mut OverLimit)) -> OverLimit {
+        let mut over = OverLimit { bytes: 16 << 20, budget_bytes: 128 << 20, ..OverLimit::default() };
+        change(&mut over);
+        over
+    }
+
+    #[test]
+    fn the_cause_is_the_one_that_accounts_for_the_excess() {
+        assert_eq!(OverLimit::default().cause(), None);
+        assert_eq!(over(|_| ()).cause(), Some(Cause::Pace));
+        // Eleven pages explain nothing of 16 MiB.
+        assert_eq!(over(|one| one.poor_pages = 11).cause(), Some(Cause::Pace));
+        assert_eq!(over(|one| one.poor_pages = 2048).cause(), Some(Cause::Incompressible));
+        assert_eq!(over(|one| one.brought_in_pages = 4096).cause(), Some(Cause::PagingEnded));
+        assert_eq!(over(|one| one.pool_bytes = 90 << 20).cause(), Some(Cause::PoolFull));
+        assert_eq!(over(|one| one.forks = 3).cause(), Some(Cause::Forks));
+        let paused = over(|one| (one.is_paused, one.brought_in_pages) = (true, 1 << 20));
+        assert_eq!(paused.cause(), Some(Cause::Paused));
+        assert_eq!(paused.advice(false), None, "a swap file is no help against a pause");
+    }
+
+    #[test]
+    fn a_swap_file_is_advised_where_it_helps() {
+        let poor = over(|one| one.poor_pages = 1 << 20);
+        assert!(poor.advice(false).is_some_and(|advice| advice.contains("--swap")));
+        assert_eq!(poor.advice(true), None);
+        assert!(!over(|_| ()).advice(false).unwrap_or_default().contains("--swap"));
+    }
+}
