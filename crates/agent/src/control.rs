@@ -264,6 +264,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         own: start::own_ranges(),
         only: None,
         kept: Some(desk().cleared.load(Ordering::Relaxed)).filter(|address| *address != 0),
+        executable: pager::executable::dominates(),
         records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,

@@ -22,6 +22,8 @@ pub struct Config {
     pub only: Option<Range<usize>>,
     /// What the kernel writes to for threads that are ending, beside their control blocks: its page stays in memory.
     pub kept: Option<usize>,
+    /// Page memory that may be executed, and leave other memory where it is: see [`crate::executable`].
+    pub executable: bool,
     /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the
     /// pool and staging. For recorders.
     pub records: bool,

@@ -9,6 +9,7 @@
 //!    stock        frames that are ready for pages to come in
 //!    halt, fork_session           standing still: for good, for a while, around a fork
 //!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
+//!    executable   heaps that may be executed
 //!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
 //! ```
 
@@ -16,6 +17,7 @@ pub mod accounts;
 mod clock;
 mod cluster;
 mod config;
+pub mod executable;
 mod fault;
 mod fork_session;
 mod grace;

@@ -193,7 +193,7 @@ impl Pager {
         self.reclaim.look_again();
         let mut registrations = self.registrations.lock().expect("no panic while held");
         registrations.note_changes(&self.pages);
-        if !registrations.register(&self.pages, range) {
+        if !registrations.register(&self.pages, range, !self.config.executable) {
             registrations.refresh(&self.files.maps, &self.pages, &self.config);
         }
     }

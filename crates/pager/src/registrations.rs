@@ -89,7 +89,7 @@ impl Registrations {
                 let next =
                     cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
                 let until = next.map_or(end, |range| range.start);
-                if until > at && !add(at, until, is_evictable(&mapping)) {
+                if until > at && !add(at, until, is_evictable(&mapping, config.executable)) {
                     return;
                 }
                 at = next.map_or(end, |range| range.end);
@@ -124,8 +124,8 @@ impl Registrations {
         }
     }
 
-    /// Registers one new mapping. False when it overlaps others that are known: look at all of them then.
-    pub fn register(&mut self, pages: &Pages, range: std::ops::Range<usize>) -> bool {
+    /// Registers one new mapping, which can be evicted or not. False when it overlaps others that are known: look at all of them then.
+    pub fn register(&mut self, pages: &Pages, range: Range<usize>, evictable: bool) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);
         let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
         if !is_free || range.end > USER_END || self.current.len() == MAPPINGS_MAX {
@@ -133,7 +133,7 @@ impl Registrations {
         }
         if pages.register(range.clone()) == Some(true) {
             let Range { start, end } = range;
-            self.current.insert(index, Managed { start, end, registered: true, evictable: true });
+            self.current.insert(index, Managed { start, end, registered: true, evictable });
         }
         true
     }
@@ -162,13 +162,13 @@ impl Registrations {
     }
 }
 
-fn is_private_memory(mapping: &Mapping) -> bool {
+pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
     !mapping.shared && !mapping.file && !mapping.special
 }
 
-fn is_evictable(mapping: &Mapping) -> bool {
-    // Execute permission would have to match the staging area's for a page to be movable; code is rarely cold anyway.
-    mapping.read && mapping.write && !mapping.execute
+/// Execute permission has to match the staging area's for a page to be movable.
+fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
+    mapping.read && mapping.write && mapping.execute == executable
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

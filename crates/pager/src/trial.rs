@@ -27,6 +27,7 @@ pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option
         records: false,
         without_move,
         without_scan: false,
+        executable: false,
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);

@@ -80,6 +80,22 @@ pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
+/// Makes memory executable as well as readable and writable.
+///
+/// # Safety
+/// As [`make_accessible`].
+///
+/// # Errors
+/// EACCES where the system forbids memory that is both writable and executable.
+pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: the caller owns the range.
+    match unsafe { libc::mprotect(at.as_ptr().cast(), len, rights) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Makes memory inaccessible; what is in it stays.
 ///
 /// # Safety

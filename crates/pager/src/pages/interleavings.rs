@@ -44,6 +44,7 @@ fn world() -> Arc<World> {
         records: false,
         without_move: false,
         without_scan: false,
+        executable: false,
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);

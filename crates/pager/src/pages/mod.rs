@@ -143,7 +143,10 @@ impl Pages {
         let (staging, foreign, keeps_target) = match way {
             Way::Move => {
                 let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-                staging.sink = Some(Sink::new(uffd)?);
+                staging.sink = Some(Sink::new(uffd, config.executable)?);
+                if config.executable {
+                    staging.allow_execution().map_err(system("executable staging memory"))?;
+                }
                 (staging, None, true)
             }
             Way::Remap => {

@@ -27,10 +27,14 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// One for staging that is guarded by `program`.
-    pub fn new(program: Userfaultfd) -> Result<Self, StartError> {
-        let at = arena::take(EXTENT_PAGES * PAGE_SIZE, PAGE_SIZE)
-            .map_err(|source| StartError::System { what: "staging memory", source })?;
+    /// One for staging that is guarded by `program`, and `executable` like it: pages move between equal protections.
+    pub fn new(program: Userfaultfd, executable: bool) -> Result<Self, StartError> {
+        let system = |source| StartError::System { what: "staging memory", source };
+        let at = arena::take(EXTENT_PAGES * PAGE_SIZE, PAGE_SIZE).map_err(system)?;
+        if executable {
+            // SAFETY: taken just now.
+            unsafe { memory::allow_execution(at, EXTENT_PAGES * PAGE_SIZE) }.map_err(system)?;
+        }
         let sink = Sink {
             at: at.as_ptr() as usize,
             silent: Userfaultfd::open(feature::MOVE)?,

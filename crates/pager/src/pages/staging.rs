@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
@@ -119,6 +120,16 @@ impl Staging {
             queued,
             sink: None,
         })
+    }
+
+    /// Gives the slots the protection of memory that may be executed, whose pages cannot move here otherwise.
+    ///
+    /// # Errors
+    /// EACCES where the system forbids memory that is both writable and executable.
+    pub fn allow_execution(&self) -> io::Result<()> {
+        let base = NonNull::new(self.base as *mut u8).expect("in the arena");
+        // SAFETY: the slots are this structure's.
+        unsafe { memory::allow_execution(base, (self.slots.len() + 1) * BLOCK_BYTES) }
     }
 
     /// The range of all slots.

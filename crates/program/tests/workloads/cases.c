@@ -460,12 +460,48 @@ static void mode_locked_growth(void) {
     for (size_t i = 0; i < 60 * MIB / PAGE; i++) check_page(rest + i * PAGE, i, "at the end");
 }
 
+// A heap that may be executed: functions in it run after their pages were out, in a forked child as well.
+static void executable(bool forks) {
+#if defined(__x86_64__)
+    size_t pages = 96 * MIB / PAGE;
+    int rights = PROT_READ | PROT_WRITE | PROT_EXEC;
+    char *at = mmap(NULL, pages * PAGE, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) _exit(77);
+    for (size_t i = 0; i < pages; i++) {
+        fill_page((uint64_t *)(at + i * PAGE), i);
+        // mov eax, i; ret
+        unsigned char code[6] = {0xb8, i, i >> 8, i >> 16, i >> 24, 0xc3};
+        memcpy(at + i * PAGE + 64, code, sizeof code);
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        pid_t child = forks && turn == 1 ? fork() : 0;
+        for (size_t i = turn; i < pages; i += turn + 1) {
+            uint64_t want[512], code[1];
+            int (*function)(void) = (int (*)(void))(at + i * PAGE + 64);
+            if (function() != (int)i) errno = 0, wrong("a function returns another number");
+            fill_page(want, i);
+            memcpy(code, at + i * PAGE + 64, 6), memcpy((char *)want + 64, code, 6);
+            if (memcmp(want, at + i * PAGE, PAGE) != 0) errno = 0, wrong("a page of the heap");
+        }
+        if (forks && turn == 1 && child == 0) _exit(0);
+        int status = 0;
+        if (forks && turn == 1 && (waitpid(child, &status, 0) != child || status != 0)) wrong("the child");
+    }
+#else
+    _exit(77);
+#endif
+}
+
+static void mode_executable(void) { executable(false); }
+static void mode_executable_fork(void) { executable(true); }
+
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
         {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"locked_last_thread", mode_locked_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
         {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
         {"forks", mode_forks}, {"robust", mode_robust}, {"own_userfaultfd", mode_own_userfaultfd},
         {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped}, {"locked_growth", mode_locked_growth},
+        {"executable", mode_executable}, {"executable_fork", mode_executable_fork},
     };
     main_arguments = arguments;
     for (size_t i = 0; count > 1 && i < sizeof modes / sizeof *modes; i++) {

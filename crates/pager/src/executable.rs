@@ -1,0 +1,77 @@
+//! Programs whose heap may be executed, such as SBCL's.
+//!
+//! `UFFDIO_MOVE` takes pages between mappings of the same protection only, so one staging area serves either memory that may
+//! be executed or memory that may not. The pager serves the kind that most of the program's anonymous memory is of when
+//! paging is set up; the other kind stays in memory.
+//!
+//! On x86-64 alone: elsewhere the kernel makes the instruction cache coherent once for each frame, and would not notice that
+//! the pager has filled the frame again.
+
+use sys::maps;
+use sys::pagemap::{Pagemap, Run};
+use sys::procfs::{self, ProcFile};
+use sys::PAGE_SIZE;
+
+use crate::registrations::is_private_memory;
+
+/// Runs of pages that are looked at together.
+const RUNS: usize = 64;
+
+/// Whether most of this process's anonymous memory may be executed.
+pub fn dominates() -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
+    let (Ok(maps_file), Ok(statm), Ok(pagemap)) =
+        (ProcFile::open(c"/proc/self/maps"), ProcFile::open(c"/proc/self/statm"), Pagemap::open())
+    else {
+        return false;
+    };
+    let mut buffer = [0; 128];
+    let anonymous_bytes = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)).unwrap_or(u64::MAX);
+    let mut executable_bytes = 0;
+    let mut lines = vec![0; 1 << 16];
+    maps::for_each(&maps_file, &mut lines, |mapping| {
+        if is_private_memory(&mapping) && mapping.write && mapping.execute {
+            executable_bytes += present_bytes(&pagemap, mapping.start, mapping.end);
+        }
+    });
+    [maps_file, statm].into_iter().for_each(ProcFile::close);
+    pagemap.close();
+    executable_bytes > anonymous_bytes / 2
+}
+
+fn present_bytes(pagemap: &Pagemap, start: usize, end: usize) -> u64 {
+    let mut runs = [Run::default(); RUNS];
+    let (mut at, mut bytes) = (start, 0);
+    while at < end {
+        let (count, next) = pagemap.present(at, end, &mut runs);
+        bytes += runs[..count].iter().map(|run| run.end - run.start).sum::<u64>();
+        // A look that makes no way ends here: the mapping is gone.
+        at = next.max(at + PAGE_SIZE);
+    }
+    bytes
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn present_pages_are_counted() {
+        let base = sys::arena::take(32 * PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
+        for page in [0, 1, 7, 31] {
+            // SAFETY: memory of this test.
+            unsafe { ((base + page * PAGE_SIZE) as *mut u8).write_volatile(1) };
+        }
+        let pagemap = Pagemap::open().unwrap();
+        for pagemap in [pagemap, pagemap.without_scan()] {
+            assert_eq!(present_bytes(&pagemap, base, base + 32 * PAGE_SIZE), 4 * PAGE_SIZE as u64);
+        }
+    }
+
+    #[test]
+    fn an_ordinary_program_has_an_ordinary_heap() {
+        assert!(!dominates());
+    }
+}
