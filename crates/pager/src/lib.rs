@@ -6,6 +6,7 @@
 //!    registrations  which mappings are registered
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
 //!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
+//!    watermarks   what a reclaim worker does next, a pure function
 //!    stock        frames that are ready for pages to come in
 //!    halt, fork_session           standing still: for good, for a while, around a fork
 //!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
@@ -40,6 +41,7 @@ mod sync;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
 mod watch;
+mod watermarks;
 
 pub use accounts::{Accounts, Count};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};

@@ -11,6 +11,7 @@ use crate::pages::table::ALL_PAGES;
 use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::PROMOTE_MS;
 use crate::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
+use crate::watermarks::{next_action, Action, Figures, Stream};
 
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
 const RESTOCK_PAGES: usize = 16;
@@ -216,43 +217,52 @@ impl Pager {
                     futex::wake(&self.reclaim.pressure, 1);
                 }
             }
-            let low = self.low_water();
-            let reserve = self.ready_reserve();
-            let streaming = self.reclaim.streaming.load(Ordering::Relaxed);
-            let ready = self.stock();
-            // While a stream wants as many pages as there are, the pool grows all the same: what is used beyond the low
-            // mark is given back before more is made ready.
-            let enough = if streaming { STREAM_PAGES_LEFT } else { reserve };
-            if streaming
-                && self.reclaim.goes_by_extents()
-                && self.scattered() > self.scattered_max()
-                && !self.pages.staging().has_room_for_extent()
-            {
-                // Runs have no use for them, and they take the room of what has.
-                total = total.saturating_sub((self.give_back_ready(streaming) * PAGE_SIZE) as u64);
-            } else if total > low && ready > enough {
-                total = total.saturating_sub((self.give_back_ready(streaming) * PAGE_SIZE) as u64);
-            } else if streaming && self.lacks_extents() && self.pages.staging().queued_slots() > 0 {
-                self.compress_oldest();
-            } else if streaming && self.lacks_extents() && total + self.headroom() < low {
-                // Memory grows by runs of first touches: the pages are made here while the program uses the last ones.
-                match self.pages.staging().make_fresh_extent() {
+            let figures = self.figures(total);
+            match next_action(&figures) {
+                Action::GiveBack => {
+                    let given = self.give_back_ready(figures.stream.is_some()) * PAGE_SIZE;
+                    total = total.saturating_sub(given as u64);
+                }
+                Action::Compress => {
+                    self.compress_oldest();
+                }
+                Action::MakeExtent => match self.pages.staging().make_fresh_extent() {
                     true => total += (EXTENT_PAGES * PAGE_SIZE) as u64,
                     false => return worked,
+                },
+                Action::Reclaim => {
+                    if self.step(Role::Worker) == Step::Nothing {
+                        self.swap.note_nothing_left();
+                        self.press_swap();
+                        self.note_stuck(total);
+                        return worked;
+                    }
                 }
-            } else if total > low || (ready < reserve && total + self.headroom() > low) {
-                if self.step(Role::Worker) == Step::Nothing {
-                    self.swap.note_nothing_left();
-                    self.press_swap();
-                    self.note_stuck(total);
-                    return worked;
-                }
-            } else {
-                return worked;
+                Action::Rest => return worked,
             }
             worked = true;
         }
         worked
+    }
+
+    /// The figures that decide what a worker does next. Those of a stream take locks, and are asked for while there is one.
+    fn figures(&self, total_bytes: u64) -> Figures {
+        let stream = self.reclaim.streaming.load(Ordering::Relaxed).then(|| Stream {
+            left_pages: STREAM_PAGES_LEFT,
+            is_fragmented: self.reclaim.goes_by_extents()
+                && self.scattered() > self.scattered_max()
+                && !self.pages.staging().has_room_for_extent(),
+            lacks_extents: self.lacks_extents(),
+            queued_slots: self.pages.staging().queued_slots(),
+        });
+        Figures {
+            total_bytes,
+            low_bytes: self.low_water(),
+            headroom_bytes: self.headroom(),
+            ready_pages: self.stock(),
+            reserve_pages: self.ready_reserve(),
+            stream,
+        }
     }
 
     /// Bytes under the low water mark within which ready pages are kept in stock.
