@@ -276,7 +276,9 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     let algorithm = registry.find(&settings.compressor)?;
     let swap_file = match (settings.swap_bytes, accounts.index()) {
         (1.., Some(index)) => {
-            Some(swap::open(accounts.socket(), index).map_err(|error| format!("the swap file: {error}"))?)
+            let plain = without & ledger::WITHOUT_ENCRYPTION != 0;
+            let file = swap::open(accounts.socket(), index, plain);
+            Some(file.map_err(|error| format!("the swap file: {error}"))?)
         }
         _ => None,
     };

@@ -44,13 +44,14 @@ fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The tree's swap file, for the process at `index` of the ledger that is connected to its supervisor by `socket`.
+/// The tree's swap file, for the process at `index` of the ledger that is connected to its supervisor by `socket`; encrypted
+/// unless it is to be `plain`.
 ///
 /// # Errors
 /// When the supervisor does not answer, or there are more processes than the table has rows.
-pub fn open(socket: i32, index: usize) -> Result<Arc<SwapFile>, Box<dyn std::error::Error>> {
+pub fn open(socket: i32, index: usize, plain: bool) -> Result<Arc<SwapFile>, Box<dyn std::error::Error>> {
     let (file, table) = (ask(socket, 0)?, ask(socket, 1)?);
-    let shared = Shared::join(File::from(file), table.as_fd())?;
+    let shared = Shared::join(File::from(file), table.as_fd(), &Config { plain, ..Config::default() })?;
     let shared: &'static Shared = Box::leak(Box::new(shared));
     SHARED.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     Ok(shared.open(engine(shared.disk().clone())?, owner_of(index))?)

@@ -96,8 +96,7 @@ impl SwapDisk {
         let engine = swapfile::engine_on(disk, &config, &spawn)?;
         match self.0 {
             What::Unnamed { segments, is_plain, .. } => {
-                let seal =
-                    if is_plain { Seal::plain() } else { Seal::encrypted().map_err(OpenError::Key)? };
+                let seal = if is_plain { Seal::Plain } else { Seal::Encrypted };
                 let space = Arc::new(Space::private(segments));
                 Ok(SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)?)
             }

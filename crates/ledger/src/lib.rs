@@ -16,6 +16,6 @@ pub mod wire;
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
 pub use memory::{
     Counter, Ledger, Settings, Slot, COMPRESSOR_LEN_MAX, COUNTERS, FORMS_MAX, MEMORY_NAME, SLOTS,
-    WITHOUT_MOVE, WITHOUT_SCAN,
+    WITHOUT_ENCRYPTION, WITHOUT_MOVE, WITHOUT_SCAN,
 };
 pub use snapshot::Snapshot;

@@ -28,6 +28,8 @@ pub const COMPRESSOR_LEN_MAX: usize = CompressorText::LEN_MAX;
 pub const WITHOUT_MOVE: u32 = 1;
 /// Do without `PAGEMAP_SCAN`.
 pub const WITHOUT_SCAN: u32 = 2;
+/// What goes to the swap file gets checksums and no encryption.
+pub const WITHOUT_ENCRYPTION: u32 = 4;
 
 /// What is counted for each process. The names in reports are the kernel's where the meaning matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,7 +320,7 @@ impl Ledger {
         self.header().budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// Parts of the kernel that pagers are to do without, for tests: [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
+    /// What pagers do without: [`WITHOUT_ENCRYPTION`], and parts of the kernel, for tests: [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
     pub fn without(&self) -> u32 {
         self.header().without.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@
 //! in use is dead, [`Writer::clean`] moves what lives on.
 //!
 //! - What is read is what was written, or an error that says where: objects are encrypted and authenticated
-//!   ([`Seal::encrypted`]), or at least have a checksum.
+//!   ([`Seal::Encrypted`]), or at least have a checksum.
 //! - Written is what the disk said it wrote. A write that fails is tried elsewhere; then it is an error, and the objects
 //!   are where they were.
 //! - The file takes no more than it may, leaves the disk some room, and gives back what is free.
@@ -29,6 +29,7 @@ mod pack;
 mod place;
 mod read;
 mod seal;
+mod secret;
 mod segments;
 mod shared;
 mod space;

@@ -20,7 +20,7 @@
 //! from its end. Its seal covers the footer.
 
 use crate::place::{grains, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENT_BYTES};
-use crate::seal::{Nonce, Seal};
+use crate::seal::{Nonce, Sealer};
 use crate::{Buffer, Place, BLOCK_BYTES};
 
 /// Bytes of a pack at most: what one write takes.
@@ -91,7 +91,7 @@ pub(crate) struct Slot {
 impl Slot {
     pub(crate) fn nonce(&self, position: usize, is_directory: bool) -> Nonce {
         let grain = (self.start as usize + position) / GRAIN_BYTES;
-        Nonce { segment: self.segment, generation: self.generation, grain: grain as u32, is_directory }
+        Nonce { segment: self.segment, grain: grain as u32, is_directory }
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -112,7 +112,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    pub(crate) fn new(slot: Slot, seal: &Seal, buffer: Buffer, spare: Option<Pack>) -> Pack {
+    pub(crate) fn new(slot: Slot, seal: &Sealer, buffer: Buffer, spare: Option<Pack>) -> Pack {
         assert!(buffer.len() >= slot.capacity as usize && slot.capacity as usize <= PACK_BYTES_MAX);
         let (mut records, mut positions) =
             spare.map_or_else(Default::default, |pack| (pack.records, pack.positions));
@@ -216,7 +216,7 @@ impl Pack {
     }
 
     /// Seals the objects, and writes the directory and the footer.
-    pub(crate) fn seal(&mut self, seal: &Seal) {
+    pub(crate) fn seal(&mut self, seal: &Sealer) {
         let (total, slot) = (self.bytes(), self.slot);
         assert!(total <= slot.capacity as usize);
         let head = seal.head(slot.segment, slot.generation);
@@ -251,12 +251,15 @@ impl Pack {
     }
 
     /// Takes the seals off again, for the pack to go elsewhere; what was written is still in the buffer.
-    pub(crate) fn unseal(&mut self, seal: &Seal) {
+    pub(crate) fn unseal(&mut self, seal: &Sealer) {
         let buffer = self.buffer.as_mut().expect("a pack that is unsealed has its buffer");
         for (record, &position) in self.records.iter().zip(&self.positions) {
             let start = position as usize;
             let sealed = &mut buffer[start..start + record.len as usize + self.tail];
-            assert!(seal.unseal(self.slot.nonce(start, false), b"", sealed), "nobody writes to this buffer");
+            assert!(
+                seal.unseal(self.slot.nonce(start, false), b"", sealed),
+                "the buffer is this pack's alone"
+            );
         }
     }
 }
@@ -306,7 +309,7 @@ pub(crate) fn last_directory(
     segment: u32,
     generation: u32,
     bytes: &mut [u8],
-    seal: &Seal,
+    seal: &Sealer,
 ) -> Option<(usize, Vec<(Record, Place)>)> {
     let end = bytes.len();
     let footer_at = end.checked_sub(FOOTER_BYTES)?;
@@ -322,7 +325,7 @@ pub(crate) fn last_directory(
     if !at.is_multiple_of(GRAIN_BYTES) || at.checked_add(len)? > footer_at {
         return None;
     }
-    let nonce = Nonce { segment, generation, grain: (at / GRAIN_BYTES) as u32, is_directory: true };
+    let nonce = Nonce { segment, grain: (at / GRAIN_BYTES) as u32, is_directory: true };
     let directory = &mut bytes[at..at + len];
     if !seal.unseal(nonce, &footer_bytes, directory) {
         return None;
@@ -338,13 +341,20 @@ pub(crate) fn last_directory(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Seal;
     use proptest::prelude::*;
+
+    fn sealer(seal: Seal) -> Sealer {
+        let sealer = Sealer::new(seal, 6);
+        sealer.renew(5).unwrap();
+        sealer
+    }
 
     fn slot(start: u32) -> Slot {
         Slot { segment: 5, generation: 9, start, capacity: PACK_BYTES_MAX as u32 }
     }
 
-    fn pack(start: u32, seal: &Seal) -> Pack {
+    fn pack(start: u32, seal: &Sealer) -> Pack {
         let mut buffer = Buffer::new(PACK_BYTES_MAX);
         buffer.fill(0xEE);
         Pack::new(slot(start), seal, buffer, None)
@@ -364,7 +374,7 @@ mod tests {
         fn objects_lie_in_as_few_blocks_as_can_be_and_no_other_byte_gets_to_disk(
             blocks in lengths(), encrypted in any::<bool>(), start in 0u32..4,
         ) {
-            let seal = if encrypted { Seal::encrypted().unwrap() } else { Seal::plain() };
+            let seal = sealer(if encrypted { Seal::Encrypted } else { Seal::Plain });
             let mut pack = pack(start * 4096, &seal);
             let mut all = Vec::new();
             for (number, lens) in blocks.iter().enumerate() {
@@ -421,7 +431,7 @@ mod tests {
         fn any_bytes_are_a_directory_or_none(
             mut bytes in prop::collection::vec(any::<u8>(), 0..5000), magic in any::<bool>(), small in any::<bool>(),
         ) {
-            let seal = Seal::plain();
+            let seal = sealer(Seal::Plain);
             if magic && bytes.len() >= FOOTER_BYTES {
                 let at = bytes.len() - FOOTER_BYTES;
                 bytes[at..at + 8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -436,7 +446,7 @@ mod tests {
 
         #[test]
         fn a_directory_with_a_flipped_bit_is_none(bit in 0usize..4096 * 8) {
-            let seal = Seal::plain();
+            let seal = sealer(Seal::Plain);
             let mut pack = pack(0, &seal);
             pack.add(&[record(1, 100), record(2, 50)]).unwrap();
             pack.object_mut(0).fill(1);
@@ -453,7 +463,7 @@ mod tests {
     #[test]
     fn little_is_lost_to_gaps() {
         // Lengths as of heap pages with LZ4: mostly short, some long.
-        let seal = Seal::encrypted().unwrap();
+        let seal = sealer(Seal::Encrypted);
         let mut random = 88172645463325252u64;
         let (mut net, mut gross) = (0, 0);
         for _ in 0..50 {
@@ -480,7 +490,7 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_compress_lie_back_to_back_in_two_blocks_each() {
-        let seal = Seal::encrypted().unwrap();
+        let seal = sealer(Seal::Encrypted);
         let mut pack = pack(0, &seal);
         let run: Vec<Record> = (0..16).map(|key| record(key, 4096)).collect();
         assert_eq!(pack.add(&run), Some(0));

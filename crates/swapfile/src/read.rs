@@ -146,11 +146,10 @@ impl SwapFile {
         Ok(())
     }
 
-    /// The nonce that an object was sealed with. Its segment is held, so its generation is the one it was written in.
+    /// The nonce that an object was sealed with.
     pub(crate) fn nonce_of(&self, place: Place) -> Nonce {
         Nonce {
             segment: place.segment() as u32,
-            generation: self.space().generation(place.segment()),
             grain: (place.position() / crate::GRAIN_BYTES) as u32,
             is_directory: false,
         }

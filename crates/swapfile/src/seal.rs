@@ -1,27 +1,37 @@
-//! What makes an object readable by nobody else, and damage to it visible.
+//! What makes an object readable by its owner alone, and damage to it visible.
 //!
-//! Encrypted (the default): AEGIS-128L with a key of the run and a nonce that is never used twice, made of the segment, its
-//! generation and the grain. So what lies there from an earlier generation, or belongs elsewhere, is not taken for the
-//! object either. Plain: a 64-bit checksum over the same; it finds accidents, not malice.
+//! Encrypted (the default): AEGIS-128L. Each segment that is taken gets a random key, which is in the memory of the process
+//! that took it, and of children that it forks while it has the segment. The nonce is the place in the segment. Each place is
+//! written once while the segment has this key, so no nonce is used twice, and what lay there earlier, or elsewhere, has
+//! another key or nonce and is refused. Nothing that other processes can write takes part.
+//! Plain: a 64-bit checksum over the same; it finds accidents, not malice.
 
 use std::io;
-
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use aegis::aegis128l::Aegis128L;
 
 use crate::kept::{Stamps, HEAD_BYTES};
+use crate::secret::{wipe, Secret};
 
 pub(crate) const KEY_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const SUM_BYTES: usize = 8;
 
+/// How objects are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seal {
+    /// Encrypted and authenticated.
+    Encrypted,
+    /// Readable by everyone who reads the disk; with checksums.
+    Plain,
+}
+
 /// Where something is sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nonce {
     pub(crate) segment: u32,
-    /// How often the segment has been taken.
-    pub(crate) generation: u32,
     pub(crate) grain: u32,
     pub(crate) is_directory: bool,
 }
@@ -29,7 +39,7 @@ pub(crate) struct Nonce {
 impl Nonce {
     fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
-        let words = [self.segment, self.generation, self.grain, u32::from(self.is_directory)];
+        let words = [self.segment, self.grain, u32::from(self.is_directory)];
         for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -37,76 +47,122 @@ impl Nonce {
     }
 }
 
-/// How objects are sealed.
-#[derive(Clone)]
-pub struct Seal {
-    /// None: checksums only.
-    key: Option<[u8; KEY_BYTES]>,
-    /// In a file that is kept: the segments' stamps, which nonces are made of instead of generations.
-    stamps: Option<Arc<Stamps>>,
-}
+/// The key of a segment, as two words. Zero: it has none.
+#[derive(Default)]
+struct SegmentKey([AtomicU64; 2]);
 
-impl Seal {
-    /// Encrypted and authenticated, with a new random key.
-    ///
-    /// # Errors
-    /// When the kernel gives no random bytes.
-    pub fn encrypted() -> io::Result<Seal> {
-        let mut key = [0; KEY_BYTES];
-        sys::files::random(&mut key)?;
-        Ok(Seal { key: Some(key), stamps: None })
+impl SegmentKey {
+    // Relaxed: a key is there before the first object of its segment is written, and the place of an object goes from one thread to
+    // another by a lock.
+    fn set(&self, key: &[u8; KEY_BYTES]) {
+        for (word, bytes) in self.0.iter().zip(key.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
     }
 
-    /// Readable by whoever reads the disk; with checksums.
-    pub fn plain() -> Seal {
-        Seal { key: None, stamps: None }
+    fn get(&self) -> [u8; KEY_BYTES] {
+        let mut key = [0; KEY_BYTES];
+        for (word, bytes) in self.0.iter().zip(key.as_chunks_mut::<8>().0) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        key
+    }
+}
+
+impl Drop for SegmentKey {
+    fn drop(&mut self) {
+        self.set(&[0; KEY_BYTES]);
+        // Dropped memory counts as not read: this keeps the stores.
+        std::hint::black_box(&self.0);
+    }
+}
+
+enum Keys {
+    /// A file of this run: a key for each segment.
+    Segments(Box<[SegmentKey]>),
+    /// A file that is kept: one key, and the segments' stamps, of which nonces are made; no stamps where nonces are the caller's.
+    File(Secret<KEY_BYTES>, Option<Arc<Stamps>>),
+}
+
+/// Seals the objects of a file.
+pub(crate) struct Sealer {
+    is_encrypted: bool,
+    keys: Keys,
+}
+
+impl Sealer {
+    /// For a file of this run with so many segments.
+    pub(crate) fn new(seal: Seal, segments: usize) -> Sealer {
+        let keys = (0..segments).map(|_| SegmentKey::default()).collect();
+        Sealer { is_encrypted: seal == Seal::Encrypted, keys: Keys::Segments(keys) }
     }
 
     /// For a file that is kept: with its key, if it is encrypted, and the stamps of its segments, if it is for what lies in
     /// these.
-    pub(crate) fn of_kept(key: Option<[u8; KEY_BYTES]>, stamps: Option<Arc<Stamps>>) -> Seal {
-        Seal { key, stamps }
+    pub(crate) fn of_kept(key: Option<Secret<KEY_BYTES>>, stamps: Option<Arc<Stamps>>) -> Sealer {
+        let is_encrypted = key.is_some();
+        Sealer { is_encrypted, keys: Keys::File(key.unwrap_or_else(Secret::zero), stamps) }
     }
 
-    fn nonce(&self, nonce: Nonce) -> [u8; 16] {
-        match &self.stamps {
-            None => nonce.bytes(),
-            Some(stamps) => stamps.nonce(nonce),
+    /// A segment was taken: what is sealed there from now on has nothing in common with what was sealed there before.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub(crate) fn renew(&self, segment: usize) -> io::Result<()> {
+        match &self.keys {
+            Keys::Segments(keys) => keys[segment].set(Secret::random()?.bytes()),
+            Keys::File(_, stamps) => stamps.iter().for_each(|stamps| stamps.renew(segment)),
+        }
+        Ok(())
+    }
+
+    /// Nothing of this process's is in a segment any more.
+    pub(crate) fn forget(&self, segment: usize) {
+        if let Keys::Segments(keys) = &self.keys {
+            keys[segment].set(&[0; KEY_BYTES]);
         }
     }
 
-    /// The key as words, for processes that share a file.
-    pub(crate) fn to_words(&self) -> [u64; 3] {
-        let half = |at: usize, key: &[u8; KEY_BYTES]| {
-            u64::from_ne_bytes(key[at..at + 8].try_into().expect("eight bytes"))
-        };
-        match &self.key {
-            Some(key) => [1, half(0, key), half(8, key)],
-            None => [0; 3],
+    /// The key for a place, and the nonce; `None` where nothing is sealed.
+    fn at(&self, nonce: Nonce) -> Option<([u8; KEY_BYTES], [u8; 16])> {
+        match &self.keys {
+            Keys::Segments(keys) => {
+                let key = keys[nonce.segment as usize].get();
+                (key != [0; KEY_BYTES]).then(|| (key, nonce.bytes()))
+            }
+            Keys::File(key, Some(stamps)) => Some((*key.bytes(), stamps.nonce(nonce))),
+            Keys::File(key, None) => Some((*key.bytes(), nonce.bytes())),
         }
     }
 
-    /// The other way round.
-    pub(crate) fn of_words(words: [u64; 3]) -> Seal {
-        let mut key = [0; KEY_BYTES];
-        key[..8].copy_from_slice(&words[1].to_ne_bytes());
-        key[8..].copy_from_slice(&words[2].to_ne_bytes());
-        Seal { key: (words[0] != 0).then_some(key), stamps: None }
+    fn stamps(&self) -> Option<&Stamps> {
+        match &self.keys {
+            Keys::File(_, stamps) => stamps.as_deref(),
+            Keys::Segments(_) => None,
+        }
     }
 
     /// Whether objects are encrypted.
-    pub fn is_encrypted(&self) -> bool {
-        self.key.is_some()
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.is_encrypted
+    }
+
+    /// Bytes of the keys' table.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.keys {
+            Keys::Segments(keys) => size_of_val(&**keys),
+            Keys::File(..) => 0,
+        }
     }
 
     /// Bytes that each pack begins with.
     pub(crate) fn head_bytes(&self) -> usize {
-        self.stamps.as_ref().map_or(0, |_| HEAD_BYTES)
+        self.stamps().map_or(0, |_| HEAD_BYTES)
     }
 
     /// What each pack begins with.
     pub(crate) fn head(&self, segment: u32, generation: u32) -> Option<[u8; HEAD_BYTES]> {
-        self.stamps.as_ref().map(|stamps| stamps.head(segment, generation))
+        self.stamps().map(|stamps| stamps.head(segment, generation))
     }
 
     /// Whether a pack begins as one of the segment does that is there now.
@@ -116,60 +172,83 @@ impl Seal {
 
     /// Bytes behind each object.
     pub(crate) fn tail_bytes(&self) -> usize {
-        match self.key {
-            Some(_) => TAG_BYTES,
-            None => SUM_BYTES,
+        if self.is_encrypted {
+            TAG_BYTES
+        } else {
+            SUM_BYTES
         }
     }
 
     /// Seals all of `bytes` but the tail, and writes the tail. `context` is covered too.
+    ///
+    /// # Panics
+    /// When the segment was not taken.
     pub(crate) fn seal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) {
-        self.seal_with(self.nonce(nonce), context, bytes);
+        let (mut key, nonce) = self.at(nonce).expect("a segment that is written to has a key");
+        self.seal_by(&key, nonce, context, bytes);
+        // SAFETY: bytes.
+        unsafe { wipe(&mut key) };
     }
 
-    /// The same with a nonce of the caller's.
-    pub(crate) fn seal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
-        let (body, tail) = bytes.split_at_mut(bytes.len() - self.tail_bytes());
-        match &self.key {
-            Some(key) => {
-                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
-                tail.copy_from_slice(&cipher.encrypt_in_place(body, context));
-            }
-            None => tail.copy_from_slice(&checksum(nonce, context, body).to_le_bytes()),
-        }
-    }
-
-    /// Makes of sealed bytes what they were; answers whether they are what was sealed. If not, they are anything.
+    /// Returns whether sealed bytes are what was sealed, and makes of them what they were. If not, they are anything.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
-        self.unseal_with(self.nonce(nonce), context, bytes)
+        let Some((mut key, nonce)) = self.at(nonce) else { return false };
+        let is_whole = self.unseal_by(&key, nonce, context, bytes);
+        // SAFETY: bytes.
+        unsafe { wipe(&mut key) };
+        is_whole
     }
 
-    /// The same with a nonce of the caller's.
+    /// [`Sealer::seal`] in a file that is kept, with a nonce of the caller's.
+    pub(crate) fn seal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
+        self.seal_by(self.file_key(), nonce, context, bytes);
+    }
+
+    /// [`Sealer::unseal`] in a file that is kept, with a nonce of the caller's.
     #[must_use]
     pub(crate) fn unseal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) -> bool {
+        self.unseal_by(self.file_key(), nonce, context, bytes)
+    }
+
+    fn file_key(&self) -> &[u8; KEY_BYTES] {
+        match &self.keys {
+            Keys::File(key, _) => key.bytes(),
+            Keys::Segments(_) => unreachable!("nonces of the caller's are for files that are kept"),
+        }
+    }
+
+    fn seal_by(&self, key: &[u8; KEY_BYTES], nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
+        let (body, tail) = bytes.split_at_mut(bytes.len() - self.tail_bytes());
+        if self.is_encrypted {
+            let mut cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
+            tail.copy_from_slice(&cipher.encrypt_in_place(body, context));
+            // SAFETY: a key and a nonce, which are bytes.
+            unsafe { wipe(&mut cipher) };
+        } else {
+            tail.copy_from_slice(&checksum(mixed(key, nonce), context, body).to_le_bytes());
+        }
+    }
+
+    fn unseal_by(&self, key: &[u8; KEY_BYTES], nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) -> bool {
         let Some(split) = bytes.len().checked_sub(self.tail_bytes()) else { return false };
         let (body, tail) = bytes.split_at_mut(split);
-        match &self.key {
-            Some(key) => {
-                let tag: [u8; TAG_BYTES] = (&*tail).try_into().expect("a tag's length");
-                let cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
-                cipher.decrypt_in_place(body, &tag, context).is_ok()
-            }
-            None => *tail == checksum(nonce, context, body).to_le_bytes(),
+        if !self.is_encrypted {
+            return *tail == checksum(mixed(key, nonce), context, body).to_le_bytes();
         }
+        let tag: [u8; TAG_BYTES] = (&*tail).try_into().expect("a tag's length");
+        let mut cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
+        let is_whole = cipher.decrypt_in_place(body, &tag, context).is_ok();
+        // SAFETY: a key and a nonce, which are bytes.
+        unsafe { wipe(&mut cipher) };
+        is_whole
     }
 }
 
-impl Drop for Seal {
-    fn drop(&mut self) {
-        if let Some(key) = &mut self.key {
-            for byte in key {
-                // SAFETY: a byte of this value. Volatile, so that it is done although nobody reads it any more.
-                unsafe { std::ptr::write_volatile(byte, 0) };
-            }
-        }
-    }
+/// What a checksum begins with: the place, and the random bytes that the segment has; none in a file that is kept.
+fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
+    nonce.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+    nonce
 }
 
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -204,10 +283,14 @@ pub(crate) fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const HERE: Nonce = Nonce { segment: 3, generation: 7, grain: 900, is_directory: false };
+    const HERE: Nonce = Nonce { segment: 3, grain: 900, is_directory: false };
 
-    fn both() -> [Seal; 2] {
-        [Seal::encrypted().unwrap(), Seal::plain()]
+    fn both() -> [Sealer; 2] {
+        [Seal::Encrypted, Seal::Plain].map(|seal| {
+            let sealer = Sealer::new(seal, 8);
+            (0..8).for_each(|segment| sealer.renew(segment).unwrap());
+            sealer
+        })
     }
 
     #[test]
@@ -234,13 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn another_place_another_generation_and_another_length_are_seen() {
+    fn another_place_and_another_length_are_seen() {
         for seal in both() {
             let mut sealed = vec![5; 64 + seal.tail_bytes()];
             seal.seal(HERE, b"", &mut sealed);
             for other in [
                 Nonce { segment: 4, ..HERE },
-                Nonce { generation: 6, ..HERE },
                 Nonce { grain: 901, ..HERE },
                 Nonce { is_directory: true, ..HERE },
             ] {
@@ -257,9 +339,23 @@ mod tests {
     }
 
     #[test]
-    fn runs_cannot_read_each_other() {
-        let [first, _] = both();
-        let second = Seal::encrypted().unwrap();
+    fn what_was_sealed_before_a_segment_was_taken_again_is_refused() {
+        for seal in both() {
+            let mut sealed = vec![5; 64 + seal.tail_bytes()];
+            seal.seal(HERE, b"", &mut sealed);
+            seal.renew(HERE.segment as usize).unwrap();
+            assert!(!seal.unseal(HERE, b"", &mut sealed.clone()));
+            let mut anew = vec![5; 64 + seal.tail_bytes()];
+            seal.seal(HERE, b"", &mut anew);
+            assert_ne!(anew, sealed);
+            seal.forget(HERE.segment as usize);
+            assert!(!seal.unseal(HERE, b"", &mut anew), "no key, no object");
+        }
+    }
+
+    #[test]
+    fn processes_cannot_read_each_other() {
+        let ([first, _], [second, _]) = (both(), both());
         let mut sealed = vec![5; 80];
         first.seal(HERE, b"", &mut sealed);
         assert!(!second.unseal(HERE, b"", &mut sealed));

@@ -42,7 +42,12 @@ impl Segments {
         Segments { all: (0..count).map(|_| Segment::default()).collect(), closed: AtomicU32::new(0) }
     }
 
-    /// A segment just taken is about to be written to.
+    /// Whether nothing of this process's is in a segment.
+    pub(crate) fn is_unused(&self, number: usize) -> bool {
+        self.all[number].live.load(Ordering::Acquire) == 0
+    }
+
+    /// A segment just taken, which is unused, is about to be written to.
     pub(crate) fn open(&self, number: usize) {
         let segment = &self.all[number];
         let before = segment.live.swap(OPEN, Ordering::AcqRel);

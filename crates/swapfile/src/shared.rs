@@ -1,14 +1,14 @@
 //! A file that the processes of a tree share: opened by one, which hands descriptors of the file and of its table out.
 //!
 //! ```text
-//!   table   word 0     1          2      3        4           5      6..8   9..    4096
-//!          +-------+----------+------+--------+-----------+--------+------+-----+------------------+
-//!          | magic | segments | rows | direct | % kept    | sealed | key  | -   | Space            |
-//!          |       |          |      |        | free      |        |      |     |                  |
-//!          +-------+----------+------+--------+-----------+--------+------+-----+------------------+
+//!   table   word 0   1          2      3..   4096
+//!          +-------+----------+------+-----+------------------+
+//!          | magic | segments | rows | -   | Space            |
+//!          +-------+----------+------+-----+------------------+
 //! ```
 //!
-//! The table is a memory file: it is gone with the last process that has it, and with it the key.
+//! Every process that has the table can write to it. So it has nothing that a process must believe: no keys, which each
+//! process makes for itself, and no settings.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -28,9 +28,9 @@ use crate::{segments_of, Config, OpenError, Seal, Space, SwapFile};
 /// The table's name, as /proc shows it.
 pub const TABLE_NAME: &CStr = c"uzswap-swap";
 
-const MAGIC: u64 = u64::from_le_bytes(*b"uzshare\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzshare\x02");
 const HEADER_BYTES: usize = 4096;
-const HEADER_WORDS: usize = 8;
+const HEADER_WORDS: usize = 3;
 /// Processes at most.
 const ROWS_MAX: usize = 1 << 15;
 /// Free segments that keep their blocks when processes have ended.
@@ -45,64 +45,55 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Opens an unnamed file, and makes the table for up to `rows` processes at a time. The second answer is the table's
-    /// file.
+    /// Opens an unnamed file, and makes the table for up to `rows` processes at a time. Returns the table's file, too.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn create(config: &Config, rows: usize) -> Result<(Shared, OwnedFd), OpenError> {
         let segments = segments_of(config.size_bytes)?;
         let caching = if config.direct { Caching::Direct } else { Caching::Cached };
-        let disk = Arc::new(Disk::open(&config.directory, caching)?);
-        let seal = if config.plain { Seal::plain() } else { Seal::encrypted().map_err(OpenError::Key)? };
-        let [sealed, low, high] = seal.to_words();
+        let disk = Disk::open(&config.directory, caching)?;
         let len = table_bytes(segments, rows);
         let table = sys::shared::create(TABLE_NAME, len).map_err(OpenError::Table)?;
         let at = sys::shared::map(table.as_fd(), len).map_err(OpenError::Table)?;
-        let header = [
-            MAGIC,
-            segments as u64,
-            rows as u64,
-            disk.is_direct.into(),
-            config.keep_free_percent.into(),
-            sealed,
-            low,
-            high,
-        ];
-        for (word, value) in words(at).iter().zip(header) {
+        for (word, value) in words(at).iter().zip([MAGIC, segments as u64, rows as u64]) {
             word.store(value, Ordering::Relaxed);
         }
-        let space = Arc::new(space(at, segments, rows));
-        Ok((Shared { disk, space, seal, keep_free_percent: config.keep_free_percent }, table))
+        Ok((Shared::of(disk, space(at, segments, rows), config), table))
     }
 
-    /// In another process: the same, by the two descriptors. The table stays mapped for ever.
+    /// In another process: the same, by the two descriptors, and with what `config` says of encryption and of the room that stays free.
+    /// The table stays mapped for ever.
     ///
     /// # Errors
     /// EPROTO when the table is none of this version; ENOMEM when it cannot be mapped.
-    pub fn join(file: File, table: BorrowedFd<'_>) -> io::Result<Shared> {
+    pub fn join(file: File, table: BorrowedFd<'_>, config: &Config) -> io::Result<Shared> {
         let no_table = || io::Error::from_raw_os_error(71);
         let len = sys::shared::len_of(table)?;
         if len < HEADER_BYTES {
             return Err(no_table());
         }
         let at = sys::shared::map(table, len)?;
-        let [magic, segments, rows, direct, percent, sealed, low, high] =
-            std::array::from_fn(|word| words(at)[word].load(Ordering::Relaxed));
-        let (segments, rows) = (segments as usize, rows as usize);
-        let is_whole = magic == MAGIC
+        let [magic, segments, rows] =
+            std::array::from_fn(|word| words(at)[word].load(Ordering::Relaxed) as usize);
+        let is_whole = magic as u64 == MAGIC
             && (1..=SEGMENTS_MAX).contains(&segments)
             && (1..=ROWS_MAX).contains(&rows)
             && table_bytes(segments, rows) == len;
         if !is_whole {
             return Err(no_table());
         }
-        Ok(Shared {
-            disk: Arc::new(Disk::of(file, direct != 0)),
-            space: Arc::new(space(at, segments, rows)),
-            seal: Seal::of_words([sealed, low, high]),
-            keep_free_percent: percent.min(100) as u8,
-        })
+        let is_direct = sys::files::is_direct(&file)?;
+        Ok(Shared::of(Disk::of(file, is_direct), space(at, segments, rows), config))
+    }
+
+    fn of(disk: Disk, space: Space, config: &Config) -> Shared {
+        Shared {
+            disk: Arc::new(disk),
+            space: Arc::new(space),
+            seal: if config.plain { Seal::Plain } else { Seal::Encrypted },
+            keep_free_percent: config.keep_free_percent,
+        }
     }
 
     /// The open file.
@@ -115,7 +106,7 @@ impl Shared {
     /// # Errors
     /// [`OpenError::NoRow`].
     pub fn open(&self, engine: Arc<dyn Engine>, owner: u32) -> Result<Arc<SwapFile>, OpenError> {
-        SwapFile::with(engine, self.seal.clone(), self.space.clone(), owner, self.keep_free_percent)
+        SwapFile::with(engine, self.seal, self.space.clone(), owner, self.keep_free_percent)
     }
 
     /// A process has ended: what it alone had is free, and blocks go back to the disk.
@@ -130,7 +121,7 @@ impl Shared {
 
     /// Bytes of all segments in use by anybody.
     pub fn used_bytes(&self) -> u64 {
-        self.space.in_use().min(self.space.segments() as u64) * SEGMENT_BYTES as u64
+        self.space.in_use() * SEGMENT_BYTES as u64
     }
 
     /// What the file may take at most.
@@ -169,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn two_openings_share_segments_and_key() {
+    fn two_openings_share_segments() {
         let (shared, table) = match Shared::create(&config(), 4) {
             Ok(shared) => shared,
             Err(OpenError::InMemory { directory, .. }) => {
@@ -178,7 +169,7 @@ mod tests {
             Err(error) => panic!("{error}"),
         };
         let file = File::from(shared.as_fd().try_clone_to_owned().unwrap());
-        let other = Shared::join(file, table.as_fd()).unwrap();
+        let other = Shared::join(file, table.as_fd(), &config()).unwrap();
         assert_eq!(other.size_bytes(), 64 << 20);
         // Both on one memory, as processes are on one disk.
         let engine: Arc<dyn Engine> =
@@ -213,7 +204,7 @@ mod tests {
         let file = || File::open("/dev/null").unwrap();
         for len in [100, 4096, 8192] {
             let memory = sys::shared::create(c"other", len).unwrap();
-            assert!(Shared::join(file(), memory.as_fd()).is_err(), "{len}");
+            assert!(Shared::join(file(), memory.as_fd(), &config()).is_err(), "{len}");
         }
     }
 }

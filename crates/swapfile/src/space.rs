@@ -1,10 +1,10 @@
 //! Which segments of the file are taken, and by whom: in memory that the processes of a tree share.
 //!
 //! ```text
-//!   word 0      1          2      3        4        5..8    8..8+n     then, for each row
-//!   +-------+----------+------+--------+--------+-------+----------+-----------------------+
-//!   | magic | segments | rows | in use | kept   | -     | segments | owner | a bit a segment |
-//!   +-------+----------+------+--------+--------+-------+----------+-----------------------+
+//!   word 0    1      2..8   8..8+n     then, for each row
+//!   +--------+------+-------+----------+-----------------------+
+//!   | in use | kept | -     | segments | owner | a bit a segment |
+//!   +--------+------+-------+----------+-----------------------+
 //!   segment: 63..32 generation | 31..24 state | 23..0 holders
 //! ```
 //!
@@ -13,19 +13,20 @@
 //! dies at any moment, whoever finds out lets go of its row ([`Space::reap`]); between two steps of its own at most one
 //! segment is lost to that, until the run ends.
 //!
-//! A segment's generation goes up whenever it is taken: nonces are never used twice, by whichever process.
+//! A segment's generation goes up whenever it is taken; by it cleaning knows the directories of an older use.
+//!
+//! Every process that has the table can write anything into it. That loses what the processes of this table have in the
+//! file, and breaks nothing else: what is read was sealed with keys that are not here (`seal`), numbers beyond the table are
+//! not used, and a segment in which a process knows of objects of its own is not written to, whatever the table says.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::place::SEGMENTS_MAX;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"uzspace\x01");
 const HEADER_WORDS: usize = 8;
-const SEGMENTS: usize = 1;
-const ROWS: usize = 2;
-const IN_USE: usize = 3;
-const KEPT_COUNT: usize = 4;
+const IN_USE: usize = 0;
+const KEPT_COUNT: usize = 1;
 
 /// States of a segment. No blocks of the disk, and free.
 const HOLE: u64 = 0;
@@ -40,13 +41,14 @@ const RETIRED: u64 = 4;
 /// Not to be used again.
 const BAD: u64 = 5;
 
+const HOLDERS_MAX: u64 = (1 << 24) - 1;
+
 #[derive(Clone, Copy)]
 struct Word(u64);
 
 impl Word {
     fn new(generation: u32, state: u64, holders: u64) -> Word {
-        debug_assert!(holders < 1 << 24);
-        Word(u64::from(generation) << 32 | state << 24 | holders)
+        Word(u64::from(generation) << 32 | state << 24 | holders.min(HOLDERS_MAX))
     }
 
     fn generation(self) -> u32 {
@@ -58,7 +60,7 @@ impl Word {
     }
 
     fn holders(self) -> u64 {
-        self.0 & 0xFF_FFFF
+        self.0 & HOLDERS_MAX
     }
 }
 
@@ -92,33 +94,31 @@ impl Space {
     pub fn private(segments: usize) -> Space {
         let own: Box<[AtomicU64]> = (0..Space::words(segments, 1)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(&own[0]);
-        let space = Space { words, len: own.len(), segments, rows: 1, _own: Some(own) };
-        space.begin();
-        space
+        Space::of(words, own.len(), segments, 1, Some(own))
     }
 
-    /// A table in memory that processes share, which is zero at first; the first process to come makes it.
+    /// A table in memory that processes share, which is zero at first.
     ///
     /// # Safety
     /// `words` is valid for `len` words as long as the table and what it is given to live, and nobody uses that memory
     /// otherwise.
     ///
     /// # Panics
-    /// When the memory holds another table, or is too small.
+    /// When the memory is too small.
     pub unsafe fn shared(words: NonNull<AtomicU64>, len: usize, segments: usize, rows: usize) -> Space {
         assert!(len >= Space::words(segments, rows));
-        let space = Space { words, len, segments, rows, _own: None };
-        space.begin();
-        space
+        Space::of(words, len, segments, rows, None)
     }
 
-    fn begin(&self) {
-        assert!((1..=SEGMENTS_MAX).contains(&self.segments) && (1..1 << 16).contains(&self.rows));
-        // The same by whoever comes first, so that several may.
-        self.word(SEGMENTS).store(self.segments as u64, Ordering::Relaxed);
-        self.word(ROWS).store(self.rows as u64, Ordering::Relaxed);
-        let before = self.word(0).swap(MAGIC, Ordering::AcqRel);
-        assert!(before == 0 || before == MAGIC, "the memory holds something else");
+    fn of(
+        words: NonNull<AtomicU64>,
+        len: usize,
+        segments: usize,
+        rows: usize,
+        own: Option<Box<[AtomicU64]>>,
+    ) -> Space {
+        assert!((1..=SEGMENTS_MAX).contains(&segments) && (1..1 << 16).contains(&rows));
+        Space { words, len, segments, rows, _own: own }
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -138,12 +138,12 @@ impl Space {
 
     /// Segments held by anybody.
     pub fn in_use(&self) -> u64 {
-        self.word(IN_USE).load(Ordering::Relaxed)
+        self.word(IN_USE).load(Ordering::Relaxed).min(self.segments as u64)
     }
 
     /// Free segments whose blocks were not given back.
     pub fn kept(&self) -> u64 {
-        self.word(KEPT_COUNT).load(Ordering::Relaxed)
+        self.word(KEPT_COUNT).load(Ordering::Relaxed).min(self.segments as u64)
     }
 
     fn segment(&self, number: usize) -> &AtomicU64 {
@@ -198,10 +198,12 @@ impl Space {
 
     /// The segments that a row holds.
     pub(crate) fn held(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.segments()).step_by(64).flat_map(move |first| {
+        let bits = move |first| {
             let bits = self.bits(row, first).load(Ordering::Acquire);
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| first + bit)
-        })
+        };
+        // The last word has bits beyond the segments.
+        (0..self.segments()).step_by(64).flat_map(bits).take_while(|&segment| segment < self.segments())
     }
 
     /// How many segments a row holds.
@@ -378,9 +380,7 @@ mod tests {
     fn space(segments: usize, rows: usize) -> Space {
         let own: Box<[AtomicU64]> = (0..Space::words(segments, rows)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(&own[0]);
-        let space = Space { words, len: own.len(), segments, rows, _own: Some(own) };
-        space.begin();
-        space
+        Space::of(words, own.len(), segments, rows, Some(own))
     }
 
     #[test]

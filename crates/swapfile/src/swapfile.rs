@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::engine::{Engine, Lane};
 use crate::kept::Kept;
 use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
+use crate::seal::Sealer;
 use crate::segments::Segments;
 use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
@@ -31,7 +32,7 @@ const LANES_KEPT: usize = 8;
 
 /// A swap file. Reading and freeing may be done by any thread at any time; writing goes by its [`Writer`](crate::Writer).
 pub struct SwapFile {
-    pub(crate) seal: Seal,
+    pub(crate) seal: Sealer,
     space: Arc<Space>,
     /// This process's row in the space.
     row: AtomicUsize,
@@ -41,6 +42,8 @@ pub struct SwapFile {
     lanes: Mutex<Lanes>,
     keep_free_percent: u8,
     packs: AtomicUsize,
+    /// Rows that were made for children: the writer closes its logs when there is another one.
+    pub(crate) forks: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
     /// What a file has that is kept.
     pub(crate) kept: Option<Kept>,
@@ -114,7 +117,7 @@ impl SwapFile {
     /// # Errors
     /// [`OpenError`].
     pub fn open(config: &Config, spawn: Spawn<'_>) -> Result<Arc<SwapFile>, OpenError> {
-        let seal = if config.plain { Seal::plain() } else { Seal::encrypted().map_err(OpenError::Key)? };
+        let seal = if config.plain { Seal::Plain } else { Seal::Encrypted };
         let space = Arc::new(Space::private(segments_of(config.size_bytes)?));
         let engine = open_engine(config, spawn)?;
         SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)
@@ -131,12 +134,13 @@ impl SwapFile {
         owner: u32,
         keep_free_percent: u8,
     ) -> Result<Arc<SwapFile>, OpenError> {
+        let seal = Sealer::new(seal, space.segments());
         SwapFile::of_parts(engine, seal, space, owner, keep_free_percent, None).map(Arc::new)
     }
 
     pub(crate) fn of_parts(
         engine: Arc<dyn Engine>,
-        seal: Seal,
+        seal: Sealer,
         space: Arc<Space>,
         owner: u32,
         keep_free_percent: u8,
@@ -153,6 +157,7 @@ impl SwapFile {
             lanes: Mutex::new(Lanes { engine, idle: Vec::new() }),
             keep_free_percent,
             packs: AtomicUsize::new(PACKS_MAX),
+            forks: AtomicUsize::new(0),
             has_writer: AtomicBool::new(false),
             kept,
         })
@@ -182,7 +187,11 @@ impl SwapFile {
     /// Bytes of memory that its tables take, and the buffers that are kept at most.
     pub fn memory_bytes_max(&self) -> u64 {
         let kept = self.kept.as_ref().map_or(0, Kept::memory_bytes);
-        (self.segments.bytes() + self.space.bytes() + kept + Buffers::bytes_max()) as u64
+        (self.table_bytes() + kept + Buffers::bytes_max()) as u64
+    }
+
+    fn table_bytes(&self) -> usize {
+        self.segments.bytes() + self.seal.bytes() + self.space.bytes()
     }
 
     pub(crate) fn packs(&self) -> usize {
@@ -227,7 +236,10 @@ impl SwapFile {
         match &self.kept {
             // What is durable may still name it.
             Some(kept) => kept.let_go_later(segment),
-            None => self.space.let_go(self.row(), segment),
+            None => {
+                self.seal.forget(segment);
+                self.space.let_go(self.row(), segment);
+            }
         }
     }
 
@@ -272,7 +284,7 @@ impl SwapFile {
         if age == Age::New && segments >= SEGMENTS_CLEANABLE && self.space.in_use() + 1 >= segments {
             return Err(WriteError::NoSpace);
         }
-        let (number, generation, has_blocks) = self.space.take(self.row()).ok_or(WriteError::NoSpace)?;
+        let (number, generation, has_blocks) = self.take_unused().ok_or(WriteError::NoSpace)?;
         if !has_blocks {
             let reserved = self.reserve(number);
             if reserved.is_err() {
@@ -282,11 +294,20 @@ impl SwapFile {
                 return reserved.map(|()| (number, generation));
             }
         }
-        self.segments.open(number);
-        if let Some(kept) = &self.kept {
-            kept.stamps.renew(number);
+        if let Err(error) = self.seal.renew(number) {
+            self.space.let_go(self.row(), number);
+            return Err(WriteError::Io { offset: (number * SEGMENT_BYTES) as u64, error });
         }
+        self.segments.open(number);
         Ok((number, generation))
+    }
+
+    /// A free segment in which this process has nothing: where the table says otherwise of one, someone wrote to it who should
+    /// not, and that segment stays as it is.
+    fn take_unused(&self) -> Option<(usize, u32, bool)> {
+        (0..self.space.segments())
+            .map_while(|_| self.space.take(self.row()))
+            .find(|(number, ..)| self.segments.is_unused(*number))
     }
 
     /// Gives a segment blocks, and some of the holes behind it if there is room to spare.
@@ -335,7 +356,7 @@ impl SwapFile {
         Counters {
             used_bytes: self.space.in_use() * SEGMENT_BYTES as u64,
             kept_bytes: self.space.kept() * SEGMENT_BYTES as u64,
-            memory_bytes: (self.segments.bytes() + self.space.bytes() + self.buffers.bytes()) as u64,
+            memory_bytes: (self.table_bytes() + self.buffers.bytes()) as u64,
             ..self.counts.read()
         }
     }
@@ -346,6 +367,8 @@ impl SwapFile {
     /// [`OpenError::NoRow`].
     pub fn fork_row(&self, owner: u32) -> Result<ForkedRow, OpenError> {
         let number = self.space.fork_row(self.row(), owner).ok_or(OpenError::NoRow)?;
+        // The child has the keys of what is written to now.
+        self.forks.fetch_add(1, Ordering::Relaxed);
         Ok(ForkedRow { space: self.space.clone(), number, is_taken: false })
     }
 

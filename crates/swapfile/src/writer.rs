@@ -72,6 +72,8 @@ pub struct Writer {
     flights: [Option<Flight>; PACKS_MAX],
     spare: Vec<Pack>,
     next_ticket: u64,
+    /// [`SwapFile::forks`] when the logs were opened.
+    forks: usize,
 }
 
 impl SwapFile {
@@ -84,6 +86,7 @@ impl SwapFile {
             flights: [const { None }; PACKS_MAX],
             spare: Vec::new(),
             next_ticket: 1,
+            forks: self.forks.load(Ordering::Relaxed),
         })
     }
 }
@@ -122,6 +125,11 @@ impl Writer {
     /// Where the next pack of a log goes, of at least `bytes`.
     fn slot(&mut self, age: Age, bytes: usize) -> Result<Slot, WriteError> {
         let log = age as usize;
+        // A child that was forked since has the keys of these segments: what is written from now on gets other ones.
+        let forks = self.file.forks.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.forks, forks) != forks {
+            self.close_logs();
+        }
         if self.logs[log].is_some_and(|open| SEGMENT_BYTES - open.filled < bytes) {
             self.close(age);
         }

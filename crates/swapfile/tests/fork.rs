@@ -60,7 +60,7 @@ fn both_are_whole_and_the_last_one_frees() {
         let space = Arc::new(unsafe { Space::shared(shared_words(len), len, segments, rows) });
         let faults = Faults::new(1);
         let faulty = Arc::new(FaultyEngine::new(engine(), faults.clone()));
-        let file = SwapFile::with(faulty, Seal::encrypted().unwrap(), space.clone(), 1, 5).unwrap();
+        let file = SwapFile::with(faulty, Seal::Encrypted, space.clone(), 1, 5).unwrap();
         let writer = file.writer().unwrap();
         let mut world = World { file, writer, faults, held: Default::default() };
         world.write(&objects(0..1000, 0)).unwrap();
@@ -103,7 +103,7 @@ fn a_fork_that_failed_leaves_nothing() {
     // SAFETY: as above.
     let space = Arc::new(unsafe { Space::shared(shared_words(len), len, 8, 2) });
     let engine = Arc::new(swapfile::MemoryEngine::new(support::ROOM));
-    let file = SwapFile::with(engine, Seal::plain(), space.clone(), 1, 5).unwrap();
+    let file = SwapFile::with(engine, Seal::Plain, space.clone(), 1, 5).unwrap();
     let writer = file.writer().unwrap();
     let mut world = World { file, writer, faults: Faults::new(1), held: Default::default() };
     world.write(&objects(0..100, 0)).unwrap();
@@ -124,7 +124,7 @@ fn what_others_have_in_the_file_is_not_dead() {
     let space = Arc::new(unsafe { Space::shared(shared_words(len), len, segments, rows) });
     let disk = Arc::new(MemoryEngine::new(support::ROOM));
     let mut worlds = [1, 2].map(|owner| {
-        let file = SwapFile::with(disk.clone(), Seal::plain(), space.clone(), owner, 5).unwrap();
+        let file = SwapFile::with(disk.clone(), Seal::Plain, space.clone(), owner, 5).unwrap();
         World { writer: file.writer().unwrap(), file, faults: Faults::new(1), held: Mutex::default() }
     });
     for world in &mut worlds {

@@ -28,6 +28,18 @@ pub struct Room {
 /// The flag of open(2) that [`Caching::Direct`] is.
 pub const DIRECT_FLAG: i32 = libc::O_DIRECT;
 
+/// Whether an open file was opened past the page cache.
+///
+/// # Errors
+/// EBADF when it is not open.
+pub fn is_direct(file: &File) -> io::Result<bool> {
+    // SAFETY: asks for the flags of an open descriptor.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) } {
+        -1 => Err(io::Error::last_os_error()),
+        flags => Ok(flags & DIRECT_FLAG != 0),
+    }
+}
+
 /// Names tried for a file that has one for a moment.
 const NAMES_MAX: u32 = 64;
 

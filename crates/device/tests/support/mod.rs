@@ -20,7 +20,7 @@ impl Swap {
         let faults = Faults::new(segments as u64);
         let engine = Arc::new(FaultyEngine::new(Arc::new(disk), faults.clone()));
         let space = Arc::new(Space::private(segments));
-        Swap { file: SwapFile::with(engine, Seal::encrypted().unwrap(), space, 1, 5).unwrap(), faults }
+        Swap { file: SwapFile::with(engine, Seal::Encrypted, space, 1, 5).unwrap(), faults }
     }
 }
 

@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let unmanaged = program_file::why_unmanaged(&file);
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
-    ledger.set_without(without);
+    ledger.set_without(without | arguments.swap.without());
     ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
     arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
     let object = object_file().context("cannot make the preload object's memory file")?;

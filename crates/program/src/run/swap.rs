@@ -49,6 +49,15 @@ impl SwapArguments {
         words
     }
 
+    /// What pagers do without, as the ledger has it.
+    pub fn without(&self) -> u32 {
+        if self.swap_plain {
+            ledger::WITHOUT_ENCRYPTION
+        } else {
+            0
+        }
+    }
+
     /// The directory, if a file was asked for.
     pub fn directory(&self) -> Option<&Path> {
         self.swap.as_ref().map(|_| &*self.swap_dir)
@@ -65,7 +74,7 @@ impl SwapArguments {
             anyhow::bail!("--swap {text}: the minimum is {}", size::Size::from(SWAP_BYTES_MIN));
         }
         let directory = self.swap_dir.clone();
-        let config = Config { directory, size_bytes, plain: self.swap_plain, ..Config::default() };
+        let config = Config { directory, size_bytes, ..Config::default() };
         let (shared, table) = Shared::create(&config, ROWS).context("--swap, --swap-dir")?;
         Ok(Some(Swap { shared, table }))
     }

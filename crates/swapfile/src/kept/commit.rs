@@ -21,8 +21,7 @@ impl SwapFile {
     /// Whether a commit should come soon: as long as there is room for all of the device there is room for a commit.
     pub fn wants_commit(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| {
-            let free =
-                self.space().segments() as u64 - self.space().in_use().min(self.space().segments() as u64);
+            let free = self.space().segments() as u64 - self.space().in_use();
             let is_tight = free < full_segments(kept.identity.device_bytes) + SPARE_SEGMENTS;
             is_tight && !lock(&kept.emptied).is_empty()
         })

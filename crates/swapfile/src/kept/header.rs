@@ -14,8 +14,7 @@
 //! whole whenever power fails. The one with the higher commit counts.
 
 use crate::place::BLOCK_BYTES;
-use crate::seal::checksum;
-use crate::Seal;
+use crate::seal::{checksum, Sealer};
 
 pub(crate) const HEADERS_AT: [u64; 2] = [0, 512 << 10];
 pub(crate) const ROOTS_AT: [u64; 2] = [128 << 10, 256 << 10];
@@ -135,7 +134,7 @@ impl Root {
     }
 
     /// Writes it to a buffer that long. `nonce` was never used.
-    pub(crate) fn encode(&self, seal: &Seal, uuid: &[u8; 16], nonce: [u8; 16], into: &mut [u8]) {
+    pub(crate) fn encode(&self, seal: &Sealer, uuid: &[u8; 16], nonce: [u8; 16], into: &mut [u8]) {
         into.fill(0);
         into[..8].copy_from_slice(&ROOT_MAGIC.to_le_bytes());
         into[8..16].copy_from_slice(&self.commit.to_le_bytes());
@@ -151,7 +150,7 @@ impl Root {
     }
 
     /// The root in a buffer, which is changed by this; `None` when there is none that is whole, of so many top pages.
-    pub(crate) fn decode(seal: &Seal, uuid: &[u8; 16], tops: usize, bytes: &mut [u8]) -> Option<Root> {
+    pub(crate) fn decode(seal: &Sealer, uuid: &[u8; 16], tops: usize, bytes: &mut [u8]) -> Option<Root> {
         if bytes.len() < Root::bytes(tops) || long(bytes, 0) != ROOT_MAGIC || word(bytes, 20) as usize != tops
         {
             return None;
@@ -176,6 +175,7 @@ fn context(head: &[u8], uuid: &[u8; 16]) -> [u8; ROOT_HEAD_BYTES + 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret::Secret;
     use proptest::prelude::*;
 
     fn identity() -> Identity {
@@ -223,7 +223,7 @@ mod tests {
         fn a_root_is_whole_or_none(
             tops in prop::collection::vec(any::<u64>(), 1..600), bit in any::<usize>(), encrypted in any::<bool>(),
         ) {
-            let seal = if encrypted { Seal::encrypted().unwrap() } else { Seal::plain() };
+            let seal = Sealer::of_kept(encrypted.then(|| Secret::random().unwrap()), None);
             let root = Root { commit: 77, epoch: 3, tops };
             let count = root.tops.len();
             let mut bytes = vec![0; Root::bytes(count)];
@@ -242,7 +242,7 @@ mod tests {
                 bytes[..8].copy_from_slice(&ROOT_MAGIC.to_le_bytes());
                 bytes[20..24].copy_from_slice(&(tops as u32).to_le_bytes());
             }
-            prop_assert!(Root::decode(&Seal::plain(), &[7; 16], tops, &mut bytes).is_none());
+            prop_assert!(Root::decode(&Sealer::of_kept(None, None), &[7; 16], tops, &mut bytes).is_none());
         }
     }
 }

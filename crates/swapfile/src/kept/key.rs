@@ -9,6 +9,7 @@ use aegis::aegis256::Aegis256;
 
 use super::FileError;
 use crate::seal::KEY_BYTES;
+use crate::secret::{wipe, Secret};
 
 /// Bytes of a key file.
 pub(crate) const MASTER_BYTES: usize = 32;
@@ -23,26 +24,20 @@ pub enum KeyChoice {
 }
 
 /// The key that all of a swap file's are derived of.
-pub(crate) struct Master(pub(crate) [u8; MASTER_BYTES]);
+pub(crate) struct Master(Secret<MASTER_BYTES>);
 
 impl Master {
     /// A key for a purpose: what AEGIS-256 makes of zeroes, with the master key and, as its nonce, the file's own number and the purpose.
-    pub(crate) fn derive(&self, uuid: &[u8; 16], purpose: &[u8; 16]) -> [u8; KEY_BYTES] {
+    pub(crate) fn derive(&self, uuid: &[u8; 16], purpose: &[u8; 16]) -> Secret<KEY_BYTES> {
         let mut nonce = [0; 32];
         nonce[..16].copy_from_slice(uuid);
         nonce[16..].copy_from_slice(purpose);
-        let mut key = [0; KEY_BYTES];
-        Aegis256::<16>::new(&self.0, &nonce).encrypt_in_place(&mut key, b"");
+        let mut key = Secret::zero();
+        let mut cipher = Aegis256::<16>::new(self.0.bytes(), &nonce);
+        cipher.encrypt_in_place(key.bytes_mut(), b"");
+        // SAFETY: a key and a nonce, which are bytes.
+        unsafe { wipe(&mut cipher) };
         key
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        for byte in &mut self.0 {
-            // SAFETY: a byte of this value. Volatile, so that it is done although nobody reads it any more.
-            unsafe { std::ptr::write_volatile(byte, 0) };
-        }
     }
 }
 
@@ -70,20 +65,19 @@ fn read(path: &Path) -> io::Result<Master> {
     if !about.is_file() || about.len() != MASTER_BYTES as u64 {
         return Err(bad("a key is a file of 32 random bytes"));
     }
-    let mut master = Master([0; MASTER_BYTES]);
-    file.read_exact(&mut master.0)?;
-    Ok(master)
+    let mut master = Secret::zero();
+    file.read_exact(master.bytes_mut())?;
+    Ok(Master(master))
 }
 
 /// Makes a key file, durable before anything is encrypted with it.
 fn make(path: &Path) -> io::Result<Master> {
-    let mut master = Master([0; MASTER_BYTES]);
-    sys::files::random(&mut master.0)?;
+    let master = Secret::random()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&master.0)?;
+    file.write_all(master.bytes())?;
     file.sync_all()?;
     super::named::sync_directory(path)?;
-    Ok(master)
+    Ok(Master(master))
 }
 
 #[cfg(test)]
@@ -92,14 +86,20 @@ mod tests {
 
     #[test]
     fn keys_differ_by_file_and_purpose() {
-        let (one, other) = (Master([1; 32]), Master([2; 32]));
+        let master = |byte| {
+            let mut secret = Secret::zero();
+            secret.bytes_mut().fill(byte);
+            Master(secret)
+        };
+        let (one, other) = (master(1), master(2));
         let keys = [
             one.derive(&[0; 16], b"objects of a log"),
             one.derive(&[1; 16], b"objects of a log"),
             one.derive(&[0; 16], b"roots of a index"),
             other.derive(&[0; 16], b"objects of a log"),
-        ];
-        assert_eq!(keys[0], one.derive(&[0; 16], b"objects of a log"));
+        ]
+        .map(|key| *key.bytes());
+        assert_eq!(&keys[0], one.derive(&[0; 16], b"objects of a log").bytes());
         assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }
 }

@@ -29,8 +29,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use crate::seal::Sealer;
 use crate::sync::lock;
-use crate::Seal;
 
 pub use header::Identity;
 pub use index::{Index, IndexPage, INDEX_GROUP, INDEX_PAGES, TOP_GROUP};
@@ -47,7 +47,7 @@ pub(crate) struct Kept {
     identity: Identity,
     pub(crate) stamps: Arc<Stamps>,
     /// What roots are sealed with.
-    root_seal: Seal,
+    root_seal: Sealer,
     root: Mutex<Latest>,
     /// Segments that nothing lives in any more, but what is durable may name.
     emptied: Mutex<Vec<usize>>,

@@ -13,8 +13,9 @@ use super::{Kept, Latest, Stamps};
 use crate::engine::{continued, Engine, Kind, Outcome, Transfer};
 use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
 use crate::read::READ_MAX;
+use crate::seal::Sealer;
 use crate::sync::lock;
-use crate::{Buffer, OpenError, Place, ReadError, ReadFault, Seal, Space, SwapFile, BLOCK_BYTES};
+use crate::{Buffer, OpenError, Place, ReadError, ReadFault, Space, SwapFile, BLOCK_BYTES};
 
 const PAGE_BYTES: u64 = 4096;
 /// Segments beyond what a device's content takes at most.
@@ -184,7 +185,7 @@ struct Opening<'a> {
 struct Prepared {
     identity: Identity,
     master: Option<Master>,
-    root_seal: Seal,
+    root_seal: Sealer,
     latest: Latest,
 }
 
@@ -224,7 +225,7 @@ impl Opening<'_> {
     }
 
     /// Writes what a new file begins with; its first block last, by which it is known.
-    fn create(&self, identity: &Identity, seal: &Seal) -> Result<(), FileError> {
+    fn create(&self, identity: &Identity, seal: &Sealer) -> Result<(), FileError> {
         let root = Root { commit: 0, epoch: 0, tops: vec![0; tops_of(identity.device_bytes)] };
         self.write_root(identity, seal, &root, 0)?;
         self.sync()?;
@@ -239,7 +240,7 @@ impl Opening<'_> {
     fn write_root(
         &self,
         identity: &Identity,
-        seal: &Seal,
+        seal: &Sealer,
         root: &Root,
         slot: usize,
     ) -> Result<(), FileError> {
@@ -276,7 +277,7 @@ impl Opening<'_> {
     }
 
     /// The later of the roots that are whole, and which it is.
-    fn root(&self, identity: &Identity, seal: &Seal) -> Result<Latest, FileError> {
+    fn root(&self, identity: &Identity, seal: &Sealer) -> Result<Latest, FileError> {
         let tops = tops_of(identity.device_bytes);
         let mut latest: Option<Latest> = None;
         for (slot, offset) in ROOTS_AT.into_iter().enumerate() {
@@ -308,7 +309,7 @@ impl Opening<'_> {
             return Err(FileError::WrongKey { path: self.path.into() });
         }
         let root_key = master.as_ref().map(|master| master.derive(&identity.uuid, b"roots of indexes"));
-        let root_seal = Seal::of_kept(root_key, None);
+        let root_seal = Sealer::of_kept(root_key, None);
         if is_new {
             self.create(&identity, &root_seal)?;
         }
@@ -345,7 +346,7 @@ impl Opening<'_> {
 }
 
 /// A root as it is written.
-pub(super) fn encoded(root: &Root, identity: &Identity, seal: &Seal) -> io::Result<Buffer> {
+pub(super) fn encoded(root: &Root, identity: &Identity, seal: &Sealer) -> io::Result<Buffer> {
     // Commits have numbers, but one whose writing was cut short may be made anew by the next run.
     let mut nonce = [0; 16];
     sys::files::random(&mut nonce[8..])?;
@@ -360,7 +361,7 @@ fn tops_of(device_bytes: u64) -> usize {
 }
 
 fn key_mark(master: Option<&Master>, uuid: &[u8; 16]) -> [u8; 16] {
-    master.map_or([0; 16], |master| master.derive(uuid, b"known again by  "))
+    master.map_or([0; 16], |master| *master.derive(uuid, b"known again by  ").bytes())
 }
 
 impl SwapFile {
@@ -388,7 +389,7 @@ impl SwapFile {
 
         let segments = identity.segments as usize;
         let stamps = Arc::new(Stamps::new(segments, epoch).map_err(OpenError::Key)?);
-        let seal = Seal::of_kept(derive(b"objects of a log"), Some(stamps.clone()));
+        let seal = Sealer::of_kept(derive(b"objects of a log"), Some(stamps.clone()));
         let kept = Kept {
             path: path.into(),
             identity,

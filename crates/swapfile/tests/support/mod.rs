@@ -57,7 +57,7 @@ impl World {
 
     pub fn in_memory(segments: usize) -> (World, MemoryEngine) {
         let disk = MemoryEngine::new(ROOM);
-        (World::new(Arc::new(disk.clone()), Seal::encrypted().unwrap(), segments), disk)
+        (World::new(Arc::new(disk.clone()), Seal::Encrypted, segments), disk)
     }
 
     /// Writes objects, each a block of its own unless its neighbours follow, and waits for them. Answers how many got to

@@ -312,7 +312,7 @@ impl Swap {
         let faults = Faults::new(3);
         let engine = Arc::new(FaultyEngine::new(engine, faults.clone()));
         let space = Arc::new(Space::private(segments));
-        (SwapFile::with(engine, Seal::encrypted().unwrap(), space, 1, 5).unwrap(), faults)
+        (SwapFile::with(engine, Seal::Encrypted, space, 1, 5).unwrap(), faults)
     }
 
     /// Nothing is left in the file.
