@@ -64,7 +64,8 @@ impl Request {
 
     /// Whether both can be done as one, this one first.
     pub(crate) fn is_followed_by(&self, next: &Request) -> bool {
-        self.has_bytes() && self.operation == next.operation && self.at + self.len as u64 == next.at
+        let end = self.at.checked_add(self.len as u64);
+        self.has_bytes() && self.operation == next.operation && end == Some(next.at)
     }
 
     /// Does it. `bytes` are those that it writes or reads.
@@ -128,5 +129,15 @@ mod tests {
             512
         )));
         assert!(!request(Operation::Discard, 0, 512).is_followed_by(&request(Operation::Discard, 512, 512)));
+    }
+
+    #[test]
+    fn the_last_sector_is_followed_by_none() {
+        let descriptor = |start_sector| IoDescriptor { op_flags: 1, nr_sectors: 8, start_sector, addr: 0 };
+        let last = Request::new(0, &descriptor(u64::MAX));
+        assert_eq!(last.at, u64::MAX);
+        // What the sum would be if it wrapped.
+        let first = Request { at: last.at.wrapping_add(last.len as u64), ..last };
+        assert!(!last.is_followed_by(&first) && !last.is_followed_by(&last));
     }
 }
