@@ -15,6 +15,7 @@ pub mod kernel;
 pub mod lender;
 pub mod maps;
 pub mod memory;
+pub mod owned;
 pub mod packets;
 pub mod pagemap;
 pub mod pins;

@@ -1,6 +1,7 @@
 //! A memory cgroup whose members are never swapped out: what swap is served by must not wait for swap.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -20,7 +21,10 @@ impl Shelter {
             false => (Path::new("/sys/fs/cgroup"), "memory.swap.max"),
         };
         let path = root.join(format!("uzswap-device-{}", std::process::id()));
-        fs::create_dir(&path)
+        // Who may write there could add groups, whatever the umask is.
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&path)
             .with_context(|| format!("cannot make a memory cgroup in {}", root.display()))?;
         let shelter = Shelter(path);
         fs::write(shelter.0.join(file), "0").with_context(|| format!("the memory cgroup has no {file}"))?;

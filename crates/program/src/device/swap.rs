@@ -55,7 +55,7 @@ impl Directory {
     fn new() -> Result<Self> {
         let parent = if Path::new("/run").is_dir() { Path::new("/run") } else { Path::new("/tmp") };
         let path = parent.join(format!("uzswap-device-{}-{:08x}", std::process::id(), size::random_u32()));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        sys::owned::make_directory(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Directory(path))
     }
 }

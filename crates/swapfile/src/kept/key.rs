@@ -1,11 +1,10 @@
 //! The key of a file that is kept: 32 random bytes in a file of their own, of which each swap file's keys are derived.
 
-use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use aegis::aegis256::Aegis256;
+use sys::owned::{self, Access};
 
 use super::FileError;
 use crate::seal::KEY_BYTES;
@@ -56,14 +55,10 @@ impl KeyChoice {
 }
 
 fn read(path: &Path) -> io::Result<Master> {
-    let bad = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
-    let mut file = OpenOptions::new().read(true).open(path)?;
+    let mut file = owned::open(path, Access::Read, 0)?;
     let about = file.metadata()?;
-    if about.mode() & 0o077 != 0 {
-        return Err(bad("others than its owner may use it: chmod 600"));
-    }
     if !about.is_file() || about.len() != MASTER_BYTES as u64 {
-        return Err(bad("a key is a file of 32 random bytes"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a key is a file of 32 random bytes"));
     }
     let mut master = Secret::zero();
     file.read_exact(master.bytes_mut())?;
@@ -73,7 +68,7 @@ fn read(path: &Path) -> io::Result<Master> {
 /// Makes a key file, durable before anything is encrypted with it.
 fn make(path: &Path) -> io::Result<Master> {
     let master = Secret::random()?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = owned::open(path, Access::New, 0)?;
     file.write_all(master.bytes())?;
     file.sync_all()?;
     super::named::sync_directory(path)?;

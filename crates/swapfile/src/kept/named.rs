@@ -1,12 +1,13 @@
 //! A file by its name: opened past the page cache where that can be had, and locked against a second server.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sys::files;
+use sys::owned::{self, Access};
 
 use super::{FileError, KeptConfig};
 use crate::disk::Disk;
@@ -20,7 +21,7 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
-    /// Opens the file, or makes it, for its owner to read and write only.
+    /// Opens the file, or makes it, for this user to read and write only. One that others have a right to is refused.
     ///
     /// # Errors
     /// [`FileError`].
@@ -97,17 +98,16 @@ impl NamedFile {
 
 /// Opens the file past the page cache if its file system does that, and says whether.
 fn open(path: &Path) -> io::Result<(File, bool)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let cached = options.clone();
-    let direct = options.custom_flags(files::DIRECT_FLAG).open(path).and_then(|file| {
+    let direct = owned::open(path, Access::ReadWrite, files::DIRECT_FLAG).and_then(|file| {
         // Some file systems take the flag and refuse the transfers.
         let mut block = Buffer::new(BLOCK_BYTES);
         file.read_at(&mut block, 0).map(|_| file)
     });
     match direct {
         Ok(file) => Ok((file, true)),
-        Err(error) if crate::disk::is_about_caching(&error) => Ok((cached.open(path)?, false)),
+        Err(error) if crate::disk::is_about_caching(&error) => {
+            Ok((owned::open(path, Access::ReadWrite, 0)?, false))
+        }
         Err(error) => Err(error),
     }
 }
