@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use swapfile::{
-    Caching, Config, Disk, EngineChoice, FileError, KeptConfig, KeyChoice, NamedFile, OpenError, Seal, Space,
-    SwapFile,
+    Caching, Config, Disk, EngineChoice, FileError, KeptConfig, KeyChoice, NamedFile, Seal, Space, SwapFile,
 };
 use sys::flusher;
 
