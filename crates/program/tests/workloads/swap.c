@@ -83,6 +83,18 @@ static void once(void) {
     }
 }
 
+// Twice: filled, and, when a byte came, checked. Between two bytes the disk is left alone.
+static void rest(void) {
+    for (uint64_t seed = 1; seed < 3; seed++) {
+        fill_all(seed);
+        puts("filled");
+        fflush(stdout);
+        char byte;
+        if (read(0, &byte, 1) != 1) exit(2);
+        check_all(seed);
+    }
+}
+
 // Over and over, until there is a file of this name.
 static void until(const char *path) {
     do once();
@@ -177,6 +189,7 @@ int main(int count, char **arguments) {
     if (memory == MAP_FAILED) return 2;
     if (!strcmp(mode, "plain")) plain();
     else if (!strcmp(mode, "once")) once();
+    else if (!strcmp(mode, "rest")) rest();
     else if (!strcmp(mode, "until")) until(arguments[3]);
     else if (!strcmp(mode, "churn")) churn();
     else if (!strcmp(mode, "fork")) forked(0);
