@@ -36,6 +36,7 @@ fi
 apt-get install --yes --no-install-recommends --option Dpkg::Use-Pty=0 /tmp/uzswap.deb
 dpkg --status uzswap | grep '^Status: install ok installed'
 dpkg --listfiles uzswap > /tmp/files
+grep -qx /usr/share/doc/uzswap/THIRD-PARTY-NOTICES.md /tmp/files
 
 uzswap --version
 for file in /usr/share/man/man1/uzswap-run.1.gz /usr/share/bash-completion/completions/uzswap \
