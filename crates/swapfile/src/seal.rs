@@ -123,6 +123,14 @@ impl Sealer {
         }
     }
 
+    /// The key of a segment with all bits inverted.
+    #[cfg(test)]
+    pub(crate) fn inverted_key(&self, segment: usize) -> Vec<u8> {
+        let Keys::Segments(keys) = &self.keys else { panic!("a file with one key") };
+        let words = keys[segment].0.iter().map(|word| !word.load(Ordering::Relaxed));
+        words.flat_map(u64::to_ne_bytes).collect()
+    }
+
     /// The key for a place, and the nonce; `None` where nothing is sealed.
     fn at(&self, nonce: Nonce) -> Option<([u8; KEY_BYTES], [u8; 16])> {
         match &self.keys {

@@ -48,7 +48,42 @@ pub(crate) unsafe fn wipe<T: Copy>(value: &mut T) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{read_to_string, File};
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+    use crate::seal::{Nonce, Sealer};
+    use crate::{KeptConfig, KeyChoice, NamedFile, Seal};
+
+    /// How often bytes occur in this process's memory; they are given inverted, so as not to be found here.
+    fn occurrences(inverted: &[u8]) -> usize {
+        const PART: usize = 1 << 16;
+        let memory = File::open("/proc/self/mem").unwrap();
+        let mut part = vec![0u8; PART + inverted.len()];
+        let mut count = 0;
+        for line in read_to_string("/proc/self/maps").unwrap().lines() {
+            let (range, rest) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
+            if !rest.starts_with("rw") {
+                continue;
+            }
+            for at in (start..end).step_by(PART) {
+                // The buffer itself is read, too: it must have no copy of what was read before.
+                part.fill(0);
+                let len = part.len().min(end - at);
+                let len = memory.read_at(&mut part[..len], at as u64).unwrap_or(0);
+                let begins = |bytes: &&[u8]| bytes.iter().zip(inverted).all(|(byte, other)| *byte == !other);
+                count += part[..len].windows(inverted.len()).take(PART).filter(begins).count();
+            }
+        }
+        part.fill(0);
+        count
+    }
+
+    fn inverted(key: &[u8]) -> Vec<u8> {
+        key.iter().map(|byte| !byte).collect()
+    }
 
     #[test]
     fn a_wiped_value_is_zero() {
@@ -57,5 +92,47 @@ mod tests {
         // SAFETY: bytes.
         unsafe { wipe(secret.bytes_mut()) };
         assert_eq!(secret.bytes(), &[0; 32]);
+    }
+
+    #[test]
+    fn keys_of_segments_leave_nothing_behind() {
+        let sealer = Sealer::new(Seal::Encrypted, 4);
+        let mut keys = Vec::new();
+        for segment in 0..4 {
+            sealer.renew(segment).unwrap();
+            let nonce = Nonce { segment: segment as u32, grain: 7, is_directory: false };
+            let mut bytes = vec![segment as u8; 4112];
+            sealer.seal(nonce, b"", &mut bytes);
+            assert!(sealer.unseal(nonce, b"", &mut bytes));
+            keys.push(sealer.inverted_key(segment));
+        }
+        assert!(occurrences(&keys[0]) >= 1, "it is found where it is");
+        sealer.forget(2);
+        assert_eq!(occurrences(&keys[2]), 0, "a segment was let go");
+        drop(sealer);
+        keys.iter().for_each(|key| assert_eq!(occurrences(key), 0));
+    }
+
+    #[test]
+    fn the_key_of_a_file_leaves_nothing_behind() {
+        let directory = std::path::PathBuf::from(format!("/var/tmp/uzswap-wiped-{}", std::process::id()));
+        sys::owned::make_directory(&directory).unwrap();
+        let (file, key) = (directory.join("disk"), directory.join("key"));
+        let config = KeptConfig {
+            device_bytes: 16 << 20,
+            unit_bytes: 4096,
+            compressor: "lz4".into(),
+            key: KeyChoice::File(key.clone()),
+        };
+        for _ in 0..2 {
+            NamedFile::open(&file).unwrap().prepare(&config).unwrap();
+        }
+        let (mut bytes, file) = ([0u8; 32], File::open(&key).unwrap());
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let key = inverted(&bytes);
+        // SAFETY: bytes.
+        unsafe { wipe(&mut bytes) };
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(occurrences(&key), 0);
     }
 }
