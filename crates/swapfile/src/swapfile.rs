@@ -382,6 +382,11 @@ impl SwapFile {
         self.space.rename(self.row(), owner);
     }
 
+    /// In a child after fork that goes on without the file, and cannot drop it: wipes the keys. What is read later is an error.
+    pub fn forget_keys(&self) {
+        (0..self.space.segments()).for_each(|segment| self.seal.forget(segment));
+    }
+
     /// Whether none of the engine's own threads is at work: a fork is to wait for that.
     pub fn is_engine_idle(&self) -> bool {
         self.engine().is_idle()

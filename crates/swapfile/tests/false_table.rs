@@ -121,6 +121,15 @@ fn what_is_written_after_a_fork_has_other_keys() {
     ours.keys().iter().for_each(|key| ours.read(&[*key]).unwrap());
 }
 
+#[test]
+fn without_its_keys_a_process_reads_nothing() {
+    let table = Table::new();
+    let mut ours = table.process(1);
+    ours.write(&objects(0..10, 0)).unwrap();
+    ours.file.forget_keys();
+    assert!(ours.keys().iter().all(|key| ours.read(&[*key]).is_err()));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     /// A process writes objects with these keys.
