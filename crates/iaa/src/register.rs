@@ -100,12 +100,18 @@ fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings
     if is_real {
         return Ok((Source::Real, settings));
     }
-    if own.is_some() {
+    let is_own = own.is_some();
+    if is_own {
         emulate = own;
     }
     let Some(text) = emulate else { return Ok((Source::Any, settings)) };
     let mut spec: EmulateSpec =
         text.parse().map_err(|error| format!("{error}; of the driver: {}", Settings::KEYS))?;
+    // What is found by name keeps pages.
+    spec.ensure_real_work().map_err(|error| match &options.emulate {
+        Some(_) if !is_own => format!("{EMULATE_VARIABLE}: {error}"),
+        _ => error.to_string(),
+    })?;
     if options.inline && spec.run == Run::Threads {
         spec.run = Run::Inline;
     }
@@ -211,6 +217,30 @@ mod tests {
         let error = parsed("wheels=4", None).unwrap_err();
         assert!(error.contains("known: sockets") && error.contains("verify_compress"), "{error}");
         assert!(parsed("sync_mode=later", None).unwrap_err().contains("sync or async"));
+    }
+
+    #[test]
+    fn devices_that_do_no_work_are_not_found_by_name() {
+        for work in ["work=null", "work=timed:3500", "devices=2,work=null"] {
+            let refused = |parameter, emulate| {
+                let error = parsed(parameter, emulate).unwrap_err();
+                assert!(error.contains("lost") && error.contains("leave out work="), "{error}");
+                error
+            };
+            assert!(!refused(work, None).contains(EMULATE_VARIABLE));
+            assert!(!refused(work, Some("devices=2")).contains(EMULATE_VARIABLE));
+            assert!(refused("verify_compress=1", Some(work)).contains(EMULATE_VARIABLE));
+            // Another choice of devices takes the variable's place.
+            assert!(parsed("devices=1", Some(work)).is_ok() && parsed("real", Some(work)).is_ok());
+            for family in ["deflate-iaa", "deflate-iaa-dynamic"] {
+                let mut registry = Registry::new();
+                register_with(&mut registry, Options { emulate: Some(work.to_owned()), inline: false });
+                for name in [family.to_owned(), format!("{family}:{work}")] {
+                    let Err(error) = registry.find(&name) else { panic!("{name}") };
+                    assert!(error.to_string().contains("leave out work="), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -322,7 +322,35 @@ fn every_queue_is_tested() {
     let said = works(&["test", "--pages", "16", "--emulate", "queues=2"]);
     assert!(said.starts_with("Emulated") && said.contains("wq0.1") && said.contains("passed"), "{said}");
     assert!(fails(&["test", "--queue", "wq7.7", "--emulate", "queues=2"]).contains("no queue wq7.7"));
-    assert!(fails(&["test", "--emulate", "work=null"]).contains("work="));
+}
+
+/// A device that reports success and writes nothing loses every page. Only the driver's benches have such devices.
+#[test]
+fn devices_that_do_no_work_are_refused() {
+    let refused = |arguments: &[&str], emulate: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        command.args(arguments).stdin(Stdio::null()).env_remove("UZSWAP_IAA_EMULATE");
+        command.envs(emulate.map(|spec| ("UZSWAP_IAA_EMULATE", spec)));
+        let output = command.output().unwrap();
+        let error = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(2 | 125)), "{arguments:?}: {}: {error}", output.status);
+        assert!(error.contains("every page would be lost") && error.contains("leave out work="), "{error}");
+        assert!(output.stdout.is_empty(), "the program ran: {arguments:?}");
+        error
+    };
+    let run = ["run", "--ram", "64M", "--compressor"];
+    let program = ["--", "echo", "ran"];
+    for name in ["deflate-iaa:work=null", "deflate-iaa-dynamic:work=timed:3500,devices=2"] {
+        refused(&[&run[..], &[name], &program[..]].concat(), None);
+    }
+    for name in ["deflate-iaa", "deflate-iaa-dynamic", "deflate-iaa:verify_compress=1"] {
+        let error = refused(&[&run[..], &[name], &program[..]].concat(), Some("work=timed:3500"));
+        assert!(error.contains("UZSWAP_IAA_EMULATE"), "{error}");
+    }
+    // Before any file of pages is looked for.
+    refused(&["bench", "store", "--pages", "/nowhere", "--compressor", "deflate-iaa:work=null"], None);
+    refused(&["iaa", "stats", "--emulate", "work=null"], None);
+    refused(&["iaa", "test", "--emulate", "work=null"], None);
 }
 
 /// Devices with faults fail the test, and say how.
