@@ -258,7 +258,10 @@ mod tests {
         assert_eq!((fixed.name(), fixed.batch_size()), ("deflate-iaa", 8));
         let other = registry.find("deflate-iaa:sync_mode=sync").unwrap();
         assert_eq!((other.name(), other.batch_size(), count()), ("deflate-iaa:sync_mode=sync", 1, 2));
-        drop((fixed, dynamic, other));
+        // Emulated devices are copied by a fork, threads are not.
+        let threads = registry.find("deflate-iaa:threads").unwrap();
+        assert!(fixed.survives_fork() && dynamic.survives_fork() && !threads.survives_fork());
+        drop((fixed, dynamic, other, threads));
         assert_eq!(count(), 0);
         assert!(take_notice().is_some_and(|notice| notice.contains("emulated")));
         let _again = registry.find("deflate-iaa").unwrap();
