@@ -42,6 +42,8 @@ class Pages(unittest.TestCase):
                 uzswap.decompress(b"x", length)
         with self.assertRaises(ValueError):
             uzswap.compress(PAGE, "nonsense")
+        with self.assertRaisesRegex(ValueError, "leave out work="):
+            uzswap.compress(PAGE, "deflate-iaa:work=null")
         with self.assertRaises(ValueError):
             uzswap.decompress(b"\xff" * 100, compressor="lz4")
         with self.assertRaises(ValueError):

@@ -31,6 +31,12 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
+    /// Whether contexts and objects work on in a forked child, on its copy of all memory: software does, devices that know
+    /// their process do not. Asked of algorithms whose contexts are all idle while the fork is made.
+    fn survives_fork(&self) -> bool {
+        true
+    }
+
     /// Whether this is no compressor at all, so that a unit that does not shrink is what is expected of it: such units
     /// are kept as they are, never refused.
     fn keeps_raw(&self) -> bool {

@@ -307,9 +307,8 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     // In one order with the references below, which a thread notes before it looks whether there is a pager.
     desk().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
-    // A child has none of its parent's portals to devices.
-    let can_fork = pager.can_fork() && swap::can_be_inherited();
-    CHILDREN_INHERIT.store(can_fork && !settings.compressor.contains("iaa"), Ordering::Relaxed);
+    let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
+    CHILDREN_INHERIT.store(can_fork, Ordering::Relaxed);
     if pager.needs_drainer() {
         for cpu in &cpus[..cpu_count] {
             spawn(drainer, *cpu)?;

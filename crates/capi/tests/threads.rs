@@ -1,4 +1,4 @@
-//! What is called when a thread ends.
+//! What is called when a thread ends, and what makes no pool.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -47,4 +47,16 @@ fn a_call_that_fails_while_its_thread_ends_only_fails() {
     });
     thread.join().unwrap();
     assert!(IS_OVER.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_device_that_does_no_work_makes_no_pool() {
+    let mut pool = null_mut();
+    // SAFETY: a terminated name, and a place for the pool; the message is terminated.
+    let (status, why) = unsafe {
+        let status = uzswap_pool_new(c"deflate-iaa:work=null".as_ptr(), 0, &mut pool);
+        (status, CStr::from_ptr(uzswap_error()).to_string_lossy())
+    };
+    assert!(status == uzswap_status::UZSWAP_NO_COMPRESSOR && pool.is_null(), "{status:?}");
+    assert!(why.contains("leave out work="), "{why}");
 }

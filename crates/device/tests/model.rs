@@ -11,6 +11,13 @@ use proptest::prelude::*;
 use support::{fill, Failing, Swap};
 use swapfile::Rates;
 
+#[test]
+fn a_device_that_does_no_work_holds_no_blocks() {
+    let config = Config { compressor: "deflate-iaa:work=null".to_owned(), ..Config::default() };
+    let Err(error) = Device::new(config) else { panic!("it was taken") };
+    assert!(error.to_string().contains("leave out work="), "{error}");
+}
+
 const BLOCKS: usize = 200;
 const SIZE: usize = BLOCKS * BLOCK_BYTES;
 const LEAF: usize = 16 * BLOCK_BYTES;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use acomp::{Algorithm, Context, ContextError, MAX_BATCH, UNIT_SIZE_MAX};
+use idxd::emulated::Run;
 
 use crate::context::IaaContext;
 use crate::driver::Driver;
@@ -53,6 +54,12 @@ impl Algorithm for Iaa {
 
     fn is_emulated(&self) -> bool {
         self.driver.is_emulated()
+    }
+
+    /// Emulated devices are memory, and so copied with all else; their engines' threads, if they have any, are not. A real
+    /// queue's portal is bound to the address space that opened it.
+    fn survives_fork(&self) -> bool {
+        self.driver.machine().is_some_and(|machine| machine.spec().run != Run::Threads)
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {

@@ -100,12 +100,18 @@ fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings
     if is_real {
         return Ok((Source::Real, settings));
     }
-    if own.is_some() {
+    let is_own = own.is_some();
+    if is_own {
         emulate = own;
     }
     let Some(text) = emulate else { return Ok((Source::Any, settings)) };
     let mut spec: EmulateSpec =
         text.parse().map_err(|error| format!("{error}; of the driver: {}", Settings::KEYS))?;
+    // What is found by name keeps pages.
+    spec.ensure_real_work().map_err(|error| match &options.emulate {
+        Some(_) if !is_own => format!("{EMULATE_VARIABLE}: {error}"),
+        _ => error.to_string(),
+    })?;
     if options.inline && spec.run == Run::Threads {
         spec.run = Run::Inline;
     }
@@ -214,6 +220,30 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_do_no_work_are_not_found_by_name() {
+        for work in ["work=null", "work=timed:3500", "devices=2,work=null"] {
+            let refused = |parameter, emulate| {
+                let error = parsed(parameter, emulate).unwrap_err();
+                assert!(error.contains("lost") && error.contains("leave out work="), "{error}");
+                error
+            };
+            assert!(!refused(work, None).contains(EMULATE_VARIABLE));
+            assert!(!refused(work, Some("devices=2")).contains(EMULATE_VARIABLE));
+            assert!(refused("verify_compress=1", Some(work)).contains(EMULATE_VARIABLE));
+            // Another choice of devices takes the variable's place.
+            assert!(parsed("devices=1", Some(work)).is_ok() && parsed("real", Some(work)).is_ok());
+            for family in ["deflate-iaa", "deflate-iaa-dynamic"] {
+                let mut registry = Registry::new();
+                register_with(&mut registry, Options { emulate: Some(work.to_owned()), inline: false });
+                for name in [family.to_owned(), format!("{family}:{work}")] {
+                    let Err(error) = registry.find(&name) else { panic!("{name}") };
+                    assert!(error.to_string().contains("leave out work="), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn compressors_share_a_driver_and_say_once_that_it_is_emulated() {
         let mut registry = Registry::new();
         register_with(&mut registry, Options { emulate: Some("devices=2".to_owned()), inline: false });
@@ -228,7 +258,10 @@ mod tests {
         assert_eq!((fixed.name(), fixed.batch_size()), ("deflate-iaa", 8));
         let other = registry.find("deflate-iaa:sync_mode=sync").unwrap();
         assert_eq!((other.name(), other.batch_size(), count()), ("deflate-iaa:sync_mode=sync", 1, 2));
-        drop((fixed, dynamic, other));
+        // Emulated devices are copied by a fork, threads are not.
+        let threads = registry.find("deflate-iaa:threads").unwrap();
+        assert!(fixed.survives_fork() && dynamic.survives_fork() && !threads.survives_fork());
+        drop((fixed, dynamic, other, threads));
         assert_eq!(count(), 0);
         assert!(take_notice().is_some_and(|notice| notice.contains("emulated")));
         let _again = registry.find("deflate-iaa").unwrap();

@@ -90,6 +90,9 @@ sync_mode=sync|async, software_compress, patience_ms, patience_polls, quarantine
             "sync_mode" => match value {
                 "sync" => Ok(SyncMode::Sync),
                 "async" => Ok(SyncMode::Async),
+                "async_irq" => Err("sync_mode=async_irq is the kernel driver's alone: a device's completion interrupts \
+are not delivered to programs; use async, which polls"
+                    .to_owned()),
                 _ => Err(format!("sync_mode is sync or async, not {value:?}")),
             }
             .map(|value| self.sync_mode = value),
@@ -146,7 +149,9 @@ mod tests {
         assert_eq!(settings.set("patience_ms", "7"), Some(Ok(())));
         assert_eq!(settings.patience, Patience::Time(Duration::from_millis(7)));
         assert_eq!(settings.set("engines", "8"), None);
-        assert!(settings.set("sync_mode", "async_irq").unwrap().unwrap_err().contains("sync or async"));
+        assert!(settings.set("sync_mode", "later").unwrap().unwrap_err().contains("sync or async"));
+        let error = settings.set("sync_mode", "async_irq").unwrap().unwrap_err();
+        assert!(error.contains("not delivered to programs") && error.contains("use async"), "{error}");
         assert!(settings.set("g_comp_wqs_per_iaa", "9").unwrap().is_err());
         assert!(settings.set("verify_compress", "maybe").unwrap().is_err());
     }

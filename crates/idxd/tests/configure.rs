@@ -203,6 +203,76 @@ fn a_failure_at_any_write_is_undone() {
     }
 }
 
+/// A device that was not chosen is disabled with its queues, before the driver's attributes are set, which the kernel
+/// refuses while any queue is bound; and comes back when a later write fails.
+#[test]
+fn devices_that_are_not_chosen_are_disabled_and_brought_back() {
+    let start = || {
+        let model = Model::unconfigured(&"devices=3,generation=2".parse().unwrap());
+        configure(&model, &Layout { queues: 4, ..kernel_layout() }, &driver()).unwrap();
+        model
+    };
+    let attempt = |model: &Model| {
+        let found = discover(model);
+        let mut wanted = configurations(model, &Choice::PerPackage(1), &kernel_layout());
+        wanted.extend(found.devices[1..].iter().map(Configuration::disabled));
+        let (mut writes, driver) = (0, Driver::with_defaults(model, &[]));
+        apply(model, &found, &wanted, &driver, &mut |_| writes += 1).map(|()| writes)
+    };
+    let model = start();
+    let writes = attempt(&model).unwrap();
+    let after = devices(&model);
+    let states: Vec<State> = after.iter().map(|device| device.state).collect();
+    assert_eq!(states, [State::Enabled, State::Disabled, State::Disabled]);
+    assert!(after[1..].iter().flat_map(|device| &device.queues).all(|queue| queue.state == State::Disabled));
+    assert_eq!(model.read("bus/dsa/drivers/crypto/verify_compress").unwrap(), "0");
+    for index in 0..writes {
+        let model = start();
+        let before = devices(&model);
+        model.fail_write(index, libc::EIO);
+        let error = attempt(&model).unwrap_err();
+        assert!(matches!(error.undo, Undo::Done | Undo::NotNeeded), "write {index}: {error}");
+        assert_eq!(devices(&model), before, "write {index}: {error}");
+        assert_eq!(model.read("bus/dsa/drivers/crypto/verify_compress").unwrap(), "1");
+    }
+}
+
+/// Defaults are those of the series; attributes are set by the names that the driver has.
+#[test]
+fn the_drivers_defaults_and_its_older_names() {
+    let model = Model::new(&"devices=1".parse().unwrap());
+    let at = |name: &str| format!("bus/dsa/drivers/crypto/{name}");
+    let of = |own: &[(&str, &str)]| {
+        let own: Vec<_> = own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Driver::with_defaults(&model, &own)
+            .attributes
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[]), [""; 0], "all are at their defaults");
+    for (name, value) in [("verify_compress", "1"), ("sync_mode", "sync"), ("distribute_comps", "N\n")] {
+        model.set(&at(name), value);
+    }
+    assert_eq!(of(&[]), ["verify_compress=0", "sync_mode=async", "distribute_comps=1"]);
+    assert_eq!(of(&[("sync_mode", "sync")]), ["sync_mode=sync", "verify_compress=0", "distribute_comps=1"]);
+    // The driver before the series.
+    for name in ["g_comp_wqs_per_iaa", "distribute_comps", "distribute_decomps"] {
+        model.remove(&at(name));
+    }
+    assert_eq!(of(&[]), ["verify_compress=0", "sync_mode=async"]);
+    // And that of its early versions.
+    model.set(&at("g_wqs_per_iaa"), "3");
+    model.set(&at("g_consec_descs_per_gwq"), "1");
+    assert_eq!(of(&[]), ["verify_compress=0", "sync_mode=async", "g_wqs_per_iaa=1"]);
+    assert_eq!(
+        of(&[("g_comp_wqs_per_iaa", "2")]),
+        ["g_wqs_per_iaa=2", "verify_compress=0", "sync_mode=async"]
+    );
+    // A name that no driver has stays for the kernel to refuse.
+    assert_eq!(of(&[("wheels", "4")])[0], "wheels=4");
+}
+
 /// A failure that stays: the message says what could not be put back.
 #[test]
 fn what_cannot_be_undone_is_said() {

@@ -49,7 +49,11 @@ pub enum Counter {
     Refaults,
     ZeroFilled,
     Batches,
-    BatchPages,
+    Stored4k,
+    Stored8k,
+    Stored16k,
+    Stored32k,
+    Stored64k,
     OverBudget,
     BroughtIn,
     Forks,
@@ -80,7 +84,7 @@ pub enum Counter {
 }
 
 /// Every counter's name in the report, in the order of [`Counter`].
-pub const COUNTERS: [&str; 41] = [
+pub const COUNTERS: [&str; 45] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -94,7 +98,11 @@ pub const COUNTERS: [&str; 41] = [
     "refaults",
     "zero_filled",
     "batches",
-    "batch_pages",
+    "stored_4k",
+    "stored_8k",
+    "stored_16k",
+    "stored_32k",
+    "stored_64k",
     "over_budget",
     "brought_in",
     "forks",

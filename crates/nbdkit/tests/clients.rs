@@ -56,6 +56,7 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
     for (settings, reason) in [
         (&[][..], "size= is missing"),
         (&["size=1M", "compressor=lzx"], "lzx"),
+        (&["size=1M", "compressor=deflate-iaa:work=null"], "leave out work="),
         (&["size=5000"], "whole blocks of 4096"),
         (&["size=1M", "unit=5000"], "unit_size is 5000"),
         (&["size=1M", "lock=yes"], "lock= needs ram="),

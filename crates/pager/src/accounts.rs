@@ -13,10 +13,18 @@ pub enum Count {
     PagesIn,
     /// Pages stored in the pool.
     PagesOut,
-    /// Calls that stored pages.
+    /// Calls that stored pages: folios, or what was evicted of one, all or nothing.
     Batches,
-    /// Pages offered by these calls.
-    BatchPages,
+    /// Pages stored by calls that stored one page, and see [`Count::STORED`].
+    Stored4k,
+    /// By calls of 2 and 3 pages.
+    Stored8k,
+    /// By calls of 4 to 7 pages.
+    Stored16k,
+    /// By calls of 8 to 15 pages.
+    Stored32k,
+    /// By calls of 16 pages, the most there are.
+    Stored64k,
     /// Pages refused because they did not shrink.
     Poor,
     /// Pages refused for other reasons.
@@ -77,6 +85,12 @@ pub enum Count {
     ReadAhead,
     /// Of these, pages of windows behind which the thread did not go on.
     ReadAheadWasted,
+}
+
+impl Count {
+    /// Pages stored, by the binary logarithm of the pages that the call stored.
+    pub const STORED: [Count; 5] =
+        [Count::Stored4k, Count::Stored8k, Count::Stored16k, Count::Stored32k, Count::Stored64k];
 }
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain

@@ -190,9 +190,63 @@ fn configure_for_the_kernel_sets_its_driver_too() {
     assert_eq!((&queue["driver_name"], &queue["name"]), (&"crypto".into(), &"iaa_crypto".into()));
     let writes = report["writes"].to_string();
     assert!(writes.contains("/sys/bus/dsa/drivers/crypto/sync_mode"), "{writes}");
+    assert!(!writes.contains("verify_compress"), "it has the default: {writes}");
     let error =
         fails(&["configure", "-d", "1", "-q", "1", "--driver", "sync_mode=sync", "--emulate", EMULATED]);
     assert!(error.contains("--type kernel"), "{error}");
+}
+
+/// As the setup script of the kernel's batching series: its driver has the devices that were chosen and no more, with the
+/// series' defaults, by the names that the driver has for its attributes.
+#[test]
+fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
+    let directory = Directory::of("script", "sockets=2,devices=2,queues=1");
+    let (sys, crypto) = (directory.text("sys"), directory.path("sys/bus/dsa/drivers/crypto"));
+    for device in 0..4 {
+        let path = format!("sys/bus/dsa/devices/wq{device}.0/type");
+        fs::write(directory.path(&path), "kernel\n").unwrap();
+    }
+    fs::write(crypto.join("verify_compress"), "1\n").unwrap();
+    fs::write(crypto.join("distribute_comps"), "Y\n").unwrap();
+    fs::remove_file(crypto.join("g_comp_wqs_per_iaa")).unwrap();
+    fs::write(crypto.join("g_wqs_per_iaa"), "4\n").unwrap();
+    fs::write(crypto.join("g_consec_descs_per_gwq"), "2\n").unwrap();
+    let dry = |more: &[&str]| {
+        let verb = ["configure", "-d", "1", "-q", "2", "--type", "kernel", "--dry-run", "--sysfs", &sys];
+        works(&[&verb[..], more].concat())
+    };
+    let written = |dry: &str, what: &str| dry.lines().filter(|line| line.contains(what)).count();
+    let plan = dry(&[]);
+    for device in ["iax0", "iax1", "iax2", "iax3"] {
+        assert_eq!(written(&plan, &format!("/{device}/driver/unbind")), 1, "{device}: {plan}");
+    }
+    let enabled = plan.lines().filter(|line| line.ends_with("/drivers/idxd/bind")).count();
+    assert_eq!((enabled, written(&plan, "echo iax1 >")), (2, 1), "{plan}");
+    for (attribute, value) in
+        [("verify_compress", "0"), ("g_wqs_per_iaa", "1"), ("g_consec_descs_per_gwq", "1")]
+    {
+        let line = format!("echo {value} > {}", crypto.join(attribute).display());
+        assert!(plan.contains(&line), "{line}: {plan}");
+    }
+    assert_eq!(written(&plan, "/drivers/crypto/"), 3 + 4, "three attributes, and four queues: {plan}");
+    // The caller's wishes, by the newer name.
+    let plan = dry(&["--driver", "g_comp_wqs_per_iaa=2", "--others", "keep"]);
+    assert_eq!((written(&plan, "iax1"), written(&plan, "echo 2 > ")), (0, 1), "{plan}");
+    assert!(plan.contains(&format!("echo 2 > {}", crypto.join("g_wqs_per_iaa").display())), "{plan}");
+    // What is in use is not taken away.
+    fs::write(directory.path("sys/bus/dsa/devices/iax3/clients"), "1\n").unwrap();
+    let error = fails(&["configure", "-d", "1", "-q", "2", "--type", "kernel", "--sysfs", &sys]);
+    assert!(error.contains("iax3 is used by 1 open file"), "{error}");
+    // Queues for programs are not the kernel's, unless all others are to go.
+    let dry = |more: &[&'static str]| {
+        let verb = ["configure", "-d", "1", "-q", "1", "--dry-run", "--emulate", EMULATED];
+        works(&[&verb[..], more].concat())
+    };
+    for (more, disabled) in
+        [(&[][..], 0), (&["--type", "kernel"], 0), (&["--others", "disable"], 1), (&["--others", "keep"], 0)]
+    {
+        assert_eq!(written(&dry(more), "iax1/driver/unbind"), disabled, "{more:?}");
+    }
 }
 
 #[test]
@@ -322,7 +376,35 @@ fn every_queue_is_tested() {
     let said = works(&["test", "--pages", "16", "--emulate", "queues=2"]);
     assert!(said.starts_with("Emulated") && said.contains("wq0.1") && said.contains("passed"), "{said}");
     assert!(fails(&["test", "--queue", "wq7.7", "--emulate", "queues=2"]).contains("no queue wq7.7"));
-    assert!(fails(&["test", "--emulate", "work=null"]).contains("work="));
+}
+
+/// A device that reports success and writes nothing loses every page. Only the driver's benches have such devices.
+#[test]
+fn devices_that_do_no_work_are_refused() {
+    let refused = |arguments: &[&str], emulate: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+        command.args(arguments).stdin(Stdio::null()).env_remove("UZSWAP_IAA_EMULATE");
+        command.envs(emulate.map(|spec| ("UZSWAP_IAA_EMULATE", spec)));
+        let output = command.output().unwrap();
+        let error = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(2 | 125)), "{arguments:?}: {}: {error}", output.status);
+        assert!(error.contains("every page would be lost") && error.contains("leave out work="), "{error}");
+        assert!(output.stdout.is_empty(), "the program ran: {arguments:?}");
+        error
+    };
+    let run = ["run", "--ram", "64M", "--compressor"];
+    let program = ["--", "echo", "ran"];
+    for name in ["deflate-iaa:work=null", "deflate-iaa-dynamic:work=timed:3500,devices=2"] {
+        refused(&[&run[..], &[name], &program[..]].concat(), None);
+    }
+    for name in ["deflate-iaa", "deflate-iaa-dynamic", "deflate-iaa:verify_compress=1"] {
+        let error = refused(&[&run[..], &[name], &program[..]].concat(), Some("work=timed:3500"));
+        assert!(error.contains("UZSWAP_IAA_EMULATE"), "{error}");
+    }
+    // Before any file of pages is looked for.
+    refused(&["bench", "store", "--pages", "/nowhere", "--compressor", "deflate-iaa:work=null"], None);
+    refused(&["iaa", "stats", "--emulate", "work=null"], None);
+    refused(&["iaa", "test", "--emulate", "work=null"], None);
 }
 
 /// Devices with faults fail the test, and say how.

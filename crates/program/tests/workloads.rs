@@ -152,7 +152,19 @@ fn forks_of_forks_have_their_own_bytes() {
 
 #[test]
 fn a_fork_leaves_everything_where_it_is() {
-    let Some((status, said, report)) = workload("fork_full", "32M", &["--verify"]) else { return };
+    fork_in_place("auto");
+}
+
+/// Emulated devices are copied with all other memory of the process.
+#[test]
+fn a_fork_leaves_everything_where_it_is_with_emulated_devices() {
+    fork_in_place("deflate-iaa:emulate");
+    fork_in_place("deflate-iaa-dynamic:devices=2,queues=2,run=poll");
+}
+
+fn fork_in_place(compressor: &str) {
+    let options = ["--verify", "--compressor", compressor];
+    let Some((status, said, report)) = workload("fork_full", "32M", &options) else { return };
     assert_eq!(status, Some(0), "{said}");
     let budget = 32 << 20;
     let brought = report["brought_in"].as_u64().unwrap() * 4096;

@@ -64,7 +64,7 @@ pub enum Error {
     Pool(#[from] PoolError),
 }
 
-/// Every compressor of this build, by name.
+/// Every compressor of this build, by name. All of them give back what they were given.
 pub fn registry() -> Registry {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
@@ -78,4 +78,17 @@ pub fn registry() -> Registry {
 /// [`Error`], when the name is unknown or the configuration out of range.
 pub fn pool(compressor: &str, config: PoolConfig) -> Result<Pool, Error> {
     Ok(Pool::new(config, registry().find(compressor)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_do_no_work_keep_no_pages() {
+        for name in ["deflate-iaa:work=null", "deflate-iaa-dynamic:work=timed:3500,devices=2"] {
+            let Err(error) = pool(name, PoolConfig::default()) else { panic!("{name} was taken") };
+            assert!(error.to_string().contains("leave out work="), "{error}");
+        }
+    }
 }

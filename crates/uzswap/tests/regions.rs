@@ -587,6 +587,9 @@ fn refusals() {
     assert!(matches!(Space::builder().ram(1 << 20).start(), Err(SpaceError::Ram(_))));
     assert!(matches!(Space::builder().folio(5000).start(), Err(SpaceError::Folio(5000))));
     assert!(matches!(Space::builder().compressor("nonsense").start(), Err(SpaceError::Compressor(_))));
+    // A device that does no work would lose every page.
+    let idle = Space::builder().compressor("deflate-iaa:work=null").start();
+    assert!(matches!(idle, Err(SpaceError::Compressor(error)) if error.reason.contains("leave out work=")));
     let nowhere = Space::builder().swap(1 << 30).swap_directory(std::path::Path::new("/no/such/directory"));
     assert!(matches!(nowhere.start(), Err(SpaceError::Swap(SwapError::Open { .. }))));
     assert!(matches!(Space::builder().swap(5).start(), Err(SpaceError::Swap(SwapError::Size { .. }))));

@@ -25,7 +25,9 @@ fn main() {
     for count in [4_000, 40_000, 400_000] {
         let mut random = Random::new(1);
         let sizes: Vec<u32> = (0..count).map(|_| random.size()).collect();
-        report(&format!("synthetic {count}"), Config::default().chain, &sizes);
+        for chain in [8, 16] {
+            report(&format!("synthetic {count}"), chain, &sizes);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Config {
     pub max_pool_bytes: u64,
     /// A pool that reached its maximum accepts stores again at this share of it.
     pub accept_threshold_percent: u8,
-    /// Most pages chained to one zspage.
+    /// Most pages chained to one zspage, 4 to 16.
     pub chain: usize,
     /// Where pages go, decompressed, when the pool must shrink; with it, incompressible pages are kept raw instead of
     /// refused. For owners with a home of their own for pages; not together with `swap`.
@@ -66,7 +66,7 @@ impl Default for Config {
             batch: 0,
             max_pool_bytes: u64::MAX,
             accept_threshold_percent: 90,
-            chain: 8,
+            chain: zsmalloc::Config::default().chain,
             writeback: None,
             swap: None,
             fault_ns: 8000,

@@ -447,25 +447,21 @@ impl Zswap {
     ) -> Result<(), usize> {
         assert_eq!(chunk.len, pages.len());
         let cpu = sys::cpu::current();
-        let mut at = 0;
-        while at < chunk.len {
-            let Some(source) = chunk.source(at) else {
-                filled::fill(pages[at], chunk.words[at]);
-                at += 1;
-                continue;
-            };
-            if !source.is_raw() {
-                at = self.decompress_batch(chunk, read, at, source.pool(), pages, cpu)?;
-                continue;
-            }
-            match source {
-                Source::Memory(entry) => self.copy_raw(entry, pages[at]),
-                Source::Disk(entry) => {
+        // Pages whose objects are still to be decompressed.
+        let mut left = 0;
+        for (at, page) in pages.iter_mut().enumerate() {
+            match chunk.source(at) {
+                None => filled::fill(page, chunk.words[at]),
+                Some(source) if !source.is_raw() => left |= 1 << at,
+                Some(Source::Memory(entry)) => self.copy_raw(entry, page),
+                Some(Source::Disk(entry)) => {
                     let start = entry.position() * PAGE_SIZE;
-                    pages[at].copy_from_slice(&of_disk(read, at)[start..start + PAGE_SIZE]);
+                    page.copy_from_slice(&of_disk(read, at)[start..start + PAGE_SIZE]);
                 }
             }
-            at += 1;
+        }
+        while left != 0 {
+            self.decompress_batch(chunk, read, &mut left, pages, cpu)?;
         }
         if self.config.verify {
             for (index, page) in pages.iter().enumerate() {
@@ -487,32 +483,36 @@ impl Zswap {
         page[first.len()..].copy_from_slice(second);
     }
 
-    /// Decompresses one batch of units from page `from` on, passing over pages without one; answers where the next
-    /// batch starts.
+    /// Decompresses one batch of units, the first ones of the pages of `left` and of one pool, and takes their pages out of
+    /// `left`. Pages between them, of other pools or without an object to decompress, are passed over.
     fn decompress_batch(
         &self,
         chunk: &Chunk,
         read: Option<&DiskRead<'_>>,
-        from: usize,
-        pool_id: usize,
+        left: &mut u64,
         pages: &mut [&mut Page],
         cpu: usize,
-    ) -> Result<usize, usize> {
+    ) -> Result<(), usize> {
+        let source = |at: usize| chunk.source(at).expect("what is left has an object");
+        let pool_id = source(left.trailing_zeros() as usize).pool();
         let pool = self.pools.of_objects(pool_id);
         // Consecutive pages of one object are one unit, wherever the object is.
         let mut units = [(0u8, 0u8); MAX_BATCH];
         let mut sources = [None; MAX_BATCH];
-        let (mut len, mut at) = (0, from);
-        while at < chunk.len && len < pool.batch {
-            let Some(source) = chunk.source(at) else { break };
-            if source.is_raw() || source.pool() != pool_id {
-                break;
-            }
-            let same = |index: &usize| chunk.source(*index).is_some_and(|other| other.same_object(source));
+        let mut len = 0;
+        let mut rest = *left;
+        while rest != 0 && len < pool.batch {
+            let at = rest.trailing_zeros() as usize;
+            let first = source(at);
+            let same = |index: &usize| rest >> index & 1 == 1 && source(*index).same_object(first);
             let run = (at..chunk.len).take_while(same).count();
-            (units[len], sources[len]) = ((at as u8, run as u8), Some(source));
-            len += 1;
-            at += run;
+            let mask = ones(run) << at;
+            rest &= !mask;
+            if first.pool() == pool_id {
+                (units[len], sources[len]) = ((at as u8, run as u8), Some(first));
+                len += 1;
+                *left &= !mask;
+            }
         }
         let units = &units[..len];
         let unit_pages = |n: usize| sources[n].expect("a unit has an object").pages();
@@ -536,13 +536,11 @@ impl Zswap {
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         {
             let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
-            let mut rest = pages[from..at].iter_mut();
+            let mut rest = pages.iter_mut().enumerate();
             let mut outputs: [&mut [u8]; MAX_BATCH] = std::array::from_fn(|n| {
-                let Some(&(_, run)) = units.get(n) else { return &mut [][..] };
-                let page = rest.next().expect("the unit's first page");
-                for _ in 1..run {
-                    rest.next();
-                }
+                let Some(&(first, _)) = units.get(n) else { return &mut [][..] };
+                let is_first = |(index, _): &(usize, _)| *index == usize::from(first);
+                let (_, page) = rest.find(is_first).expect("units lie in the order of their pages");
                 match unit_pages(n) {
                     1 => page.as_mut_slice(),
                     pages => &mut rooms.next().expect("a room a unit")[..pages * PAGE_SIZE],
@@ -570,7 +568,7 @@ impl Zswap {
                 }
             }
         }
-        Ok(at)
+        Ok(())
     }
 }
 

@@ -128,6 +128,12 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
     }
 
+    /// Whether a forked child can use its copy of the store, made while no call is under way: every algorithm in use can be
+    /// used there.
+    pub fn survives_fork(&self) -> bool {
+        self.pools.each().all(|refs| refs.pool().algorithm.survives_fork())
+    }
+
     /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for key `key + i`.
     pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::present)

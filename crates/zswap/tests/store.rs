@@ -38,6 +38,48 @@ fn what_goes_in_comes_out_for_every_unit_and_alignment() {
     }
 }
 
+/// Between two units of a batch may be pages that have nothing to decompress, or belong to an older compressor.
+#[test]
+fn batches_of_a_load_pass_over_pages_without_a_unit() {
+    let load_in = |kinds: &[u8; 64], unit_size: usize, switch: bool| -> Vec<[u64; 9]> {
+        let trims = [Trim::new("first", 8), Trim::new("second", 4)];
+        let config =
+            Config { unit_size, writeback: Some(Arc::new(MemoryWriteback::new())), ..Config::default() };
+        let zswap = Zswap::new(config, trims[0].clone()).unwrap();
+        let pages: Vec<Page> = (0..).zip(kinds).map(|(n, &kind)| page(kind.min(2), n)).collect();
+        zswap.store(A, 64, &refs(&pages)).unwrap();
+        if switch {
+            zswap.set_compressor(trims[1].clone()).unwrap();
+            for (n, page) in pages.iter().enumerate().filter(|(n, _)| kinds[*n] == 3) {
+                zswap.store(A, 64 + n as u64, &[page]).unwrap();
+            }
+        }
+        for keep in [Keep::Shared, Keep::Exclusive] {
+            assert!(load(&zswap, A, 64, 64, keep).unwrap() == pages);
+        }
+        assert_empty(&zswap);
+        // Two loads.
+        let counted =
+            |trim: &Arc<Trim>| std::array::from_fn(|n| trim.decompressions[n].load(Ordering::Relaxed) / 2);
+        trims.iter().map(counted).collect()
+    };
+    let of = |sizes: &[(usize, u64)]| -> [u64; 9] {
+        let mut counts = [0; 9];
+        sizes.iter().for_each(|&(size, count)| counts[size] = count);
+        counts
+    };
+    // Every third page is same-filled, every other third raw: 22 pages are left.
+    let sparse: [u8; 64] = std::array::from_fn(|n| [2, 0, 1][n % 3]);
+    assert_eq!(load_in(&sparse, 4096, false), [of(&[(8, 2), (6, 1)]), of(&[])]);
+    // One page in two went to the second compressor since.
+    let turns: [u8; 64] = std::array::from_fn(|n| 2 + (n % 2) as u8);
+    assert_eq!(load_in(&turns, 4096, true), [of(&[(8, 4)]), of(&[(4, 8)])]);
+    // Units of four pages, each second one same-filled; one page of each other was stored by itself since.
+    let units: [u8; 64] = std::array::from_fn(|n| if n / 4 % 2 == 1 { 0 } else { 2 + u8::from(n % 4 == 1) });
+    assert_eq!(load_in(&units, 16384, false), [of(&[(8, 1)]), of(&[])]);
+    assert_eq!(load_in(&units, 16384, true), [of(&[(8, 2)]), of(&[(4, 2)])]);
+}
+
 #[test]
 fn the_last_keys_are_seen_whatever_is_asked_for_beyond() {
     let (zswap, _) = make(Config::default());

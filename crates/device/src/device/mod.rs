@@ -18,8 +18,6 @@ use crate::pieces::{mask_of, pieces, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES
 use crate::raw::KeepsRaw;
 use crate::swap_writer::SwapWriter;
 
-/// Longest chain of pages: costs address space, and makes zspages denser.
-const CHAIN: usize = 16;
 /// Least memory that is locked.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
@@ -81,7 +79,6 @@ impl Device {
         }
         let pool_config = PoolConfig {
             unit_size: config.unit_bytes,
-            chain: CHAIN,
             swap: config.swap.clone(),
             verify: config.has_checksums,
             max_groups: 1,

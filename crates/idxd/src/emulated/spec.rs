@@ -131,6 +131,23 @@ impl EmulateSpec {
         ENTRIES / self.queues
     }
 
+    /// Checks that the devices do the jobs they are given. Those that do not report success and write nothing, so that
+    /// data that is kept with them is lost: they are for benches of a driver, which look at no output.
+    ///
+    /// # Errors
+    /// [`SpecError`], which names the part and the fix.
+    pub fn ensure_real_work(&self) -> Result<(), SpecError> {
+        let part = match self.work {
+            Work::Real => return Ok(()),
+            Work::Null => "work=null".to_owned(),
+            Work::Timed { page_ns } => format!("work=timed:{page_ns}"),
+        };
+        let reason =
+            "such a device reports success and writes nothing, so every page would be lost; it is only for \
+benches of the driver: leave out work=";
+        Err(SpecError { part, reason: reason.to_owned() })
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let number = |least: u64, most: u64| match value.parse::<u64>() {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
@@ -237,6 +254,21 @@ mod tests {
         assert_eq!((spec.work, spec.latency_ns, spec.seed), (Work::Timed { page_ns: 3500 }, 900, 7));
         assert!(spec.block_on_fault && spec.faults.lost == 0.5);
         assert_eq!("run=poll,clock=steps".parse::<EmulateSpec>().unwrap().clock, Clock::Steps);
+    }
+
+    #[test]
+    fn devices_that_do_no_work_are_told_from_those_that_do() {
+        let spec = |text: &str| text.parse::<EmulateSpec>().unwrap();
+        for text in ["", "work=real", "run=poll,latency_ns=900"] {
+            assert_eq!(spec(text).ensure_real_work(), Ok(()), "{text}");
+        }
+        for text in ["work=null", "work=timed:3500"] {
+            let error = spec(text).ensure_real_work().unwrap_err().to_string();
+            assert!(
+                error.contains(text) && error.contains("lost") && error.contains("leave out work="),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Device, Queue, QueueMode, QueueType, State};
+use super::discovery::DRIVERS;
+use super::{Device, Queue, QueueMode, QueueType, State, Tree};
 
 /// Everything that can be set on one device. What is not named is not used: engines without a group, queues without
 /// entries.
@@ -89,6 +90,18 @@ impl Configuration {
         let is_used =
             |queue: &&Queue| queue.size > 0 || queue.kind != QueueType::None || queue.group.is_some();
         Self::with(device, device.queues.iter().filter(is_used))
+    }
+
+    /// A device that does nothing.
+    pub fn disabled(device: &Device) -> Self {
+        Configuration {
+            device: device.name.clone(),
+            enable: false,
+            event_log_size: None,
+            groups: Vec::new(),
+            engines: Vec::new(),
+            queues: Vec::new(),
+        }
     }
 
     /// The same with the queues that are not used, for what they keep of an earlier use.
@@ -218,6 +231,49 @@ pub enum Choice {
 pub struct Driver {
     /// Attributes in `/sys/bus/dsa/drivers/crypto` with their values.
     pub attributes: Vec<(String, String)>,
+}
+
+/// The driver's attributes with the defaults of its batching series: what the series' setup script writes.
+pub(super) const DRIVER_DEFAULTS: [(&str, &str); 5] = [
+    ("verify_compress", "0"),
+    ("sync_mode", "async"),
+    ("g_comp_wqs_per_iaa", "1"),
+    ("distribute_comps", "1"),
+    ("distribute_decomps", "0"),
+];
+
+/// What an attribute was called before version 9 of the series.
+const OLDER_NAMES: [(&str, &str); 1] = [("g_comp_wqs_per_iaa", "g_wqs_per_iaa")];
+/// What only versions before had, with its default: jobs in a row that go to one queue before the next one's turn.
+const OLDER_DEFAULTS: [(&str, &str); 1] = [("g_consec_descs_per_gwq", "1")];
+
+impl Driver {
+    /// The attributes of `own`, and the defaults of all others that the driver in `tree` has and that differ from them.
+    /// Attributes that it has under an older name are set by that name.
+    pub fn with_defaults(tree: &dyn Tree, own: &[(String, String)]) -> Self {
+        let read = |name: &str| tree.read(&format!("{DRIVERS}/crypto/{name}")).ok();
+        let present = |name: &str| -> String {
+            let older = OLDER_NAMES.iter().find(|(newer, _)| *newer == name);
+            let older = older.filter(|(newer, older)| read(newer).is_none() && read(older).is_some());
+            older.map_or(name, |(_, older)| older).to_owned()
+        };
+        let mut attributes: Vec<(String, String)> =
+            own.iter().map(|(name, value)| (present(name), value.clone())).collect();
+        for (name, value) in DRIVER_DEFAULTS.into_iter().chain(OLDER_DEFAULTS) {
+            let name = present(name);
+            // Kernels print flags as letters or as numbers.
+            let is_default = |text: String| match text.trim() {
+                "Y" => value == "1",
+                "N" => value == "0",
+                text => text == value,
+            };
+            let is_own = attributes.iter().any(|(own, _)| *own == name);
+            if !is_own && read(&name).is_some_and(|text| !is_default(text)) {
+                attributes.push((name, value.to_owned()));
+            }
+        }
+        Driver { attributes }
+    }
 }
 
 /// The same layout for several devices: what a setup script does.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 
+use super::configuration::DRIVER_DEFAULTS;
 use super::discovery::{DEVICES, DRIVERS};
 use super::{QueueMode, Tree};
 use crate::assumptions;
@@ -15,15 +16,6 @@ use crate::emulated::{EmulateSpec, ENTRIES, QUEUES_MAX};
 
 /// CPUs of each package of a model.
 const CPUS_PER_PACKAGE: u32 = 8;
-
-/// Defaults of the kernel driver's own attributes, as in the batching series.
-const CRYPTO_ATTRIBUTES: [(&str, &str); 5] = [
-    ("verify_compress", "0"),
-    ("sync_mode", "async"),
-    ("g_comp_wqs_per_iaa", "1"),
-    ("distribute_comps", "1"),
-    ("distribute_decomps", "0"),
-];
 
 /// Attributes of a queue that a disabled device has forgotten.
 const RESET_QUEUE: [(&str, &str); 13] = [
@@ -111,7 +103,7 @@ impl Model {
         for driver in ["idxd", "user", "crypto", "dmaengine"] {
             content.put(format!("{DRIVERS}/{driver}/bind"), "");
         }
-        for (attribute, value) in CRYPTO_ATTRIBUTES {
+        for (attribute, value) in DRIVER_DEFAULTS {
             content.put(format!("{DRIVERS}/crypto/{attribute}"), value);
         }
         for package in 0..spec.sockets {

@@ -88,10 +88,10 @@ impl Pages {
                 &*(self.staging.address(slot, (at + index).min(next - 1)) as *const [u8; PAGE_SIZE])
             });
             let key = (base / PAGE_SIZE + at) as u64;
-            self.accounts.add(Count::Batches, 1);
-            self.accounts.add(Count::BatchPages, (next - at) as u64);
             match self.store.store(GROUP, key, &pages[..next - at]) {
                 Ok(()) => {
+                    self.accounts.add(Count::Batches, 1);
+                    self.accounts.add(Count::STORED[(next - at).ilog2() as usize], (next - at) as u64);
                     *stored |= span(at, next - at);
                     at = next;
                 }

@@ -30,6 +30,8 @@ pub struct Case<'a> {
     pub batch: usize,
     /// Bytes a unit.
     pub unit_size: usize,
+    /// Most pages chained to one zspage.
+    pub chain: usize,
     /// Threads at once.
     pub threads: usize,
     /// Whether all threads' pages are in one group.
@@ -145,6 +147,7 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
         PoolConfig {
             unit_size: case.unit_size,
             batch: case.batch,
+            chain: case.chain,
             verify: false,
             // Real memory has pages that do not shrink; they are kept as a store with writeback keeps them.
             writeback: Some(Arc::new(MemoryWriteback::new())),

@@ -26,6 +26,9 @@ pub struct StoreArgs {
     /// Bytes compressed as one: 4K, 8K, 16K, 32K or 64K.
     #[arg(long, value_delimiter = ',', value_parser = unit_size, default_value = "4K")]
     unit: Vec<usize>,
+    /// Most pages chained to one zspage of the allocator, 4 to 16.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u8).range(4..=16))]
+    chain: u8,
     /// Threads at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
@@ -102,6 +105,7 @@ impl StoreArgs {
                             algorithm: registry.find(name)?,
                             batch: batch.into(),
                             unit_size,
+                            chain: self.chain.into(),
                             threads: self.threads.into(),
                             shared_group: self.shared_group,
                             growing: self.growing,
@@ -235,6 +239,7 @@ mod tests {
                 algorithm: uzswap::registry().find("lz4").unwrap(),
                 batch,
                 unit_size,
+                chain: 16,
                 threads,
                 shared_group: false,
                 growing,
@@ -261,6 +266,7 @@ mod tests {
             algorithm,
             batch: 8,
             unit_size: 4096,
+            chain: 16,
             threads: 1,
             shared_group: false,
             growing: false,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context, Result};
 use idxd::sysfs::{
     apply, choose, plan, Choice, Configuration, Device, Discovery, Driver, Layout, QueueMode, QueueType,
-    Write,
+    State, Write,
 };
 use idxd::DeviceFile;
 use serde_json::json;
@@ -22,11 +22,12 @@ use super::{list, names, profile};
   sudo uzswap iaa configure -d 4 -q 2                       shared queues of 64 entries for programs
   sudo uzswap iaa configure -d 4 -q 2 --access iaa          the same, for the members of group iaa
   sudo uzswap iaa configure -d iax1,iax3 -q 1 -n 4          two devices, four engines each
-  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel
+  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel, and no other devices
   uzswap iaa configure -d all -q 2 --dry-run                print what would be written
   uzswap iaa configure -d 4 -q 2 --emulate sockets=2,devices=4
 
-Disables the devices with their queues, sets engines, groups and queues, enables all, and checks. When a write fails, \
+Disables the devices with their queues, sets engines, groups and queues, enables all, and checks. For the kernel it also \
+sets its driver's attributes, and disables the devices that the kernel had and that are not chosen. When a write fails, \
 everything is put back as it was.")]
 pub struct Arguments {
     /// So many devices of each socket, or names as in iax1,iax3, or all
@@ -60,14 +61,34 @@ pub struct Arguments {
     /// Largest transfer in bytes [default: the kernel's, 2M]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     max_transfer: Option<u64>,
-    /// Attribute of the kernel's iaa_crypto, as in sync_mode=async, verify_compress=0, distribute_comps=1,
-    /// distribute_decomps=0, g_comp_wqs_per_iaa=1; several times
+    /// What becomes of devices that are not chosen: disable, or keep them as they are [default: disable those with queues
+    /// for the kernel when --type is kernel, keep all others]
+    #[arg(long, value_name = "keep|disable")]
+    others: Option<Others>,
+    /// Attribute of the kernel's iaa_crypto, instead of its default of the batching series, as in sync_mode=async, verify_compress=0, distribute_comps=1,
+    /// distribute_decomps=0, g_comp_wqs_per_iaa=1; several times. Attributes not named are set to that default
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     driver: Vec<(String, String)>,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
     place: Place,
+}
+
+/// What becomes of devices that are not chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Others {
+    Keep,
+    Disable,
+}
+
+impl Others {
+    /// Whether a device is to be disabled. Without a wish, so that the kernel's driver has those that were chosen and no more.
+    fn disables(wish: Option<Others>, kernel: bool, device: &Device) -> bool {
+        let is_the_kernels = || device.queues.iter().any(|queue| queue.kind == QueueType::Kernel);
+        device.state != State::Disabled
+            && wish.map_or(kernel && is_the_kernels(), |wish| wish == Others::Disable)
+    }
 }
 
 /// How to write.
@@ -177,11 +198,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         block_on_fault: arguments.block_on_fault,
         transfer_max: arguments.max_transfer,
     };
-    let wanted: Vec<Configuration> = choose(&found.devices, &arguments.devices)?
-        .iter()
-        .map(|device| layout.on(device))
-        .collect::<Result<_, _>>()?;
-    let driver = Driver { attributes: arguments.driver.clone() };
+    let chosen = choose(&found.devices, &arguments.devices)?;
+    let mut wanted: Vec<Configuration> =
+        chosen.iter().map(|device| layout.on(device)).collect::<Result<_, _>>()?;
+    let others = found.devices.iter().filter(|device| chosen.iter().all(|chosen| chosen.name != device.name));
+    let disabled = others.filter(|device| Others::disables(arguments.others, kernel, device));
+    wanted.extend(disabled.map(Configuration::disabled));
+    let driver = match kernel {
+        true => Driver::with_defaults(&*machine.tree, &arguments.driver),
+        false => Driver::default(),
+    };
     write_all(&machine, &found, &wanted, &driver, &arguments.how, arguments.place.json)
 }
 

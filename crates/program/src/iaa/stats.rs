@@ -168,6 +168,7 @@ fn kernel(tree: &dyn Tree) -> Result<Option<Value>> {
 
 /// Compresses and decompresses some pages on emulated devices, in both modes.
 fn load(spec: &EmulateSpec) -> Result<Arc<Driver>> {
+    spec.ensure_real_work()?;
     let driver = Arc::new(Driver::emulated(spec, Settings::default())?);
     let pages = make(PAGES);
     let mut algorithms = vec![Iaa::fixed(Arc::clone(&driver))];

@@ -65,8 +65,12 @@ pub struct Report {
     /// Pages that came back from staging before they were compressed.
     refaults: u64,
     zero_filled: u64,
+    /// Calls that stored pages, each a folio or what was evicted of one, and pages a call.
     batches: u64,
     pages_per_batch: f64,
+    /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with forms, their sum is zswpout and
+    /// the few pages that a fault took back meanwhile.
+    stored_pages_by_folio: BTreeMap<&'static str, u64>,
     /// Times the budget was exceeded with nothing left to evict.
     over_budget: u64,
     brought_in: u64,
@@ -81,6 +85,15 @@ pub struct Report {
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
 }
+
+/// Counters of pages stored, by the size of what a call stored, named as the kernel names its huge pages.
+const STORED: [(&str, Counter); 5] = [
+    ("4kB", Counter::Stored4k),
+    ("8kB", Counter::Stored8k),
+    ("16kB", Counter::Stored16k),
+    ("32kB", Counter::Stored32k),
+    ("64kB", Counter::Stored64k),
+];
 
 /// What the replacement policy did, in pages.
 #[derive(Debug, Serialize)]
@@ -134,6 +147,7 @@ impl Report {
         let peaks = &supervisor.figures;
         let sum = |counter| ledger.sum(counter);
         let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
+        let stored_pages_by_folio = BTreeMap::from(STORED.map(|(size, counter)| (size, sum(counter))));
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
@@ -174,7 +188,8 @@ impl Report {
             refaults: sum(Counter::Refaults),
             zero_filled: sum(Counter::ZeroFilled),
             batches: sum(Counter::Batches),
-            pages_per_batch: ratio(sum(Counter::BatchPages), sum(Counter::Batches)),
+            pages_per_batch: ratio(stored_pages_by_folio.values().sum(), sum(Counter::Batches)),
+            stored_pages_by_folio,
             over_budget: sum(Counter::OverBudget),
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),

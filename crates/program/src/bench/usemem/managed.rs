@@ -27,7 +27,7 @@ pub struct Managed {
     pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when most was stored.
     pub compression_ratio: f64,
-    /// Pages stored, by the size of the folios they were evicted in.
+    /// Pages stored, by the size of what was stored at once.
     pub stored_pages_by_folio: BTreeMap<String, u64>,
     /// Pages stored, by the form they were stored in.
     pub forms: BTreeMap<String, u64>,
@@ -91,17 +91,18 @@ fn managed(driven: Driven, report: Value) -> Managed {
     let counters: BTreeMap<String, u64> =
         COUNTERS.iter().filter_map(|key| Some(((*key).to_owned(), number(key)?))).collect();
     let disk = |key: &str| report.pointer(&format!("/swap/{key}")).and_then(Value::as_u64).unwrap_or(0);
-    let folio = format!("{}kB", number("folio_bytes").unwrap_or(0) / 1024);
-    let stored = counters.get("zswpout").copied().unwrap_or(0);
-    let forms = report.get("forms").and_then(Value::as_object).into_iter().flatten();
+    let pages = |key: &str| -> BTreeMap<String, u64> {
+        let members = report.get(key).and_then(Value::as_object).into_iter().flatten();
+        members.filter_map(|(name, pages)| Some((name.clone(), pages.as_u64()?))).collect()
+    };
     Managed {
         driven,
-        forms: forms.filter_map(|(name, pages)| Some((name.clone(), pages.as_u64()?))).collect(),
+        forms: pages("forms"),
         disk_written_bytes: disk("bytes_written"),
         disk_read_bytes: disk("bytes_read"),
         ram_peak_bytes: number("ram_peak_bytes").unwrap_or(0),
         compression_ratio: report.get("compression_ratio").and_then(Value::as_f64).unwrap_or(0.0),
-        stored_pages_by_folio: BTreeMap::from([(folio, stored)]),
+        stored_pages_by_folio: pages("stored_pages_by_folio"),
         counters,
         report,
     }

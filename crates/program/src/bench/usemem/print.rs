@@ -79,7 +79,7 @@ fn disk(text: &mut String, written: u64, read: u64) {
 }
 
 fn stored(text: &mut String, folios: &BTreeMap<String, u64>) {
-    for (folio, pages) in folios {
+    for (folio, pages) in folios.iter().filter(|(_, pages)| **pages > 0) {
         line(text, &format!("pages stored, {folio} folios"), &pages.to_string());
     }
 }

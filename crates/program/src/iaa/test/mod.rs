@@ -9,7 +9,7 @@ mod session;
 use std::sync::Arc;
 
 use anyhow::{bail, Result};
-use idxd::emulated::{self, QueueId, Work};
+use idxd::emulated::{self, QueueId};
 use idxd::sysfs::{Device, Queue, QueueMode, QueueType, State};
 use idxd::Portal;
 use serde::Serialize;
@@ -74,8 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if found.devices.is_empty() {
         bail!("{}", machine.no_device(&found));
     }
-    if machine.emulated.as_ref().is_some_and(|spec| spec.work != Work::Real) {
-        bail!("devices that do no real work give nothing back: leave out work=");
+    if let Some(spec) = &machine.emulated {
+        spec.ensure_real_work()?;
     }
     let all =
         || found.devices.iter().flat_map(|device| device.queues.iter().map(move |queue| (device, queue)));
