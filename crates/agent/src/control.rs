@@ -71,10 +71,11 @@ pub fn set_alive(alive: bool) {
     desk().is_alive.store(alive.into(), Ordering::Release);
 }
 
-/// In a forked child: there is no control thread and no pager any more.
+/// In a forked child: there is no control thread and no pager any more. The parent's tables stay as dead weight; its key does not.
 pub fn forget() {
     set_alive(false);
     desk().has_pager.store(0, Ordering::Release);
+    swap::forget();
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
     HANDLERS.store(0, Ordering::Release);
 }

@@ -98,6 +98,19 @@ fn own() -> Option<&'static Arc<SwapFile>> {
     control::pager().and_then(|pager| pager.store().swap_file())
 }
 
+/// In a forked child that begins without what its parent had: the parent's key is gone.
+pub fn forget() {
+    if let Some(file) = own() {
+        // SAFETY: the threads that used it are the parent's.
+        unsafe { swapfile::wipe_key(file) };
+    }
+    if let Some(shared) = shared() {
+        // Its number means something else here.
+        std::mem::forget(shared.disk().clone());
+    }
+    let_go();
+}
+
 /// Lets go of the file, which no pager has any more. With it goes the key.
 pub fn let_go() {
     let shared = SHARED.swap(std::ptr::null_mut(), Ordering::AcqRel);

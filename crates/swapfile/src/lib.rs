@@ -56,7 +56,7 @@ pub use read::{Objects, READ_MAX};
 pub use seal::Seal;
 pub use shared::{Shared, TABLE_NAME};
 pub use space::Space;
-pub use swapfile::{engine_on, open_engine, segments_of, ForkedRow, SwapFile};
+pub use swapfile::{engine_on, open_engine, segments_of, wipe_key, ForkedRow, SwapFile};
 pub use sys::files::Caching;
 pub use threads::{Spawn, Threads};
 pub use uring::Uring;

@@ -161,14 +161,21 @@ impl Seal {
     }
 }
 
-impl Drop for Seal {
-    fn drop(&mut self) {
+impl Seal {
+    /// Overwrites the key.
+    pub(crate) fn wipe(&mut self) {
         if let Some(key) = &mut self.key {
             for byte in key {
                 // SAFETY: a byte of this value. Volatile, so that it is done although nobody reads it any more.
                 unsafe { std::ptr::write_volatile(byte, 0) };
             }
         }
+    }
+}
+
+impl Drop for Seal {
+    fn drop(&mut self) {
+        self.wipe();
     }
 }
 
