@@ -68,7 +68,8 @@ fn answer(asked: u32) {
 
 /// Whether the agent has what no thread of the program's has or can have back.
 fn exceeds_program() -> bool {
-    let Some(agents) = desk().credentials.agents() else { return false };
+    // Ordinary users' programs are not looked at.
+    let Some(agents) = desk().credentials.agents().filter(Rights::can_shrink) else { return false };
     let exceeds = |of: &Credentials| agents.exceed(&rights(of));
     // Mostly that is all.
     if Credentials::of_first().is_some_and(|(first, is_alive)| is_alive && !exceeds(&first)) {

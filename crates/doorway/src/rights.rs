@@ -20,6 +20,12 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Whether there is something to give up: another user or group, or a capability.
+    pub fn can_shrink(&self) -> bool {
+        let differ = |ids: [u32; 3]| ids != [ids[0]; 3];
+        self.permitted != 0 || differ(self.users) || differ(self.groups)
+    }
+
     /// Whether a thread with `other`'s rights lacks some of these, and cannot have them back.
     ///
     /// Supplementary groups need no look: only CAP_SETGID changes them, and a thread that has given groups up for good has
@@ -72,7 +78,8 @@ mod tests {
         assert!(ROOT.exceed(&with([1000; 3], [0; 3], 0)));
         assert!(ROOT.exceed(&with([0; 3], [0; 3], 0x7f)));
         let user = with([1000; 3], [1000; 3], 0);
-        assert!(!user.exceed(&user));
+        assert!(!user.exceed(&user) && !user.can_shrink() && ROOT.can_shrink());
+        assert!(with([5, 6, 5], [1; 3], 0).can_shrink() && with([5; 3], [1, 2, 1], 0).can_shrink());
         assert!(!with([5, 6, 5], [1; 3], 0).exceed(&with([6, 6, 5], [1; 3], 0)));
         assert!(with([5, 6, 5], [1; 3], 0).exceed(&with([6; 3], [1; 3], 0)));
         assert!(with([5; 3], [1, 2, 2], 0).exceed(&with([5; 3], [1; 3], 0)));
