@@ -52,12 +52,12 @@ mod tests {
 
     use crate::pages::table::ALL_PAGES;
     use crate::pages::BLOCK_BYTES;
-    use crate::trial::{blocks, pager, read};
+    use crate::trial::{blocks, pager_of, read};
 
     #[test]
     fn all_threads_end_whatever_they_wait_for() {
-        let Some(pager) = pager(false) else { return };
         let base = blocks(2);
+        let Some(pager) = pager_of(Some(base..base + 2 * BLOCK_BYTES), false) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
         let mut spare = pager.pages.staging().take_empty();
         assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
