@@ -9,14 +9,14 @@ use doorway::desk::{end, ANEW};
 use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
-use sys::thread::{self, Files};
+use sys::thread;
 use sys::{arena, futex, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::announce::Kind as Announced;
 use crate::desk::{self, desk, is_set};
-use crate::{announce, broken, channel, fork, start, swap};
+use crate::{announce, broken, channel, credentials, fork, retire, start, swap, threads};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -71,23 +71,44 @@ pub fn set_alive(alive: bool) {
     desk().is_alive.store(alive.into(), Ordering::Release);
 }
 
-/// In a forked child: there is no control thread and no pager any more.
+/// In a forked child: there is no control thread and no pager any more. The parent's tables stay as dead weight; its key does not.
 pub fn forget() {
     set_alive(false);
     desk().has_pager.store(0, Ordering::Release);
+    swap::forget();
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
     HANDLERS.store(0, Ordering::Release);
 }
 
-/// Sleeps between looks; answers a halt.
-fn sleep(accounts: &Ledgered, ns: u64) {
+/// Takes away what the program's threads ask a pager by.
+pub fn close_desk() {
+    desk().has_pager.store(0, Ordering::SeqCst);
+    desk().total.store(0, Ordering::Release);
+}
+
+/// The pager, of which nobody but the caller has anything any more.
+pub fn take_pager() -> Option<Box<Pager>> {
+    HANDLERS.store(0, Ordering::Release);
+    CHILDREN_INHERIT.store(false, Ordering::Relaxed);
+    let pager = PAGER.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null or a leaked box, which nobody uses any more: all threads but the calling one have ended.
+    (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
+}
+
+/// Sleeps between looks; answers a halt. False when the program has given up rights that the caller is to give up, too.
+#[must_use]
+fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
     let nudge = &desk().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
+    if credentials::are_wanted() {
+        return false;
+    }
     futex::wait(nudge, seen, Some(ns));
     answer_requests(accounts);
     accounts.end_if_alone();
+    !credentials::are_wanted()
 }
 
 /// Between looks whether the program's first thread has ended.
@@ -150,22 +171,25 @@ pub fn begin() {
 }
 
 extern "C" fn run(_argument: usize) {
-    live();
+    // Once for each time that the program gives up rights.
+    while live() && credentials::take() && !fork::has_stopped() {}
     // Nobody answers requests any more, so nobody may wait for answers.
     set_alive(false);
 }
 
-fn live() {
+/// False when there is to be no agent in this process; true when the program has given up rights.
+fn live() -> bool {
     thread::close_all_files();
     thread::name(c"uzswap");
     thread::hurry();
+    credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
         // of its tree is to be left.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The supervisor knows, or finds out, and says so.
-        Err(JoinError::Refused | JoinError::Elsewhere) => return,
+        Err(JoinError::Refused | JoinError::Elsewhere) => return false,
     };
     if accounts.ledger().lends() {
         sys::lender::set(&RIGHTS);
@@ -174,23 +198,29 @@ fn live() {
     share_figures(accounts);
     let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
-        wait_for(accounts, &statm, half_of, || false);
+        if !wait_for(accounts, &statm, half_of, || false) {
+            return Ok(None);
+        }
         let pager = set_up(accounts)?;
         // Relatives have something registered, or will have it as soon as they are to inherit this pager.
-        wait_for(accounts, &statm, tight_at, fork::has_forked);
+        if !wait_for(accounts, &statm, tight_at, fork::has_forked) {
+            return Ok(None);
+        }
         pager.refresh_mappings();
-        Ok(pager)
+        Ok(Some(pager))
     });
     match managed {
-        Ok(pager) => watch(pager, accounts),
+        Ok(Some(pager)) => watch(pager, accounts),
+        Ok(None) => {}
         Err(error) => {
-            // Threads that were started already have nothing to do: nothing was registered.
-            PAGER.store(std::ptr::null_mut(), Ordering::Release);
-            desk().has_pager.store(0, Ordering::Release);
+            // With the threads that were started already.
+            retire::retire();
             let text = pager::FixedText::new(format_args!("{error}"));
             let _ = accounts::tell(Kind::Unmanaged, text.as_str());
+            return false;
         }
     }
+    true
 }
 
 /// Why a process is not managed whose forks are neither announced nor reported.
@@ -223,8 +253,13 @@ fn half_of(budget: u64) -> u64 {
 }
 
 /// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no pager yet, its own is
-/// worth one. Ends early when `is_over`.
-fn wait_for(accounts: &'static Ledgered, statm: &ProcFile, mark: fn(u64) -> u64, is_over: fn() -> bool) {
+/// worth one. Ends early when `is_over`. False when the program has given up rights.
+fn wait_for(
+    accounts: &'static Ledgered,
+    statm: &ProcFile,
+    mark: fn(u64) -> u64,
+    is_over: fn() -> bool,
+) -> bool {
     use pager::Accounts;
     loop {
         let mut buffer = [0; 128];
@@ -238,14 +273,16 @@ fn wait_for(accounts: &'static Ledgered, statm: &ProcFile, mark: fn(u64) -> u64,
         let pauses = is_pause_wanted(accounts);
         accounts.slot().into_iter().for_each(|slot| slot.set_paused(pauses));
         if (total >= mark && own >= MANAGED_BYTES_MIN || is_over()) && !pauses {
-            return;
+            return true;
         }
         let room = mark.saturating_sub(total);
         let rate = if untouched < room { TOUCH_BYTES_PER_NS } else { BURST_BYTES_PER_NS };
         // The many small processes of a large tree need no close watch, and none has room to grow fast.
         let is_small = own < MANAGED_BYTES_MIN && untouched < BURST_BYTES as u64;
         let least = if is_small { SMALL_NS } else { 500_000 };
-        sleep(accounts, (room / rate).clamp(least, 100_000_000));
+        if !sleep(accounts, (room / rate).clamp(least, 100_000_000)) {
+            return false;
+        }
     }
 }
 
@@ -311,7 +348,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     CHILDREN_INHERIT.store(can_fork, Ordering::Relaxed);
     if pager.needs_drainer() {
         for cpu in &cpus[..cpu_count] {
-            spawn(drainer, *cpu)?;
+            threads::spawn(drainer, *cpu)?;
         }
     }
     // Looked at once the pager can be told, as it is told once it can be looked at.
@@ -345,6 +382,7 @@ static CHILDREN_INHERIT: AtomicBool = AtomicBool::new(false);
 /// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left ready. `channel` is the
 /// connection to the parent's, or [`ANEW`].
 extern "C" fn begin_child(channel: usize) {
+    threads::forget();
     keep_spare();
     if channel == ANEW {
         forget();
@@ -357,11 +395,7 @@ extern "C" fn begin_child(channel: usize) {
 
 /// Leaves a thread ready for a forked child: its stack and its thread-local storage.
 fn keep_spare() {
-    let Ok(memory) = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE) else {
-        return;
-    };
-    // SAFETY: the memory is that thread's for ever; it keeps to the rules for such threads.
-    let (stack, pointer) = unsafe { thread::prepare(memory, begin_child, 0) };
+    let Ok((stack, pointer)) = threads::prepare(begin_child) else { return };
     let spare = &desk().forks.spare;
     spare[1].store(pointer, Ordering::Relaxed);
     spare[0].store(stack, Ordering::Release);
@@ -424,11 +458,14 @@ fn inherit(channel: i32) {
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
             watch(pager, accounts);
+            if credentials::take() && !fork::has_stopped() {
+                return run(0);
+            }
         }
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         Err(JoinError::Refused | JoinError::Elsewhere) => {
             fork::note_stopped();
-            pager.halt();
+            retire::retire();
         }
     }
     set_alive(false);
@@ -444,24 +481,23 @@ fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
     for cpu in &cpus[..cpu_count] {
-        spawn(handler, *cpu)?;
+        threads::spawn(handler, *cpu)?;
     }
     for index in 0..(cpu_count - 1).clamp(1, 4) {
-        spawn(worker, index)?;
+        threads::spawn(worker, index)?;
     }
     if pager.store().swap_file().is_some() {
-        spawn(writer, 0)?;
+        threads::spawn(writer, 0)?;
         for index in 0..pager::DISK_THREADS {
-            spawn(reader, index)?;
+            threads::spawn(reader, index)?;
         }
     }
     Ok(())
 }
 
-fn spawn(entry: extern "C" fn(usize), argument: usize) -> std::io::Result<()> {
-    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
-    // SAFETY: the memory is the thread's for ever; both kinds of thread keep to the rules.
-    unsafe { thread::spawn(memory, Files::Shared, entry, argument) }.map(|_| ())
+/// Whether that is the address of what handlers run.
+pub fn is_handler(entry: usize) -> bool {
+    entry == handler as *const () as usize
 }
 
 static HANDLERS: AtomicUsize = AtomicUsize::new(0);
@@ -514,9 +550,9 @@ fn is_pause_wanted(accounts: &Ledgered) -> bool {
 /// Between looks whether a pause is over.
 const PAUSE_LOOK_NS: u64 = 10_000_000;
 
-/// Brings everything in and pages nothing until whoever asked for it has seen enough.
-fn pause(pager: &'static Pager, accounts: &'static Ledgered) {
-    let Some(slot) = accounts.slot() else { return };
+/// Brings everything in and pages nothing until whoever asked for it has seen enough. False when the program has given up rights.
+fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
+    let Some(slot) = accounts.slot() else { return true };
     while slot.is_pause_wanted() {
         // A fork in between lets everybody go on.
         if !pager.is_halted() {
@@ -524,18 +560,22 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) {
         }
         slot.set_paused(true);
         pager.measure();
-        sleep(accounts, PAUSE_LOOK_NS);
+        if !sleep(accounts, PAUSE_LOOK_NS) {
+            return false;
+        }
     }
     slot.set_paused(false);
     pager.go_on();
+    true
 }
 
+/// Watches over everything until the program gives up rights.
 fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     let mut relatives = accounts.relatives();
     loop {
-        if is_pause_wanted(accounts) {
-            pause(pager, accounts);
+        if is_pause_wanted(accounts) && !pause(pager, accounts) {
+            return;
         }
         if fork::has_forked() && accounts.relatives() != relatives {
             relatives = accounts.relatives();
@@ -545,6 +585,8 @@ fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
         if fork::has_forked() {
             pager.measure_shared(&mut watch);
         }
-        sleep(accounts, next_ns);
+        if !sleep(accounts, next_ns) {
+            return;
+        }
     }
 }

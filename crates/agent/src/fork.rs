@@ -37,7 +37,7 @@ use pager::{Outcome, Pager};
 use sys::futex;
 
 use crate::desk::{desk, is_set};
-use crate::{channel, control, swap};
+use crate::{channel, control, credentials, swap};
 
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
@@ -50,6 +50,18 @@ static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
 /// Whether this process has forked or was forked: some of its pages may be shared.
 pub fn has_forked() -> bool {
     is_set(&desk().forks.forked)
+}
+
+/// The control thread listens no more: its descriptors are closed.
+pub fn let_go() {
+    desk().forks.listener.store(0, Ordering::Release);
+    desk().forks.unreported.store(0, Ordering::Release);
+    LISTENER_NUMBER.store(-1, Ordering::Relaxed);
+}
+
+/// Whether paging has ended in this process.
+pub fn has_stopped() -> bool {
+    is_set(&desk().forks.stopped)
 }
 
 /// Paging has ended in this process, with everything brought in by the caller.
@@ -109,6 +121,9 @@ pub fn answer_halt() {
             forks.quiet.store(2, Ordering::Release);
         } else if is_last {
             control::end_if_program_ended();
+            if credentials::are_wanted() {
+                return;
+            }
         }
         futex::wait(&forks.state, HALTED, (!is_quiet).then_some(LOOK_NS));
     }

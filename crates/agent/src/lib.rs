@@ -11,11 +11,14 @@ mod arena;
 pub mod broken;
 mod channel;
 pub mod control;
+mod credentials;
 pub mod desk;
 mod errors;
 mod fork;
+mod retire;
 pub mod start;
 mod swap;
+mod threads;
 
 #[global_allocator]
 static HEAP: arena::Arena = arena::Arena::new();

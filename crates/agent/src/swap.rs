@@ -14,10 +14,9 @@ use std::sync::Arc;
 
 use ledger::wire::{self, Kind};
 use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, ForkedRow, Shared, SwapFile};
-use sys::thread::{self, Files};
-use sys::{arena, PAGE_SIZE};
+use sys::thread;
 
-use crate::control;
+use crate::{control, threads};
 
 /// Threads of the engine: with the writer itself as many packs are being written at a time as a disk needs to be busy.
 const ENGINE_THREADS: usize = 2;
@@ -68,12 +67,9 @@ fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
 }
 
 fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
-    let memory = arena::take(thread::thread_bytes().next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
     let work = Box::into_raw(Box::new(work));
-    // SAFETY: the memory is the thread's for ever, and it keeps to the rules.
-    let started = unsafe { thread::spawn(memory, Files::Shared, engine_thread, work as usize) };
-    match started {
-        Ok(_) => {
+    match threads::spawn(engine_thread, work as usize) {
+        Ok(()) => {
             UNCOUNTED.fetch_add(1, Ordering::AcqRel);
             Ok(())
         }
@@ -85,7 +81,8 @@ fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
     }
 }
 
-extern "C" fn engine_thread(work: usize) {
+/// What the engine's threads run.
+pub extern "C" fn engine_thread(work: usize) {
     thread::name(c"uzswap-disk");
     // SAFETY: leaked by `spawn` for this thread.
     let work = unsafe { Box::from_raw(work as *mut Box<dyn FnOnce() + Send>) };
@@ -100,6 +97,26 @@ pub fn count_threads(pager: &pager::Pager) {
 /// The file of this process's pager, if it has one.
 fn own() -> Option<&'static Arc<SwapFile>> {
     control::pager().and_then(|pager| pager.store().swap_file())
+}
+
+/// In a forked child that begins without what its parent had: wipes the parent's keys.
+pub fn forget() {
+    own().into_iter().for_each(|file| file.forget_keys());
+    if let Some(shared) = shared() {
+        // Its number means something else here.
+        std::mem::forget(shared.disk().clone());
+    }
+    let_go();
+}
+
+/// Lets go of the file, which no pager has any more.
+pub fn let_go() {
+    let shared = SHARED.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    UNCOUNTED.store(0, Ordering::Release);
+    if !shared.is_null() {
+        // SAFETY: leaked by `open`; the pager that used it is gone.
+        drop(unsafe { Box::from_raw(shared) });
+    }
 }
 
 /// Whether forked children can go on with what is in the swap file.

@@ -156,6 +156,23 @@ pub struct Forks {
     pub spare: [AtomicUsize; 2],
 }
 
+/// The agent's rights, and who asks whether it has more than the program.
+#[repr(C)]
+pub struct Credentials {
+    /// The last question's number; the control thread looks, and takes the program's rights if they are less for good.
+    pub asked: AtomicU32,
+    /// The number of the last question that it has looked into; woken when that changes.
+    pub answered: AtomicU32,
+    /// The agent's users and groups: real, effective, saved.
+    pub users: [AtomicU32; 3],
+    /// See above.
+    pub groups: [AtomicU32; 3],
+    /// Capabilities that are permitted to it.
+    pub permitted: AtomicU64,
+    /// All of these are known.
+    pub is_known: AtomicU32,
+}
+
 /// All of it.
 #[repr(C)]
 pub struct Desk {
@@ -181,6 +198,8 @@ pub struct Desk {
     pub announcement: Announcement,
     /// See there.
     pub forks: Forks,
+    /// See there.
+    pub credentials: Credentials,
 }
 
 impl Desk {
@@ -220,6 +239,14 @@ impl Desk {
                 connection: AtomicI32::new(-1),
                 listener: AtomicU64::new(0),
                 spare: pair(),
+            },
+            credentials: Credentials {
+                asked: word(),
+                answered: word(),
+                users: [word(), word(), word()],
+                groups: [word(), word(), word()],
+                permitted: AtomicU64::new(0),
+                is_known: word(),
             },
         }
     }

@@ -206,8 +206,8 @@ impl Handler {
 }
 
 impl Pager {
-    /// Serves faults until the process ends. `index` numbers the handler; pin its thread to one CPU.
-    pub fn handle_faults(&self, index: usize) -> ! {
+    /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its thread to one CPU.
+    pub fn handle_faults(&self, index: usize) {
         let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the arena is full"));
         };
@@ -224,10 +224,15 @@ impl Pager {
                     _ => self.pages.reports().wait(ms),
                 });
             if !came {
+                if self.halt.is_ending() {
+                    return;
+                }
                 self.halt.stand_if_parked();
                 continue;
             }
-            self.halt.handler_enters();
+            if !self.halt.handler_enters() {
+                return;
+            }
             match self.pages.read_message() {
                 Read::Fault { address, write, thread } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };

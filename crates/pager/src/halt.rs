@@ -3,10 +3,10 @@
 //! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads it does not have,
 //! and for good before the program takes away what a pager needs (a seccomp filter for all threads, mlockall).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::memory::USER_END;
-use sys::{futex, thread};
+use sys::{futex, thread, PAGE_SIZE};
 
 use crate::accounts::Count;
 use crate::pager::Pager;
@@ -22,6 +22,8 @@ const CALMING: u32 = 2;
 const STILL: u32 = 3;
 /// All threads stand still for ever and make no system call any more.
 const PARKED: u32 = 4;
+/// All threads end.
+const ENDING: u32 = 5;
 
 /// How long parking waits for threads to stand, at most: none of them waits for the program, but the machine may be slow.
 const PARK_NS: u64 = 10_000_000_000;
@@ -36,6 +38,8 @@ pub struct Halt {
     handlers: AtomicU32,
     /// Threads that are in their last system call.
     parked: AtomicU32,
+    /// A page that is registered, for one worker to map anew when all end: the report wakes handlers that wait for messages.
+    bell: AtomicUsize,
 }
 
 impl Halt {
@@ -49,9 +53,14 @@ impl Halt {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
-    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a worker holds nothing.
-    pub(crate) fn worker_enters(&self) {
-        self.enter(&self.workers, RUNNING);
+    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a worker holds nothing. False when
+    /// the worker is to end.
+    pub(crate) fn worker_enters(&self) -> bool {
+        let enters = self.enter(&self.workers, RUNNING);
+        if !enters {
+            self.ring();
+        }
+        enters
     }
 
     pub(crate) fn worker_leaves(&self) {
@@ -59,9 +68,9 @@ impl Halt {
     }
 
     /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it a handler has
-    /// nothing but its frame cache.
-    pub(crate) fn handler_enters(&self) {
-        self.enter(&self.handlers, CALMING);
+    /// nothing but its frame cache. False when the handler is to end.
+    pub(crate) fn handler_enters(&self) -> bool {
+        self.enter(&self.handlers, CALMING)
     }
 
     pub(crate) fn handler_leaves(&self) {
@@ -69,15 +78,18 @@ impl Halt {
     }
 
     /// Counts the caller in unless the state is above `highest`; the state is looked at after counting, as it is raised
-    /// before the count is looked at.
-    fn enter(&self, inside: &AtomicU32, highest: u32) {
+    /// before the count is looked at. False when the caller is to end.
+    fn enter(&self, inside: &AtomicU32, highest: u32) -> bool {
         loop {
             inside.fetch_add(1, Ordering::SeqCst);
             let state = self.state.load(Ordering::SeqCst);
             if state <= highest {
-                return;
+                return true;
             }
             inside.fetch_sub(1, Ordering::SeqCst);
+            if self.is_ending() {
+                return false;
+            }
             self.stand_if_parked();
             futex::wait(&self.state, state, Some(10_000_000));
         }
@@ -103,6 +115,32 @@ impl Halt {
             self.parked.fetch_add(1, Ordering::SeqCst);
             futex::wait(&self.state, PARKED, None);
             self.parked.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether all threads are to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == ENDING
+    }
+
+    /// Has all threads end. `bell` is a page of the pager's own that is registered.
+    pub(crate) fn end(&self, bell: usize) {
+        self.bell.store(bell, Ordering::SeqCst);
+        self.state.store(ENDING, Ordering::SeqCst);
+    }
+
+    /// Wakes those who stand still.
+    pub(crate) fn wake_all(&self) {
+        futex::wake(&self.state, i32::MAX);
+    }
+
+    /// Wakes handlers that wait for messages: whatever else they wait in, they leave. The caller waits until its own is read.
+    fn ring(&self) {
+        let bell = self.bell.swap(0, Ordering::SeqCst);
+        if bell != 0 {
+            // SAFETY: a page of the pager's own, which nothing refers to any more.
+            let rung = unsafe { sys::memory::map_again(bell, PAGE_SIZE) };
+            rung.expect("as many mappings as before, and one more");
         }
     }
 

@@ -178,7 +178,9 @@ impl Pager {
         self.pages.add_own_thread();
         loop {
             let seen = self.reclaim.pressure.load(Ordering::Acquire);
-            self.halt.worker_enters();
+            if !self.halt.worker_enters() {
+                return;
+            }
             self.reclaim.working.fetch_add(1, Ordering::AcqRel);
             let worked = self.reclaim_until_low();
             // However that ended: a handler that wants more says so again, and wakes somebody.

@@ -31,8 +31,8 @@ impl Pager {
         true
     }
 
-    /// Serves faults from the swap file until the process ends. `index` numbers the thread, below [`DISK_THREADS`].
-    pub fn read_from_disk(&self, index: usize) -> ! {
+    /// Serves faults from the swap file until the process or the pager ends. `index` numbers the thread, below [`DISK_THREADS`].
+    pub fn read_from_disk(&self, index: usize) {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
         let Ok((mut scratch, page)) = memory else {
@@ -46,7 +46,9 @@ impl Pager {
         self.swap.add_thread();
         loop {
             let seen = self.swap.reads.load(Ordering::Acquire);
-            self.halt.handler_enters();
+            if !self.halt.handler_enters() {
+                return;
+            }
             let fault = self.faults.unpark_for_disk();
             if let Some((fault, stream)) = fault {
                 self.serve_from_disk(&mut handler, &mut scratch, fault, stream);

@@ -126,13 +126,15 @@ impl Swap {
 }
 
 impl Pager {
-    /// Writes to the swap file until the process ends.
-    pub fn write_to_disk(&self) -> ! {
+    /// Writes to the swap file until the process or the pager ends.
+    pub fn write_to_disk(&self) {
         self.pages.add_own_thread();
         self.swap.add_thread();
         loop {
             let seen = self.swap.writes.load(Ordering::Acquire);
-            self.halt.worker_enters();
+            if !self.halt.worker_enters() {
+                return;
+            }
             self.swap.writing.store(true, Ordering::Release);
             let more = self.write_some();
             self.swap.looks.fetch_add(1, Ordering::Release);

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, desk, environment, fork, remap, single};
+use crate::{announce, credentials, desk, environment, fork, remap, single};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -271,6 +271,11 @@ pub unsafe extern "C" fn syscall(
             }
             _ if fork::is_unreported(number, &[a, b, c, d, e, f]) => {
                 fork::by_number(number, [a, b, c, d, e, f])
+            }
+            _ if credentials::may_give_up(number) => {
+                let answer = raw_syscall(number, [a, b, c, d, e, f]);
+                credentials::changed();
+                answer
             }
             _ => raw_syscall(number, [a, b, c, d, e, f]),
         }

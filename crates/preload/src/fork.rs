@@ -137,6 +137,7 @@ pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
         return None;
     }
     system::lock(&forks.one);
+    forks.forker.store(system::thread_id(), Ordering::Relaxed);
     forks.connection.store(-1, Ordering::Release);
     forks.leaving.store(1, Ordering::Release);
     halt_and_wait();

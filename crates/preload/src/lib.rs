@@ -11,6 +11,7 @@
 mod announce;
 mod calls;
 mod channel;
+mod credentials;
 mod desk;
 mod environment;
 mod exec;

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use doorway::rights::Rights;
+
 use crate::calls::raw_syscall;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
@@ -67,6 +69,23 @@ pub fn now_ns() -> u64 {
 /// The calling thread's kernel id.
 pub fn thread_id() -> u32 {
     call(libc::SYS_gettid, [0; 6]) as u32
+}
+
+/// What the calling thread may do, or have back.
+pub fn rights() -> Rights {
+    /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    // The kernel writes to it where it does not know the version.
+    let mut header = HEADER;
+    let (mut users, mut groups) = ([0u32; 3], [0u32; 3]);
+    // Effective, permitted, inheritable: the lower halves, then the upper ones.
+    let mut sets = [0u32; 6];
+    for (number, ids) in [(libc::SYS_getresuid, &mut users), (libc::SYS_getresgid, &mut groups)] {
+        let [real, effective, saved] = ids.each_mut().map(|id| core::ptr::from_mut(id).addr());
+        call(number, [real, effective, saved, 0, 0, 0]);
+    }
+    call(libc::SYS_capget, [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    Rights { users, groups, permitted: u64::from(sets[1]) | u64::from(sets[4]) << 32 }
 }
 
 /// Gives up the CPU for a moment.

@@ -110,7 +110,9 @@ fn a_daemon_that_becomes_somebody_else_and_forks() {
     let scratch = Scratch::new("users-daemon");
     let (output, report) = managed("40M", &scratch, &["-q"], &[&public.text("workload"), "drop_fork", "64"]);
     is_paged("drop_fork", &output, &report);
-    assert_eq!(report["brought_in"], 0, "paging did not end for a fork: {report}");
+    // What was out when it gave up root comes in, once, and nothing for forks.
+    let pages = 64 << 8;
+    assert!(report["brought_in"].as_u64().unwrap() < pages, "paging ended for a fork: {report}");
 }
 
 /// Runs the workload under somebody else's uzswap, who may open the device; answers the report.

@@ -7,6 +7,7 @@ pub mod arena;
 pub mod atfork;
 pub mod capabilities;
 pub mod cpu;
+pub mod credentials;
 pub mod directory;
 pub mod files;
 pub mod flusher;

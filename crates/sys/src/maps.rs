@@ -41,6 +41,22 @@ pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping
     for_each_line(file, buffer, |line| parse(line).into_iter().for_each(&mut each));
 }
 
+/// Calls `each` for every mapping of the memory file `name`.
+pub fn for_each_of_memory_file(
+    file: &ProcFile,
+    buffer: &mut [u8],
+    name: &str,
+    mut each: impl FnMut(Mapping),
+) {
+    for_each_line(file, buffer, |line| {
+        let path = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty()).nth(5);
+        let of_memory = path.and_then(|path| path.strip_prefix(b"/memfd:"));
+        if of_memory == Some(name.as_bytes()) {
+            parse(line).into_iter().for_each(&mut each);
+        }
+    });
+}
+
 /// Calls `each` with the range of every mapping that a forked child gets without its bytes (MADV_WIPEONFORK). `smaps` is
 /// /proc/self/smaps, which costs the kernel a look at every page; `buffer` as for [`for_each`].
 pub fn for_each_wiped(smaps: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(usize, usize)) {

@@ -137,6 +137,24 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "munmap of an owned range");
 }
 
+/// Puts empty memory where other memory is, without a moment in which nothing is there. Returns when the end of the other has been
+/// read, where a userfaultfd reports it.
+///
+/// # Safety
+/// The range is whole pages whose bytes nobody needs.
+///
+/// # Errors
+/// ENOMEM when there are too many mappings.
+pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the caller's word.
+    let answer = unsafe { libc::mmap(at as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    match answer {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards. Pages of a stocked
 /// arena stay.
 ///

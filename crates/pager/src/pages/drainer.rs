@@ -31,6 +31,8 @@ const IDLE: u32 = 0;
 const READING: u32 = 1;
 /// The call has answered without an event: stop reading.
 const OVER: u32 = 2;
+/// The thread is to end.
+const ENDING: u32 = 3;
 /// Faults put aside; further ones are sent again at once.
 const ASIDE_MAX: usize = 64;
 /// How long the drainer waits for messages before it looks whether the call has answered.
@@ -63,6 +65,14 @@ impl Drainers {
             .iter()
             .find(|drainer| drainer.works.load(Ordering::Acquire))
             .expect("an drainer was started")
+    }
+
+    /// Has all of them end, none of which works for anybody.
+    pub(crate) fn end(&self) {
+        for drainer in &self.each {
+            drainer.state.store(ENDING, Ordering::Release);
+            futex::wake(&drainer.state, 1);
+        }
     }
 
     /// Whether evictions can begin.
@@ -101,7 +111,7 @@ impl Drainer {
         self.seen.load(Ordering::Relaxed)
     }
 
-    /// Works for others as long as the process lives.
+    /// Works for others as long as the process and the pager live.
     pub(crate) fn serve(&self, reports: Reports, events: &EventQueue) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // Where there are more processors than drainers, some share one.
@@ -109,10 +119,14 @@ impl Drainer {
             return;
         }
         loop {
-            if self.state.load(Ordering::Acquire) == IDLE {
-                // For ever: behind a seccomp filter this is the last call that may be made.
-                futex::wait(&self.state, IDLE, None);
-                continue;
+            match self.state.load(Ordering::Acquire) {
+                IDLE => {
+                    // For ever: behind a seccomp filter this is the last call that may be made.
+                    futex::wait(&self.state, IDLE, None);
+                    continue;
+                }
+                ENDING => return,
+                _ => {}
             }
             let mut aside = [0; ASIDE_MAX];
             let mut count = 0;

@@ -34,7 +34,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Memory of the arena for a thread's use alone, for ever.
+    /// Memory of the arena for a thread's use alone.
     ///
     /// # Errors
     /// When the arena is full.
@@ -45,6 +45,14 @@ impl Scratch {
     fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; PAGES_MAX] {
         // SAFETY: PAGES_MAX pages taken for this structure, zeroed at first.
         unsafe { &mut *(self.at as *mut [[u8; PAGE_SIZE]; PAGES_MAX]) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
+        // SAFETY: taken for this structure, whole pages; the address space is lost, its frames are not.
+        unsafe { sys::memory::discard(at, PAGES_MAX * PAGE_SIZE) };
     }
 }
 

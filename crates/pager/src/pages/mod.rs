@@ -306,6 +306,26 @@ impl Pages {
         let _ = self.mover.guard_own(&self.staging, on);
     }
 
+    /// Registers a page whose replacement is reported; `None` when that fails. After [`Pages::watch_changes`] was ended.
+    pub fn register_bell(&self) -> Option<usize> {
+        let probe = self.mover.guard.probe();
+        self.reports().register(probe, PAGE_SIZE, MISSING).is_ok().then_some(probe)
+    }
+
+    /// Has the threads end that run [`Pages::drain_events`].
+    pub fn end_drainers(&self) {
+        self.drainers.end();
+    }
+
+    /// Gives back what staging and the table had, neither of which is used any more.
+    pub fn let_go(&mut self) {
+        let staging = self.staging.range();
+        let at = std::ptr::NonNull::new(staging.start as *mut u8).expect("in the arena");
+        // SAFETY: staging's range, of which nothing is needed.
+        unsafe { sys::memory::discard(at, staging.len()) };
+        self.table.let_go();
+    }
+
     /// Counts a thread of the pager's that has started.
     pub fn add_own_thread(&self) {
         self.own_threads.add();

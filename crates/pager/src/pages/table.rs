@@ -402,6 +402,19 @@ impl AddressTable {
         Ok(AddressTable { leaves: arena::take(LEAVES * 8, PAGE_SIZE)?.cast() })
     }
 
+    /// Gives the memory of all records back. The table is empty then.
+    pub fn let_go(&mut self) {
+        let leaf_bytes = LEAF_BLOCKS * std::mem::size_of::<Block>();
+        for index in 0..LEAVES {
+            if let Some(leaf) = NonNull::new(self.leaf(index).load(Ordering::Acquire)) {
+                // SAFETY: whole pages of the arena; nobody else has the table.
+                unsafe { sys::memory::discard(leaf.cast(), leaf_bytes) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { sys::memory::discard(self.leaves.cast(), LEAVES * 8) };
+    }
+
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
         assert!(index < LEAVES, "address beyond the user space");
         // SAFETY: the array has LEAVES zeroed entries and lives for ever.

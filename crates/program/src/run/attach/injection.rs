@@ -113,6 +113,9 @@ impl Place {
     fn in_process(pid: i32) -> Result<Self, Failure> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
             .map_err(|_| Failure::Refused("it may not be looked into".to_owned()))?;
+        if maps.is_empty() {
+            return Err(Failure::Gone);
+        }
         // The object brings the agent itself, which is about to say hello, or cannot.
         if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
             return Err(Failure::NotOurs);

@@ -105,7 +105,9 @@ impl Attacher {
         for pid in alive {
             let is_stopping = self.known.get(&pid).is_some_and(|known| known.state == State::Stopping);
             let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
-            if is_stopping || (!managed.contains(&pid) && has_grown()) {
+            // One that gives up rights is between two connections.
+            let is_rejoining = || !self.known.contains_key(&pid) && process::has_agent(pid);
+            if is_stopping || (!managed.contains(&pid) && has_grown() && !is_rejoining()) {
                 notes.extend(self.consider(pid));
             }
         }

@@ -1,0 +1,64 @@
+//! The end of all that the agent has but its control thread: the pager, its threads, their descriptors and what they share with others.
+//!
+//! Everything is brought in before. What is left in the process's memory is address space, and what belongs to the agent's image:
+//! no page of the program's, no key, no mapping of the tree's files.
+
+use std::ffi::CStr;
+
+use sys::procfs::ProcFile;
+use sys::thread;
+
+use crate::{control, fork, swap, threads};
+
+/// Between looks whether threads have ended.
+const LOOK_NS: u64 = 20_000;
+/// Bytes of the text of mappings that are read at a time.
+const MAPS_BYTES: usize = 16 << 10;
+
+/// Ends everything. To be called by the control thread.
+pub fn retire() {
+    // Nobody asks the pager anything more.
+    control::close_desk();
+    if let Some(pager) = control::pager() {
+        if !pager.is_halted() {
+            pager.halt();
+        }
+        pager.dismiss();
+        while threads::count(control::is_handler) > 0 {
+            pager.call_all();
+            thread::sleep_ns(LOOK_NS);
+        }
+        while threads::count(|entry| entry != swap::engine_thread as *const () as usize) > 0 {
+            pager.call_all();
+            pager.read_out();
+            thread::sleep_ns(LOOK_NS);
+        }
+        pager.read_out();
+        if let Some(mut pager) = control::take_pager() {
+            pager.let_go();
+        }
+    }
+    swap::let_go();
+    fork::let_go();
+    while threads::count(|_| true) > 0 {
+        thread::sleep_ns(LOOK_NS);
+    }
+    threads::wait_until_gone();
+    threads::discard_free();
+    thread::close_all_files();
+    let mut buffer = vec![0; MAPS_BYTES];
+    for name in [ledger::MEMORY_NAME, swapfile::TABLE_NAME] {
+        unmap_all(name, &mut buffer);
+    }
+}
+
+/// Puts empty memory where a memory file is mapped. A thread of the program's may be reading there this moment, in the ledger.
+fn unmap_all(name: &CStr, buffer: &mut [u8]) {
+    let Ok(maps) = ProcFile::open(c"/proc/self/maps") else { return };
+    let name = name.to_str().expect("a name of ours");
+    sys::maps::for_each_of_memory_file(&maps, buffer, name, |mapping| {
+        // SAFETY: the agent's mappings; whoever reads there reads zeroes.
+        let _ = unsafe { sys::memory::map_again(mapping.start, mapping.len()) };
+    });
+    maps.close();
+}

@@ -1,0 +1,177 @@
+//! The agent's threads but the control thread: where each has its stack, and whether it has ended.
+//!
+//! A thread is over when the kernel clears the word that it named to set_tid_address(2), which it does when the thread can touch
+//! no memory any more. From then on its stack may be another's.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use sys::thread::{self, Files};
+use sys::{arena, PAGE_SIZE};
+
+/// Between looks at what takes a moment.
+const LOOK_NS: u64 = 20_000;
+
+/// What a thread runs.
+pub type Entry = extern "C" fn(usize);
+
+/// Most stacks that are known; further threads are refused.
+const PLACES: usize = 512;
+
+/// A stack.
+struct Place {
+    /// Its lowest address, 0 for none yet.
+    memory: AtomicUsize,
+    /// Of [`state`].
+    state: AtomicU32,
+    /// The thread's number as /proc has it, 0 until it is known.
+    number: AtomicI32,
+    entry: AtomicUsize,
+    argument: AtomicUsize,
+}
+
+mod state {
+    /// Nothing of it is used. What the kernel writes when a thread ends.
+    pub const FREE: u32 = 0;
+    /// A thread has it, or is being made.
+    pub const USED: u32 = 1;
+}
+
+static ALL: [Place; PLACES] = [const {
+    Place {
+        memory: AtomicUsize::new(0),
+        state: AtomicU32::new(state::FREE),
+        number: AtomicI32::new(0),
+        entry: AtomicUsize::new(0),
+        argument: AtomicUsize::new(0),
+    }
+}; PLACES];
+
+fn stack_bytes() -> usize {
+    thread::thread_bytes().next_multiple_of(PAGE_SIZE)
+}
+
+/// A place that is the caller's, with memory of zeroes.
+fn reserve() -> io::Result<(usize, NonNull<u8>)> {
+    for (index, place) in ALL.iter().enumerate() {
+        if place
+            .state
+            .compare_exchange(state::FREE, state::USED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            continue;
+        }
+        place.entry.store(0, Ordering::Release);
+        place.number.store(0, Ordering::Release);
+        let memory = match NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) {
+            Some(memory) => {
+                discard(memory);
+                memory
+            }
+            None => arena::take(stack_bytes(), PAGE_SIZE)
+                .inspect_err(|_| place.state.store(state::FREE, Ordering::Release))?,
+        };
+        place.memory.store(memory.as_ptr().addr(), Ordering::Release);
+        return Ok((index, memory));
+    }
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+/// Gives the frames of a stack back: it reads as zeroes.
+fn discard(memory: NonNull<u8>) {
+    // SAFETY: a stack of `stack_bytes`, which no thread has.
+    unsafe { sys::memory::discard(memory, stack_bytes()) };
+}
+
+/// Starts a thread that shares the caller's file table.
+///
+/// # Errors
+/// When the kernel makes no thread, or the arena is full.
+pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
+    let (index, memory) = reserve()?;
+    let place = &ALL[index];
+    place.entry.store(entry as *const () as usize, Ordering::Relaxed);
+    place.argument.store(argument, Ordering::Release);
+    // SAFETY: the memory is the thread's until it has ended, and it keeps to the rules.
+    let started = unsafe { thread::spawn(memory, Files::Shared, begin, index) };
+    started.map(|_| ()).inspect_err(|_| place.state.store(state::FREE, Ordering::Release))
+}
+
+extern "C" fn begin(index: usize) {
+    let place = &ALL[index];
+    // SAFETY: the word is the kernel's to clear for as long as the process lives.
+    unsafe { libc::syscall(libc::SYS_set_tid_address, place.state.as_ptr()) };
+    place.number.store(sys::threads::own(), Ordering::Release);
+    // SAFETY: what `spawn` was given, a function of this type.
+    let entry = unsafe { std::mem::transmute::<usize, Entry>(place.entry.load(Ordering::Acquire)) };
+    entry(place.argument.load(Ordering::Acquire));
+}
+
+/// Leaves a thread ready that another makes: its stack and its thread pointer.
+///
+/// # Errors
+/// When the arena is full.
+pub fn prepare(entry: Entry) -> io::Result<(usize, usize)> {
+    let (_, memory) = reserve()?;
+    // SAFETY: the memory is that thread's; `forget` leaves it alone while it runs.
+    Ok(unsafe { thread::prepare(memory, entry, 0) })
+}
+
+/// Threads that have not ended, of those that run what `is_wanted` says of a function's address.
+pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
+    ALL.iter().filter(|place| is_used(place) && is_wanted(place.entry.load(Ordering::Acquire))).count()
+}
+
+/// Whether a thread has begun on a stack, or is about to. What waits for another to make it ([`prepare`]) has no entry.
+fn is_used(place: &Place) -> bool {
+    place.state.load(Ordering::Acquire) == state::USED && place.entry.load(Ordering::Acquire) != 0
+}
+
+/// Waits until all threads that were started know their numbers.
+pub fn settle() {
+    while ALL.iter().any(|place| is_used(place) && place.number.load(Ordering::Acquire) == 0) {
+        thread::sleep_ns(LOOK_NS);
+    }
+}
+
+/// Whether a number of /proc's is that of a thread here.
+pub fn is_own(number: i32) -> bool {
+    ALL.iter().any(|place| place.number.load(Ordering::Acquire) == number)
+}
+
+/// Waits until /proc shows none of those that have ended.
+pub fn wait_until_gone() {
+    for place in &ALL {
+        let number = place.number.swap(0, Ordering::AcqRel);
+        while number != 0 && !is_used(place) && sys::threads::look(number).is_some() {
+            thread::sleep_ns(LOOK_NS);
+        }
+    }
+}
+
+/// In a forked child, whose threads are not here: their stacks are free, but for the calling thread's.
+pub fn forget() {
+    let local = 0u8;
+    let here = (&raw const local).addr();
+    for place in &ALL {
+        let memory = place.memory.load(Ordering::Acquire);
+        let own = memory..memory + stack_bytes();
+        if place.state.load(Ordering::Acquire) == state::USED && !own.contains(&here) {
+            place.number.store(0, Ordering::Release);
+            place.state.store(state::FREE, Ordering::Release);
+        }
+    }
+}
+
+/// Gives the frames of stacks back that no thread has.
+pub fn discard_free() {
+    for place in &ALL {
+        let Some(memory) = NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) else { continue };
+        if place.state.compare_exchange(state::FREE, state::USED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            discard(memory);
+            place.state.store(state::FREE, Ordering::Release);
+        }
+    }
+}

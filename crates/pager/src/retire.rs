@@ -1,0 +1,95 @@
+//! The end of a pager in a process that goes on: another takes its place, or none does.
+//!
+//! ```text
+//!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   let_go, drop
+//!  a worker                  rings ....................... waits ........ ends
+//!  handlers                  wake, end
+//! ```
+//!
+//! A handler that waits for messages waits for nothing else. So one worker makes a message, and waits like every thread that makes
+//! one until it is read, which nobody does before all handlers have seen that there is one.
+
+use crate::pager::Pager;
+
+impl Pager {
+    /// After a halt: has all threads end, those of the swap file's engine excepted, which end when the pager is dropped. They are to
+    /// be called ([`Pager::call_all`]) until they have.
+    pub fn dismiss(&self) {
+        let Some(bell) = self.pages.register_bell() else {
+            self.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
+        };
+        self.halt.end(bell);
+        self.pages.end_drainers();
+    }
+
+    /// Wakes all threads that have been dismissed and wait for something.
+    pub fn call_all(&self) {
+        self.halt.wake_all();
+        self.reclaim.wake_all();
+        self.handlers.call_all();
+        self.swap.wake_all();
+    }
+
+    /// Reads the messages that are left. To be called when all handlers have ended.
+    pub fn read_out(&self) {
+        while self.pages.reports().wait(0) {
+            self.pages.read_message();
+            self.pages.apply_events();
+        }
+        self.dismiss_gate_reports();
+    }
+
+    /// Gives the system back what tables and staging had. To be called when all threads have ended; what is left to do is to drop
+    /// the pager.
+    pub fn let_go(&mut self) {
+        self.pages.let_go();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::pages::table::ALL_PAGES;
+    use crate::pages::BLOCK_BYTES;
+    use crate::trial::{blocks, pager_of, read};
+
+    #[test]
+    fn all_threads_end_whatever_they_wait_for() {
+        let base = blocks(2);
+        let Some(pager) = pager_of(Some(base..base + 2 * BLOCK_BYTES), false) else { return };
+        pager.register(base..base + 2 * BLOCK_BYTES);
+        let mut spare = pager.pages.staging().take_empty();
+        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
+        let (handlers, workers) = (AtomicU32::new(2), AtomicU32::new(1));
+        std::thread::scope(|scope| {
+            for index in 0..2 {
+                let handlers = &handlers;
+                scope.spawn(move || {
+                    pager.handle_faults(index);
+                    handlers.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            scope.spawn(|| {
+                pager.reclaim();
+                workers.fetch_sub(1, Ordering::SeqCst);
+            });
+            assert_eq!(read(base, 3), 4);
+            // One handler listens by now, for messages alone.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            pager.halt();
+            pager.dismiss();
+            while handlers.load(Ordering::SeqCst) > 0 {
+                pager.call_all();
+                sys::thread::sleep_ns(20_000);
+            }
+            while workers.load(Ordering::SeqCst) > 0 {
+                pager.call_all();
+                pager.read_out();
+                sys::thread::sleep_ns(20_000);
+            }
+        });
+        assert!((0..16).all(|page| read(base, page) == page + 1));
+        assert_eq!(pager.pages.guard().is_registered(base), Some(false));
+    }
+}

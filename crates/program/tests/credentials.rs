@@ -1,0 +1,108 @@
+//! Programs that give up rights: no thread in them keeps any, and they are paged as before.
+//!
+//! The agent's threads are none of the C library's, which changes those that it knows. They had root's rights in daemons that had
+//! become another user, for whoever took over the daemon.
+
+mod support;
+
+use serde_json::Value;
+use support::{can_link_statically, compile_with, managed_without, workload_in, Scratch};
+
+const RAM_MIB: &str = "40";
+
+/// The ways in which paging works.
+const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+
+/// The workload; `None` where there are no rights to give up.
+fn workload(scratch: &Scratch) -> Option<String> {
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root has rights to give up");
+        return None;
+    }
+    workload_in(scratch, "credentials")
+}
+
+/// Runs a mode of the workload in a budget that is two thirds of what it fills; what it said, and the report.
+fn run(scratch: &Scratch, way: (&str, &[&str]), command: &[&str]) -> (String, Value) {
+    let (without, options) = way;
+    let ram = format!("{RAM_MIB}M");
+    let options = [&["-q"], options].concat();
+    let (output, report) = managed_without(without, &ram, scratch, &options, command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{command:?} {way:?}: {said} {report}");
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{command:?} {way:?}: {report}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{command:?} {way:?}: nothing was evicted: {report}");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), report)
+}
+
+fn in_all_ways(modes: &[&str]) {
+    let scratch = Scratch::new("credentials");
+    let Some(workload) = workload(&scratch) else { return };
+    for way in WAYS {
+        for mode in modes {
+            run(&scratch, way, &[&*workload, mode, "64", RAM_MIB]);
+        }
+    }
+}
+
+#[test]
+fn rights_given_up_by_the_c_library() {
+    in_all_ways(&["libc", "daemon", "capabilities"]);
+}
+
+#[test]
+fn rights_given_up_by_system_calls_nobody_hears_of() {
+    in_all_ways(&["number", "bare"]);
+}
+
+#[test]
+fn rights_given_up_while_other_threads_use_their_memory() {
+    in_all_ways(&["thread"]);
+}
+
+#[test]
+fn rights_given_up_by_a_forked_child_alone() {
+    in_all_ways(&["child", "vfork"]);
+}
+
+#[test]
+fn rights_given_up_before_anything_is_paged_and_after_paging_has_ended() {
+    in_all_ways(&["early", "locked"]);
+}
+
+/// What the old user's pages on disk are sealed with is not the new one's to have.
+#[test]
+fn the_key_of_the_swap_file_is_gone_from_memory() {
+    let scratch = Scratch::new("credentials-key");
+    let Some(workload) = workload(&scratch) else { return };
+    run(&scratch, WAYS[2], &[&workload, "key", "64", RAM_MIB]);
+}
+
+/// Servers change their effective user for each request.
+#[test]
+fn another_effective_user_to_and_fro_costs_nothing() {
+    let scratch = Scratch::new("credentials-toggle");
+    let Some(workload) = workload(&scratch) else { return };
+    let (said, report) = run(&scratch, WAYS[0], &[&workload, "toggle", "64", RAM_MIB]);
+    assert_eq!(report["brought_in"], 0, "the agent was not to end: {report}");
+    let cpu_ms: u64 = said.trim().parse().expect("milliseconds");
+    assert!(cpu_ms < 2000, "20,000 calls took {cpu_ms} ms of CPU time");
+}
+
+/// Nothing is interposed there.
+#[test]
+fn rights_given_up_by_a_static_program() {
+    let scratch = Scratch::new("credentials-static");
+    if workload(&scratch).is_none() || !can_link_statically(&scratch) {
+        return;
+    }
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/credentials.c");
+    let program = scratch.path("static");
+    if !compile_with(&["-static"], &source, &program) {
+        return;
+    }
+    for way in WAYS {
+        run(&scratch, way, &[program.to_str().unwrap(), "bare", "64", RAM_MIB]);
+    }
+}
