@@ -172,7 +172,7 @@ fn live() {
         desk().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
-    let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
+    let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
         wait_for(accounts, &statm, half_of, || false);
         let pager = set_up(accounts)?;
