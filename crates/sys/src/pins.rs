@@ -20,6 +20,8 @@ pub enum Evidence {
     Aio,
     /// Memory that a driver has pinned.
     Pinned,
+    /// None, but the process could not be looked at for want of a descriptor.
+    Unknown,
 }
 
 impl Evidence {
@@ -30,21 +32,35 @@ impl Evidence {
             Evidence::Ring => "an io_uring is open",
             Evidence::Aio => "asynchronous I/O is set up",
             Evidence::Pinned => "a driver has pinned memory",
+            Evidence::Unknown => "it has too few descriptors (RLIMIT_NOFILE) to be looked at",
         }
     }
 }
 
 /// Looks at the process; `maps` is its open list of mappings. Allocates nothing while the first thread lives.
 pub fn look(maps: &ProcFile) -> Option<Evidence> {
-    if let Ok(status) = ProcFile::open_own(c"status") {
-        let mut text = [0; 2048];
-        let pinned = procfs::kilobytes_field(status.read_at(&mut text, 0), b"VmPin:");
-        status.close();
-        if pinned.is_some_and(|bytes| bytes > 0) {
-            return Some(Evidence::Pinned);
+    match ProcFile::open_own(c"status") {
+        Ok(status) => {
+            let mut text = [0; 2048];
+            let pinned = procfs::kilobytes_field(status.read_at(&mut text, 0), b"VmPin:");
+            status.close();
+            if pinned.is_some_and(|bytes| bytes > 0) {
+                return Some(Evidence::Pinned);
+            }
+        }
+        Err(_) => {
+            if let Some(unknown) = why_not_opened() {
+                return Some(unknown);
+            }
         }
     }
     in_program_files().or_else(|| has_aio(maps).then_some(Evidence::Aio))
+}
+
+/// What follows from a file of /proc that cannot be opened: that there is none is no evidence, or `None`.
+fn why_not_opened() -> Option<Evidence> {
+    let is_want = matches!(crate::errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM);
+    is_want.then_some(Evidence::Unknown)
 }
 
 /// The first telling file of the program: of its first thread's table, or, when that thread has ended, of any that is not the
@@ -54,7 +70,7 @@ fn in_program_files() -> Option<Evidence> {
         return in_files(c"/proc/self/fdinfo");
     }
     let mut found = None;
-    threads::for_each(|thread| {
+    let saw_all = threads::for_each(|thread| {
         let mut path = [0u8; 48];
         let written = write!(&mut path[..47], "/proc/self/task/{thread}/fdinfo");
         let path = CStr::from_bytes_until_nul(&path).expect("the last byte is zero");
@@ -62,7 +78,7 @@ fn in_program_files() -> Option<Evidence> {
             found = in_files(path);
         }
     });
-    found
+    found.or_else(|| (!saw_all).then_some(Evidence::Unknown))
 }
 
 /// Whether a thread has the calling thread's file table.
@@ -80,7 +96,7 @@ fn in_files(path: &CStr) -> Option<Evidence> {
     // SAFETY: a terminated path.
     let directory = unsafe { libc::open(path.as_ptr(), flags) };
     if directory < 0 {
-        return None;
+        return why_not_opened();
     }
     let mut found = None;
     let mut buffer = [0u8; 4096];
@@ -112,7 +128,7 @@ fn in_file(directory: i32, name: &CStr) -> Option<Evidence> {
     // SAFETY: a terminated name.
     let file = unsafe { libc::openat(directory, name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
-        return None;
+        return why_not_opened();
     }
     let mut text = [0u8; 512];
     // SAFETY: the buffer is as long as said; opened above.
