@@ -111,7 +111,8 @@ pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     Some(resident.saturating_sub(shared).saturating_mul(crate::PAGE_SIZE as u64))
 }
 
-/// Total and private writable size in pages from the text of /proc/PID/statm: they change when mappings do.
+/// Total size and that of private writable memory and stacks in pages, from the text of /proc/PID/statm: they change when
+/// mappings do.
 pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
     let mut fields = statm.split(|byte| *byte == b' ').map(decimal);
     let total = fields.next()??;

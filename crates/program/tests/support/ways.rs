@@ -1,5 +1,6 @@
 //! A command run bare, and then under uzswap in each way that pages leave memory.
 
+use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,11 +21,12 @@ pub const WAYS: [(&str, &str, &[&str]); 3] =
 ///
 /// A run that takes twenty times as long as the bare one and a minute counts as one that hangs.
 pub fn as_bare(name: &str, ram: &str, command: &[&str]) -> Vec<(&'static str, Value)> {
-    as_bare_in(&WAYS, name, ram, command)
+    as_bare_under(None, &WAYS, name, ram, command)
 }
 
-/// The same in some ways.
-pub fn as_bare_in(
+/// The same in some ways, in a shell that has run a command before.
+pub fn as_bare_under(
+    before: Option<&str>,
     ways: &[(&'static str, &str, &[&str])],
     name: &str,
     ram: &str,
@@ -36,8 +38,16 @@ pub fn as_bare_in(
         std::fs::create_dir(&directory).unwrap();
         directory
     };
-    let bare =
-        watch(Command::new(command[0]).args(&command[1..]), &directory("bare"), Duration::from_secs(120));
+    let start = |program: &OsStr| match before {
+        None => Command::new(program),
+        Some(before) => {
+            let mut shell = Command::new("bash");
+            shell.arg("-c").arg(format!("{before} && exec \"$0\" \"$@\"")).arg(program);
+            shell
+        }
+    };
+    let mut alone = start(OsStr::new(command[0]));
+    let bare = watch(alone.args(&command[1..]), &directory("bare"), Duration::from_secs(120));
     if bare.status.and_then(|status| status.code()) == Some(CANNOT) {
         println!("skipped: {name}: {}", bare.errors.trim_end());
         return Vec::new();
@@ -45,12 +55,9 @@ pub fn as_bare_in(
     assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));
     let run = |way: &'static str, without: &str, options: &[&str]| {
         let (report, directory) = (scratch.path(&format!("{way}.json")), directory(way));
-        let mut run = uzswap();
+        let mut run = start(uzswap().get_program());
         if !without.is_empty() {
             run.env("UZSWAP_WITHOUT", without);
-        }
-        if options.contains(&"--swap") {
-            run.env("TMPDIR", &directory);
         }
         run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
         let ended = watch(&mut run, &directory, bare.took * 20 + Duration::from_secs(60));
