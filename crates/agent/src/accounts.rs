@@ -35,6 +35,8 @@ pub enum JoinError {
     Elsewhere,
     /// Every slot is taken; the supervisor knows and says so.
     Refused,
+    /// The limit on descriptors (RLIMIT_NOFILE) leaves none for the connection, or for the ledger.
+    NoDescriptor,
 }
 
 impl Ledgered {
@@ -69,7 +71,10 @@ impl Ledgered {
     fn ask(name: &[u8]) -> Result<(Ledger, usize, i32), JoinError> {
         let unreachable =
             if wire::is_elsewhere(name) { JoinError::Elsewhere } else { JoinError::NoSupervisor };
-        let socket = wire::connect(name).map_err(|_| unreachable)?;
+        let socket = wire::connect(name).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => JoinError::NoDescriptor,
+            _ => unreachable,
+        })?;
         // SAFETY: takes nothing.
         let hello = Packet::new(Kind::Hello, unsafe { libc::getpid() } as u32, 0);
         wire::send(socket, &hello, None).map_err(|_| JoinError::NoSupervisor)?;
@@ -81,6 +86,13 @@ impl Ledgered {
                 unsafe { libc::close(file) };
                 let ledger = ledger.map_err(|_| JoinError::NoSupervisor)?;
                 Ok((ledger, packet.number as usize, socket))
+            }
+            Ok(Some((packet, None))) if packet.kind() == Some(Kind::Welcome) => {
+                tell_unmanaged(
+                    socket,
+                    &too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into()),
+                );
+                Err(JoinError::NoDescriptor)
             }
             Ok(Some(_)) => Err(JoinError::Refused),
             _ => Err(JoinError::NoSupervisor),
@@ -137,6 +149,11 @@ impl Ledgered {
         self.socket.load(Ordering::Acquire)
     }
 
+    /// Tells the supervisor why this process is not managed: over this connection, which needs no further descriptor.
+    pub fn unmanaged(&self, why: &str) {
+        tell_unmanaged(self.socket(), why);
+    }
+
     /// Gives the supervisor a descriptor to hold until this process has ended.
     pub fn keep(&self, descriptor: i32) {
         let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
@@ -151,6 +168,24 @@ impl Ledgered {
             kill_process();
         }
     }
+}
+
+/// Fewer descriptors are too few for a pager: it holds ten, and every look at the process takes one or two for a moment.
+const DESCRIPTORS_MIN: u64 = 16;
+
+/// Why this process has too few descriptors for a pager, if it has.
+pub fn too_few_descriptors() -> Option<String> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let most = limit.rlim_cur;
+    (most < DESCRIPTORS_MIN).then(|| {
+        format!("RLIMIT_NOFILE is {most}, and the pager needs {DESCRIPTORS_MIN} descriptors of its own (ulimit -n)")
+    })
+}
+
+fn tell_unmanaged(socket: i32, why: &str) {
+    let _ = wire::send(socket, &Packet::with_text(Kind::Unmanaged, why), None);
 }
 
 /// Tells the supervisor something over a connection made for it, from any thread of the process.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::OnceLock;
 
 use doorway::desk::{end, ANEW};
-use ledger::wire::Kind;
 use pager::{Config, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread;
@@ -189,14 +188,14 @@ fn live() -> bool {
         // of its tree is to be left.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The supervisor knows, or finds out, and says so.
-        Err(JoinError::Refused | JoinError::Elsewhere) => return false,
+        Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
     };
     if accounts.ledger().lends() {
         sys::lender::set(&RIGHTS);
         desk().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
-    let statm = ProcFile::open(c"/proc/self/statm").map_err(|error| format!("/proc/self/statm: {error}"));
+    let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
         if !wait_for(accounts, &statm, half_of, || false) {
             return Ok(None);
@@ -213,10 +212,9 @@ fn live() -> bool {
         Ok(Some(pager)) => watch(pager, accounts),
         Ok(None) => {}
         Err(error) => {
+            accounts.unmanaged(&error.to_string());
             // With the threads that were started already.
             retire::retire();
-            let text = pager::FixedText::new(format_args!("{error}"));
-            let _ = accounts::tell(Kind::Unmanaged, text.as_str());
             return false;
         }
     }
@@ -230,12 +228,16 @@ const BARE_FORKS: &str =
 
 static RIGHTS: &dyn sys::lender::Lender = &accounts::Rights;
 
+/// Lets the program's threads tell the agent's memory from the program's.
+pub fn share_arena() {
+    let own = arena::range();
+    desk().arena[0].store(own.start, Ordering::Relaxed);
+    desk().arena[1].store(own.end, Ordering::Release);
+}
+
 /// Lets the program's threads see how near the tree is to its budget.
 fn share_figures(accounts: &'static Ledgered) {
     use pager::Accounts;
-    let own = arena::range();
-    desk().arena[0].store(own.start, Ordering::Relaxed);
-    desk().arena[1].store(own.end, Ordering::Relaxed);
     desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
     desk().total.store(accounts.ledger().total_address(), Ordering::Release);
 }
@@ -265,8 +267,10 @@ fn wait_for(
         let mut buffer = [0; 128];
         let text = statm.read_at(&mut buffer, 0);
         let own = procfs::anonymous_bytes(text).unwrap_or(0);
+        // The arena counts as a stack, all of it.
+        let not_program = own.saturating_add(arena::range().len() as u64);
         let untouched = procfs::sizes(text)
-            .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(own));
+            .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(not_program));
         accounts.publish(own, 0, 0, 0);
         let (total, mark) = (accounts.total(), mark(accounts.budget()));
         // Nothing is paged yet, so a pause is nothing but not to begin.
@@ -288,6 +292,9 @@ fn wait_for(
 
 fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
+    if let Some(why) = accounts::too_few_descriptors() {
+        return Err(why.into());
+    }
     let settings = accounts.ledger().settings();
     let without = accounts.ledger().without();
     accounts.open_recorder();
@@ -463,7 +470,7 @@ fn inherit(channel: i32) {
             }
         }
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        Err(JoinError::Refused | JoinError::Elsewhere) => {
+        Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => {
             fork::note_stopped();
             retire::retire();
         }

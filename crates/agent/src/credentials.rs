@@ -75,20 +75,26 @@ fn exceeds_program() -> bool {
     if Credentials::of_first().is_some_and(|(first, is_alive)| is_alive && !exceeds(&first)) {
         return false;
     }
-    find(|of| !exceeds(of)).is_none() && find(|_| true).is_some()
+    matches!(find(|of| !exceeds(of)), Ok(None)) && matches!(find(|_| true), Ok(Some(_)))
 }
 
 /// The rights of the first thread of the program's that is alive and has such as `is_wanted`.
-fn find(is_wanted: impl Fn(&Credentials) -> bool) -> Option<Credentials> {
+///
+/// # Errors
+/// When none was found among those that could be listed, and not all could.
+fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Credentials>> {
     threads::settle();
     let (own, mut found) = (sys::threads::own(), None);
-    sys::threads::for_each(|thread| {
+    let are_all = sys::threads::for_each(|thread| {
         if found.is_none() && thread != own && !threads::is_own(thread) {
             found =
                 Credentials::of(thread).filter(|(of, is_alive)| *is_alive && is_wanted(of)).map(|(of, _)| of);
         }
     });
-    found
+    match found {
+        None if !are_all => Err(std::io::Error::other("its threads cannot be listed")),
+        found => Ok(found),
+    }
 }
 
 /// Has the agent end but for the calling thread, and gives that the program's rights. False when that could not be: there must be no
@@ -98,9 +104,10 @@ pub fn take() -> bool {
     desk().credentials.say(None);
     retire::retire();
     let taken = match find(|_| true) {
-        Some(programs) => programs.take(),
+        Ok(Some(programs)) => programs.take(),
         // It is about to end.
-        None => return false,
+        Ok(None) => return false,
+        Err(error) => Err(error),
     };
     if let Err(error) = taken {
         let text = pager::FixedText::new(format_args!(

@@ -50,6 +50,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
         start::add_own_range(object);
         // SAFETY: the object is never unloaded.
         unsafe { desk::share(desk) };
+        control::share_arena();
     }
     control::remember_socket(argument(1));
     if let Ok(emulate) = std::env::var("UZSWAP_IAA_EMULATE") {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use doorway::limits;
 use sys::{arena, PAGE_SIZE};
 
 /// Most ranges that are kept out of paging, as far as they matter here.
@@ -34,22 +35,12 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     ranges
 }
 
-/// Reserves the arena: generous where address space costs nothing, modest under RLIMIT_AS.
+/// Reserves the arena: generous where address space costs nothing, what a limit has room for under RLIMIT_AS.
 pub fn open_arena() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit { rlim_cur: limits::NONE, rlim_max: limits::NONE };
     // SAFETY: the structure is writable.
     unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    let mut bytes: usize = 256 << 30;
-    if limit.rlim_cur != libc::RLIM_INFINITY {
-        bytes = (limit.rlim_cur as usize / 2).next_power_of_two() / 2;
-        // What the arena takes is added to the limit, so that the program has what it had.
-        let raised = libc::rlimit { rlim_cur: limit.rlim_cur + bytes as u64, ..limit };
-        let raised = libc::rlimit { rlim_max: limit.rlim_max.max(raised.rlim_cur), ..raised };
-        // SAFETY: as above. Without the right to raise it the arena shares the limit with the program.
-        if unsafe { libc::setrlimit(libc::RLIMIT_AS, &raised) } != 0 {
-            bytes /= 4;
-        }
-    }
+    let mut bytes = limits::arena_bytes(limits::room_under(limit.rlim_cur));
     while bytes >= 16 << 20 {
         if arena::open(bytes & !(PAGE_SIZE - 1)).is_ok() {
             return true;

@@ -10,6 +10,7 @@
 pub mod channel;
 pub mod desk;
 pub mod image;
+pub mod limits;
 pub mod rights;
 pub mod stack;
 

@@ -437,15 +437,15 @@ impl Pager {
         keep(gate, own_gate.descriptor(), "userfaultfd")?;
         let sink = self.pages.sink().expect("without moves nothing is inherited");
         keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.descriptor(), "userfaultfd")?;
-        let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
-        keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/self/pagemap")?;
+        let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
+        keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
         let files = [
-            (c"/proc/self/statm", &self.files.statm, "/proc/self/statm"),
-            (c"/proc/self/maps", &self.files.maps, "/proc/self/maps"),
-            (c"/proc/self/smaps_rollup", &self.files.rollup, "/proc/self/smaps_rollup"),
+            (c"statm", &self.files.statm, "/proc/thread-self/statm"),
+            (c"maps", &self.files.maps, "/proc/thread-self/maps"),
+            (c"smaps_rollup", &self.files.rollup, "/proc/thread-self/smaps_rollup"),
         ];
-        for (path, file, what) in files {
-            let opened = ProcFile::open(path).map_err(system(what))?;
+        for (name, file, what) in files {
+            let opened = ProcFile::open_own(name).map_err(system(what))?;
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
         // Staging has been guarded by `main` since the kernel made the child.

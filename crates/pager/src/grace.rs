@@ -36,7 +36,7 @@ struct Suspect {
 pub(crate) struct GracePeriod {
     suspects: Vec<Suspect>,
     is_open: bool,
-    /// There were more threads than can be followed.
+    /// There were more threads than can be followed, or they could not be listed.
     is_incomplete: bool,
     looked_ns: u64,
 }
@@ -55,7 +55,7 @@ impl Pager {
             grace.suspects.clear();
             grace.is_incomplete = false;
             let own = threads::own();
-            threads::for_each(|thread| match threads::look(thread) {
+            let saw_all = threads::for_each(|thread| match threads::look(thread) {
                 _ if thread == own => {}
                 Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
                     if grace.suspects.len() < THREADS_MAX {
@@ -66,6 +66,7 @@ impl Pager {
                 }
                 Some(Sight::Elsewhere) | None => {}
             });
+            grace.is_incomplete |= !saw_all;
             grace.is_open = true;
         } else {
             grace.suspects.retain(|suspect| match threads::look(suspect.thread) {

@@ -172,6 +172,17 @@ impl Handlers {
         self.call(ANY);
     }
 
+    /// Calls one of those that rest when a message waits as it did at the last look, and no fault was served since: a thread of
+    /// the program with a real-time policy keeps those that listen from their processors. Takes what the last look returned.
+    pub(crate) fn help_if_stuck(&self, before: Option<u32>, waits: impl FnOnce() -> bool) -> Option<u32> {
+        let served = self.served.load(Ordering::Relaxed);
+        let now = (self.resting.load(Ordering::Acquire) > 0 && waits()).then_some(served);
+        if now.is_some() && now == before {
+            self.call_any();
+        }
+        now
+    }
+
     /// Calls the handler of a processor if it rests, or any.
     fn call(&self, called: u32) {
         if self.resting.load(Ordering::Acquire) > 0 {
@@ -179,5 +190,25 @@ impl Handlers {
             self.calls.fetch_add(1, Ordering::AcqRel);
             futex::wake(&self.calls, if called == ANY { 1 } else { i32::MAX });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_rests_is_called_when_a_message_stays() {
+        let handlers = Handlers::default();
+        handlers.resting.store(1, Ordering::Relaxed);
+        let calls = || handlers.calls.load(Ordering::Relaxed);
+        assert_eq!((handlers.help_if_stuck(None, || false), calls()), (None, 0));
+        assert_eq!((handlers.help_if_stuck(None, || true), calls()), (Some(0), 0));
+        // Another one was served: this message is a new one.
+        handlers.served.store(7, Ordering::Relaxed);
+        assert_eq!((handlers.help_if_stuck(Some(0), || true), calls()), (Some(7), 0));
+        assert_eq!((handlers.help_if_stuck(Some(7), || true), calls()), (Some(7), 1));
+        handlers.resting.store(0, Ordering::Relaxed);
+        assert_eq!((handlers.help_if_stuck(Some(7), || true), calls()), (None, 1));
     }
 }

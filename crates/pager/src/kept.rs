@@ -66,12 +66,15 @@ impl Pager {
         }
         *looked_ns = now_ns;
         let mut pages: Vec<usize> = self.config.kept.map(page_of).into_iter().collect();
-        threads::for_each(|thread| {
+        let saw_all = threads::for_each(|thread| {
             if pages.len() < THREADS_MAX {
                 pages.extend(threads::robust_list(thread).map(pages_of_block).into_iter().flatten());
             }
         });
-        self.kept.set(pages);
+        // Without a descriptor to list the threads with, those of the last look stay.
+        if saw_all {
+            self.kept.set(pages);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::registrations::Registrations;
 use crate::swap_out::Swap;
 use crate::sync::Userfaultfd;
 
-/// Files of /proc about this process.
+/// Files of /proc about this process, opened by the thread that watches: they tell nothing once the thread that opened them has ended.
 pub(crate) struct ProcFiles {
     pub statm: ProcFile,
     pub maps: ProcFile,
@@ -75,7 +75,6 @@ impl Pager {
     /// [`StartError`] names what is missing.
     pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
         let system = |what| move |source| StartError::System { what, source };
-        let open = |path| ProcFile::open(path);
         let promotes = store.promotes();
         let (pages, features) = Pages::new(&config, store, accounts)?;
         // The caller, which is to be the control thread.
@@ -104,9 +103,10 @@ impl Pager {
             kept: KeptPages::new(config.kept),
             pins: Pins::default(),
             files: ProcFiles {
-                statm: open(c"/proc/self/statm").map_err(system("/proc/self/statm"))?,
-                maps: open(c"/proc/self/maps").map_err(system("/proc/self/maps"))?,
-                rollup: open(c"/proc/self/smaps_rollup").map_err(system("/proc/self/smaps_rollup"))?,
+                statm: ProcFile::open_own(c"statm").map_err(system("/proc/thread-self/statm"))?,
+                maps: ProcFile::open_own(c"maps").map_err(system("/proc/thread-self/maps"))?,
+                rollup: ProcFile::open_own(c"smaps_rollup")
+                    .map_err(system("/proc/thread-self/smaps_rollup"))?,
             },
             gate,
             own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,

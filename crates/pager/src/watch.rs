@@ -38,6 +38,8 @@ pub struct Watch {
     threads_ns: u64,
     share_ns: u64,
     reported: bool,
+    /// Faults served at the last look, if a message was waiting then.
+    waited: Option<u32>,
 }
 
 impl Pager {
@@ -78,6 +80,7 @@ impl Pager {
         } else {
             self.keep_thread_blocks(&mut watch.threads_ns, now);
         }
+        watch.waited = self.handlers.help_if_stuck(watch.waited, || self.pages.reports().wait(0));
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
         (

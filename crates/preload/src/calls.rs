@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, credentials, desk, environment, fork, remap, single};
+use crate::{announce, credentials, desk, environment, fork, limits, remap, single};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -266,6 +266,8 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_execveat => environment::completed(d as *const _, |environment| {
                 raw_syscall(number, [a, b, c, environment as usize, e, f])
             }),
+            libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
+            libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_unshare | libc::SYS_setns => {
                 single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
             }

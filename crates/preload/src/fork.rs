@@ -174,7 +174,7 @@ fn connect() -> i32 {
     let may_go_on = if is_set(&DESK.forks.lends) {
         can_open(c"/proc/self/statm")
     } else {
-        system::may_have_userfaultfd() && can_open(c"/proc/self/pagemap")
+        system::may_have_userfaultfd() && can_open(c"/proc/thread-self/pagemap")
     };
     if may_go_on {
         channel::connect(name)

@@ -16,6 +16,7 @@ mod desk;
 mod environment;
 mod exec;
 mod fork;
+mod limits;
 mod line;
 mod loader;
 mod mappings;

@@ -40,7 +40,7 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
 
 /// Calls `each` for every mapping, in address order; `None` when they cannot be seen.
 pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
-    let file = system::open(c"/proc/self/maps", libc::O_RDONLY);
+    let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
     if file < 0 {
         return None;
     }
@@ -67,7 +67,7 @@ pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
 
 /// Whether `[start, end)` is in one mapping; `None` when that cannot be seen.
 pub fn is_one(start: usize, end: usize) -> Option<bool> {
-    let file = system::open(c"/proc/self/maps", libc::O_RDONLY);
+    let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
     if file < 0 {
         return None;
     }

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
-use crate::{credentials, environment, exec, fork, loader, memory_limit};
+use crate::{credentials, environment, exec, fork, limits, loader, memory_limit};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -31,6 +31,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     exec::prepare();
     credentials::prepare();
     memory_limit::prepare();
+    limits::prepare();
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
@@ -44,6 +45,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     if !loader::start(agent, socket, own_range(), &entries[..count]) {
         DESK.is_alive.store(0, core::sync::atomic::Ordering::Release);
     }
+    limits::await_arena();
 }
 
 /// What the kernel clears when the calling thread ends; 0 where it does not tell.

@@ -123,13 +123,6 @@ impl Sealer {
         }
     }
 
-    /// Wipes the keys of all segments: nothing can be read any more.
-    pub(crate) fn forget_all(&self) {
-        if let Keys::Segments(keys) = &self.keys {
-            keys.iter().for_each(|key| key.set(&[0; KEY_BYTES]));
-        }
-    }
-
     /// The key of a segment with all bits inverted.
     #[cfg(test)]
     pub(crate) fn inverted_key(&self, segment: usize) -> Vec<u8> {

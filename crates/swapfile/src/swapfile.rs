@@ -403,11 +403,6 @@ impl SwapFile {
         std::mem::forget(std::mem::replace(&mut lanes.engine, engine));
         lanes.idle.drain(..).for_each(std::mem::forget);
     }
-
-    /// Wipes the keys of a file that is not used any more and cannot be dropped: a forked child's copy of its parent's.
-    pub fn forget_keys(&self) {
-        self.seal.forget_all();
-    }
 }
 
 impl Drop for SwapFile {

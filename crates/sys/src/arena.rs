@@ -32,7 +32,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
     // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole reservation.
-    let at = memory::reserve(len)?;
+    let at = memory::reserve_uncounted(len)?;
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
     let start = at.as_ptr() as usize;

@@ -27,6 +27,30 @@ pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
     map_with(len, libc::PROT_NONE)
 }
 
+/// The same of address space that no limit on a program's data (RLIMIT_DATA) counts once it is accessible: the kernel takes it
+/// for a stack, which nothing can make larger, since inaccessible memory of another kind lies below.
+///
+/// # Errors
+/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
+    let below = reserve(len + PAGE_SIZE)?;
+    let start = below.as_ptr() as usize + PAGE_SIZE;
+    let flags = libc::MAP_PRIVATE
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_NORESERVE
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_FIXED;
+    // SAFETY: all but the lowest page of what was reserved above.
+    let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        // SAFETY: reserved above and seen by nobody.
+        unsafe { unmap(below, len + PAGE_SIZE) };
+        return Err(error);
+    }
+    Ok(NonNull::new(at.cast()).expect("above the lowest page"))
+}
+
 fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "length {len} is not whole pages");
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -267,4 +291,42 @@ pub fn outwait_readers() -> io::Result<()> {
     // SAFETY: mapped just now, nobody knows of it.
     unsafe { unmap(page, crate::PAGE_SIZE) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::{kilobytes_field, ProcFile};
+
+    #[test]
+    fn a_limit_on_data_does_not_count_the_arena() {
+        if crate::is_emulated() {
+            return;
+        }
+        const LEN: usize = 8 << 30;
+        let data = || {
+            let (status, mut text) = (ProcFile::open_own(c"status").unwrap(), [0; 4096]);
+            let bytes = kilobytes_field(status.read_at(&mut text, 0), b"VmData:").unwrap() as usize;
+            status.close();
+            bytes
+        };
+        let before = data();
+        let at = reserve_uncounted(LEN).unwrap();
+        // SAFETY: reserved just now.
+        unsafe {
+            make_accessible(at, LEN).unwrap();
+            at.as_ptr().write(1);
+            at.as_ptr().add(LEN - 1).write(1);
+        }
+        // Other tests' memory comes and goes.
+        assert!(data() < before + LEN / 2, "{before} {}", data());
+        // What lies below stays inaccessible.
+        let mut byte = 0u8;
+        let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let remote = libc::iovec { iov_base: (at.as_ptr() as usize - 1) as *mut libc::c_void, iov_len: 1 };
+        // SAFETY: the kernel reads what may be read.
+        assert_eq!(unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) }, -1);
+        // SAFETY: mapped above.
+        unsafe { unmap(at, LEN) };
+    }
 }

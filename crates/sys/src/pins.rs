@@ -3,7 +3,11 @@
 //! Reads past the page cache and rings of asynchronous requests hold on to pages and write into them later. Where pages
 //! cannot be asked whether they are held, the process is asked whether it has what such requests are made with.
 
+use std::ffi::CStr;
+use std::io::Write;
+
 use crate::procfs::{self, ProcFile};
+use crate::threads;
 
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub enum Evidence {
     Aio,
     /// Memory that a driver has pinned.
     Pinned,
+    /// None, but the process could not be looked at for want of a descriptor.
+    Unknown,
 }
 
 impl Evidence {
@@ -26,30 +32,71 @@ impl Evidence {
             Evidence::Ring => "an io_uring is open",
             Evidence::Aio => "asynchronous I/O is set up",
             Evidence::Pinned => "a driver has pinned memory",
+            Evidence::Unknown => "it has too few descriptors (RLIMIT_NOFILE) to be looked at",
         }
     }
 }
 
-/// Looks at the process, by its first thread's files; `maps` is its open /proc/self/maps. Allocates nothing.
+/// Looks at the process; `maps` is its open list of mappings. Allocates nothing while the first thread lives.
 pub fn look(maps: &ProcFile) -> Option<Evidence> {
-    if let Ok(status) = ProcFile::open(c"/proc/self/status") {
-        let mut text = [0; 2048];
-        let pinned = procfs::kilobytes_field(status.read_at(&mut text, 0), b"VmPin:");
-        status.close();
-        if pinned.is_some_and(|bytes| bytes > 0) {
-            return Some(Evidence::Pinned);
+    match ProcFile::open_own(c"status") {
+        Ok(status) => {
+            let mut text = [0; 2048];
+            let pinned = procfs::kilobytes_field(status.read_at(&mut text, 0), b"VmPin:");
+            status.close();
+            if pinned.is_some_and(|bytes| bytes > 0) {
+                return Some(Evidence::Pinned);
+            }
+        }
+        Err(_) => {
+            if let Some(unknown) = why_not_opened() {
+                return Some(unknown);
+            }
         }
     }
-    in_files().or_else(|| has_aio(maps).then_some(Evidence::Aio))
+    in_program_files().or_else(|| has_aio(maps).then_some(Evidence::Aio))
 }
 
-/// The first telling file of /proc/self/fdinfo.
-fn in_files() -> Option<Evidence> {
+/// What follows from a file of /proc that cannot be opened: that there is none is no evidence, or `None`.
+fn why_not_opened() -> Option<Evidence> {
+    let is_want = matches!(crate::errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM);
+    is_want.then_some(Evidence::Unknown)
+}
+
+/// The first telling file of the program: of its first thread's table, or, when that thread has ended, of any that is not the
+/// calling thread's.
+fn in_program_files() -> Option<Evidence> {
+    if threads::first_has_ended().is_none() {
+        return in_files(c"/proc/self/fdinfo");
+    }
+    let mut found = None;
+    let saw_all = threads::for_each(|thread| {
+        let mut path = [0u8; 48];
+        let written = write!(&mut path[..47], "/proc/self/task/{thread}/fdinfo");
+        let path = CStr::from_bytes_until_nul(&path).expect("the last byte is zero");
+        if found.is_none() && written.is_ok() && !shares_files(thread) {
+            found = in_files(path);
+        }
+    });
+    found.or_else(|| (!saw_all).then_some(Evidence::Unknown))
+}
+
+/// Whether a thread has the calling thread's file table.
+fn shares_files(thread: i32) -> bool {
+    const KCMP_FILES: usize = 2;
+    // SAFETY: takes numbers.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_kcmp, crate::thread::id(), thread, KCMP_FILES, 0usize, 0usize) };
+    answer == 0
+}
+
+/// The first telling file of a directory of fdinfo.
+fn in_files(path: &CStr) -> Option<Evidence> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: a constant, terminated path.
-    let directory = unsafe { libc::open(c"/proc/self/fdinfo".as_ptr(), flags) };
+    // SAFETY: a terminated path.
+    let directory = unsafe { libc::open(path.as_ptr(), flags) };
     if directory < 0 {
-        return None;
+        return why_not_opened();
     }
     let mut found = None;
     let mut buffer = [0u8; 4096];
@@ -65,8 +112,7 @@ fn in_files() -> Option<Evidence> {
         while let (None, Some(length)) = (found, rest.get(16..18)) {
             let length = usize::from(u16::from_ne_bytes(length.try_into().expect("two bytes")));
             let Some(record) = rest.get(19..length) else { break };
-            found =
-                std::ffi::CStr::from_bytes_until_nul(record).ok().and_then(|name| in_file(directory, name));
+            found = CStr::from_bytes_until_nul(record).ok().and_then(|name| in_file(directory, name));
             rest = &rest[length..];
         }
     }
@@ -75,14 +121,14 @@ fn in_files() -> Option<Evidence> {
     found
 }
 
-fn in_file(directory: i32, name: &std::ffi::CStr) -> Option<Evidence> {
+fn in_file(directory: i32, name: &CStr) -> Option<Evidence> {
     if !name.to_bytes().iter().all(u8::is_ascii_digit) {
         return None;
     }
     // SAFETY: a terminated name.
     let file = unsafe { libc::openat(directory, name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
-        return None;
+        return why_not_opened();
     }
     let mut text = [0u8; 512];
     // SAFETY: the buffer is as long as said; opened above.

@@ -23,6 +23,19 @@ impl ProcFile {
         }
     }
 
+    /// Opens a file about the calling process, `name` of /proc/thread-self. The same file of /proc/self tells nothing about memory
+    /// once the process's first thread has ended; this one is good for as long as the calling thread lives.
+    ///
+    /// # Errors
+    /// When it does not exist or may not be read.
+    pub fn open_own(name: &CStr) -> io::Result<Self> {
+        const PREFIX: &[u8] = b"/proc/thread-self/";
+        let (mut path, name) = ([0u8; 40], name.to_bytes());
+        path[..PREFIX.len()].copy_from_slice(PREFIX);
+        path[PREFIX.len()..][..name.len()].copy_from_slice(name);
+        ProcFile::open(CStr::from_bytes_until_nul(&path).expect("the name is short"))
+    }
+
     /// Reads from `offset`; what could be read.
     pub fn read_at<'a>(&self, buffer: &'a mut [u8], offset: u64) -> &'a [u8] {
         // SAFETY: the buffer is as long as said.
@@ -42,6 +55,24 @@ impl ProcFile {
         // SAFETY: closing a number is memory-safe.
         unsafe { libc::close(self.descriptor) };
     }
+}
+
+/// The path of `name` in /proc about process `pid`: by its first thread, or, when that has ended, by one that lives. `None` when
+/// the process has ended.
+pub fn path_of(pid: i32, name: &str) -> Option<String> {
+    let has_memory = |path: &str| {
+        let stat = std::fs::read(format!("{path}/stat")).ok()?;
+        (!matches!(state_in(&stat)?, b'Z' | b'X')).then(|| format!("{path}/{name}"))
+    };
+    has_memory(&format!("/proc/{pid}")).or_else(|| {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+        threads.filter_map(|thread| has_memory(thread.path().to_str()?)).next()
+    })
+}
+
+/// Field 3 of /proc/PID/stat.
+fn state_in(stat: &[u8]) -> Option<u8> {
+    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
 }
 
 /// The processor that thread `id` of this process ran on last.
@@ -80,7 +111,8 @@ pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     Some(resident.saturating_sub(shared).saturating_mul(crate::PAGE_SIZE as u64))
 }
 
-/// Total and private writable size in pages from the text of /proc/PID/statm: they change when mappings do.
+/// Total size and that of private writable memory and stacks in pages, from the text of /proc/PID/statm: they change when
+/// mappings do.
 pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
     let mut fields = statm.split(|byte| *byte == b' ').map(decimal);
     let total = fields.next()??;
@@ -141,7 +173,7 @@ mod tests {
 
     #[test]
     fn own_statm_grows_with_touched_memory() {
-        let file = ProcFile::open(c"/proc/self/statm").unwrap();
+        let file = ProcFile::open_own(c"statm").unwrap();
         let mut buffer = [0; 128];
         let before = anonymous_bytes(file.read_at(&mut buffer, 0)).unwrap();
         let len = 32 << 20;

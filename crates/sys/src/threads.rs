@@ -27,13 +27,12 @@ pub enum Sight {
 /// System calls that may be about to discard memory while they are blocked.
 const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
 
-/// Calls `each` with the id of every thread of this process.
-pub fn for_each(mut each: impl FnMut(i32)) {
-    for name in directory::names(Path::new("/proc/self/task")).unwrap_or_default() {
-        if let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) {
-            each(thread);
-        }
-    }
+/// Calls `each` with the id of every thread of this process. Returns whether that was possible: it takes a descriptor.
+#[must_use]
+pub fn for_each(mut each: impl FnMut(i32)) -> bool {
+    let Ok(names) = directory::names(Path::new("/proc/self/task")) else { return false };
+    names.iter().filter_map(|name| name.to_str()?.parse().ok()).for_each(&mut each);
+    true
 }
 
 /// Where a thread of this process has the list of its robust mutexes, which is in its control block; `None` when it has none.
@@ -220,7 +219,7 @@ mod tests {
                 }
             };
             let mut all = Vec::new();
-            for_each(|thread| all.push(thread));
+            assert!(for_each(|thread| all.push(thread)));
             let stack = 0u8;
             assert!(robust_list(crate::thread::id())
                 .is_some_and(|at| at.abs_diff(&raw const stack as usize) < 64 << 20));

@@ -109,7 +109,7 @@ impl ChildMemory {
 
     /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
     pub fn leave_out_wiped(&mut self) {
-        let Ok(smaps) = ProcFile::open(c"/proc/self/smaps") else { return };
+        let Ok(smaps) = ProcFile::open_own(c"smaps") else { return };
         maps::for_each_wiped(&smaps, &mut [0; 8192], |start, end| self.wiped.push((start, end)));
         smaps.close();
     }

@@ -157,7 +157,7 @@ impl Pages {
                 (staging, Some(Userfaultfd::open(0)?), keeps_target)
             }
         };
-        let pagemap = Pagemap::open().map_err(system("/proc/self/pagemap"))?;
+        let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
         let mover = Mover::new(uffd, foreign, pagemap, way, &staging).map_err(system("a page"))?;
         let pages = Pages {

@@ -142,6 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &attacher.path(),
         &signals,
         cgroup_limit_bytes,
+        program_file::loads_objects(&file),
     ) {
         Ok(child) => child,
         Err(error) => {

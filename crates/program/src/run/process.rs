@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use doorway::limits;
+
 use super::signals::Signals;
 use crate::standard;
 
@@ -18,7 +20,8 @@ const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
 /// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
-/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group.
+/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group, and where it
+/// `makes_room` its limits on memory have room for the agent.
 ///
 /// # Errors
 /// What exec answered.
@@ -30,6 +33,7 @@ pub fn spawn(
     agent: &str,
     signals: &Signals,
     cgroup_limit_bytes: Option<u64>,
+    makes_room: bool,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
     let mut preload = OsString::from(path);
@@ -60,6 +64,9 @@ pub fn spawn(
             for descriptor in standard::closed() {
                 libc::close(descriptor);
             }
+            if makes_room {
+                make_room();
+            }
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             // The supervisor may have died before the line above took effect.
             if libc::getppid() != supervisor {
@@ -69,6 +76,24 @@ pub fn spawn(
         });
     }
     command.spawn().map(|child| child.id() as i32)
+}
+
+/// Raises this process's limits on memory by what the agent takes, where that is permitted: the object shows the program what they
+/// were.
+fn make_room() {
+    for (resource, room) in
+        [(libc::RLIMIT_AS, limits::room_under(limits::NONE)), (libc::RLIMIT_DATA, limits::UNIT)]
+    {
+        let mut limit = libc::rlimit { rlim_cur: limits::NONE, rlim_max: limits::NONE };
+        // SAFETY: the structure is writable.
+        unsafe { libc::getrlimit(resource, &mut limit) };
+        let raised =
+            |limit| if limits::room_in(limit).is_some() { limit } else { limits::with_room(limit, room) };
+        let both = libc::rlimit { rlim_cur: raised(limit.rlim_cur), rlim_max: raised(limit.rlim_max) };
+        let soft = libc::rlimit { rlim_cur: both.rlim_cur, ..limit };
+        // SAFETY: a valid structure. The second is for those who may not raise the hard limit.
+        let _ = unsafe { libc::setrlimit(resource, &both) == 0 || libc::setrlimit(resource, &soft) == 0 };
+    }
 }
 
 /// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has one pager.

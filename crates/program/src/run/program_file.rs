@@ -102,12 +102,21 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     if is_setuid || (is_setgid && user != 0) {
         return Some("it is setuid or setgid, so nothing can be loaded into it; it runs unmanaged");
     }
-    let mut head = Vec::new();
-    std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
-    match interpreter(&head) {
+    match kind(path)? {
         Kind::Script | Kind::Dynamic | Kind::Static => None,
         Kind::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
     }
+}
+
+/// Whether an object can be loaded into this program. Of scripts it is taken for granted.
+pub fn loads_objects(path: &Path) -> bool {
+    why_unmanaged(path).is_none() && kind(path).is_some_and(|kind| kind != Kind::Static)
+}
+
+fn kind(path: &Path) -> Option<Kind> {
+    let mut head = Vec::new();
+    std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
+    Some(interpreter(&head))
 }
 
 #[derive(Debug, PartialEq, Eq)]

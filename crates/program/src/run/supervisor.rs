@@ -536,7 +536,7 @@ fn has_object(pid: i32) -> bool {
 
 /// Resident pages of a process's shared mappings, memory files and System V segments.
 fn shared_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = std::fs::read_to_string(sys::procfs::path_of(pid as i32, "status")?).ok()?;
     sys::procfs::kilobytes_field(text.as_bytes(), b"RssShmem:")
 }
 
@@ -568,8 +568,8 @@ fn lent(number: u32, pid: u32) -> Option<File> {
         Lent::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
         // Whoever opens it with that right has physical addresses in it.
         Lent::Pagemap => {
-            capabilities::without(capabilities::SYS_ADMIN, || File::open(format!("/proc/{pid}/pagemap")).ok())
-                .ok()?
+            let path = sys::procfs::path_of(pid as i32, "pagemap")?;
+            capabilities::without(capabilities::SYS_ADMIN, || File::open(path).ok()).ok()?
         }
     }
 }

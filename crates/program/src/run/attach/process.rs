@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use sys::procfs::path_of;
+
 /// A process and which of its programs it is: exec changes the stack's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
@@ -26,7 +28,7 @@ impl Identity {
 
 /// Anonymous resident memory.
 pub fn anonymous_bytes(pid: i32) -> Option<u64> {
-    sys::procfs::anonymous_bytes(&fs::read(format!("/proc/{pid}/statm")).ok()?)
+    sys::procfs::anonymous_bytes(&fs::read(path_of(pid, "statm")?).ok()?)
 }
 
 /// The words behind a name in /proc/PID/status; none where the kernel does not tell.

@@ -1,0 +1,214 @@
+//! Limits of the program's memory, with room for the agent's: see `doorway::limits`.
+//!
+//! What another process sets or reads (prlimit(2)), and /proc/PID/limits, is the kernel's limit.
+
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use doorway::limits;
+
+use crate::calls::{raw_syscall, set_errno};
+use crate::desk::{self, DESK};
+use crate::system;
+
+/// The soft limit and the hard one.
+type Limit = [u64; 2];
+
+/// The room for the agent's address space.
+static ROOM: AtomicU64 = AtomicU64::new(0);
+/// What the program has set, to the byte: soft and hard, of address space and of data.
+static EXACT: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(limits::NONE) }; 2] }; 2];
+
+/// Finds out what room the agent has. Call before it starts.
+pub fn prepare() {
+    ROOM.store(limits::room_under(address_limit()), Ordering::Relaxed);
+}
+
+/// Waits until the agent has its address space, where the program could use it up. Call once the agent has been started.
+pub fn await_arena() {
+    if address_limit() != limits::NONE {
+        await_agent(|| DESK.arena[1].load(Ordering::Acquire) != 0);
+    }
+}
+
+fn address_limit() -> u64 {
+    kernels(libc::RLIMIT_AS as usize).map_or(limits::NONE, |[soft, _]| soft)
+}
+
+const AS: c_int = libc::RLIMIT_AS as c_int;
+const DATA: c_int = libc::RLIMIT_DATA as c_int;
+const NOFILE: c_int = libc::RLIMIT_NOFILE as c_int;
+/// How often and how long a limit waits for the agent.
+const AGENT_WAITS_MAX: u32 = 2000;
+const AGENT_WAIT_NS: u64 = 500_000;
+
+/// Which of [`EXACT`] a resource has; `None` for those in which the agent has no part.
+fn place_of(resource: usize) -> Option<usize> {
+    match resource as c_int {
+        AS => Some(0),
+        DATA => Some(1),
+        _ => None,
+    }
+}
+
+/// prlimit64(2) with what the kernel is to have.
+fn call(process: usize, resource: usize, new: usize, old: usize) -> c_long {
+    // SAFETY: pointers of the program's, null, or to variables of the callers'.
+    unsafe { raw_syscall(libc::SYS_prlimit64, [process, resource, new, old, 0, 0]) }
+}
+
+fn kernels(resource: usize) -> Result<Limit, c_long> {
+    let mut limit = [0; 2];
+    match call(0, resource, 0, (&raw mut limit).addr()) {
+        0 => Ok(limit),
+        error => Err(error),
+    }
+}
+
+/// prlimit64(2) as the program means it.
+///
+/// # Safety
+/// As prlimit64(2).
+pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usize) -> c_long {
+    let is_own = process as c_int == 0 || process as c_int == system::process_id();
+    if is_own && new != 0 && matches!(resource as c_int, AS | NOFILE) {
+        await_agent(|| DESK.total.load(Ordering::Acquire) != 0);
+    }
+    let Some(place) = place_of(resource) else { return call(process, resource, new, old) };
+    let before = EXACT[place].each_ref().map(|exact| exact.load(Ordering::Relaxed));
+    let answer = match new {
+        // SAFETY: the caller's limit.
+        1.. if is_own => set(resource, place, unsafe { *(new as *const Limit) }, old),
+        _ => call(process, resource, new, old),
+    };
+    if answer == 0 && old != 0 {
+        // SAFETY: the kernel has written it just now.
+        let limit = unsafe { &mut *(old as *mut Limit) };
+        for (value, exact) in limit.iter_mut().zip(before) {
+            let shown = limits::shown(*value);
+            let is_known = is_own && shown != *value && exact & !1023 == shown;
+            *value = if is_known { exact } else { shown };
+        }
+    }
+    answer
+}
+
+/// Waits until the agent has what a limit would keep it from: its address space; its connection, by which it says that it gets no
+/// more. Not for long: an agent that fails to start gets neither.
+fn await_agent(has_it: impl Fn() -> bool) {
+    for _ in 0..AGENT_WAITS_MAX {
+        if !desk::is_alive() || has_it() {
+            return;
+        }
+        system::wait(&AtomicU32::new(0), 0, AGENT_WAIT_NS);
+    }
+}
+
+fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
+    // The kernel does not see the difference between limits in one KiB.
+    if wanted[0] > wanted[1] {
+        return -c_long::from(libc::EINVAL);
+    }
+    let room = if place == 0 { ROOM.load(Ordering::Relaxed).max(limits::UNIT) } else { limits::UNIT };
+    let given = wanted.map(|limit| limits::with_room(limit, room));
+    let mut answer = call(0, resource, (&raw const given).addr(), old);
+    if answer == -c_long::from(libc::EPERM) {
+        // A hard limit that stood before there was an agent cannot be raised: the room is taken from what is left below it.
+        if let Ok([_, hard]) = kernels(resource) {
+            if limits::room_in(hard).is_none() && wanted[1] <= hard {
+                let given = given.map(|limit| limit.min(hard));
+                answer = call(0, resource, (&raw const given).addr(), old);
+            }
+        }
+    }
+    if answer == 0 {
+        for (exact, limit) in EXACT[place].iter().zip(wanted) {
+            exact.store(limit, Ordering::Relaxed);
+        }
+    }
+    answer
+}
+
+/// prlimit(2).
+///
+/// # Safety
+/// As prlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn prlimit(
+    process: libc::pid_t,
+    resource: c_int,
+    new: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { prlimit_raw(process as usize, resource as usize, new.addr(), old.addr()) }) as c_int
+}
+
+/// prlimit64: the same on 64-bit machines.
+///
+/// # Safety
+/// As prlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn prlimit64(
+    process: libc::pid_t,
+    resource: c_int,
+    new: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { prlimit(process, resource, new, old) }
+}
+
+/// setrlimit(2), by the call that the C library makes.
+///
+/// # Safety
+/// As setrlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const libc::rlimit) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { prlimit_raw(0, resource as usize, new.addr(), 0) }) as c_int
+}
+
+/// setrlimit64: the same on 64-bit machines.
+///
+/// # Safety
+/// As setrlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const libc::rlimit) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { setrlimit(resource, new) }
+}
+
+/// getrlimit(2), as setrlimit(2).
+///
+/// # Safety
+/// As getrlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe { prlimit_raw(0, resource as usize, 0, old.addr()) }) as c_int
+}
+
+/// getrlimit64: the same on 64-bit machines.
+///
+/// # Safety
+/// As getrlimit(2).
+#[no_mangle]
+pub unsafe extern "C" fn getrlimit64(resource: c_int, old: *mut libc::rlimit) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { getrlimit(resource, old) }
+}
+
+/// setrlimit(2) and getrlimit(2) by their numbers.
+///
+/// # Safety
+/// As the system calls.
+pub unsafe fn by_number(number: c_long, resource: usize, pointer: usize) -> c_long {
+    if pointer == 0 || place_of(resource).is_none() {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { raw_syscall(number, [resource, pointer, 0, 0, 0, 0]) };
+    }
+    let (new, old) = if number == libc::SYS_setrlimit { (pointer, 0) } else { (0, pointer) };
+    // SAFETY: as above.
+    unsafe { prlimit_raw(0, resource, new, old) }
+}
