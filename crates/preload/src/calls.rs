@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, desk, environment, fork, remap, single};
+use crate::{announce, desk, ending, environment, fork, remap, sharing, single};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -257,6 +257,10 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_mlockall {
         fork::stop_for_good(end::LOCKED);
     }
+    if number == libc::SYS_exit_group {
+        ending::before();
+    }
+    sharing::note_call(number, &[a, b, c, d, e, f]);
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {
         match number {

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
-use crate::{environment, exec, fork, loader, memory_limit};
+use crate::{ending, environment, exec, fork, loader, memory_limit, sharing};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -29,6 +29,8 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();
+    sharing::prepare();
+    ending::prepare();
     memory_limit::prepare();
     fork::install();
     desk::note_process();

@@ -2,8 +2,10 @@
 
 mod attach;
 mod cgroup_limit;
+mod front;
 mod guardian;
 mod history;
+mod orphans;
 mod output;
 mod over_limit;
 mod page;
@@ -95,6 +97,7 @@ impl Arguments {
 /// Runs the program and returns its exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
+    let front = front::Front::step_behind().context("cannot start the supervisor")?;
     let socket = ledger::wire::new_name(size::random_u32());
     // Before emulated devices start threads.
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
@@ -124,6 +127,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let unmanaged = program_file::why_unmanaged(&file);
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
+    ledger.set_supervisor(front.pid());
+    front.hold(&ledger_file);
     ledger.set_without(without);
     ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
     arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
@@ -152,7 +157,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     let opened = supervisor::Opened { ledger, ledger_file, swap, listener };
-    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, child)?;
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
@@ -172,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
              program wants, or `uzswap pause` it first and have gdb dump it (generate-core-file)"
         );
     }
-    supervisor.leave_remainder();
+    supervisor.serve_remainder(status);
     drop(object);
     Ok(status)
 }
