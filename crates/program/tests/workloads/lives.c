@@ -2,11 +2,11 @@
  *
  * lives MODE [ROUNDS]   prints what became of it, a line a round: "right", "wrong", "ended" (by a signal) or "hangs"
  *
- * share-HOW     a process fills 60 MiB, makes another one with CLONE_VM and ends; the other one reads all of it
+ * share-HOW     a process fills 32 MiB, makes another one with CLONE_VM and ends; the other one reads all of it
  * vfork-HOW     the same with vfork() and another thread that ends the process
  * exec-HOW      as vfork-HOW, but the child executes another program without reading anything
  *               HOW: exit, _exit, group (exit_group by syscall()), return, thread (pthread_exit), bare (exit_group), kill
- * daemon-HOW    a process fills 60 MiB, forks, and ends at once; the child reads all of it. HOW as above but for kill
+ * daemon-HOW    a process fills 32 MiB, forks, and ends at once; the child reads all of it. HOW as above but for kill
  * double        small processes fork twice; the last one speaks after its parents have ended
  * handler       forks in signal handlers that interrupt fork()
  * wiped         what is to be wiped in children (MADV_WIPEONFORK, by a system call instruction) is zeroes there
@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORDS = (60 << 20) / 8 };
+enum { WORDS = (32 << 20) / 8 };
 static uint64_t *memory;
 static int heard, say, ends[2];
 static const char *how;
@@ -143,36 +143,44 @@ static int fork_twice(void) {
     return 0;
 }
 
-static int forks;
+static volatile int *handled;
 
 static void fork_here(int signal) {
     int before = errno;
     pid_t child = fork();
     if (child == 0) _exit(0);
-    if (child > 0) forks++;
+    if (child > 0) *handled += 1;
     errno = before;
 }
 
-/* Signals come from another process, at any moment of fork(). */
+/* Signals come from another process, one at a time, at any moment of fork(). */
 static int interrupt(void) {
     fill();
+    handled = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     signal(SIGUSR1, fork_here);
     pid_t own = getpid(), sender = fork();
     if (sender == 0) {
-        struct timespec pause = {0, 300000};
-        while (kill(own, SIGUSR1) == 0 && getppid() == own) nanosleep(&pause, NULL);
+        for (int sent = 0; getppid() == own;) {
+            usleep(rand() % 3000);
+            if (*handled == sent && kill(own, SIGUSR1) == 0) sent++;
+        }
         _exit(0);
     }
-    for (int turn = 0; turn < 40 || forks < 20; turn++) {
+    for (int turn = 0; turn < 60 || *handled < 30; turn++) {
         pid_t child = fork();
-        if (child == 0) _exit(is_right() ? 0 : 1);
+        if (child == 0) {
+            for (size_t at = turn; at < WORDS; at += 1 << 16)
+                if (memory[at] != word(at)) _exit(1);
+            _exit(0);
+        }
         int status;
         if (child > 0 && (waitpid(child, &status, 0) != child || status != 0)) speak('w');
         while (waitpid(-1, NULL, WNOHANG) > 0);
     }
     signal(SIGUSR1, SIG_IGN);
     kill(sender, SIGKILL);
-    speak('r');
+    waitpid(sender, NULL, 0);
+    speak(is_right() ? 'r' : 'w');
     return 0;
 }
 
@@ -215,6 +223,7 @@ static int lives(const char *mode) {
     pid_t creator = fork();
     if (creator < 0) return 7;
     if (creator == 0) {
+        heard = 0;
         close(words[0]);
         say = words[1];
         return begin(mode);
