@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, desk, ending, environment, fork, remap, sharing, single};
+use crate::{announce, desk, ending, environment, fork, parent, remap, sharing, single};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -270,6 +270,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_execveat => environment::completed(d as *const _, |environment| {
                 raw_syscall(number, [a, b, c, environment as usize, e, f])
             }),
+            libc::SYS_getppid => parent::shown().into(),
             libc::SYS_unshare | libc::SYS_setns => {
                 single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
             }

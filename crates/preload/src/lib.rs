@@ -21,6 +21,7 @@ mod loader;
 mod mappings;
 mod memory_limit;
 mod next;
+mod parent;
 mod remap;
 mod robust;
 mod sharing;

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
-use crate::{ending, environment, exec, fork, loader, memory_limit, sharing};
+use crate::{ending, environment, exec, fork, loader, memory_limit, parent, sharing};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -32,6 +32,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     sharing::prepare();
     ending::prepare();
     memory_limit::prepare();
+    parent::prepare();
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);

@@ -105,12 +105,17 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
         unsafe { libc::kill(supervisor, libc::SIGKILL) };
         return crate::EXIT_FAILED;
     };
+    let mut ended = None;
     loop {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled = [entry(signals.descriptor()), entry(socket.as_raw_fd())];
         // SAFETY: two valid entries.
         unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
         while let Some(signal) = signals.next().filter(|_| polled[0].revents != 0) {
+            // An orphan of the supervisor's may come here, where this process is the first of its namespace.
+            if signal.number == libc::SIGCHLD {
+                ended = ended.or_else(|| reap(supervisor, libc::WNOHANG));
+            }
             // The terminal's signals reach the supervisor by themselves.
             if signal.number != libc::SIGCHLD && signal.from_process {
                 // SAFETY: a signal to our own child.
@@ -135,22 +140,24 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
                 _ => {}
             },
             // The supervisor has ended.
-            _ => return status_of(supervisor),
+            _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::EXIT_FAILED),
         }
     }
 }
 
-/// Waits for the supervisor's end; what it ended with.
-fn status_of(supervisor: i32) -> i32 {
+/// Reaps children up to the supervisor; what that one ended with, `None` when it has not ended.
+fn reap(supervisor: i32, flags: i32) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: the status is writable.
-    while unsafe { libc::waitpid(supervisor, &mut status, 0) } < 0 {
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return crate::EXIT_FAILED;
+    loop {
+        // SAFETY: the status is writable.
+        match unsafe { libc::waitpid(-1, &mut status, flags) } {
+            pid if pid == supervisor && libc::WIFSIGNALED(status) => {
+                return Some(128 + libc::WTERMSIG(status))
+            }
+            pid if pid == supervisor => return Some(libc::WEXITSTATUS(status)),
+            1.. => {}
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return None,
         }
-    }
-    match libc::WIFSIGNALED(status) {
-        true => 128 + libc::WTERMSIG(status),
-        false => libc::WEXITSTATUS(status),
     }
 }

@@ -11,6 +11,7 @@ mod over_limit;
 mod page;
 mod process;
 mod program_file;
+mod reaper;
 pub mod report;
 mod signals;
 mod supervisor;
@@ -98,8 +99,9 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
-    let socket = ledger::wire::new_name(size::random_u32());
     // Before emulated devices start threads.
+    let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
+    let socket = ledger::wire::new_name(size::random_u32());
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit_bytes =
@@ -147,6 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &attacher.path(),
         &signals,
         cgroup_limit_bytes,
+        reaper,
     ) {
         Ok(child) => child,
         Err(error) => {
