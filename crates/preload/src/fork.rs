@@ -273,6 +273,21 @@ pub fn wait_for_children() {
     }
 }
 
+/// Calls what closes descriptors that it does not know, while no thread forks: the connection to the control thread would be
+/// one of them.
+pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
+    // A process that shares this one's memory has a file table of its own.
+    if !is_own_process() {
+        return close();
+    }
+    signals::blocked(|| {
+        system::lock(&DESK.forks.one);
+        let answer = close();
+        system::unlock(&DESK.forks.one);
+        answer
+    })
+}
+
 /// Whether a system call made by its number forks, and the pager would not hear of it. What it does with a stack of its own
 /// returns elsewhere, and is left alone.
 pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {

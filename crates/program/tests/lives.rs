@@ -92,6 +92,29 @@ fn handlers_fork_while_their_thread_forks() {
     is_right("handler", 1);
 }
 
+/// The connection to the control thread was one of the descriptors that another thread closed.
+#[test]
+fn threads_close_all_descriptors_while_others_fork() {
+    is_right("closing", 1);
+}
+
+/// Half of the pages were the parent's: the child took its table for what the kernel had copied.
+#[test]
+fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() {
+    is_right("wiped", 1);
+}
+
+/// Orphans had the supervisor for their parent.
+#[test]
+fn an_orphan_sees_the_parent_that_it_would_have() {
+    let Some(workload) = workload() else { return };
+    let bare = Command::new(workload).arg("parent").output().unwrap().stdout;
+    let bare = String::from_utf8(bare).unwrap();
+    for (printed, said) in run(&WAYS[..1], "parent", 1) {
+        assert_eq!(printed, bare, "{said}");
+    }
+}
+
 /// A child that has not said hello found no supervisor, and ended itself.
 #[test]
 fn young_children_outlive_the_program() {

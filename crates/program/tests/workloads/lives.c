@@ -9,6 +9,7 @@
  * daemon-HOW    a process fills 32 MiB, forks, and ends at once; the child reads all of it. HOW as above but for kill
  * double        small processes fork twice; the last one speaks after its parents have ended
  * handler       forks in signal handlers that interrupt fork()
+ * closing       another thread closes all descriptors from a number on, again and again, while this one forks
  * wiped         what is to be wiped in children (MADV_WIPEONFORK, by a system call instruction) is zeroes there
  * parent        an orphan prints its parent's number */
 #define _GNU_SOURCE
@@ -184,6 +185,36 @@ static int interrupt(void) {
     return 0;
 }
 
+static volatile int is_over;
+
+static void *close_all(void *argument) {
+    while (!is_over) closefrom(say + 10);
+    return NULL;
+}
+
+/* Another thread closes all descriptors that it does not know. */
+static int close_and_fork(void) {
+    fill();
+    /* What is opened from here on has a number that is closed. */
+    while (dup(say) < say + 10);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, close_all, NULL)) return 7;
+    for (int turn = 0; turn < 30; turn++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (size_t at = turn; at < WORDS; at += 1 << 12)
+                if (memory[at] != word(at)) _exit(1);
+            _exit(0);
+        }
+        int status;
+        if (waitpid(child, &status, 0) != child || status != 0) speak('w');
+    }
+    is_over = 1;
+    pthread_join(thread, NULL);
+    speak(is_right() ? 'r' : 'w');
+    return 0;
+}
+
 /* Half of the memory is wiped in children, by a call that nothing sees. */
 static int wipe(void) {
     fill();
@@ -214,6 +245,7 @@ static int begin(const char *mode) {
     if (!strcmp(mode, "double")) return fork_twice();
     if (!strcmp(mode, "handler")) return interrupt();
     if (!strcmp(mode, "wiped")) return wipe();
+    if (!strcmp(mode, "closing")) return close_and_fork();
     return create(mode);
 }
 
