@@ -125,6 +125,7 @@ pub fn end_if_program_ended() {
     if let Some(status) = sys::threads::first_has_ended() {
         let own = pager().map_or(1, Pager::own_threads);
         if sys::threads::count().is_some_and(|all| all <= own + 1) {
+            pager().into_iter().for_each(|pager| _ = fork::bring_in_for_others(pager));
             thread::exit_process(status);
         }
     }

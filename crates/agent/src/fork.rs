@@ -32,12 +32,14 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use doorway::desk::ending;
 use doorway::desk::halt::{ASKED, HALTED, RUNNING};
+use ledger::wire::Kind;
 use pager::{Outcome, Pager};
 use sys::futex;
 
 use crate::desk::{desk, is_set};
-use crate::{channel, control, credentials, swap};
+use crate::{accounts, channel, control, credentials, swap};
 
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
@@ -89,6 +91,12 @@ pub fn answer_halt() {
         return;
     }
     let pager = control::pager();
+    if is_set(&forks.ending) {
+        let is_shared = pager.is_some_and(bring_in_for_others);
+        forks.ending.store(if is_shared { ending::SHARED } else { ending::NO }, Ordering::Release);
+        stand(is_shared);
+        return;
+    }
     if is_set(&forks.leaving) {
         // With a pager there are more threads, and memory that is out.
         if pager.is_none() {
@@ -110,7 +118,27 @@ pub fn answer_halt() {
             pager.park();
         }
     }
-    let is_last = is_set(&forks.stopped);
+    stand(is_set(&forks.stopped));
+    if let Some(pager) = pager {
+        pager.go_on();
+    }
+}
+
+/// Brings everything in for good if another process has this memory, which may outlive this process; whether that is so.
+pub fn bring_in_for_others(pager: &Pager) -> bool {
+    if is_set(&desk().forks.stopped) || !sys::threads::is_memory_shared() {
+        return false;
+    }
+    pager.halt();
+    note_stopped();
+    let why = "its memory is in, for a process that shares it and may outlive this one";
+    let _ = accounts::tell(Kind::Unmanaged, why);
+    true
+}
+
+/// Says that the pager has halted, and stands still until the program's thread says otherwise. `is_last`: perhaps for ever.
+fn stand(is_last: bool) {
+    let forks = &desk().forks;
     forks.state.store(HALTED, Ordering::Release);
     futex::wake(&forks.state, i32::MAX);
     while forks.state.load(Ordering::Acquire) == HALTED {
@@ -126,9 +154,6 @@ pub fn answer_halt() {
             }
         }
         futex::wait(&forks.state, HALTED, (!is_quiet).then_some(LOOK_NS));
-    }
-    if let Some(pager) = pager {
-        pager.go_on();
     }
 }
 
@@ -148,6 +173,7 @@ fn attend(pager: &Pager) -> bool {
         return false;
     };
     desk().forks.keeps.store(1, Ordering::Release);
+    desk().forks.attending.store(1, Ordering::Release);
     desk().forks.state.store(HALTED, Ordering::Release);
     futex::wake(&desk().forks.state, i32::MAX);
     let mut birth_ns = u64::MAX;
@@ -197,6 +223,8 @@ fn attend(pager: &Pager) -> bool {
     }
     channel::close(connection);
     pager.end_fork(session);
+    desk().forks.attending.store(0, Ordering::Release);
+    futex::wake(&desk().forks.attending, i32::MAX);
     true
 }
 

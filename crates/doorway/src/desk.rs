@@ -44,6 +44,16 @@ pub mod end {
     pub const FILTERED: u32 = 2;
 }
 
+/// What is asked when the process is about to end, and what came of it.
+pub mod ending {
+    /// It is not.
+    pub const NO: u32 = 0;
+    /// Everything is to come in if another process has this memory.
+    pub const ASKED: u32 = 1;
+    /// It is in, and paging has ended.
+    pub const SHARED: u32 = 2;
+}
+
 /// What a forked child's control thread does first: the number of its connection to the parent's, or this.
 pub const ANEW: usize = usize::MAX;
 
@@ -133,6 +143,10 @@ pub struct Forks {
     pub thread: AtomicU32,
     /// The control thread is to end, with what else the agent has, as long as there is no pager; reset where it cannot.
     pub leaving: AtomicU32,
+    /// The process is about to end ([`ending`]).
+    pub ending: AtomicU32,
+    /// The control thread attends to a fork: the child cannot do without this process yet. Woken when that is over.
+    pub attending: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
     /// Forked children may not have all of the memory.
@@ -229,6 +243,8 @@ impl Desk {
                 quiet: word(),
                 thread: word(),
                 leaving: word(),
+                ending: word(),
+                attending: word(),
                 filtered: word(),
                 wiped: word(),
                 forked: word(),

@@ -90,9 +90,11 @@ sync_mode=sync|async, software_compress, patience_ms, patience_polls, quarantine
             "sync_mode" => match value {
                 "sync" => Ok(SyncMode::Sync),
                 "async" => Ok(SyncMode::Async),
-                "async_irq" => Err("sync_mode=async_irq is the kernel driver's alone: a device's completion interrupts \
+                "async_irq" => {
+                    Err("sync_mode=async_irq is the kernel driver's alone: a device's completion interrupts \
 are not delivered to programs; use async, which polls"
-                    .to_owned()),
+                        .to_owned())
+                }
                 _ => Err(format!("sync_mode is sync or async, not {value:?}")),
             }
             .map(|value| self.sync_mode = value),

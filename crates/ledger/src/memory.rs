@@ -359,7 +359,12 @@ impl Ledger {
         self.header().recorder.store(descriptor as u32 + 1, Ordering::Relaxed);
     }
 
-    /// The supervisor's process.
+    /// Names the process by which users know the tree. For the supervisor alone, before there are processes.
+    pub fn set_supervisor(&self, pid: u32) {
+        self.header().supervisor.store(pid, Ordering::Relaxed);
+    }
+
+    /// The process by which users know the tree: the supervisor's front while the program runs.
     pub fn supervisor(&self) -> u32 {
         self.header().supervisor.load(Ordering::Relaxed)
     }

@@ -26,6 +26,9 @@
 
 use std::sync::atomic::Ordering;
 
+use sys::maps;
+use sys::memory::USER_END;
+use sys::pagemap::Run;
 use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, thread, PAGE_SIZE};
@@ -35,6 +38,7 @@ use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
 use crate::pages::{Brought, ChildMemory, Guard};
+use crate::registrations::is_private_memory;
 use crate::sync::{Pagemap, Userfaultfd};
 
 /// How long the faults of threads other than the forking one wait for the fork to begin.
@@ -466,6 +470,7 @@ impl Pager {
         let mut registrations = self.registrations.lock().expect("no panic while held");
         // What is out and not mapped here is of no use, and must not be found in a mapping made there later.
         registrations.for_each_gap(&self.files.maps, |start, end| self.pages.discard(start, end));
+        self.discard_wiped().map_err(system("/proc/self/smaps"))?;
         registrations.note_changes(&self.pages);
         registrations.refresh(&self.files.maps, &self.pages, &self.config);
         drop(registrations);
@@ -475,6 +480,28 @@ impl Pager {
         self.shared_discount.store(shared, Ordering::Relaxed);
         self.note_relatives();
         self.halt.reset();
+        Ok(())
+    }
+}
+
+impl Pager {
+    /// In the child: forgets what is out of mappings that the kernel wiped (MADV_WIPEONFORK, which no event reports). In such a
+    /// mapping nothing is present. Only if there is a mapping with pages out and none present, the kernel is asked for its flags:
+    /// that takes a look at every page.
+    fn discard_wiped(&self) -> std::io::Result<()> {
+        let (mut buffer, mut is_likely) = ([0; 8192], false);
+        maps::for_each(&self.files.maps, &mut buffer, |mapping| {
+            let (start, end) = (mapping.start, mapping.end.min(USER_END));
+            is_likely |= is_private_memory(&mapping)
+                && self.pages.table().busy(start, end).next().is_some()
+                && self.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
+        });
+        if is_likely {
+            let smaps = ProcFile::open(c"/proc/self/smaps")?;
+            let forget = |start, end: usize| self.pages.discard(start, end.min(USER_END));
+            maps::for_each_wiped(&smaps, &mut buffer, forget);
+            smaps.close();
+        }
         Ok(())
     }
 }

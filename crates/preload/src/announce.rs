@@ -10,6 +10,7 @@ use doorway::desk::kind;
 use doorway::PAGE_SIZE;
 
 use crate::desk::{self, DESK};
+use crate::signals::blocked;
 use crate::system::{self, now_ns};
 
 /// Mappings from this size on are announced.
@@ -40,14 +41,16 @@ pub fn announce(start: usize, len: usize, what: u32) {
     if !desk::is_own_process() {
         return;
     }
-    let one = &DESK.announcement.one;
-    if !system::try_lock(one) {
-        // Others are being answered; the control thread finds this one when it looks at all mappings.
-        desk::nudge();
-        return;
-    }
-    ask(start, len, what, WAIT_NS);
-    system::unlock(one);
+    blocked(|| {
+        let one = &DESK.announcement.one;
+        if !system::try_lock(one) {
+            // Others wait for the control thread, which finds this range when it looks at all mappings.
+            desk::nudge();
+            return;
+        }
+        ask(start, len, what, WAIT_NS);
+        system::unlock(one);
+    });
 }
 
 /// Has the pager let go of `[start, start + len)`.
@@ -74,13 +77,15 @@ pub fn note_references() {
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
     if desk::has_pager() && desk::is_own_process() {
-        system::lock(&DESK.announcement.one);
-        ask(start, len, what, wait_ns);
-        system::unlock(&DESK.announcement.one);
+        blocked(|| {
+            system::lock(&DESK.announcement.one);
+            ask(start, len, what, wait_ns);
+            system::unlock(&DESK.announcement.one);
+        });
     }
 }
 
-/// Asks, and waits for the answer. The caller has the lock.
+/// Asks, and waits for the answer. The caller has the lock, and signals are blocked: a handler may come here, too, or never return.
 fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     let announcement = &DESK.announcement;
     let number = announcement.ask(start..start + len.next_multiple_of(PAGE_SIZE), what);

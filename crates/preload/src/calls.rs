@@ -7,7 +7,9 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use doorway::desk::{end, kind};
 
-use crate::{announce, credentials, desk, environment, fork, limits, remap, single};
+use crate::{
+    announce, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single, system,
+};
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
@@ -178,6 +180,34 @@ pub unsafe extern "C" fn vmsplice(
     set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
 }
 
+/// close_range(2): waits for forks under way, whose connections are descriptors of the process for a moment.
+///
+/// # Safety
+/// As close_range(2).
+#[no_mangle]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(fork::unless_forking(|| unsafe { raw_syscall(libc::SYS_close_range, arguments) })) as c_int
+}
+
+/// closefrom(3): the same.
+///
+/// # Safety
+/// As closefrom(3).
+#[no_mangle]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0);
+    // SAFETY: the caller's argument.
+    let answer = unsafe { close_range(first as c_uint, c_uint::MAX, 0) };
+    // Before Linux 5.9 there is no such call.
+    if answer != 0 {
+        for descriptor in (first as usize)..(system::descriptors_max() as usize).min(1 << 20) {
+            system::close(descriptor as isize);
+        }
+    }
+}
+
 /// setsockopt(2): a socket that may send pages without copying them refers to them until they are sent.
 ///
 /// # Safety
@@ -257,6 +287,10 @@ pub unsafe extern "C" fn syscall(
     if number == libc::SYS_mlockall {
         fork::stop_for_good(end::LOCKED);
     }
+    if number == libc::SYS_exit_group {
+        ending::before();
+    }
+    sharing::note_call(number, &[a, b, c, d, e, f]);
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {
         match number {
@@ -268,6 +302,7 @@ pub unsafe extern "C" fn syscall(
             }),
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
+            libc::SYS_getppid => parent::shown().into(),
             libc::SYS_unshare | libc::SYS_setns => {
                 single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
             }

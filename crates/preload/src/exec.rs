@@ -9,6 +9,7 @@ use core::ptr::null_mut;
 use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
 use crate::next::Next;
+use crate::sharing::meanwhile;
 
 static EXECVPE: Next = Next::new(c"execvpe");
 static FEXECVE: Next = Next::new(c"fexecve");
@@ -224,8 +225,11 @@ pub unsafe extern "C" fn posix_spawn(
     };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
-        completed(environment, |environment| next(pid, path, actions, attributes, argv, environment).into())
-            as c_int
+        meanwhile(|| {
+            completed(environment, |environment| {
+                next(pid, path, actions, attributes, argv, environment).into()
+            })
+        }) as c_int
     }
 }
 
@@ -248,8 +252,11 @@ pub unsafe extern "C" fn posix_spawnp(
     };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
-        completed(environment, |environment| next(pid, file, actions, attributes, argv, environment).into())
-            as c_int
+        meanwhile(|| {
+            completed(environment, |environment| {
+                next(pid, file, actions, attributes, argv, environment).into()
+            })
+        }) as c_int
     }
 }
 
@@ -269,7 +276,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     let completed = unsafe { completed_command(command) };
     // SAFETY: a terminated string, or null; freed once.
     unsafe {
-        let answer = next(if completed.is_null() { command } else { completed });
+        // Never over where it is cancelled: then it is looked for others at the end in vain.
+        let answer = meanwhile(|| next(if completed.is_null() { command } else { completed }));
         libc::free(completed.cast());
         answer
     }
@@ -291,7 +299,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
     let completed = unsafe { completed_command(command) };
     // SAFETY: terminated strings; freed once.
     unsafe {
-        let answer = next(if completed.is_null() { command } else { completed }, kind);
+        let answer = meanwhile(|| next(if completed.is_null() { command } else { completed }, kind));
         libc::free(completed.cast());
         answer
     }

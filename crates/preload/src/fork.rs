@@ -8,16 +8,18 @@
 //! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
-use crate::{announce, channel, spawn, system, tasks};
+use crate::{announce, channel, sharing, signals, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
+/// The forking thread's blocked signals before its fork; of the thread that has [`doorway::desk::Forks::one`].
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Fewer descriptors than this are too few for a child's pager.
 const DESCRIPTORS_MIN: u64 = 256;
 
@@ -77,11 +79,8 @@ pub fn stop_for_good(why: u32) {
     }
     if forks.stopped.swap(1, Ordering::AcqRel) == 0 {
         DESK.end.store(why, Ordering::Release);
-        system::lock(&forks.one);
-        forks.connection.store(-1, Ordering::Release);
-        halt_and_wait();
-        // The state stays: nobody lets the pager go on. Forks find it stopped.
-        system::unlock(&forks.one);
+        // The state stays: the pager stands still for good. Forks find it stopped.
+        with_halt(None, || {});
     }
     if why == end::FILTERED {
         forks.quiet.fetch_max(1, Ordering::AcqRel);
@@ -128,6 +127,28 @@ fn halt_and_wait() {
     }
 }
 
+/// Asks the control thread to halt, with the word set that says for what, and calls `act` when it has. It stands still until
+/// [`go_on`].
+pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
+    let forks = &DESK.forks;
+    signals::blocked(|| {
+        system::lock(&forks.one);
+        forks.forker.store(system::thread_id(), Ordering::Relaxed);
+        forks.connection.store(-1, Ordering::Release);
+        why.into_iter().for_each(set);
+        halt_and_wait();
+        let answer = act();
+        system::unlock(&forks.one);
+        answer
+    })
+}
+
+/// Lets the control thread work again.
+pub fn go_on() {
+    DESK.forks.state.store(halt::RUNNING, Ordering::Release);
+    system::wake(&DESK.forks.state);
+}
+
 /// Calls what the kernel does for processes of one thread alone, without the agent's; it starts anew afterwards, as in a forked
 /// child. `None`, and nothing is called, where the program has several threads itself or a pager is at work.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
@@ -136,22 +157,17 @@ pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     if !is_alive() || has_pager() || !is_own_process() || tasks::count()?.all != 2 {
         return None;
     }
-    system::lock(&forks.one);
-    forks.forker.store(system::thread_id(), Ordering::Relaxed);
-    forks.connection.store(-1, Ordering::Release);
-    forks.leaving.store(1, Ordering::Release);
-    halt_and_wait();
-    let answer = if forks.leaving.swap(0, Ordering::AcqRel) != 0 {
-        tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
-        let answer = call();
-        start_anew();
-        Some(answer)
-    } else {
-        forks.state.store(halt::RUNNING, Ordering::Release);
-        None
-    };
-    system::unlock(&forks.one);
-    answer
+    with_halt(Some(&forks.leaving), || {
+        if forks.leaving.swap(0, Ordering::AcqRel) != 0 {
+            tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
+            let answer = call();
+            start_anew();
+            Some(answer)
+        } else {
+            go_on();
+            None
+        }
+    })
 }
 
 fn can_open(path: &CStr) -> bool {
@@ -189,8 +205,11 @@ unsafe extern "C" fn prepare() {
         set(&IS_BARE);
         return;
     }
+    // A handler that forks would wait for this thread.
+    let before = signals::block();
     // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
     system::lock(&forks.one);
+    SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
     if is_set(&forks.stopped) {
         forks.keeps.store(0, Ordering::Release);
@@ -215,10 +234,11 @@ unsafe extern "C" fn parent() {
     }
     if !is_set(&forks.stopped) || is_set(&forks.keeps) {
         // A control thread that attends to the child goes on by itself.
-        forks.state.store(halt::RUNNING, Ordering::Release);
-        system::wake(&forks.state);
+        go_on();
     }
+    let before = SIGNALS.load(Ordering::Relaxed);
     system::unlock(&forks.one);
+    signals::restore(before);
 }
 
 unsafe extern "C" fn child() {
@@ -229,6 +249,8 @@ unsafe extern "C" fn child() {
     note_process();
     set(&forks.forked);
     announce::forget();
+    sharing::forget();
+    forks.attending.store(0, Ordering::Release);
     forks.listener.store(0, Ordering::Release);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {
@@ -239,7 +261,32 @@ unsafe extern "C" fn child() {
         }
         start_anew();
     }
+    let before = SIGNALS.load(Ordering::Relaxed);
     forks.one.store(0, Ordering::Release);
+    signals::restore(before);
+}
+
+/// Waits until no child needs this process any more.
+pub fn wait_for_children() {
+    let attending = &DESK.forks.attending;
+    while is_alive() && attending.load(Ordering::Acquire) != 0 {
+        system::wait(attending, 1, PATIENCE_NS * 50);
+    }
+}
+
+/// Calls what closes descriptors that it does not know, while no thread forks: the connection to the control thread would be
+/// one of them.
+pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
+    // A process that shares this one's memory has a file table of its own.
+    if !is_own_process() {
+        return close();
+    }
+    signals::blocked(|| {
+        system::lock(&DESK.forks.one);
+        let answer = close();
+        system::unlock(&DESK.forks.one);
+        answer
+    })
 }
 
 /// Whether a system call made by its number forks, and the pager would not hear of it. What it does with a stack of its own

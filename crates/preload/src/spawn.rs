@@ -1,25 +1,10 @@
-//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library must not know them.
+//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library must not know them. They
+//! inherit that all signals are blocked.
 
-use crate::calls::raw_syscall;
+use crate::signals::blocked;
 
 /// As the agent makes its threads: a file table and a working directory of their own.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
-
-/// Calls `act` with all signals blocked, which the thread that it makes inherits.
-fn with_signals_blocked(act: impl FnOnce() -> isize) -> bool {
-    let (all, mut before) = (!0u64, 0u64);
-    let set = libc::SIG_SETMASK as usize;
-    // SAFETY: both masks are 8 bytes, as said.
-    unsafe {
-        raw_syscall(
-            libc::SYS_rt_sigprocmask,
-            [set, (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0],
-        );
-        let answer = act();
-        raw_syscall(libc::SYS_rt_sigprocmask, [set, (&raw const before).addr(), 0, 8, 0, 0]);
-        answer > 0
-    }
-}
 
 /// Makes a thread with a thread pointer of its own whose stack holds, upwards, an argument and a function. False when there
 /// can be no more thread.
@@ -27,7 +12,7 @@ fn with_signals_blocked(act: impl FnOnce() -> isize) -> bool {
 /// # Safety
 /// Both belong to the thread from now on.
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
-    with_signals_blocked(|| {
+    blocked(|| {
         let answer: isize;
         // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
         #[cfg(target_arch = "x86_64")]
@@ -78,7 +63,7 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
                 lateout("x9") _,
             );
         }
-        answer
+        answer > 0
     })
 }
 
@@ -87,7 +72,7 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
 /// # Safety
 /// The stack is one that a program starts with, and belongs to the thread from now on.
 pub unsafe fn program(entry: usize, stack: usize) -> bool {
-    with_signals_blocked(|| {
+    blocked(|| {
         let answer: isize;
         // SAFETY: the parent only gets the answer; the child leaves this frame at once. Its thread pointer is this thread's
         // until it sets its own, and is not used before.
@@ -130,6 +115,6 @@ pub unsafe fn program(entry: usize, stack: usize) -> bool {
                 in("x9") entry,
             );
         }
-        answer
+        answer > 0
     })
 }

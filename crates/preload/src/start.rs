@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
-use crate::{credentials, environment, exec, fork, limits, loader, memory_limit};
+use crate::{credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sharing};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -30,8 +30,11 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     unsafe { environment::remember() };
     exec::prepare();
     credentials::prepare();
+    sharing::prepare();
+    ending::prepare();
     memory_limit::prepare();
     limits::prepare();
+    parent::prepare();
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);

@@ -140,6 +140,14 @@ pub fn may_read(path: &core::ffi::CStr) -> bool {
     call(libc::SYS_faccessat, arguments) == 0
 }
 
+/// The number of the file that a path leads to, `None` where it leads to none.
+pub fn inode(path: &core::ffi::CStr) -> Option<u64> {
+    // SAFETY: all zeroes is a valid structure.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), (&raw mut status).addr(), 0, 0, 0];
+    (call(libc::SYS_newfstatat, arguments) == 0).then_some(status.st_ino)
+}
+
 /// Reads entries of an open directory; how many bytes, 0 at the end.
 pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
     let arguments = [directory as usize, entries.as_mut_ptr().addr(), entries.len(), 0, 0, 0];

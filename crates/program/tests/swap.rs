@@ -205,10 +205,15 @@ fn nothing_is_left_when_anybody_is_killed() {
     let mut line = [0; 7];
     std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut line).unwrap();
     assert_eq!(&line, b"filled\n");
-    assert!(open_files(run.id(), &directory) > 0, "the supervisor holds the file");
+    let children_of = |pid: u32| -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect()
+    };
+    // The supervisor is a child of the process that was started.
+    let supervisor = children_of(run.id())[0];
+    assert!(open_files(supervisor, &directory) > 0, "the supervisor holds the file");
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "which has no name");
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
-    let children: Vec<u32> = children.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+    let children = children_of(supervisor);
     Command::new("kill").args(["-9", &run.id().to_string()]).status().unwrap();
     run.wait().unwrap();
     // The tree goes with its supervisor; with its last process the file.

@@ -35,11 +35,8 @@ pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
 pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
     let below = reserve(len + PAGE_SIZE)?;
     let start = below.as_ptr() as usize + PAGE_SIZE;
-    let flags = libc::MAP_PRIVATE
-        | libc::MAP_ANONYMOUS
-        | libc::MAP_NORESERVE
-        | libc::MAP_GROWSDOWN
-        | libc::MAP_FIXED;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_GROWSDOWN | libc::MAP_FIXED;
     // SAFETY: all but the lowest page of what was reserved above.
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {

@@ -59,7 +59,8 @@ impl Pagemap {
     /// When /proc is not mounted.
     pub fn open() -> io::Result<Self> {
         // SAFETY: a constant, terminated path.
-        let own = unsafe { libc::open(c"/proc/thread-self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        let own =
+            unsafe { libc::open(c"/proc/thread-self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
         let error = io::Error::last_os_error();
         let opened = if own >= 0 { Some(own) } else { lender::open(Lent::Pagemap) };
         let descriptor = opened.ok_or(error)?;

@@ -69,6 +69,24 @@ pub fn first_has_ended() -> Option<i32> {
     Some(fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff))
 }
 
+/// Whether another process has the calling thread's memory. Where the kernel does not compare processes, it may.
+pub fn is_memory_shared() -> bool {
+    /// `KCMP_VM` of the kernel's kcmp.h.
+    const MEMORY: i32 = 1;
+    // The first thread may have ended, and has no memory then.
+    let own = crate::thread::id();
+    // SAFETY: takes no pointers.
+    let compare = |pid: i32| unsafe { libc::syscall(libc::SYS_kcmp, own, pid, MEMORY, 0, 0) };
+    if compare(own) != 0 {
+        return true;
+    }
+    // SAFETY: takes nothing.
+    let process = unsafe { libc::getpid() };
+    let processes = directory::names(Path::new("/proc")).unwrap_or_default();
+    let mut pids = processes.iter().filter_map(|name| name.to_str()?.parse().ok());
+    pids.any(|pid: i32| pid != process && compare(pid) == 0)
+}
+
 /// The calling thread's number as [`for_each`] gives it.
 pub fn own() -> i32 {
     let path = std::fs::read_link("/proc/thread-self").ok();

@@ -58,11 +58,6 @@ impl Guardian {
     pub fn pid(&self) -> i32 {
         self.pid
     }
-
-    /// Leaves the guardian to a forked copy of this process, which has the pipe too.
-    pub fn hand_over(self) {
-        std::mem::forget(self);
-    }
 }
 
 impl Drop for Guardian {
@@ -72,7 +67,7 @@ impl Drop for Guardian {
             return;
         }
         let _ = self.pipe.write_all(&[GOODBYE]);
-        // SAFETY: waits for a child; in a forked copy of the supervisor it is none and the call fails at once.
+        // SAFETY: waits for a child.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
     }
 }

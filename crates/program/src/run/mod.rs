@@ -2,13 +2,16 @@
 
 mod attach;
 mod cgroup_limit;
+mod front;
 mod guardian;
 mod history;
+mod orphans;
 mod output;
 mod over_limit;
 mod page;
 mod process;
 mod program_file;
+mod reaper;
 pub mod report;
 mod signals;
 mod supervisor;
@@ -95,8 +98,10 @@ impl Arguments {
 /// Runs the program and returns its exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
-    let socket = ledger::wire::new_name(size::random_u32());
+    let front = front::Front::step_behind().context("cannot start the supervisor")?;
     // Before emulated devices start threads.
+    let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
+    let socket = ledger::wire::new_name(size::random_u32());
     let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit_bytes =
@@ -124,6 +129,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let unmanaged = program_file::why_unmanaged(&file);
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
+    ledger.set_supervisor(front.pid());
+    front.hold(&ledger_file);
     ledger.set_without(without | arguments.swap.without());
     ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
     arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
@@ -143,6 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &signals,
         cgroup_limit_bytes,
         program_file::loads_objects(&file),
+        reaper,
     ) {
         Ok(child) => child,
         Err(error) => {
@@ -153,7 +161,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     let opened = supervisor::Opened { ledger, ledger_file, swap, listener };
-    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, child)?;
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
@@ -173,7 +181,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
              program wants, or `uzswap pause` it first and have gdb dump it (generate-core-file)"
         );
     }
-    supervisor.leave_remainder();
+    supervisor.serve_remainder(status);
     drop(object);
     Ok(status)
 }

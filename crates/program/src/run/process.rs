@@ -1,6 +1,7 @@
 //! Starting the program.
 
-use std::ffi::{OsStr, OsString};
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -10,18 +11,24 @@ use std::process::Command;
 
 use doorway::limits;
 
+use super::reaper;
 use super::signals::Signals;
 use crate::standard;
 
 /// What /proc shows as the target of a descriptor of the preload object.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
+/// What tells the object of the parent to show.
+const PARENT_VARIABLE: &str = "UZSWAP_PARENT";
+/// Of a process's number in it.
+const NUMBER_DIGITS: usize = 10;
 /// What tells the object of the limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
 /// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
 /// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group, and where it
 /// `makes_room` its limits on memory have room for the agent.
+/// Orphans of it see `reaper` as their parent.
 ///
 /// # Errors
 /// What exec answered.
@@ -34,6 +41,7 @@ pub fn spawn(
     signals: &Signals,
     cgroup_limit_bytes: Option<u64>,
     makes_room: bool,
+    reaper: u32,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
     let mut preload = OsString::from(path);
@@ -43,19 +51,32 @@ pub fn spawn(
     }
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
-    let mut command = Command::new(file);
-    command
-        .arg0(&argv[0])
-        .args(&argv[1..])
-        .env("LD_PRELOAD", preload)
-        .env("UZSWAP_SOCKET", socket)
-        .env("UZSWAP_AGENT", agent)
-        // Of a uzswap that this one runs under.
-        .env_remove(LIMIT_VARIABLE);
-    if let Some(bytes) = cgroup_limit_bytes {
-        command.env(LIMIT_VARIABLE, bytes.to_string());
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    // Of a uzswap that this one runs under.
+    environment.remove(OsStr::new(LIMIT_VARIABLE));
+    let limit = cgroup_limit_bytes.map(|bytes| (LIMIT_VARIABLE, bytes.to_string().into()));
+    let own = [("LD_PRELOAD", preload), ("UZSWAP_SOCKET", socket.into()), ("UZSWAP_AGENT", agent.into())];
+    environment.extend(own.into_iter().chain(limit).map(|(name, value)| (name.into(), value)));
+    environment.remove(OsStr::new(PARENT_VARIABLE));
+    let terminated = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
+    let file = terminated(file.as_os_str())?;
+    let arguments = argv.iter().map(|text| terminated(text)).collect::<io::Result<Vec<_>>>()?;
+    let mut entries = Vec::new();
+    for (name, value) in &environment {
+        entries.push(terminated(&[name, OsStr::new("="), value].iter().copied().collect::<OsString>())?);
     }
-    // SAFETY: only async-signal-safe system calls.
+    // The program's number is known when there is a process.
+    let namespace = reaper::own_namespace();
+    let parent = format!("{PARENT_VARIABLE}={supervisor} {reaper} {namespace} {:0NUMBER_DIGITS$}", 0);
+    let mut parent = CString::new(parent)?.into_bytes_with_nul();
+    // Addresses of strings that the closure below keeps.
+    let ended = |addresses: &mut dyn Iterator<Item = usize>| addresses.chain([0]).collect::<Vec<_>>();
+    let argument_array = ended(&mut arguments.iter().map(|text| text.as_ptr().addr()));
+    let others = entries.iter().map(|text| text.as_ptr().addr());
+    let entry_array = ended(&mut others.chain([parent.as_ptr().addr()]));
+    // Makes the process; the program is executed below.
+    let mut command = Command::new("/");
+    // SAFETY: only async-signal-safe system calls, with terminated strings that live until the call below returns.
     unsafe {
         command.pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
@@ -72,7 +93,10 @@ pub fn spawn(
             if libc::getppid() != supervisor {
                 libc::_exit(125);
             }
-            Ok(())
+            write_number(&mut parent, std::process::id());
+            let _kept = (&arguments, &entries);
+            libc::execvpe(file.as_ptr(), argument_array.as_ptr().cast(), entry_array.as_ptr().cast());
+            Err(io::Error::last_os_error())
         });
     }
     command.spawn().map(|child| child.id() as i32)
@@ -96,6 +120,15 @@ fn make_room() {
     }
 }
 
+/// Writes a number over the last [`NUMBER_DIGITS`] digits of a terminated string.
+fn write_number(text: &mut [u8], mut number: u32) {
+    let end = text.len() - 1;
+    for digit in text[end - NUMBER_DIGITS..end].iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
 /// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has one pager.
 fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
     let names = list.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty());
@@ -108,6 +141,13 @@ fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_has_its_digits() {
+        let mut text = *b"A=1 0000000000\0";
+        write_number(&mut text, 4_194_304);
+        assert_eq!(&text, b"A=1 0004194304\0");
+    }
 
     #[test]
     fn other_names_in_ld_preload_stay() {

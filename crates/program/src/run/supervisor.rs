@@ -14,8 +14,10 @@ use sys::lender::Lent;
 use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
+use super::front::Front;
 use super::guardian::Guardian;
 use super::history::History;
+use super::orphans::Orphans;
 use super::over_limit::OverLimit;
 use super::signals::Signals;
 use super::swap::Swap;
@@ -65,10 +67,13 @@ pub struct Supervisor {
     signals: Signals,
     guardian: Option<Guardian>,
     attacher: Attacher,
+    front: Front,
     child: i32,
     /// The program has left a core dump.
     has_dumped: bool,
     connections: Vec<Connection>,
+    /// Address spaces that outlive the processes that paged them.
+    orphans: Orphans,
     children: Vec<Child>,
     unmanaged: Vec<String>,
     /// What broke in uzswap itself.
@@ -128,6 +133,7 @@ impl Supervisor {
         signals: Signals,
         guardian: Guardian,
         attacher: Attacher,
+        front: Front,
         child: i32,
     ) -> Result<Self> {
         // Orphans of the tree come to us, so that the tree's end can be seen.
@@ -142,8 +148,10 @@ impl Supervisor {
             signals,
             guardian: Some(guardian),
             attacher,
+            front,
             child,
             connections: Vec::new(),
+            orphans: Orphans::default(),
             children: Vec::new(),
             unmanaged: Vec::new(),
             failures: Vec::new(),
@@ -231,6 +239,18 @@ impl Supervisor {
         if polled[1].revents != 0 {
             self.accept();
         }
+        let guardian = self.guardian.as_ref().map(Guardian::pid);
+        for failure in self.orphans.look(|| attach::descendants(guardian)) {
+            self.note_failure(failure);
+        }
+    }
+
+    /// Says and notes what broke in uzswap itself.
+    fn note_failure(&mut self, failure: String) {
+        eprintln!("uzswap: {failure}");
+        if self.failures.len() < NOTES_MAX {
+            self.failures.push(failure);
+        }
     }
 
     /// Takes a new connection; whether there was one.
@@ -290,11 +310,8 @@ impl Supervisor {
                 Some(Kind::Broken) => {
                     let text = String::from_utf8_lossy(packet.text());
                     let failure = format!("process {}: {text}", process.unwrap_or(0));
-                    eprintln!("uzswap: {failure}");
                     self.broken.extend(process);
-                    if self.failures.len() < NOTES_MAX {
-                        self.failures.push(failure);
-                    }
+                    self.note_failure(failure);
                 }
                 Some(Kind::Unmanaged) => {
                     let pid = process.unwrap_or(0);
@@ -363,6 +380,7 @@ impl Supervisor {
             }
             self.ledger.release(slot);
         }
+        self.orphans.adopt(connection.kept, connection.pid);
     }
 
     fn drain(&mut self) {
@@ -410,7 +428,7 @@ impl Supervisor {
         while let Some(signal) = self.signals.next() {
             match signal.number {
                 libc::SIGCHLD => {}
-                libc::SIGTSTP if !signal.from_process => stop_self(),
+                libc::SIGTSTP if !signal.from_process => self.front.stop(),
                 number if signal.from_process => {
                     // SAFETY: a signal to our own child.
                     unsafe { libc::kill(self.child, number) };
@@ -443,7 +461,7 @@ impl Supervisor {
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }
-                stop_self();
+                self.front.stop();
                 // SAFETY: a signal to our own child.
                 unsafe { libc::kill(self.child, libc::SIGCONT) };
             } else if libc::WIFEXITED(status) {
@@ -488,23 +506,15 @@ impl Supervisor {
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
     }
 
-    /// When processes of the tree outlive the program (daemons), a forked copy of this process goes on serving them,
-    /// and this one can end with the program's status at once.
-    pub fn leave_remainder(&mut self) {
+    /// Ends the front with the program's status and serves the processes of the tree that outlive the program (daemons),
+    /// until the last one has ended. A child that has not said hello is one of them.
+    pub fn serve_remainder(&mut self, status: i32) {
         self.drain();
-        if !self.connections.iter().any(|connection| connection.slot.is_some()) {
+        self.reap();
+        if self.has_no_tree() {
             return;
         }
-        // SAFETY: this process has one thread.
-        match unsafe { libc::fork() } {
-            0 => {}
-            -1 => return,
-            _ => {
-                self.guardian.take().into_iter().for_each(Guardian::hand_over);
-                return;
-            }
-        }
-        // SAFETY: gives up the terminal, so that nobody waits for this process on a pipe.
+        // SAFETY: gives up the terminal, so that nothing waits for this process on a pipe.
         unsafe {
             libc::setsid();
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -512,20 +522,20 @@ impl Supervisor {
                 libc::dup2(null, standard);
             }
         }
-        while self.connections.iter().any(|connection| connection.slot.is_some()) {
+        self.front.dismiss(status);
+        while !self.has_no_tree() {
             self.poll();
             self.sample();
             self.attach();
+            while self.signals.next().is_some() {}
+            self.reap();
         }
-        self.guardian = None;
-        // SAFETY: ends without running the parent's exit handlers a second time.
-        unsafe { libc::_exit(0) };
     }
-}
 
-fn stop_self() {
-    // SAFETY: stops this process until somebody continues it.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    /// Whether no process of the tree lives.
+    fn has_no_tree(&self) -> bool {
+        !attach::has_children(self.guardian.as_ref().map(Guardian::pid))
+    }
 }
 
 /// Whether the object is mapped in a process.

@@ -29,7 +29,7 @@ pub fn trees() -> Vec<Found> {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         let Some(pid) = pid.filter(|_| may_supervise(&entry.path(), own)) else { continue };
         let Some(tree) = look(pid) else { continue };
-        // A supervisor whose program has left daemons behind goes on as its own child.
+        // The front of a supervisor holds the ledger, too, and is what the user has started.
         match found.iter_mut().find(|other| other.inode == tree.inode) {
             Some(other) if tree.pid == tree.snapshot.supervisor() => *other = tree,
             Some(_) => {}

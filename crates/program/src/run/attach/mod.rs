@@ -19,7 +19,7 @@ use self::image::Image;
 use self::injection::Failure;
 pub use self::process::is_above_us;
 use self::process::Identity;
-pub use self::tree::descendants;
+pub use self::tree::{descendants, has_children};
 
 /// Processes up to this size are let alone: a pager would take more than it could save.
 const GROWN_BYTES: u64 = 8 << 20;

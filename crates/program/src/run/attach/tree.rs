@@ -20,6 +20,13 @@ pub fn descendants(except: Option<i32>) -> Vec<i32> {
     found
 }
 
+/// Whether this process has a child beside `except`. Orphans of the tree come to it: without one there is no tree.
+pub fn has_children(except: Option<i32>) -> bool {
+    let mut found = Vec::new();
+    add_children(std::process::id() as i32, except, &mut found);
+    !found.is_empty()
+}
+
 /// Device and inode of the file that a process runs.
 fn program_of(pid: &str) -> Option<(u64, u64)> {
     let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;

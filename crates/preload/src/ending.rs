@@ -1,0 +1,85 @@
+//! The end of the process, as far as others need it.
+//!
+//! The pager's threads end with the process. A forked child cannot do without them before it has taken over, and a process
+//! that shares this one's memory never can. So every way to end in order comes here first: exit() and the end of main() by
+//! this object's destructor, the others by the C library's functions. (When the last thread ends by itself, the control thread
+//! ends the process, and looks for the same.) What ends the process past all of these is not waited for: signals and system call
+//! instructions.
+
+use core::ffi::{c_int, c_void};
+
+use doorway::desk::ending;
+
+use crate::desk::{has_pager, is_alive, is_own_process, is_set, DESK};
+use crate::next::Next;
+use crate::{fork, sharing, system};
+
+static QUICK_EXIT: Next = Next::new(c"quick_exit");
+
+/// Looks up what is needed at the end.
+pub fn prepare() {
+    QUICK_EXIT.find();
+}
+
+/// Waits until the process may end.
+pub fn before() {
+    let forks = &DESK.forks;
+    // A child of vfork() ends this way, too, and has this memory.
+    if !is_alive() || !is_own_process() {
+        return;
+    }
+    fork::wait_for_children();
+    if !sharing::is_possible() || !has_pager() || is_set(&forks.stopped) {
+        return;
+    }
+    fork::with_halt(Some(&forks.ending), || {
+        // Otherwise everything is in, and the pager stands still for good.
+        if forks.ending.load(core::sync::atomic::Ordering::Acquire) != ending::SHARED {
+            fork::go_on();
+        }
+    });
+}
+
+/// _exit(2).
+///
+/// # Safety
+/// As _exit(2).
+#[no_mangle]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    before();
+    system::exit_process(status)
+}
+
+/// _Exit(3), which is the same.
+///
+/// # Safety
+/// As _exit(2).
+#[no_mangle]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    before();
+    system::exit_process(status)
+}
+
+/// quick_exit(3).
+///
+/// # Safety
+/// As quick_exit(3).
+#[no_mangle]
+pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
+    type Function = unsafe extern "C" fn(c_int) -> *mut c_void;
+    before();
+    // SAFETY: the function's type is the C library's, but that it does not return.
+    unsafe {
+        QUICK_EXIT.function::<Function>().map(|next| next(status));
+    }
+    system::exit_process(status)
+}
+
+extern "C" fn destructor() {
+    before();
+}
+
+#[used]
+#[link_section = ".fini_array"]
+static DESTRUCTOR: extern "C" fn() = destructor;

@@ -1,0 +1,82 @@
+//! getppid(2): an orphan's parent is who it would be without uzswap.
+//!
+//! Orphans of the tree go to the supervisor, which has to know when the tree ends. A program that looks whether its parent has
+//! ended (it is process 1 then, or not the one that it was) sees the reaper that the supervisor itself would be handed to.
+//! The program that `run` started is a child of the supervisor's and sees it.
+
+use core::ffi::{c_char, CStr};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::calls::raw_syscall;
+use crate::system;
+
+/// What the supervisor says: its number, that of the reaper, its process namespace, and the number of the program.
+const VARIABLE: &CStr = c"UZSWAP_PARENT";
+
+static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
+static REAPER: AtomicU32 = AtomicU32::new(0);
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+static PROGRAM: AtomicU32 = AtomicU32::new(0);
+
+/// Reads what the supervisor says. To be called by the object's constructor.
+pub fn prepare() {
+    // SAFETY: a terminated name; the environment is not changed by others while constructors run.
+    let text = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    // SAFETY: null, or a terminated string.
+    let Some(words) = (unsafe { words_of(text) }) else { return };
+    SUPERVISOR.store(words[0] as u32, Ordering::Relaxed);
+    REAPER.store(words[1] as u32, Ordering::Relaxed);
+    NAMESPACE.store(words[2], Ordering::Relaxed);
+    PROGRAM.store(words[3] as u32, Ordering::Relaxed);
+}
+
+/// Four numbers.
+///
+/// # Safety
+/// Null or a terminated string.
+unsafe fn words_of(text: *const c_char) -> Option<[u64; 4]> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let mut words = unsafe { CStr::from_ptr(text) }.to_str().ok()?.split(' ').map(|word| word.parse().ok());
+    Some([words.next()??, words.next()??, words.next()??, words.next()??])
+}
+
+/// The parent to show.
+pub fn shown() -> i32 {
+    // SAFETY: takes nothing.
+    let parent = unsafe { raw_syscall(libc::SYS_getppid, [0; 6]) } as i32;
+    let is_supervisor = parent != 0 && parent as u32 == SUPERVISOR.load(Ordering::Relaxed);
+    let is_program = || system::process_id() as u32 == PROGRAM.load(Ordering::Relaxed);
+    if is_supervisor && !is_program() && is_namespace() {
+        return REAPER.load(Ordering::Relaxed) as i32;
+    }
+    parent
+}
+
+/// Whether numbers of processes mean here what they mean to the supervisor. Without /proc there is nothing else to believe.
+fn is_namespace() -> bool {
+    system::inode(c"/proc/self/ns/pid").is_none_or(|number| number == NAMESPACE.load(Ordering::Relaxed))
+}
+
+/// getppid(2).
+#[no_mangle]
+pub extern "C" fn getppid() -> libc::pid_t {
+    shown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_numbers_are_read() {
+        // SAFETY: terminated strings.
+        let read = |text: &CStr| unsafe { words_of(text.as_ptr()) };
+        assert_eq!(read(c"17 1 4026531836 0000000018"), Some([17, 1, 4026531836, 18]));
+        assert!(read(c"17 1 4026531836").is_none() && read(c"").is_none() && read(c"a b c d").is_none());
+        // SAFETY: null.
+        assert!(unsafe { words_of(core::ptr::null()) }.is_none());
+    }
+}

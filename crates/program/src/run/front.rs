@@ -1,0 +1,163 @@
+//! The process that the user started, in front of the supervisor.
+//!
+//! `uzswap run` ends when its program ends, with the program's status. Processes that the program leaves behind (daemons,
+//! background jobs) keep their pages with the supervisor's help, need its descriptors under their old paths for the
+//! programs that they execute, and are its descendants. So the supervisor must not be the process that ends. It is a
+//! child of that process, serves the tree until its last process has ended, and tells the front when to end.
+//!
+//! The front passes signals on, stops when the supervisor stops, and holds the ledger, so that `top` and `pause` know the
+//! tree by the number that the user has. When it is killed, the supervisor is killed, and the tree with it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use sys::packets;
+
+use super::signals::Signals;
+
+/// Words to the front, each with a number behind it.
+const LEDGER: u8 = 1;
+const STOP: u8 = 2;
+const END: u8 = 3;
+
+/// The supervisor's connection to the front.
+pub struct Front {
+    socket: OwnedFd,
+    pid: u32,
+}
+
+impl Front {
+    /// Makes the supervisor's process and returns in it. The calling process becomes the front and does not return.
+    /// To be called while this process has one thread.
+    ///
+    /// # Errors
+    /// When there is no descriptor or process left.
+    pub fn step_behind() -> io::Result<Self> {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: both were opened just now.
+        let [ours, theirs] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        let pid = std::process::id();
+        // SAFETY: this process has one thread, so the copy is whole.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(ours);
+                let front = Front { socket: theirs, pid };
+                front.tie(libc::SIGKILL);
+                // The front may have died before the line above took effect.
+                // SAFETY: takes nothing.
+                if unsafe { libc::getppid() } as u32 != pid {
+                    std::process::exit(crate::EXIT_FAILED);
+                }
+                Ok(front)
+            }
+            supervisor => {
+                drop(theirs);
+                std::process::exit(stand(supervisor, &ours));
+            }
+        }
+    }
+
+    /// The front's process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Gives the ledger to the front.
+    pub fn hold(&self, ledger: &OwnedFd) {
+        self.send(LEDGER, 0, &[ledger.as_raw_fd()]);
+    }
+
+    /// Stops both processes until they are continued.
+    pub fn stop(&self) {
+        self.send(STOP, 0, &[]);
+        // SAFETY: stops this process until it is continued.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+
+    /// Has the front end with a status; this process lives on.
+    pub fn dismiss(&self, status: i32) {
+        self.tie(0);
+        self.send(END, status as u8, &[]);
+    }
+
+    /// Sets the signal that this process gets when the front ends.
+    fn tie(&self, signal: i32) {
+        // SAFETY: changes an attribute of this process.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
+    }
+
+    fn send(&self, word: u8, number: u8, descriptors: &[i32]) {
+        // The front is there, or this process is about to be killed.
+        let _ = packets::send(self.socket.as_raw_fd(), &[&[word, number]], descriptors);
+    }
+}
+
+/// What the front does with its life; returns the exit status.
+fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
+    let Ok(signals) = Signals::new() else {
+        // SAFETY: a signal to our own child.
+        unsafe { libc::kill(supervisor, libc::SIGKILL) };
+        return crate::EXIT_FAILED;
+    };
+    let mut ended = None;
+    loop {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled = [entry(signals.descriptor()), entry(socket.as_raw_fd())];
+        // SAFETY: two valid entries.
+        unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
+        while let Some(signal) = signals.next().filter(|_| polled[0].revents != 0) {
+            // An orphan of the supervisor's may come here, where this process is the first of its namespace.
+            if signal.number == libc::SIGCHLD {
+                ended = ended.or_else(|| reap(supervisor, libc::WNOHANG));
+            }
+            // The terminal's signals reach the supervisor by themselves.
+            if signal.number != libc::SIGCHLD && signal.from_process {
+                // SAFETY: a signal to our own child.
+                unsafe { libc::kill(supervisor, signal.number) };
+            }
+        }
+        if polled[1].revents == 0 {
+            continue;
+        }
+        let mut words = [0u8; 2];
+        match packets::receive(socket.as_raw_fd(), &mut words) {
+            // What came with the ledger's word stays open.
+            Ok((2, _)) => match words[0] {
+                STOP => {
+                    // SAFETY: stops this process until it is continued, and then the child.
+                    unsafe {
+                        libc::raise(libc::SIGSTOP);
+                        libc::kill(supervisor, libc::SIGCONT);
+                    }
+                }
+                END => return words[1].into(),
+                _ => {}
+            },
+            // The supervisor has ended.
+            _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::EXIT_FAILED),
+        }
+    }
+}
+
+/// Reaps children up to the supervisor; what that one ended with, `None` when it has not ended.
+fn reap(supervisor: i32, flags: i32) -> Option<i32> {
+    let mut status = 0;
+    loop {
+        // SAFETY: the status is writable.
+        match unsafe { libc::waitpid(-1, &mut status, flags) } {
+            pid if pid == supervisor && libc::WIFSIGNALED(status) => {
+                return Some(128 + libc::WTERMSIG(status))
+            }
+            pid if pid == supervisor => return Some(libc::WEXITSTATUS(status)),
+            1.. => {}
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return None,
+        }
+    }
+}

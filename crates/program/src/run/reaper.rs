@@ -1,0 +1,65 @@
+//! Who gets the orphans of this process's tree, were it not here.
+//!
+//! The supervisor is the reaper of its tree, and the parent of its orphans. A program that asks for its parent is to see what it
+//! would see without uzswap: process 1, as a rule, or a session manager. The kernel tells only by an orphan's parent.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Makes an orphan and returns its parent. To be called before this process is a reaper, while it has one thread.
+///
+/// # Errors
+/// When there is no descriptor or process left.
+pub fn of_orphans() -> io::Result<u32> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were opened just now.
+    let [reading, writing] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+    // SAFETY: this process has one thread; its children make system calls alone.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above; the pause is a valid time.
+        unsafe {
+            let parent = libc::getpid();
+            if libc::fork() == 0 {
+                let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+                while libc::getppid() == parent {
+                    libc::nanosleep(&pause, std::ptr::null_mut());
+                }
+                let found = libc::getppid();
+                libc::write(ends[1], (&raw const found).cast(), size_of_val(&found));
+            }
+            libc::_exit(0);
+        }
+    }
+    drop(writing);
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    let mut found = [0; 4];
+    File::from(reading).read_exact(&mut found)?;
+    Ok(u32::from_ne_bytes(found))
+}
+
+/// The number of this process's process namespace; 0 where /proc does not tell.
+pub fn own_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_orphan_has_another_parent() {
+        let found = of_orphans().unwrap();
+        assert!(found != std::process::id() && own_namespace() != 0, "{found}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Address spaces that outlive their processes, children that outlive their parents, and trees that outlive their program.
+
+mod support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use support::{can_manage, has, uzswap, workload_in, Scratch};
+
+/// What the pager does without, and more memory on disk.
+const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+
+fn workload() -> Option<&'static str> {
+    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
+    let workload = WORKLOAD.get_or_init(|| {
+        let scratch = Scratch::new("lives");
+        workload_in(&scratch, "lives").map(|workload| (scratch, workload))
+    });
+    workload.as_ref().map(|(_, program)| program.as_str())
+}
+
+/// Runs a mode of the workload on these paths; what it printed and what uzswap said.
+fn run(ways: &[(&str, &[&str])], mode: &str, rounds: u32) -> Vec<(String, String)> {
+    let Some(workload) = workload() else { return Vec::new() };
+    let run = |(without, options): &(&str, &[&str])| {
+        let mut run = uzswap();
+        run.env("UZSWAP_WITHOUT", without).args(["run", "-q", "--ram", "24M"]).args(*options);
+        let output = run.args(["--", workload, mode, &rounds.to_string()]).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (printed, said) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{mode} {without} {options:?}: {printed}{said}");
+        (printed, format!("{mode} {without} {options:?}: {said}"))
+    };
+    ways.iter().map(run).collect()
+}
+
+/// On every path.
+fn is_right(mode: &str, rounds: u32) {
+    for (printed, said) in run(&WAYS, mode, rounds) {
+        assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");
+    }
+}
+
+/// On every path, and for more ways to end on the first.
+fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
+    is_right(&format!("{mode}-{}", hows[0]), rounds);
+    for how in &hows[1..] {
+        for (printed, said) in run(&WAYS[..1], &format!("{mode}-{how}"), rounds) {
+            assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");
+        }
+    }
+}
+
+/// The supervisor closed the last userfaultfd with the creator's threads, and what shared the memory read zeroes.
+#[test]
+fn a_process_that_shares_memory_outlives_its_creator() {
+    is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
+}
+
+/// The same, where a thread of the program's ends the process while another one waits for its vfork child.
+#[test]
+fn a_child_of_vfork_outlives_its_creator() {
+    is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
+    is_right("exec-_exit", 1);
+}
+
+/// With a creator that is killed went what its pages are in: the process that needs one is ended, and that is said.
+#[test]
+fn what_a_killed_creator_took_along_is_never_zeroes() {
+    for mode in ["share-kill", "share-bare", "vfork-kill"] {
+        for (printed, said) in run(&WAYS, mode, 1) {
+            assert_eq!(printed, "ended\n", "{said}");
+            assert!(said.contains("needs a page of memory that it shared with process"), "{said}");
+        }
+    }
+    for (printed, said) in run(&WAYS, "exec-kill", 1) {
+        let is_ended = said.contains("needs a page of memory that it shared with process");
+        assert_eq!(printed, if is_ended { "ended\n" } else { "right\n" }, "{said}");
+    }
+}
+
+/// The parent's end took the control thread along before the child had taken over.
+#[test]
+fn a_parent_that_ends_at_once_leaves_its_child_everything() {
+    is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread"], 3);
+}
+
+#[test]
+fn handlers_fork_while_their_thread_forks() {
+    is_right("handler", 1);
+}
+
+/// The connection to the control thread was one of the descriptors that another thread closed.
+#[test]
+fn threads_close_all_descriptors_while_others_fork() {
+    is_right("closing", 1);
+}
+
+/// Half of the pages were the parent's: the child took its table for what the kernel had copied.
+#[test]
+fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() {
+    is_right("wiped", 1);
+}
+
+/// Orphans had the supervisor for their parent.
+#[test]
+fn an_orphan_sees_the_parent_that_it_would_have() {
+    let Some(workload) = workload() else { return };
+    let bare = Command::new(workload).arg("parent").output().unwrap().stdout;
+    let bare = String::from_utf8(bare).unwrap();
+    for (printed, said) in run(&WAYS[..1], "parent", 1) {
+        assert_eq!(printed, bare, "{said}");
+    }
+}
+
+/// A child that has not said hello found no supervisor, and ended itself.
+#[test]
+fn young_children_outlive_the_program() {
+    if !can_manage() || !has("sh") {
+        return;
+    }
+    let Some(workload) = workload() else { return };
+    let scratch = Scratch::new("young");
+    for (number, script) in [
+        "(sleep 0.3; sh -c 'echo hi') & exit 3".to_owned(),
+        format!("{workload} double 10 > /dev/null & (exec sleep 0.2; echo) & sh -c '(echo hi) &' ; exit 3"),
+        "( (sleep 0.2; echo hi) & ) & exit 3".to_owned(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for turn in 0..5 {
+            let mut run = uzswap()
+                .args(["run", "-q", "--ram", "40M", "--", "sh", "-c", &script])
+                .current_dir(scratch.path(""))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // Processes that outlive the program hold the pipes.
+            let (mut printed, mut said) = (String::new(), String::new());
+            run.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+            run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert_eq!(run.wait().unwrap().code(), Some(3), "{number} {turn}");
+            assert_eq!((printed.as_str(), said.as_str()), ("hi\n", ""), "{number} {turn}");
+        }
+    }
+}
+
+/// The supervisor ends with the last process of its tree.
+#[test]
+fn the_supervisor_lives_as_long_as_its_tree() {
+    if !can_manage() || !has("sh") {
+        return;
+    }
+    let mut run = uzswap()
+        .args(["run", "-q", "--ram", "40M", "--", "sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $PPID $!"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut line).unwrap();
+    assert!(run.wait().unwrap().success());
+    let [supervisor, left] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
+    assert!(is_alive(supervisor) && is_alive(left), "{line}");
+    assert!(Command::new("kill").arg(left).status().unwrap().success());
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while is_alive(supervisor) || is_alive(left) {
+        assert!(Instant::now() < give_up, "{line}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
