@@ -377,13 +377,14 @@ impl SwapFile {
     }
 }
 
-/// Wipes the key of a file that is not used any more and cannot be dropped: a forked child's copy of its parent's.
+/// Wipes the key of a file that is not used any more and cannot be dropped: a forked child's copy
+/// of its parent's.
 ///
 /// # Safety
 /// No thread has the file, nor uses it later.
 pub unsafe fn wipe_key(file: &Arc<SwapFile>) {
-    // SAFETY: the caller's word: there is no other reference to the seal. Written without a drop of the old one, of which nothing
-    // but the key is to go.
+    // SAFETY: the caller's word: there is no other reference to the seal. Written without a drop of
+    // the old one, of which nothing but the key is to go.
     unsafe { (*Arc::as_ptr(file).cast_mut()).seal.wipe() };
 }
 
