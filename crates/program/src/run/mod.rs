@@ -148,8 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         object.as_raw_fd(),
         &attacher.path(),
         &signals,
-        cgroup_limit_bytes,
-        reaper,
+        &process::Shown { cgroup_limit_bytes, reaper },
     ) {
         Ok(child) => child,
         Err(error) => {
