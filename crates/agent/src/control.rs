@@ -167,7 +167,7 @@ fn live() {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere) => return,
     };
-    if accounts.ledger().lends() {
+    if accounts.ledger().settings().lends {
         sys::lender::set(&RIGHTS);
         desk().forks.lends.store(1, Ordering::Relaxed);
     }
@@ -207,7 +207,9 @@ fn share_figures(accounts: &'static Ledgered) {
     desk().arena[0].store(own.start, Ordering::Relaxed);
     desk().arena[1].store(own.end, Ordering::Relaxed);
     desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
-    desk().total.store(accounts.ledger().total_address(), Ordering::Release);
+    let [own, others] = accounts.ledger().total_addresses();
+    desk().others.store(others, Ordering::Release);
+    desk().total.store(own, Ordering::Release);
 }
 
 /// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
@@ -252,7 +254,7 @@ fn wait_for(accounts: &'static Ledgered, statm: &ProcFile, mark: fn(u64) -> u64,
 fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
     let settings = accounts.ledger().settings();
-    let without = accounts.ledger().without();
+    let without = settings.without;
     accounts.open_recorder();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
@@ -274,11 +276,10 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     // No threads may be started here: engines of emulated devices work in the submitting thread.
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
-    let swap_file = match (settings.swap_bytes, accounts.index()) {
-        (1.., Some(index)) => {
-            Some(swap::open(accounts.socket(), index).map_err(|error| format!("the swap file: {error}"))?)
-        }
-        _ => None,
+    let swap_file = match settings.swap_bytes {
+        0 => None,
+        _ => swap::open(accounts.socket(), accounts.owner())
+            .map_err(|error| format!("the swap file: {error}"))?,
     };
     let store = Zswap::new(
         zswap::Config {
@@ -419,7 +420,8 @@ fn inherit(channel: i32) {
     fork::taken();
     match accounts.rejoin(socket()) {
         Ok(()) => {
-            accounts.index().into_iter().for_each(swap::note_place);
+            swap::note_place(accounts.owner());
+            share_figures(accounts);
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
             watch(pager, accounts);

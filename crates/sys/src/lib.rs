@@ -18,6 +18,7 @@ pub mod memory;
 pub mod packets;
 pub mod pagemap;
 pub mod pins;
+pub mod process;
 pub mod procfs;
 pub mod ptrace;
 pub mod remap;
