@@ -20,8 +20,10 @@ const TRIES: usize = 16;
 /// Why a connection is closed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its process is not of this tree, or gone.
+    /// Its process is not of this tree.
     Stranger,
+    /// Its process is gone, and cannot be told from others any more.
+    Gone,
     /// This process may not have more descriptors.
     NoDescriptors,
 }
@@ -107,7 +109,11 @@ impl Peer {
         let (pid, user) = packets::peer(socket).filter(|(pid, _)| *pid > 0).ok_or(Refusal::Stranger)?;
         let handle = packets::peer_handle(socket, pid).map_err(|error| refusal(&error))?;
         let peer = Peer { pid, handle, user };
-        family.has(pid, &peer.handle, is_member)?.then_some(peer).ok_or(Refusal::Stranger)
+        match family.has(pid, &peer.handle, is_member)? {
+            true => Ok(peer),
+            false if peer.is_there() => Err(Refusal::Stranger),
+            false => Err(Refusal::Gone),
+        }
     }
 
     /// Whether its number is still its own, and what /proc told of the number a moment ago was told of it.
@@ -127,6 +133,7 @@ impl Peer {
 fn refusal(error: &io::Error) -> Refusal {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => Refusal::NoDescriptors,
+        Some(libc::ESRCH) => Refusal::Gone,
         _ => Refusal::Stranger,
     }
 }

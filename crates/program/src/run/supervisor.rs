@@ -309,6 +309,7 @@ impl Supervisor {
                 })
             }
             Ok(_) | Err(Refusal::Stranger) => self.figures.refused_connections += 1,
+            Err(Refusal::Gone) => {}
             Err(Refusal::NoDescriptors) => self.turn_away(&socket),
         }
     }
