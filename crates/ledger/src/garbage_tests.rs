@@ -44,9 +44,8 @@ proptest! {
         let ledger = Ledger::map(keeper.board_file(), keeper.ledger_file()).unwrap();
         let index = keeper.claim(7).unwrap();
         let words = ledger.addresses().1.as_ptr().cast::<u64>();
-        // All but the magic number, which is first: the sum and the first slots, then single words anywhere.
-        let front = (1..2000).zip(pattern.iter().cycle().copied());
-        for (at, word) in front.chain(changes.into_iter().filter(|(at, _)| *at > 0)) {
+        // The sum and the first slots, then single words anywhere.
+        for (at, word) in (0..2000).zip(pattern.iter().cycle().copied()).chain(changes) {
             // SAFETY: within the mapping, which is plain atomics; this test has one thread.
             unsafe { words.add(at).write_volatile(word) };
         }

@@ -14,7 +14,6 @@ use crate::Slot;
 pub const SLOTS: usize = 1024;
 /// The memory file's name, by which onlookers find it among a supervisor's descriptors.
 pub const LEDGER_NAME: &CStr = c"uzswap-ledger";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzswap\x00\x05");
 
 /// More than any machine has; figures above are taken for this.
 const BYTES_MAX: u64 = 1 << 52;
@@ -25,7 +24,6 @@ const ABSURD_BYTES: u64 = 1 << 46;
 
 #[repr(C)]
 pub(crate) struct Memory {
-    pub(crate) magic: AtomicU64,
     /// Sum of the live slots' resident bytes.
     total: AtomicU64,
     pub(crate) slots: [Slot; SLOTS],
@@ -49,12 +47,12 @@ impl Ledger {
     /// Maps a board, for reading alone, and its ledger.
     ///
     /// # Errors
-    /// EPROTO when the files are none of this version or are not sealed; what mapping them answers.
+    /// EPROTO when the files are not sealed, or the board is none of this version, whose word counts for both; what mapping them answers.
     pub fn map(board: BorrowedFd<'_>, ledger: BorrowedFd<'_>) -> io::Result<Self> {
         let board = file::map_sealed(&board, Access::Read, file::SEALS | libc::F_SEAL_FUTURE_WRITE)?;
         let memory = file::map_sealed(&ledger, Access::Write, file::SEALS)?;
         let ledger = Ledger { board, memory };
-        ledger.has_magic().then_some(ledger).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
+        ledger.board().has_magic().then_some(ledger).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
     }
 
     /// A ledger on memory that the caller keeps as long as it is used.
@@ -65,11 +63,6 @@ impl Ledger {
     /// Where they are.
     pub(crate) fn addresses(&self) -> (NonNull<Board>, NonNull<Memory>) {
         (self.board, self.memory)
-    }
-
-    /// Whether both are of this version, and complete.
-    pub(crate) fn has_magic(&self) -> bool {
-        self.board().has_magic() && self.memory().magic.load(Ordering::Acquire) == MAGIC
     }
 
     fn memory(&self) -> &'static Memory {
@@ -164,6 +157,8 @@ pub struct Keeper {
     /// Looks in a row at which the shared sum was wrong.
     looks: u32,
     corrections: u64,
+    /// What this machine has: no process uses more.
+    machine_bytes: u64,
 }
 
 impl Keeper {
@@ -179,8 +174,15 @@ impl Keeper {
         let inode = crate::snapshot::status_of(ledger_file.as_fd())?.st_ino;
         let (board, board_file) = Board::create(settings, tree, inode)?;
         let ledger = Ledger { board, memory };
-        ledger.memory().magic.store(MAGIC, Ordering::Release);
-        Ok(Keeper { ledger, board_file, ledger_file, known: Vec::new(), looks: 0, corrections: 0 })
+        Ok(Keeper {
+            ledger,
+            board_file,
+            ledger_file,
+            known: Vec::new(),
+            looks: 0,
+            corrections: 0,
+            machine_bytes: machine_bytes(),
+        })
     }
 
     /// The ledger.
@@ -235,10 +237,9 @@ impl Keeper {
     /// more than any machine has: a process may have been killed while it changed the sum, or have overwritten it.
     pub fn audit(&mut self) -> u64 {
         let known = |index: usize| self.known.get(index).copied().flatten();
-        let sum =
-            total(self.ledger.live().map(|(index, _, slot)| {
-                known(index).unwrap_or_else(|| slot.resident_bytes()).min(BYTES_MAX)
-            }));
+        let sum = total(self.ledger.live().map(|(index, _, slot)| {
+            known(index).unwrap_or_else(|| slot.resident_bytes()).min(self.machine_bytes)
+        }));
         let shared = &self.ledger.memory().total;
         let found = shared.load(Ordering::Relaxed);
         let difference = found.wrapping_sub(sum);
@@ -268,6 +269,19 @@ impl Keeper {
         board.other_pagers.store(pagers, Ordering::Relaxed);
         board.total_peak.store(total_peak, Ordering::Relaxed);
         board.changes.store(changes, Ordering::Release);
+    }
+}
+
+/// Memory of this machine.
+fn machine_bytes() -> u64 {
+    // SAFETY: ask for numbers.
+    let [pages, bytes] =
+        [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+    let all = u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(bytes).unwrap_or(0));
+    if all == 0 {
+        BYTES_MAX
+    } else {
+        all.min(BYTES_MAX)
     }
 }
 

@@ -108,7 +108,7 @@ impl Snapshot {
     /// Adds a board's ledger, from a file that need only be readable.
     ///
     /// # Errors
-    /// EPROTO when the file is no ledger of this version; what reading it answers.
+    /// EPROTO when the file is no ledger; what reading it answers.
     pub fn add(&mut self, sight: Sight, file: BorrowedFd<'_>) -> io::Result<()> {
         if len_of(file)? != size_of::<Memory>() {
             return Err(no_ledger());
@@ -119,10 +119,7 @@ impl Snapshot {
         let head = offset_of!(Memory, slots);
         let used = sight.board().slots_used();
         let copy = Ledger::at(sight.board, memory);
-        let copied = fill(file, memory, 0, head)
-            .and_then(|()| copy.has_magic().then_some(()).ok_or_else(no_ledger))
-            .and_then(|()| fill(file, memory, head, used * size_of::<Slot>()));
-        if let Err(error) = copied {
+        if let Err(error) = fill(file, memory, 0, head + used * size_of::<Slot>()) {
             // SAFETY: allocated above, used no more.
             unsafe { release(memory) };
             return Err(error);

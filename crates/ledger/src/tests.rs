@@ -163,8 +163,6 @@ fn other_files_are_refused() {
     let len = File::from(ledger.try_clone_to_owned().unwrap()).metadata().unwrap().len();
     let other = file::create(LEDGER_NAME, len as usize).unwrap();
     assert!(Ledger::map(board, other.as_fd()).is_err(), "not sealed");
-    file::seal(&other, file::SEALS).unwrap();
-    assert!(Ledger::map(board, other.as_fd()).is_err(), "no magic number");
 }
 
 #[test]
@@ -243,8 +241,5 @@ fn onlookers_refuse_other_files() {
     let mut snapshot = Snapshot::default();
     assert!(snapshot.add(sight, null.as_fd()).is_err());
     assert!(snapshot.add(Sight::read(keeper.board_file()).unwrap(), keeper.board_file()).is_err());
-    // SAFETY: the first word of the ledger, which is its magic number.
-    unsafe { keeper.ledger().addresses().1.as_ptr().cast::<u64>().write_volatile(1) };
-    assert!(snapshot.add(Sight::read(keeper.board_file()).unwrap(), keeper.ledger_file()).is_err());
     assert!(snapshot.is_empty());
 }

@@ -59,7 +59,10 @@ fn said(output: &Output) -> (String, String) {
 
 /// A run whose program computes until it is told to end; with the name of its report.
 fn busy(programs: &Programs, scratch: &Scratch) -> Child {
-    let script = format!("read go; i=0; while [ $i -lt 3 ]; do {} plain 64 || exit 9; i=$((i+1)); done", programs.workload);
+    let script = format!(
+        "read go; i=0; while [ $i -lt 3 ]; do {} plain 64 || exit 9; i=$((i+1)); done",
+        programs.workload
+    );
     let mut run = uzswap();
     run.args(["run", "--ram", "40M", "--report"]).arg(scratch.path("report.json"));
     run.args(["--", "sh", "-c", &script]);
@@ -110,7 +113,10 @@ fn strangers_get_nothing_and_leave_nothing() {
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
     // Some may have waited when the run ended.
     let refused = report["refused_connections"].as_u64().unwrap();
-    assert!(connections > 100 && refused <= connections && refused + 1024 >= connections, "{connections}: {report}");
+    assert!(
+        connections > 100 && refused <= connections && refused + 1024 >= connections,
+        "{connections}: {report}"
+    );
     let over = report["over_limit_peak_bytes"].as_u64().unwrap();
     assert!(over < 64 << 20, "{report}");
 }
@@ -124,7 +130,8 @@ fn users_of_a_tree_share_nothing_writable() {
     }
     let scratch = Scratch::new("intruders-users");
     let join = format!("{} join", programs.intruder);
-    let script = format!("{join} && {join} && {} {join} && {} {join}", SOMEBODY.join(" "), SOMEBODY.join(" "));
+    let script =
+        format!("{join} && {join} && {} {join} && {} {join}", SOMEBODY.join(" "), SOMEBODY.join(" "));
     let (output, report) = managed("64M", &scratch, &["-q", "--swap", "64M"], &["sh", "-c", &script]);
     let (text, errors) = said(&output);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text}");

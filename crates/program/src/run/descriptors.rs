@@ -17,6 +17,14 @@ pub fn raise() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
 }
 
+/// The limit.
+pub fn limit() -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX)
+}
+
 /// In the child that becomes the program: sets the limit that was found. Async-signal-safe.
 pub fn restore() {
     if let Some(before) = BEFORE.get() {

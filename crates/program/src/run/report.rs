@@ -165,7 +165,7 @@ impl Report {
             pool_total_size: peaks.pool_bytes,
             stored_pages_peak: peaks.stored_pages_peak,
             pool_total_size_at_peak: peaks.pool_bytes_at_peak,
-            compression_ratio: ratio(peaks.stored_pages_peak * 4096, peaks.pool_bytes_at_peak),
+            compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
             stored_incompressible_pages: sum(Counter::StoredIncompressiblePages),
             reject_compress_poor: sum(Counter::RejectCompressPoor),
             reject_compress_fail: sum(Counter::RejectCompressFail),
@@ -289,7 +289,7 @@ const CORRECTED_MANY: u64 = 10;
 
 /// What pages were stored as, most first; nothing when the compressor has one form alone.
 pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
-    let total: u64 = forms.values().sum();
+    let total = forms.values().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
     if forms.len() <= SINGLE_FORMS || total == 0 {
         return None;
     }

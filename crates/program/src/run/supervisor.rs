@@ -15,6 +15,7 @@ use sys::userfaultfd::Userfaultfd;
 use super::attach::{self, Attacher};
 use super::books::Books;
 use super::claims::Claims;
+use super::descriptors;
 use super::guardian::Guardian;
 use super::history::History;
 use super::over_limit::OverLimit;
@@ -37,6 +38,8 @@ const NOTES_MAX: usize = 1000;
 /// Looks at which a process had the object and no connection, until it counts as a stranger: it may be slow.
 const LOOKS: u32 = 10;
 
+/// Between connecting and saying hello, on a busy machine.
+const HELLO: Duration = Duration::from_secs(2);
 /// Connections taken at a time: others' are among them, and those who are connected wait.
 const ACCEPTED_MAX: usize = 64;
 /// Connections of one process at a time, and those among them that have a place: a process has a second one when it becomes
@@ -53,11 +56,14 @@ const LINES_MAX: u32 = 16;
 const LINES_AT_ONCE: u32 = 100;
 const LINE_PAUSE: Duration = Duration::from_millis(200);
 
+/// Descriptors that are left for looks at processes: the kernel gives the lowest number that is free, so a high one is a warning.
+const RESERVED: i32 = 16;
 const NO_DESCRIPTORS: &str = "some processes: uzswap is out of descriptors: raise `ulimit -n`";
 
 struct Connection {
     socket: OwnedFd,
     peer: Peer,
+    since: Instant,
     /// Its place in the ledgers, and whose it is.
     slot: Option<usize>,
     owner: Option<Owner>,
@@ -84,6 +90,7 @@ pub struct Supervisor {
     listener: OwnedFd,
     /// Given up for a moment when there is no other descriptor left to accept a connection with.
     spare: Option<OwnedFd>,
+    descriptors_max: i32,
     family: Family,
     signals: Signals,
     guardian: Option<Guardian>,
@@ -169,6 +176,7 @@ impl Supervisor {
             recorder,
             listener,
             spare: spare(),
+            descriptors_max: descriptors::limit(),
             family: Family::new(Some(guardian.pid())),
             signals,
             guardian: Some(guardian),
@@ -243,8 +251,9 @@ impl Supervisor {
         if Instant::now() < self.attacher.next() {
             return;
         }
-        // Who has just said hello is known from its connection alone.
-        let managed: Vec<i32> = self.connections.iter().map(|one| one.peer.pid).collect();
+        // A process that connects says hello, or it is not managed.
+        let counts = |one: &&Connection| one.slot.is_some() || one.since.elapsed() < HELLO;
+        let managed: Vec<i32> = self.connections.iter().filter(counts).map(|one| one.peer.pid).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         for note in self.attacher.look(guardian, &managed) {
             self.note_unmanaged(&note);
@@ -272,8 +281,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes the connections that wait, up to a bound.
-    fn accept_waiting(&mut self) {
+    /// Takes the connections that wait, up to a bound; whether there may be more.
+    fn accept_waiting(&mut self) -> bool {
         for _ in 0..ACCEPTED_MAX {
             match accept(&self.listener) {
                 Ok(socket) => self.admit(socket),
@@ -285,9 +294,10 @@ impl Supervisor {
                     }
                     self.spare = spare();
                 }
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
+        true
     }
 
     /// Takes a connection, if it is one of the tree.
@@ -297,10 +307,12 @@ impl Supervisor {
             connections.iter().any(|one| one.peer.pid == pid && one.slot.is_some() && one.peer.is_there())
         };
         match Peer::of(socket.as_raw_fd(), &self.family, is_member) {
+            Ok(_) if self.is_short(&socket, RESERVED) => self.turn_away(&socket),
             Ok(peer) if self.count(peer.pid, |_| true) < CONNECTIONS_MAX => {
                 self.connections.push(Connection {
                     socket,
                     peer,
+                    since: Instant::now(),
                     slot: None,
                     owner: None,
                     kept: Vec::new(),
@@ -312,6 +324,11 @@ impl Supervisor {
             Err(Refusal::Gone) => {}
             Err(Refusal::NoDescriptors) => self.turn_away(&socket),
         }
+    }
+
+    /// Whether there are fewer than that many descriptors left.
+    fn is_short(&self, newest: &OwnedFd, left: i32) -> bool {
+        newest.as_raw_fd() >= self.descriptors_max.saturating_sub(left)
     }
 
     /// Tells a process that there is no room: it runs on unmanaged.
@@ -377,8 +394,12 @@ impl Supervisor {
                 self.attacher.note_refusal(pid);
             }
             Some(Kind::Keep) => {
+                let is_short = descriptor.as_ref().is_some_and(|one| self.is_short(one, RESERVED / 2));
+                if is_short {
+                    self.note_unmanaged(NO_DESCRIPTORS);
+                }
                 let kept = &mut self.connections[index].kept;
-                kept.extend(descriptor.filter(|one| kept_is_right(kept.len(), one)));
+                kept.extend(descriptor.filter(|one| !is_short && kept_is_right(kept.len(), one)));
             }
             Some(Kind::Swap) => return self.give_swap(index, packet.number),
             Some(Kind::Open) => {
@@ -500,8 +521,12 @@ impl Supervisor {
     }
 
     fn drain(&mut self) {
-        // Also from connections that were made for a last word.
-        self.accept_waiting();
+        // Also from connections that were made for a last word, behind as many others' as can wait.
+        for _ in 0..32 {
+            if !self.accept_waiting() {
+                break;
+            }
+        }
         for index in (0..self.connections.len()).rev() {
             if !self.answer(index) {
                 self.end(index);
@@ -545,11 +570,11 @@ impl Supervisor {
     /// Compares what processes say they use with what the kernel says.
     fn look_for_wrong_figures(&mut self) {
         let live: Vec<_> = self.books.tree().live().collect();
-        let count = live.len() as u64;
+        let (count, budget) = (live.len() as u64, self.books.settings().budget_bytes);
         for one in live {
             let kernel = attach::anonymous_bytes(one.pid as i32);
-            let judged =
-                kernel.map(|kernel| self.claims.judge(one.place, one.slot.resident_bytes(), kernel, count));
+            let judged = kernel
+                .map(|kernel| self.claims.judge(one.place, one.slot.resident_bytes(), kernel, count, budget));
             let known = judged.flatten();
             self.figures.wrong_figures += u64::from(known.is_some());
             self.books.know(one.place, known);
@@ -657,6 +682,8 @@ impl Supervisor {
                 return;
             }
         }
+        // The processes that are left are no descendants of this copy: they are known as members, and theirs by them.
+        self.family = Family::new(self.guardian.as_ref().map(Guardian::pid));
         // SAFETY: gives up the terminal, so that nobody waits for this process on a pipe.
         unsafe {
             libc::setsid();

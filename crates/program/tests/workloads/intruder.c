@@ -206,10 +206,10 @@ static void garbage(double seconds)
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	do {
 		uint64_t values[] = { any(), 0, UINT64_MAX, 1ull << 62, any() % (1 << 30), 1 };
-		/* The magic number, the sum, and the slots: those in use come first. Whether somebody wants a pause is left as
+		/* The sum, and the slots: those in use come first. Whether somebody wants a pause is left as
 		   it is: who may write that may have paging pause. */
 		for (int times = 0; times < 40; times++) {
-			size_t at = any() % 3 == 0 ? any() % 2 : any() % (any() % 2 ? 4000 : len / 8);
+			size_t at = any() % 3 == 0 ? 0 : any() % (any() % 2 ? 4000 : len / 8);
 			if (at < 8 || (at - 8) % 712 > 1)
 				words[at] = values[any() % 6];
 		}
