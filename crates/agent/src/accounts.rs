@@ -1,7 +1,7 @@
 //! This process's place in the ledger of its tree.
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
@@ -16,9 +16,12 @@ use crate::control;
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's number is valid in
 /// the file table of the pager's threads only.
 pub struct Ledgered {
-    ledger: Ledger,
+    /// A leaked box: a child may have another user's.
+    ledger: AtomicPtr<Ledger>,
     /// [`NOWHERE`] in a forked child that has not joined yet.
     index: AtomicUsize,
+    /// What this process is called in its user's swap file.
+    owner: AtomicU32,
     socket: AtomicI32,
     /// The recorder's pipe, in the file table of the pager's threads; -1 without one.
     recorder: AtomicI32,
@@ -39,13 +42,22 @@ pub enum JoinError {
     NoDescriptor,
 }
 
+/// A place, as the supervisor gives it.
+struct Place {
+    ledger: Ledger,
+    index: usize,
+    owner: u32,
+    socket: i32,
+}
+
 impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
-        let (ledger, index, socket) = Self::ask(name)?;
+        let Place { ledger, index, owner, socket } = Self::ask(name)?;
         Ok(Ledgered {
-            ledger,
+            ledger: AtomicPtr::new(Box::leak(Box::new(ledger))),
             index: AtomicUsize::new(index),
+            owner: AtomicU32::new(owner),
             socket: AtomicI32::new(socket),
             recorder: AtomicI32::new(-1),
         })
@@ -60,53 +72,62 @@ impl Ledgered {
 
     /// Joins the same tree with a place of this process's own.
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
-        // The parent's mapping of the ledger is here too; the second one costs address space alone.
-        let (_, index, socket) = Self::ask(name)?;
+        // The parent's mapping of its ledger is here too, and handlers may be reading it: it costs address space alone.
+        let Place { ledger, index, owner, socket } = Self::ask(name)?;
+        self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
+        self.owner.store(owner, Ordering::Release);
         self.socket.store(socket, Ordering::Release);
         self.index.store(index, Ordering::Release);
         self.open_recorder();
         Ok(())
     }
 
-    fn ask(name: &[u8]) -> Result<(Ledger, usize, i32), JoinError> {
-        let unreachable =
-            if wire::is_elsewhere(name) { JoinError::Elsewhere } else { JoinError::NoSupervisor };
-        let socket = wire::connect(name).map_err(|error| match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => JoinError::NoDescriptor,
-            _ => unreachable,
-        })?;
-        // SAFETY: takes nothing.
-        let hello = Packet::new(Kind::Hello, unsafe { libc::getpid() } as u32, 0);
-        wire::send(socket, &hello, None).map_err(|_| JoinError::NoSupervisor)?;
-        match wire::receive(socket) {
-            Ok(Some((packet, Some(file)))) if packet.kind() == Some(Kind::Welcome) => {
-                // SAFETY: received just now, open until closed below.
-                let ledger = Ledger::map(unsafe { BorrowedFd::borrow_raw(file) });
-                // SAFETY: the mapping stays without the descriptor.
-                unsafe { libc::close(file) };
-                let ledger = ledger.map_err(|_| JoinError::NoSupervisor)?;
-                Ok((ledger, packet.number as usize, socket))
-            }
-            Ok(Some((packet, None))) if packet.kind() == Some(Kind::Welcome) => {
+    fn ask(name: &[u8]) -> Result<Place, JoinError> {
+        let socket = connect(name)?;
+        let hello = Packet::new(Kind::Hello, 0, 0);
+        let answer = wire::send(socket, &hello, None).and_then(|()| wire::receive_all(socket));
+        let refused = match answer {
+            Ok(Some(received)) if received.packet.kind() == Some(Kind::Welcome) => {
+                if let [Some(board), Some(ledger)] = received.descriptors {
+                    if let Ok(ledger) = Ledger::map(board.as_fd(), ledger.as_fd()) {
+                        let (index, owner) = (received.packet.number as usize, received.packet.token as u32);
+                        return Ok(Place { ledger, index, owner, socket });
+                    }
+                }
                 tell_unmanaged(
                     socket,
                     &too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into()),
                 );
-                Err(JoinError::NoDescriptor)
+                JoinError::NoDescriptor
             }
-            Ok(Some(_)) => Err(JoinError::Refused),
-            _ => Err(JoinError::NoSupervisor),
-        }
+            Ok(Some(_)) => JoinError::Refused,
+            // It does not take this process for one of its tree, or it is gone.
+            _ => connect(name).map_or_else(
+                |error| error,
+                |again| {
+                    close(again);
+                    JoinError::Refused
+                },
+            ),
+        };
+        close(socket);
+        Err(refused)
     }
 
     /// The ledger.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn ledger(&self) -> &'static Ledger {
+        // SAFETY: a leaked box.
+        unsafe { &*self.ledger.load(Ordering::Acquire) }
+    }
+
+    /// What this process is called in its user's swap file.
+    pub fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Acquire)
     }
 
     /// This process's slot, once it has one.
     pub fn slot(&self) -> Option<&'static Slot> {
-        self.index().map(|index| self.ledger.slot(index))
+        self.index().map(|index| self.ledger().slot(index))
     }
 
     /// The slot's number.
@@ -117,19 +138,18 @@ impl Ledgered {
 
     /// A number that changes when processes of the tree come or go.
     pub fn relatives(&self) -> u64 {
-        let pids = self.ledger.live().map(|(index, slot)| u64::from(slot.pid()) * (index as u64 * 2 + 1));
-        pids.fold(0, u64::wrapping_add)
+        self.ledger().changes()
     }
 
-    /// Opens the recorder's pipe, if there is a recorder: the supervisor's descriptor, by way of /proc.
+    /// Has the supervisor give this process the recorder's pipe, if there is a recorder.
     pub fn open_recorder(&self) {
-        let Some(number) = self.ledger.recorder() else { return };
-        let path = format!("/proc/{}/fd/{number}\0", self.ledger.supervisor());
-        // SAFETY: a terminated path.
-        let opened = unsafe { libc::open(path.as_ptr().cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        if !self.ledger().settings().records {
+            return;
+        }
+        let opened = wire::ask(self.socket(), Kind::Record, 0, Kind::Recorded).unwrap_or(-1);
         self.recorder.store(opened, Ordering::Release);
         if opened < 0 {
-            self.say("its references are not recorded: the recorder's pipe cannot be opened from here");
+            self.say("its references are not recorded: the supervisor did not give it the recorder's pipe");
         }
     }
 
@@ -188,12 +208,38 @@ fn tell_unmanaged(socket: i32, why: &str) {
     let _ = wire::send(socket, &Packet::with_text(Kind::Unmanaged, why), None);
 }
 
-/// Tells the supervisor something over a connection made for it, from any thread of the process.
+fn connect(name: &[u8]) -> Result<i32, JoinError> {
+    wire::connect(name).map_err(|error| match error.raw_os_error() {
+        // Another's, or one with another user's: nothing is told to it.
+        Some(libc::EPERM) => JoinError::Refused,
+        Some(libc::EMFILE | libc::ENFILE) => JoinError::NoDescriptor,
+        _ if wire::is_elsewhere(name) => JoinError::Elsewhere,
+        _ => JoinError::NoSupervisor,
+    })
+}
+
+fn close(socket: i32) {
+    // SAFETY: closing a number is memory-safe.
+    unsafe { libc::close(socket) };
+}
+
+/// How long a process that is about to end waits for the supervisor to have heard why, in milliseconds.
+const HEARD_MS: i32 = 2000;
+
+/// Tells the supervisor something over a connection made for it, from any thread of the process. Returns when it has been heard:
+/// the supervisor takes no word from a process that is gone.
 pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     let socket = wire::connect(control::socket())?;
     let sent = wire::send(socket, &Packet::with_text(kind, text), None);
-    // SAFETY: opened above, used by nobody else.
-    unsafe { libc::close(socket) };
+    if sent.is_ok() {
+        let mut ended = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+        // SAFETY: a socket of this function, and one valid pollfd.
+        unsafe {
+            libc::shutdown(socket, libc::SHUT_WR);
+            libc::poll(&mut ended, 1, HEARD_MS);
+        }
+    }
+    close(socket);
     sent
 }
 
@@ -204,8 +250,7 @@ impl Rights {
     fn ask<T>(question: impl FnOnce(i32) -> std::io::Result<T>) -> Option<T> {
         let socket = wire::connect(control::socket()).ok()?;
         let answer = question(socket);
-        // SAFETY: opened above, used by nobody else.
-        unsafe { libc::close(socket) };
+        close(socket);
         answer.ok()
     }
 }
@@ -225,6 +270,11 @@ impl Lender for Rights {
     }
 }
 
+fn pid() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() as u32 }
+}
+
 /// Ends the process without a word: there is nobody to say it to.
 pub fn kill_process() -> ! {
     // SAFETY: plain system calls.
@@ -235,11 +285,11 @@ pub fn kill_process() -> ! {
 
 impl Accounts for Ledgered {
     fn budget(&self) -> u64 {
-        self.ledger.budget_bytes()
+        self.ledger().budget_bytes()
     }
 
     fn total(&self) -> u64 {
-        self.ledger.total_bytes()
+        self.ledger().total_bytes()
     }
 
     fn broken(&self, text: &str) {
@@ -250,7 +300,7 @@ impl Accounts for Ledgered {
         broken::here(Point::Publish);
         let index = self.index.load(Ordering::Acquire);
         if index != NOWHERE {
-            self.ledger.publish(index, resident, pool, staged, stored_pages);
+            self.ledger().publish(index, resident, pool, staged, stored_pages);
         }
     }
 
@@ -322,24 +372,24 @@ impl Accounts for Ledgered {
     }
 
     fn pagers(&self) -> usize {
-        self.ledger.live().filter(|(_, slot)| slot.is_managed()).count()
+        self.ledger().pagers()
     }
 
     fn publish_disk(&self, pages: u64, bytes: u64) {
         if let Some(index) = self.index() {
-            self.ledger.publish_disk(index, pages, bytes);
+            self.ledger().publish_disk(index, pages, bytes);
         }
     }
 
     fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
         let kind = if write { ReferenceKind::Write } else { ReferenceKind::Read };
-        let process = self.slot().map_or(0, Slot::pid);
+        let process = pid();
         self.record(&Reference { kind, process, thread, page, pages: 1, time_ns });
     }
 
     fn forgotten(&self, start: usize, end: usize) {
         if self.records() && end > start {
-            let process = self.slot().map_or(0, Slot::pid);
+            let process = pid();
             let (page, pages) = ((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
             let (kind, time_ns) = (ReferenceKind::Discard, sys::now_ns());
             self.record(&Reference { kind, process, thread: 0, page, pages, time_ns });

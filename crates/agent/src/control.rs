@@ -84,6 +84,7 @@ pub fn forget() {
 pub fn close_desk() {
     desk().has_pager.store(0, Ordering::SeqCst);
     desk().total.store(0, Ordering::Release);
+    desk().others.store(0, Ordering::Release);
 }
 
 /// Takes the pager from those who look for it. No other thread has a reference to it.
@@ -193,7 +194,7 @@ fn live() -> bool {
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
     };
-    if accounts.ledger().lends() {
+    if accounts.ledger().settings().lends {
         sys::lender::set(&RIGHTS);
         desk().forks.lends.store(1, Ordering::Relaxed);
     }
@@ -242,7 +243,9 @@ pub fn share_arena() {
 fn share_figures(accounts: &'static Ledgered) {
     use pager::Accounts;
     desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
-    desk().total.store(accounts.ledger().total_address(), Ordering::Release);
+    let [own, others] = accounts.ledger().total_addresses();
+    desk().others.store(others, Ordering::Release);
+    desk().total.store(own, Ordering::Release);
 }
 
 /// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
@@ -299,7 +302,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         return Err(why.into());
     }
     let settings = accounts.ledger().settings();
-    let without = accounts.ledger().without();
+    let without = settings.without;
     accounts.open_recorder();
     let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
@@ -321,13 +324,13 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     // No threads may be started here: engines of emulated devices work in the submitting thread.
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
-    let swap_file = match (settings.swap_bytes, accounts.index()) {
-        (1.., Some(index)) => {
+    let swap_file = match settings.swap_bytes {
+        0 => None,
+        _ => {
             let plain = without & ledger::WITHOUT_ENCRYPTION != 0;
-            let file = swap::open(accounts.socket(), index, plain);
-            Some(file.map_err(|error| format!("the swap file: {error}"))?)
+            swap::open(accounts.socket(), accounts.owner(), plain)
+                .map_err(|error| format!("the swap file: {error}"))?
         }
-        _ => None,
     };
     let store = Zswap::new(
         zswap::Config {
@@ -464,7 +467,8 @@ fn inherit(channel: i32) {
     fork::taken();
     match accounts.rejoin(socket()) {
         Ok(()) => {
-            accounts.index().into_iter().for_each(swap::note_place);
+            swap::note_place(accounts.owner());
+            share_figures(accounts);
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
             watch(pager, accounts);

@@ -48,7 +48,7 @@ pub fn retire() {
     threads::discard_free();
     thread::close_all_files();
     let mut buffer = vec![0; MAPS_BYTES];
-    for name in [ledger::MEMORY_NAME, swapfile::TABLE_NAME] {
+    for name in [ledger::LEDGER_NAME, ledger::BOARD_NAME, swapfile::TABLE_NAME] {
         unmap_all(name, &mut buffer);
     }
 }

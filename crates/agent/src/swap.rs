@@ -1,4 +1,4 @@
-//! This process's part in the swap file of its tree.
+//! This process's part in the swap file of its user.
 //!
 //! The supervisor has the file and the table of its segments, and gives descriptors of both out. The file's number is valid
 //! in the file table of the pager's threads; a forked child is given the file anew, by its parent, under the same number.
@@ -31,11 +31,6 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// Engine threads that were started and are not counted as the pager's yet.
 static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// What a process with this place in the ledger is called in the table.
-fn owner_of(index: usize) -> u32 {
-    index as u32 + 1
-}
-
 /// Asks the supervisor for a part of the swap file.
 fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
     let descriptor = wire::ask(socket, Kind::Swap, number, Kind::Swapped)?;
@@ -43,17 +38,26 @@ fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The tree's swap file, for the process at `index` of the ledger that is connected to its supervisor by `socket`; encrypted
-/// unless it is to be `plain`.
+/// The user's swap file, for the process that is called `owner` there and is connected to its supervisor by `socket`;
+/// encrypted unless it is to be `plain`. `None` when
+/// the supervisor has none for it, and says so itself.
 ///
 /// # Errors
-/// When the supervisor does not answer, or there are more processes than the table has rows.
-pub fn open(socket: i32, index: usize, plain: bool) -> Result<Arc<SwapFile>, Box<dyn std::error::Error>> {
-    let (file, table) = (ask(socket, 0)?, ask(socket, 1)?);
+/// When the supervisor does not reply, or there are more processes than the table has rows.
+pub fn open(
+    socket: i32,
+    owner: u32,
+    plain: bool,
+) -> Result<Option<Arc<SwapFile>>, Box<dyn std::error::Error>> {
+    let file = match ask(socket, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        file => file?,
+    };
+    let table = ask(socket, 1)?;
     let shared = Shared::join(File::from(file), table.as_fd(), &Config { plain, ..Config::default() })?;
     let shared: &'static Shared = Box::leak(Box::new(shared));
     SHARED.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
-    Ok(shared.open(engine(shared.disk().clone())?, owner_of(index))?)
+    Ok(Some(shared.open(engine(shared.disk().clone())?, owner)?))
 }
 
 fn shared() -> Option<&'static Shared> {
@@ -173,9 +177,10 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// In a forked child that has its place in the ledger.
-pub fn note_place(index: usize) {
+/// In a forked child that has its place in the ledger. The name is its own in the whole tree: if it has become another user's, it
+/// goes on with its parent's file.
+pub fn note_place(owner: u32) {
     if let Some(file) = own() {
-        file.set_owner(owner_of(index));
+        file.set_owner(owner);
     }
 }

@@ -203,8 +203,10 @@ pub struct Desk {
     pub end: AtomicU32,
     /// What the kernel clears when the program's first thread ends, as set_tid_address(2) told it; 0 while unknown.
     pub cleared: AtomicUsize,
-    /// Address of the bytes that all processes of the tree use, a 64-bit number; 0 while unknown.
+    /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while unknown.
     pub total: AtomicUsize,
+    /// Address of what the other users' processes use; set before the former.
+    pub others: AtomicUsize,
     /// The use at which memory is registered, in bytes.
     pub tight_bytes: AtomicU64,
     /// The agent's memory: first byte, and the first behind.
@@ -234,6 +236,7 @@ impl Desk {
             end: word(),
             cleared: AtomicUsize::new(0),
             total: AtomicUsize::new(0),
+            others: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
             arena: pair(),
             announcement: Announcement::new(),

@@ -1,13 +1,25 @@
 //! Whatever a process of the tree writes into the ledger or says to the supervisor: those who read it go on.
 
 use std::mem::size_of;
-use std::os::fd::AsFd;
 
 use proptest::prelude::*;
 
+use crate::board::Board;
 use crate::memory::Memory;
 use crate::wire::{self, Packet};
-use crate::{percentile_ns, Counter, Ledger, Settings, Snapshot, BUCKETS, FORMS_MAX, SLOTS};
+use crate::{
+    percentile_ns, Counter, Keeper, Ledger, Settings, Sight, Snapshot, Tree, BUCKETS, FORMS_MAX, SLOTS,
+};
+
+fn settings() -> Settings {
+    Settings {
+        budget_bytes: 1 << 30,
+        folio_bytes: 65536,
+        compressor: "lz4".into(),
+        forms: vec!["lz4".into(), "raw".into()],
+        ..Settings::default()
+    }
+}
 
 /// Words that sums and products are sensitive to, and any others.
 fn word() -> impl Strategy<Value = u64> {
@@ -27,57 +39,71 @@ proptest! {
     fn a_ledger_of_any_words_can_be_read(
         pattern in prop::collection::vec(word(), 1..40),
         changes in prop::collection::vec((0..size_of::<Memory>() / 8, word()), 0..60),
-        slots_used in any::<u32>(),
     ) {
-        let settings = Settings {
-            budget_bytes: 1 << 30,
-            folio_bytes: 65536,
-            compressor: "lz4".into(),
-            forms: vec!["lz4".into(), "raw".into()],
-            verify: false,
-            swap_bytes: 0,
-        };
-        let (ledger, file) = Ledger::create(&settings).unwrap();
-        let index = ledger.claim(7).unwrap();
-        let words = ledger.address().as_ptr().cast::<u64>();
-        // All but the magic number, which is first: the head and the first slots, then single words anywhere.
-        let front = (1..2000).zip(pattern.iter().cycle().copied());
-        for (at, word) in front.chain(changes.into_iter().filter(|(at, _)| *at > 0)) {
+        let mut keeper = Keeper::create(&settings(), 1).unwrap();
+        let ledger = Ledger::map(keeper.board_file(), keeper.ledger_file()).unwrap();
+        let index = keeper.claim(7).unwrap();
+        let words = ledger.addresses().1.as_ptr().cast::<u64>();
+        // The sum and the first slots, then single words anywhere.
+        for (at, word) in (0..2000).zip(pattern.iter().cycle().copied()).chain(changes) {
             // SAFETY: within the mapping, which is plain atomics; this test has one thread.
             unsafe { words.add(at).write_volatile(word) };
         }
-        if slots_used % 2 == 0 {
-            // The supervisor's number, and how many slots were ever used.
-            // SAFETY: as above.
-            unsafe { words.add(3).write_volatile(u64::from(slots_used) << 32) };
-        }
 
-        ledger.note_peaks();
-        let snapshot = Snapshot::read(file.as_fd()).unwrap();
-        prop_assert!(ledger.live().count() <= SLOTS);
-        prop_assert_eq!(snapshot.live().count(), ledger.live().count());
-        prop_assert_eq!(snapshot.settings(), ledger.settings());
-        prop_assert!(ledger.forms().len() <= FORMS_MAX);
-        prop_assert_eq!(snapshot.forms(), ledger.forms());
-        let counts = ledger.fault_counts();
+        let mut tree = Tree::default();
+        tree.add(ledger);
+        let mut snapshot = Snapshot::default();
+        snapshot.add(Sight::read(keeper.board_file()).unwrap(), keeper.ledger_file()).unwrap();
+        prop_assert_eq!(ledger.live().count(), 1);
+        prop_assert_eq!(snapshot.live().count(), 1);
+        prop_assert_eq!(snapshot.settings(), settings());
+        prop_assert_eq!(snapshot.forms(), tree.forms());
+        let counts = tree.fault_counts();
         for fraction in [0.0, 0.5, 0.999, 1.0] {
             prop_assert!(percentile_ns(&counts, fraction) < 1 << 41);
         }
         for counter in [Counter::ZswpOut, Counter::Forks] {
-            prop_assert_eq!(ledger.sum(counter), snapshot.sum(counter));
+            prop_assert_eq!(tree.sum(counter), snapshot.sum(counter));
         }
-        for (_, slot) in ledger.live() {
-            prop_assert!(slot.wanted_bytes() >= slot.stored_pages());
+        for live in tree.live() {
+            prop_assert!(live.slot.wanted_bytes() >= live.slot.stored_pages());
         }
+        prop_assert!(ledger.pagers() <= SLOTS);
+        // Sums of it fit a word.
+        prop_assert!(ledger.total_bytes() < u64::MAX / 4);
+        // The supervisor puts the sum right, and with it what relatives see.
+        for _ in 0..5 {
+            let sum = keeper.audit();
+            prop_assert!(sum < u64::MAX / 4);
+        }
+        prop_assert_eq!(ledger.total_bytes(), keeper.audit());
         // What the supervisor does with the slot of a process that has come and gone.
         ledger.publish(index, 5, 6, 7, 8);
         ledger.slot(index).add(Counter::Faults, u64::MAX);
         ledger.slot(index).faults().record(u64::MAX);
-        ledger.release(index);
-        prop_assert_eq!((ledger.slot(index).pid(), ledger.slot(index).resident_bytes()), (0, 0));
-        while let Some(index) = ledger.claim(8).filter(|index| *index < 4) {
-            prop_assert_eq!(ledger.slot(index).pid(), 8);
+        keeper.release(index);
+        prop_assert_eq!(ledger.slot(index).resident_bytes(), 0);
+        prop_assert_eq!(keeper.claim(8), Some(index));
+        prop_assert_eq!(ledger.live().next().map(|(index, pid, _)| (index, pid)), Some((index, 8)));
+    }
+
+    /// A board that an onlooker finds may be anyone's.
+    #[test]
+    fn a_board_of_any_words_can_be_read(
+        changes in prop::collection::vec((1..size_of::<Board>() / 8, word()), 0..200),
+    ) {
+        let keeper = Keeper::create(&settings(), 1).unwrap();
+        let words = keeper.ledger().addresses().0.as_ptr().cast::<u64>();
+        for (at, word) in changes {
+            // SAFETY: within the supervisor's mapping, which is plain atomics; this test has one thread.
+            unsafe { words.add(at).write_volatile(word) };
         }
+        let mut snapshot = Snapshot::default();
+        snapshot.add(Sight::read(keeper.board_file()).unwrap(), keeper.ledger_file()).unwrap();
+        prop_assert!(snapshot.live().count() <= SLOTS);
+        prop_assert!(snapshot.forms().len() <= FORMS_MAX);
+        prop_assert!(snapshot.total_bytes() < u64::MAX / 4);
+        let _ = (snapshot.settings(), snapshot.sum(Counter::Faults), snapshot.fault_counts());
     }
 
     #[test]
@@ -95,7 +121,7 @@ proptest! {
         let packet = unsafe { bytes.as_ptr().cast::<Packet>().read_unaligned() };
         prop_assert!(packet.text().len() <= wire::TEXT_MAX);
         let kind = u32::from_ne_bytes(bytes[..4].try_into().unwrap());
-        prop_assert_eq!(packet.kind().map(|kind| kind as u32), (1..=12).contains(&kind).then_some(kind));
+        prop_assert_eq!(packet.kind().map(|kind| kind as u32), (1..=wire::KINDS.len() as u32).contains(&kind).then_some(kind));
     }
 
     #[test]

@@ -1,21 +1,33 @@
 //! What the processes of one tree share: the budget, their use of it, their figures; and how they talk to the supervisor.
 //!
-//! The ledger is a memory file made by the supervisor and mapped by every managed process. Everything in it is atomic
-//! and may be used from any thread at any time, without allocation. Any of those processes may have written anything to it:
-//! figures are then wrong, but nobody who reads them is brought down. The socket carries what memory cannot: descriptors
-//! and text.
+//! Each user of a tree has two memory files, made by the supervisor and mapped by that user's managed processes alone:
+//!
+//! | file | written by | holds |
+//! |---|---|---|
+//! | board | the supervisor; sealed for all others | settings; which process has which slot; what the other users' processes use; figures of ended processes |
+//! | ledger | that user's processes | the sum of what they use; a slot of figures for each |
+//!
+//! Everything in both is atomic and may be used from any thread at any time, without allocation. A process may have written
+//! anything to its ledger: figures are then wrong until the supervisor corrects them, and readers clamp what they read. No path,
+//! descriptor or process number is taken from a ledger. The socket carries what memory cannot: descriptors and text.
 
+mod board;
+mod file;
 #[cfg(test)]
 mod garbage_tests;
 mod histogram;
 mod memory;
+mod slot;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod text;
+mod tree;
 pub mod wire;
 
+pub use board::{Settings, BOARD_NAME, COMPRESSOR_LEN_MAX, WITHOUT_ENCRYPTION, WITHOUT_MOVE, WITHOUT_SCAN};
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
-pub use memory::{
-    Counter, Ledger, Settings, Slot, COMPRESSOR_LEN_MAX, COUNTERS, FORMS_MAX, MEMORY_NAME, SLOTS,
-    WITHOUT_ENCRYPTION, WITHOUT_MOVE, WITHOUT_SCAN,
-};
-pub use snapshot::Snapshot;
+pub use memory::{Keeper, Ledger, LEDGER_NAME, SLOTS};
+pub use slot::{Counter, Slot, COUNTERS, FORMS_MAX};
+pub use snapshot::{Seen, Sight, Snapshot};
+pub use tree::{Live, Tree};

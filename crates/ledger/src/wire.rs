@@ -1,30 +1,32 @@
 //! Packets between a process and its supervisor, over a SOCK_SEQPACKET unix socket with an abstract address.
 //!
-//! | kind | from | meaning | descriptor |
+//! | kind | from | meaning | descriptors |
 //! |---|---|---|---|
 //! | hello | process | it is there; which one, the kernel says | - |
-//! | welcome | supervisor | its slot in the ledger | the ledger's memory file |
-//! | refused | supervisor | no slot is free: run unmanaged | - |
+//! | welcome | supervisor | `number` is its slot in its user's ledger, `token` its name in that user's swap file | board, ledger |
+//! | refused | supervisor | there is no place: run unmanaged | - |
 //! | say | process | text for the user | - |
 //! | broken | process | text for the user: why it is ended by its own pager | - |
 //! | unmanaged | process | why it runs without a pager | - |
 //! | keep | process | hold this until the process has ended | a userfaultfd |
-//! | child | parent | `token`'s child will want this | the child's userfaultfd |
-//! | fetch | child | the descriptor of `token`, please | - |
-//! | fetched | supervisor | here it is, or none came | the child's userfaultfd |
-//! | swap | process | part `number` of the swap file, please: 0 the file, 1 its table | - |
+//! | swap | process | part `number` of its user's swap file, please: 0 the file, 1 its table | - |
 //! | swapped | supervisor | here it is, or there is none | the part |
 //! | open | process | file `number`, please, which it may not open itself: a [`sys::lender::Lent`] | - |
 //! | opened | supervisor | here it is, or the supervisor may not either | the file |
 //! | agree | process | features `token` for this, please | a userfaultfd just made |
 //! | agreed | supervisor | it has them, unless `number` is not 0 | - |
-//! | query | `top` | the ledger, please | - |
-//! | ledger | supervisor | here it is | the ledger's memory file |
+//! | record | process | the pipe that references are recorded in, please | - |
+//! | recorded | supervisor | here it is, or there is none | the pipe |
+//!
+//! The address is known to every process of the network namespace, so a process proves who it is by what the kernel tells of it:
+//! the supervisor hears those of its tree alone, and looks again at each packet that it gives something for. A process talks to a
+//! supervisor of root or of its own user alone.
 //!
 //! All calls are plain blocking system calls without allocation: they are made by pager threads too. The end of a
 //! connection means the end of the process.
 
 use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use sys::packets;
 
@@ -41,29 +43,35 @@ pub enum Kind {
     Refused = 3,
     Say = 4,
     Keep = 5,
-    Child = 6,
-    Fetch = 7,
-    Fetched = 8,
-    Query = 9,
-    Ledger = 10,
-    Broken = 11,
-    Unmanaged = 12,
-    Swap = 13,
-    Swapped = 14,
-    Open = 15,
-    Opened = 16,
-    Agree = 17,
-    Agreed = 18,
+    Broken = 6,
+    Unmanaged = 7,
+    Swap = 8,
+    Swapped = 9,
+    Open = 10,
+    Opened = 11,
+    Agree = 12,
+    Agreed = 13,
+    Record = 14,
+    Recorded = 15,
 }
+
+/// Every kind.
+pub const KINDS: [Kind; 15] = {
+    use Kind::*;
+    [
+        Hello, Welcome, Refused, Say, Keep, Broken, Unmanaged, Swap, Swapped, Open, Opened, Agree, Agreed,
+        Record, Recorded,
+    ]
+};
 
 /// A packet, without its descriptor.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Packet {
     kind: u32,
-    /// A process or slot number.
+    /// As the kind has it.
     pub number: u32,
-    /// Names a fork.
+    /// As the kind has it.
     pub token: u64,
     text_len: u32,
     padding: u32,
@@ -88,13 +96,7 @@ impl Packet {
 
     /// What it means; `None` for a packet of another version.
     pub fn kind(&self) -> Option<Kind> {
-        use Kind::*;
-        [
-            Hello, Welcome, Refused, Say, Keep, Child, Fetch, Fetched, Query, Ledger, Broken, Unmanaged,
-            Swap, Swapped, Open, Opened, Agree, Agreed,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u32 == self.kind)
+        KINDS.into_iter().find(|kind| *kind as u32 == self.kind)
     }
 
     /// Its text.
@@ -131,16 +133,6 @@ fn network_namespace() -> Option<u64> {
     (answer == 0).then_some(number)
 }
 
-/// The process that connected to this socket, as its number is in the calling process's namespace.
-pub fn peer(socket: i32) -> Option<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = std::mem::size_of_val(&peer) as libc::socklen_t;
-    let target = std::ptr::from_mut(&mut peer).cast();
-    // SAFETY: room for the structure that is asked for.
-    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
-    (answer == 0 && peer.pid > 0).then_some(peer.pid as u32)
-}
-
 fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -156,7 +148,7 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
 /// Connects to the supervisor at the abstract address `name`.
 ///
 /// # Errors
-/// ECONNREFUSED when it is gone.
+/// ECONNREFUSED when it is gone, EPERM when another user listens there by now.
 pub fn connect(name: &[u8]) -> io::Result<i32> {
     let descriptor = packets::socket()?;
     let (address, len) = address(name);
@@ -167,8 +159,27 @@ pub fn connect(name: &[u8]) -> io::Result<i32> {
         unsafe { libc::close(descriptor) };
         return Err(error);
     }
+    if !packets::peer(descriptor).is_some_and(|(_, user)| may_supervise(user)) {
+        // SAFETY: opened above.
+        unsafe { libc::close(descriptor) };
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
     Ok(descriptor)
 }
+
+/// What a user namespace shows of users that are none of its own.
+const OVERFLOW_USER: u32 = 65534;
+
+/// Whether a supervisor of this user's may be this process's. When a supervisor has been killed its name is free, for a moment
+/// in which its processes are not ended yet.
+fn may_supervise(user: u32) -> bool {
+    // SAFETY: take nothing.
+    let own = unsafe { [libc::getuid(), libc::geteuid()] };
+    matches!(user, 0 | OVERFLOW_USER) || own.contains(&user)
+}
+
+/// Connections that wait to be accepted. Others' are among them: they are closed at once, and those of the tree wait behind them.
+const BACKLOG: i32 = 1024;
 
 /// Listens at the abstract address `name`.
 ///
@@ -180,7 +191,7 @@ pub fn listen(name: &[u8]) -> io::Result<i32> {
     // SAFETY: the address is valid for `len` bytes.
     let bound = unsafe { libc::bind(descriptor, std::ptr::from_ref(&address).cast(), len) } == 0;
     // SAFETY: takes no pointers.
-    if !bound || unsafe { libc::listen(descriptor, 128) } != 0 {
+    if !bound || unsafe { libc::listen(descriptor, BACKLOG) } != 0 {
         let error = io::Error::last_os_error();
         // SAFETY: opened above.
         unsafe { libc::close(descriptor) };
@@ -194,11 +205,19 @@ pub fn listen(name: &[u8]) -> io::Result<i32> {
 /// # Errors
 /// EPIPE or ECONNRESET when the other side is gone.
 pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result<()> {
+    send_with(socket, packet, descriptor.as_slice())
+}
+
+/// Sends a packet with up to two descriptors.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_with(socket: i32, packet: &Packet, descriptors: &[i32]) -> io::Result<()> {
     // SAFETY: a packet is plain numbers without padding between them.
     let bytes = unsafe {
         std::slice::from_raw_parts(std::ptr::from_ref(packet).cast::<u8>(), std::mem::size_of::<Packet>())
     };
-    packets::send(socket, &[bytes], descriptor.as_slice())
+    packets::send(socket, &[bytes], descriptors)
 }
 
 /// Asks for something by its number; the answer is to be of `kind` and to have a descriptor.
@@ -213,11 +232,24 @@ pub fn ask(socket: i32, question: Kind, number: u32, kind: Kind) -> io::Result<i
     }
 }
 
-/// Receives a packet and the descriptor that came with it; `None` at the end of the connection.
+/// A packet as it was received.
+#[derive(Debug)]
+pub struct Received {
+    /// The packet.
+    pub packet: Packet,
+    /// Its descriptors; further ones are closed.
+    pub descriptors: [Option<OwnedFd>; 2],
+    /// The process that sent it, on the supervisor's side.
+    pub sender: Option<i32>,
+    /// This process has no room for the descriptors that came.
+    pub lacks_descriptors: bool,
+}
+
+/// Receives a packet with all that the kernel tells of it; `None` at the end of the connection.
 ///
 /// # Errors
 /// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
-pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
+pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
     let mut packet = Packet::new(Kind::Hello, 0, 0);
     // SAFETY: a packet is plain numbers without padding between them, and any of them are valid.
     let bytes = unsafe {
@@ -226,19 +258,28 @@ pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
             std::mem::size_of::<Packet>(),
         )
     };
-    let (len, [first, second]) = packets::receive(socket, bytes)?;
-    let is_whole = len == std::mem::size_of::<Packet>();
-    for unwanted in [(!is_whole).then_some(first), Some(second)].into_iter().flatten() {
-        if unwanted >= 0 {
-            // SAFETY: received just now.
-            unsafe { libc::close(unwanted) };
-        }
-    }
+    let received = packets::receive_all(socket, bytes)?;
+    // SAFETY: received just now, owned by nothing else.
+    let descriptors =
+        received.descriptors.map(|raw| (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) }));
+    let packets::Received { len, sender, lacks_descriptors, .. } = received;
     match len {
         0 => Ok(None),
-        _ if is_whole => Ok(Some((packet, (first >= 0).then_some(first)))),
+        _ if len == std::mem::size_of::<Packet>() => {
+            Ok(Some(Received { packet, descriptors, sender, lacks_descriptors }))
+        }
         _ => Err(io::Error::from_raw_os_error(libc::EPROTO)),
     }
+}
+
+/// Receives a packet and the descriptor that came with it; `None` at the end of the connection.
+///
+/// # Errors
+/// As [`receive_all`].
+pub fn receive(socket: i32) -> io::Result<Option<(Packet, Option<i32>)>> {
+    let received = receive_all(socket)?;
+    Ok(received
+        .map(|Received { packet, descriptors: [first, _], .. }| (packet, first.map(OwnedFd::into_raw_fd))))
 }
 
 #[cfg(test)]
@@ -267,7 +308,7 @@ mod tests {
         // SAFETY: accepts without an address.
         let server = unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
         assert!(server >= 0);
-        assert_eq!(peer(server), Some(std::process::id()));
+        assert_eq!(packets::peer(server).map(|(pid, _)| pid), Some(std::process::id() as i32));
         send(client, &Packet::new(Kind::Hello, 5, 6), None).unwrap();
         send(client, &Packet::with_text(Kind::Say, "hello there"), Some(2)).unwrap();
         let (packet, none) = receive(server).unwrap().unwrap();

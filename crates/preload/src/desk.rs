@@ -47,12 +47,15 @@ pub fn nudge() {
 
 /// Whether `bytes` more would bring all processes so near their budget that memory is registered.
 pub fn is_tight_with(bytes: usize) -> bool {
-    let total = DESK.total.load(Ordering::Acquire) as *const AtomicU64;
-    // SAFETY: null, or in the ledger, which stays mapped.
-    let total = unsafe { total.as_ref() };
-    total.is_some_and(|total| {
-        total.load(Ordering::Relaxed) + bytes as u64 >= DESK.tight_bytes.load(Ordering::Relaxed)
-    })
+    let addresses = [&DESK.total, &DESK.others].map(|word| word.load(Ordering::Acquire) as *const AtomicU64);
+    // SAFETY: null, or in the ledger and its board, which stay mapped.
+    let parts = addresses.map(|address| unsafe { address.as_ref() });
+    // Another process may have written anything there.
+    let sum = parts
+        .into_iter()
+        .flatten()
+        .fold(bytes as u64, |sum, part| sum.saturating_add(part.load(Ordering::Relaxed)));
+    parts[0].is_some() && sum >= DESK.tight_bytes.load(Ordering::Relaxed)
 }
 
 /// Sets a word that is never reset.

@@ -12,6 +12,7 @@ mod mistyped;
 mod pages;
 mod pause;
 mod place;
+mod plain;
 mod run;
 mod size;
 mod standard;

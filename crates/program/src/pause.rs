@@ -3,11 +3,9 @@
 //! gdb, py-spy, /proc/PID/mem and core dumps get no fault service: to them a page that is out looks as if it could not be read.
 //! A paused process has all its pages in memory, as if it were not managed.
 
-use std::fs::OpenOptions;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Result};
 use ledger::Ledger;
 
 use crate::top::find;
@@ -55,20 +53,29 @@ pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
 }
 
 fn change(common: &Common, pauses: bool) -> Result<i32> {
-    let (ledger, supervisor) = ledger_of(common.pid)?;
+    let (ledgers, supervisor) = ledgers_of(common.pid)?;
     let is_meant = |pid: u32| pid == common.pid || supervisor == common.pid;
-    let slots: Vec<_> = ledger.live().map(|(_, slot)| slot).filter(|slot| is_meant(slot.pid())).collect();
-    slots.iter().for_each(|slot| slot.want_pause(pauses));
+    let places: Vec<_> = ledgers
+        .iter()
+        .flat_map(|ledger| ledger.live().map(move |(index, pid, slot)| (ledger, index, pid, slot)))
+        .filter(|(_, _, pid, _)| is_meant(*pid))
+        .collect();
+    places.iter().for_each(|(.., slot)| slot.want_pause(pauses));
     let give_up = Instant::now() + Duration::from_secs(common.timeout);
     // One that ends meanwhile needs no answer.
-    while let Some(slot) = slots.iter().find(|slot| slot.pid() != 0 && slot.is_paused() != pauses) {
+    let is_there = |ledger: &Ledger, index: usize, pid: u32| ledger.pid(index) == pid;
+    while let Some((_, _, pid, _)) = places
+        .iter()
+        .find(|(ledger, index, pid, slot)| is_there(ledger, *index, *pid) && slot.is_paused() != pauses)
+    {
         if Instant::now() > give_up {
             let what = if pauses { "paused" } else { "gone on" };
-            bail!("process {} has not {what} within {} s; is it stopped?", slot.pid(), common.timeout);
+            bail!("process {pid} has not {what} within {} s; is it stopped?", common.timeout);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let pids: Vec<u32> = slots.iter().map(|slot| slot.pid()).filter(|pid| *pid != 0).collect();
+    let there = places.iter().filter(|(ledger, index, pid, _)| is_there(ledger, *index, *pid));
+    let pids: Vec<u32> = there.map(|(_, _, pid, _)| *pid).collect();
     if common.json {
         println!("{}", serde_json::json!({ "paused": pauses, "pids": pids }));
     } else {
@@ -79,18 +86,15 @@ fn change(common: &Common, pauses: bool) -> Result<i32> {
     Ok(0)
 }
 
-/// The ledger that a process is in, writable, and its supervisor.
-fn ledger_of(pid: u32) -> Result<(Ledger, u32)> {
+/// The ledgers of the tree that a process is in, writable, and its supervisor.
+fn ledgers_of(pid: u32) -> Result<(Vec<Ledger>, u32)> {
     for tree in find::trees() {
-        let supervisor = tree.snapshot.supervisor();
-        if pid != tree.pid && pid != supervisor && !tree.snapshot.live().any(|slot| slot.pid() == pid) {
+        if pid != tree.pid && pid != tree.holder && !tree.snapshot.live().any(|seen| seen.pid == pid) {
             continue;
         }
-        let path = find::ledger_path(tree.pid, tree.inode).context("its ledger is gone")?;
-        let file =
-            OpenOptions::new().read(true).write(true).open(path).context("its ledger cannot be written")?;
-        let ledger = Ledger::map(file.as_fd()).context("its ledger is of another version")?;
-        return Ok((ledger, if pid == tree.pid { pid } else { supervisor }));
+        let ledgers = find::ledgers(tree.holder, tree.tree);
+        ensure!(!ledgers.is_empty(), "its ledger is gone, cannot be written or is of another version");
+        return Ok((ledgers, if pid == tree.holder { pid } else { tree.pid }));
     }
     bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)")
 }

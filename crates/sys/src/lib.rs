@@ -20,6 +20,7 @@ pub mod owned;
 pub mod packets;
 pub mod pagemap;
 pub mod pins;
+pub mod process;
 pub mod procfs;
 pub mod ptrace;
 pub mod remap;

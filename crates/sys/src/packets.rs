@@ -2,14 +2,20 @@
 
 use std::io;
 use std::mem::size_of;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Most descriptors that a packet brings.
 pub const DESCRIPTORS_MAX: usize = 2;
 const PARTS_MAX: usize = 2;
 
-/// Room for more descriptors than are expected: what a sender adds is closed, not lost.
+/// Descriptors of one packet that there is room for; the kernel closes further ones.
+const DESCRIPTORS_TAKEN: usize = 8;
+/// Two messages: descriptors, and the sender.
+const CONTROL_BYTES: usize = (16 + DESCRIPTORS_TAKEN * 4) + (16 + 16);
+
+/// Room for more descriptors than are expected.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_BYTES]);
 const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
 
 /// A new socket, closed on exec.
@@ -38,7 +44,7 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vectors.as_mut_ptr();
     header.msg_iovlen = parts.len() as _;
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_BYTES]);
     if !descriptors.is_empty() {
         let bytes = size_of_val(descriptors);
         header.msg_control = control.0.as_mut_ptr().cast();
@@ -59,15 +65,27 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
     }
 }
 
-/// Receives a packet into `buffer`; answers its length, 0 at the end of the connection, and the descriptors that came
-/// with it, -1 for none. They are the caller's, closed on exec.
+/// What came with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// The packet's bytes, 0 at the end of the connection.
+    pub len: usize,
+    /// The first descriptors, -1 for none. They are the caller's, closed on exec; further ones are closed.
+    pub descriptors: [i32; DESCRIPTORS_MAX],
+    /// The process that sent it, on a socket that asks for senders (see [`ask_for_senders`]).
+    pub sender: Option<i32>,
+    /// Descriptors were lost because this process may not have more.
+    pub lacks_descriptors: bool,
+}
+
+/// Receives a packet into `buffer`.
 ///
 /// # Errors
 /// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, when the other side closed its end before it had
 /// read everything.
-pub fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<(usize, [i32; DESCRIPTORS_MAX])> {
+pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_BYTES]);
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &mut part;
@@ -79,29 +97,101 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<(usize, [i32; DESCR
     if got < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut descriptors = [-1; DESCRIPTORS_MAX];
-    // SAFETY: the kernel filled the control buffer as far as msg_controllen says; one message of descriptors is all that
-    // it can bring, since nothing else is asked for.
+    let mut received = Received {
+        len: got as usize,
+        descriptors: [-1; DESCRIPTORS_MAX],
+        sender: None,
+        lacks_descriptors: false,
+    };
+    let mut count = 0;
+    // SAFETY: the kernel filled the control buffer with whole messages as far as msg_controllen says.
     unsafe {
-        let message = libc::CMSG_FIRSTHDR(&header);
-        if !message.is_null()
-            && (*message).cmsg_level == libc::SOL_SOCKET
-            && (*message).cmsg_type == libc::SCM_RIGHTS
-        {
-            let count = ((*message).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<i32>();
-            let first = libc::CMSG_DATA(message).cast::<i32>();
-            for number in 0..count {
-                let descriptor = first.add(number).read_unaligned();
-                match descriptors.get_mut(number) {
-                    Some(place) => *place = descriptor,
-                    None => {
-                        libc::close(descriptor);
+        let mut message = libc::CMSG_FIRSTHDR(&header);
+        while !message.is_null() {
+            let data = libc::CMSG_DATA(message);
+            match ((*message).cmsg_level, (*message).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    count = ((*message).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<i32>();
+                    for number in 0..count {
+                        let descriptor = data.cast::<i32>().add(number).read_unaligned();
+                        match received.descriptors.get_mut(number) {
+                            Some(place) => *place = descriptor,
+                            None => {
+                                libc::close(descriptor);
+                            }
+                        }
                     }
                 }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    let sender = data.cast::<libc::ucred>().read_unaligned();
+                    received.sender = Some(sender.pid).filter(|pid| *pid > 0);
+                }
+                _ => {}
             }
+            message = libc::CMSG_NXTHDR(&header, message);
         }
     }
-    Ok((got as usize, descriptors))
+    // The kernel stops at the first descriptor that there is no room for: in the buffer, or in this process's table.
+    received.lacks_descriptors = header.msg_flags & libc::MSG_CTRUNC != 0 && count < DESCRIPTORS_TAKEN;
+    Ok(received)
+}
+
+/// Receives a packet into `buffer`; returns its length, 0 at the end of the connection, and the descriptors that came
+/// with it, -1 for none. They are the caller's, closed on exec.
+///
+/// # Errors
+/// As [`receive_all`].
+pub fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<(usize, [i32; DESCRIPTORS_MAX])> {
+    receive_all(socket, buffer).map(|received| (received.len, received.descriptors))
+}
+
+/// Has the kernel name the sender of each packet that `socket` receives, and sockets accepted from it.
+///
+/// # Errors
+/// When `socket` is no unix socket.
+pub fn ask_for_senders(socket: i32) -> io::Result<()> {
+    let on = 1i32;
+    let (value, len) = (std::ptr::from_ref(&on).cast(), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the value is as long as said.
+    match unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The process that connected to this socket, or the one that listened where it connected, and that process's effective
+/// user, by the caller's numbers. `None` if the process is in no process namespace below the caller's.
+pub fn peer(socket: i32) -> Option<(i32, u32)> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    let target = std::ptr::from_mut(&mut peer).cast();
+    // SAFETY: room for the structure that is asked for.
+    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
+    (answer == 0).then_some((peer.pid, peer.uid))
+}
+
+/// `SO_PEERPIDFD` (Linux 6.5), which libc does not name.
+const SO_PEERPIDFD: i32 = 77;
+
+/// A pidfd of the process that connected to this socket, whose number was `pid`.
+///
+/// # Errors
+/// ESRCH when the process is gone, EMFILE when there is no descriptor left.
+pub fn peer_handle(socket: i32, pid: i32) -> io::Result<OwnedFd> {
+    let mut raw = -1i32;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    let target = std::ptr::from_mut(&mut raw).cast();
+    // SAFETY: room for the number that is asked for.
+    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, target, &mut len) };
+    if answer == 0 {
+        // SAFETY: opened just now by the kernel.
+        return Ok(unsafe { OwnedFd::from_raw_fd(raw) });
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => crate::process::handle(pid),
+        _ => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -142,5 +232,53 @@ mod tests {
         assert_eq!(receive(there, &mut buffer).unwrap().0, 0, "the end");
         assert_eq!(send(there, &[b"x"], &[]).unwrap_err().raw_os_error(), Some(libc::EPIPE));
         close(&[there]);
+    }
+
+    #[test]
+    fn senders_and_lost_descriptors_are_told() {
+        let [here, there] = pair();
+        ask_for_senders(there).unwrap();
+        let mut buffer = [0; 16];
+        send(here, &[b"x"], &[0, 1]).unwrap();
+        let received = receive_all(there, &mut buffer).unwrap();
+        assert_eq!(received.sender, Some(std::process::id() as i32));
+        assert!(!received.lacks_descriptors && received.descriptors.iter().all(|number| *number > 2));
+        close(&received.descriptors);
+        // More than there is room for: some are the caller's, none stays.
+        let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let many = [0i32; 20];
+        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 1 };
+        let mut control = [0u64; 16];
+        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20 numbers.
+        unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = libc::CMSG_SPACE(80) as _;
+            let message = libc::CMSG_FIRSTHDR(&header);
+            (*message).cmsg_level = libc::SOL_SOCKET;
+            (*message).cmsg_type = libc::SCM_RIGHTS;
+            (*message).cmsg_len = libc::CMSG_LEN(80) as _;
+            libc::CMSG_DATA(message).copy_from_nonoverlapping(many.as_ptr().cast(), 80);
+            assert_eq!(libc::sendmsg(here, &header, 0), 1);
+        }
+        let received = receive_all(there, &mut buffer).unwrap();
+        assert!(received.sender.is_some(), "{received:?}");
+        close(&received.descriptors);
+        let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        // Other tests open and close descriptors at the same time.
+        assert!(after < count + 8, "{count} and {after} descriptors");
+        close(&[here, there]);
+    }
+
+    #[test]
+    fn a_peer_is_known_by_number_and_handle() {
+        let [here, there] = pair();
+        let own = std::process::id() as i32;
+        // SAFETY: takes nothing.
+        assert_eq!(peer(here), Some((own, unsafe { libc::geteuid() })));
+        let handle = peer_handle(here, own).unwrap();
+        assert!(crate::process::is_there(&handle));
+        close(&[here, there]);
     }
 }

@@ -5,8 +5,8 @@
 //! programs that they execute, and are its descendants. So the supervisor must not be the process that ends. It is a
 //! child of that process, serves the tree until its last process has ended, and tells the front when to end.
 //!
-//! The front passes signals on, stops when the supervisor stops, and holds the ledger, so that `top` and `pause` know the
-//! tree by the number that the user has. When it is killed, the supervisor is killed, and the tree with it.
+//! The front passes signals on and stops when the supervisor stops. `top` and `pause` know the tree by its process id, which is
+//! the one that the user has. When it is killed, the supervisor is killed, and the tree with it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,9 +16,8 @@ use sys::packets;
 use super::signals::Signals;
 
 /// Words to the front, each with a number behind it.
-const LEDGER: u8 = 1;
-const STOP: u8 = 2;
-const END: u8 = 3;
+const STOP: u8 = 1;
+const END: u8 = 2;
 
 /// The supervisor's connection to the front.
 pub struct Front {
@@ -68,14 +67,9 @@ impl Front {
         self.pid
     }
 
-    /// Gives the ledger to the front.
-    pub fn hold(&self, ledger: &OwnedFd) {
-        self.send(LEDGER, 0, &[ledger.as_raw_fd()]);
-    }
-
     /// Stops both processes until they are continued.
     pub fn stop(&self) {
-        self.send(STOP, 0, &[]);
+        self.send(STOP, 0);
         // SAFETY: stops this process until it is continued.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
@@ -83,7 +77,7 @@ impl Front {
     /// Has the front end with a status; this process lives on.
     pub fn dismiss(&self, status: i32) {
         self.tie(0);
-        self.send(END, status as u8, &[]);
+        self.send(END, status as u8);
     }
 
     /// Sets the signal that this process gets when the front ends.
@@ -92,9 +86,9 @@ impl Front {
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
     }
 
-    fn send(&self, word: u8, number: u8, descriptors: &[i32]) {
+    fn send(&self, word: u8, number: u8) {
         // The front is there, or this process is about to be killed.
-        let _ = packets::send(self.socket.as_raw_fd(), &[&[word, number]], descriptors);
+        let _ = packets::send(self.socket.as_raw_fd(), &[&[word, number]], &[]);
     }
 }
 
@@ -127,7 +121,6 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
         }
         let mut words = [0u8; 2];
         match packets::receive(socket.as_raw_fd(), &mut words) {
-            // What came with the ledger's word stays open.
             Ok((2, _)) => match words[0] {
                 STOP => {
                     // SAFETY: stops this process until it is continued, and then the child.

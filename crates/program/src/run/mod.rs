@@ -1,7 +1,10 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
 mod attach;
+mod books;
 mod cgroup_limit;
+mod claims;
+mod descriptors;
 mod front;
 mod guardian;
 mod history;
@@ -9,6 +12,7 @@ mod orphans;
 mod output;
 mod over_limit;
 mod page;
+mod peers;
 mod process;
 mod program_file;
 mod reaper;
@@ -25,7 +29,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
-use ledger::{Ledger, Settings};
+use ledger::Settings;
 use sys::userfaultfd::OpenError;
 
 use crate::embedded;
@@ -99,6 +103,7 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
+    descriptors::raise();
     // Before emulated devices start threads.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
     let socket = ledger::wire::new_name(size::random_u32());
@@ -127,18 +132,22 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Err(error) => bail!("{error}"),
     }
     let unmanaged = program_file::why_unmanaged(&file);
-    let without = ways::without()?;
-    let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
-    ledger.set_supervisor(front.pid());
-    front.hold(&ledger_file);
-    ledger.set_without(without | arguments.swap.without());
-    ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
-    arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
+    settings.without = ways::without()? | arguments.swap.without();
+    settings.lends = sys::capabilities::has(sys::capabilities::SYS_PTRACE);
+    settings.supervisor = front.pid();
+    let recorder = arguments.recorder.map(recorder).transpose()?;
+    settings.records = recorder.is_some();
+    let number = u64::from(size::random_u32()) << 32 | u64::from(size::random_u32());
+    let budget_bytes = settings.budget_bytes;
+    let books = books::Books::new(settings, number, arguments.swap.clone(), swap);
+    let books = books.context("cannot make the ledger")?;
     let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
-    let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
+    sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
+    nonblocking(&listener)?;
+    let attacher = attach::Attacher::new(&socket, budget_bytes)?;
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
     let child = match process::spawn(
@@ -158,17 +167,16 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(program_file::exit_status_of(&error));
         }
     };
-    let opened = supervisor::Opened { ledger, ledger_file, swap, listener };
+    let opened = supervisor::Opened { books, recorder, listener };
     let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
     if let Some(reason) = unmanaged {
         supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
-    let figures =
-        report::Report::new(&ledger, &supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
+    let figures = report::Report::new(&supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
     if let Some(history) = supervisor.history.take() {
-        output.write(&arguments.program, &figures, &history.tell(&ledger))?;
+        output.write(&arguments.program, &figures, &history.tell(supervisor.books().tree()))?;
     }
     if !arguments.quiet {
         figures.summarise(&supervisor.figures.over_limit);
@@ -182,6 +190,25 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     supervisor.serve_remainder(status);
     drop(object);
     Ok(status)
+}
+
+/// Takes over the descriptor of a pipe that references go to; the program does not inherit it.
+fn recorder(number: i32) -> Result<OwnedFd> {
+    // SAFETY: changes a flag of a number, open or not.
+    if number < 3 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        bail!("--recorder {number}: no descriptor");
+    }
+    // SAFETY: open, and given to this process for this.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Has accept(2) on a socket return at once.
+fn nonblocking(socket: &OwnedFd) -> Result<()> {
+    // SAFETY: takes numbers.
+    match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()).context("cannot set a socket up"),
+    }
 }
 
 /// Refuses kernels with pages of another size.
@@ -228,7 +255,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
-        swap_bytes: 0,
+        ..Settings::default()
     };
     Ok((settings, algorithm.is_emulated()))
 }

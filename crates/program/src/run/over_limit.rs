@@ -1,6 +1,6 @@
 //! Why a tree exceeded its budget: the figures at the moment of the largest excess, and what they mean.
 
-use ledger::{Counter, Ledger};
+use ledger::{Counter, Tree};
 
 /// A cause explains the excess when it accounts for at least one part in so many of it.
 const SHARE: u64 = 2;
@@ -38,18 +38,17 @@ enum Cause {
 
 impl OverLimit {
     /// Takes the tree's present use into account.
-    pub fn note(&mut self, ledger: &Ledger) {
-        let budget_bytes = ledger.budget_bytes();
-        let bytes = ledger.total_bytes().saturating_sub(budget_bytes);
+    pub fn note(&mut self, tree: &Tree, total_bytes: u64, budget_bytes: u64) {
+        let bytes = total_bytes.saturating_sub(budget_bytes);
         if bytes > self.bytes {
             *self = OverLimit {
                 bytes,
                 budget_bytes,
-                is_paused: ledger.live().any(|(_, slot)| slot.is_paused()),
-                pool_bytes: ledger.live().fold(0, |sum, (_, slot)| slot.pool_bytes().saturating_add(sum)),
-                poor_pages: ledger.sum(Counter::RejectCompressPoor),
-                brought_in_pages: ledger.sum(Counter::BroughtIn),
-                forks: ledger.sum(Counter::Forks),
+                is_paused: tree.live().any(|live| live.slot.is_paused()),
+                pool_bytes: tree.live().fold(0, |sum, live| live.slot.pool_bytes().saturating_add(sum)),
+                poor_pages: tree.sum(Counter::RejectCompressPoor),
+                brought_in_pages: tree.sum(Counter::BroughtIn),
+                forks: tree.sum(Counter::Forks),
             };
         }
     }

@@ -88,6 +88,7 @@ pub fn spawn(
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             // Rust ignores SIGPIPE for itself; the program shall not.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            super::descriptors::restore();
             for descriptor in standard::closed() {
                 libc::close(descriptor);
             }

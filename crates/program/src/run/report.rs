@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ledger::{percentile_ns, Counter, Ledger};
+use ledger::{percentile_ns, Counter};
 use serde::Serialize;
 
 use super::over_limit::OverLimit;
@@ -84,6 +84,12 @@ pub struct Report {
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
+    /// Connections of processes that are none of this tree, or do not keep to the protocol; all were closed.
+    refused_connections: u64,
+    /// Times that a shared sum was put right, which a process overwrote, or died while it was changing it.
+    corrected_totals: u64,
+    /// Looks at which a process used much more or less memory than it had said.
+    wrong_figures: u64,
 }
 
 /// Counters of pages stored, by the size of what a call stored, named as the kernel names its huge pages.
@@ -135,17 +141,17 @@ impl Latency {
 impl Report {
     /// Collects the figures of a tree whose program has ended.
     pub fn new(
-        ledger: &Ledger,
         supervisor: &Supervisor,
         elapsed: Duration,
         exit_status: i32,
         cgroup_limit_bytes: Option<u64>,
         emulated: bool,
     ) -> Self {
-        let settings = ledger.settings();
-        let ways = Ways::of_this_kernel(ledger.without());
+        let (books, tree) = (supervisor.books(), supervisor.books().tree());
+        let settings = books.settings().clone();
+        let ways = Ways::of_this_kernel(settings.without);
         let peaks = &supervisor.figures;
-        let sum = |counter| ledger.sum(counter);
+        let sum = |counter| tree.sum(counter);
         let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
         let stored_pages_by_folio = BTreeMap::from(STORED.map(|(size, counter)| (size, sum(counter))));
         Report {
@@ -154,8 +160,8 @@ impl Report {
             cpu_seconds: children_cpu_seconds(),
             ram_limit_bytes: settings.budget_bytes,
             cgroup_limit_bytes,
-            ram_peak_bytes: ledger.total_peak_bytes(),
-            ram_wanted_peak_bytes: ledger.wanted_peak_bytes(),
+            ram_peak_bytes: books.total_peak_bytes(),
+            ram_wanted_peak_bytes: peaks.wanted_bytes,
             over_limit_peak_bytes: peaks.over_limit.bytes(),
             over_limit_reason: peaks.over_limit.reason(),
             shared_peak_bytes: peaks.shared_bytes,
@@ -168,12 +174,12 @@ impl Report {
             zswpout: sum(Counter::ZswpOut),
             zswpin: sum(Counter::ZswpIn),
             zswpwb: sum(Counter::ZswpWb),
-            forms: ledger.forms(),
+            forms: tree.forms(),
             stored_pages: peaks.stored_pages,
             pool_total_size: peaks.pool_bytes,
             stored_pages_peak: peaks.stored_pages_peak,
             pool_total_size_at_peak: peaks.pool_bytes_at_peak,
-            compression_ratio: ratio(peaks.stored_pages_peak * 4096, peaks.pool_bytes_at_peak),
+            compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
             stored_incompressible_pages: sum(Counter::StoredIncompressiblePages),
             reject_compress_poor: sum(Counter::RejectCompressPoor),
             reject_compress_fail: sum(Counter::RejectCompressFail),
@@ -182,7 +188,7 @@ impl Report {
             faults: sum(Counter::Faults),
             fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
             fault_latency_us: Latency::of(
-                &ledger.fault_counts(),
+                &tree.fault_counts(),
                 ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
             ),
             refaults: sum(Counter::Refaults),
@@ -194,7 +200,7 @@ impl Report {
             brought_in: sum(Counter::BroughtIn),
             forks: sum(Counter::Forks),
             promoted: sum(Counter::Promoted),
-            swap: SwapReport::of(ledger, supervisor, elapsed.as_secs_f64()),
+            swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
                 returned: sum(Counter::Returned),
                 mean_distance: ratio(sum(Counter::ReturnDistance), sum(Counter::Returned)),
@@ -206,6 +212,9 @@ impl Report {
             },
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
+            refused_connections: peaks.refused_connections,
+            corrected_totals: books.corrections(),
+            wrong_figures: peaks.wrong_figures,
         }
     }
 
@@ -262,6 +271,16 @@ impl Report {
             let shared = Size::from(self.shared_peak_bytes);
             eprintln!("uzswap: beside it {shared} of shared memory, which is not paged");
         }
+        if self.corrected_totals >= CORRECTED_MANY {
+            eprintln!(
+                "uzswap: the shared total was corrected {} times: a process of the tree overwrites it, or died while it was being \
+                 changed",
+                self.corrected_totals
+            );
+        }
+        if self.wrong_figures > 0 {
+            eprintln!("uzswap: a process of the tree does not tell what it uses; the kernel's figures count");
+        }
         for what in &self.unmanaged {
             eprintln!("uzswap: not managed: {what}");
         }
@@ -280,9 +299,12 @@ fn children_cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// A process that is killed while it changes the total makes for one correction.
+const CORRECTED_MANY: u64 = 10;
+
 /// What pages were stored as, most first; nothing when the compressor has one form alone.
 pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
-    let total: u64 = forms.values().sum();
+    let total = forms.values().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
     if forms.len() <= SINGLE_FORMS || total == 0 {
         return None;
     }

@@ -6,21 +6,26 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ledger::wire::{self, Kind, Packet};
-use ledger::Ledger;
+use ledger::wire::{self, Kind, Packet, Received};
 
 use sys::capabilities;
 use sys::lender::Lent;
 use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
+use super::books::Books;
+use super::claims::Claims;
+use super::descriptors;
 use super::front::Front;
 use super::guardian::Guardian;
 use super::history::History;
 use super::orphans::Orphans;
 use super::over_limit::OverLimit;
+use super::peers::{Family, Ids, Owner, Peer, Refusal};
 use super::signals::Signals;
-use super::swap::Swap;
+use super::swap::{self, Swap};
+use crate::plain::plain;
+use crate::top::find::name_of;
 
 /// Between looks at the figures for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -35,13 +40,40 @@ const NOTES_MAX: usize = 1000;
 /// Looks at which a process had the object and no connection, until it counts as a stranger: it may be slow.
 const LOOKS: u32 = 10;
 
+/// Between connecting and saying hello, on a busy machine.
+const HELLO: Duration = Duration::from_secs(2);
+/// Connections taken at a time: others' are among them, and those who are connected wait.
+const ACCEPTED_MAX: usize = 64;
+/// Connections of one process at a time, and those among them that have a place: a process has a second one when it becomes
+/// another program, for the moment until the end of the first is noticed.
+const CONNECTIONS_MAX: usize = 48;
+const PLACES_MAX: usize = 16;
+/// Packets read from one connection at a time.
+const PACKETS_MAX: usize = 32;
+/// Descriptors that one connection is given, and that are kept for it.
+const GIVEN_MAX: u32 = 64;
+const KEPT_MAX: usize = 8;
+/// Lines of text from one connection; from the tree, so many at once, and then one for each pause.
+const LINES_MAX: u32 = 16;
+const LINES_AT_ONCE: u32 = 100;
+const LINE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Descriptors that are left for looks at processes: the kernel gives the lowest number that is free, so a high one is a warning.
+const RESERVED: i32 = 16;
+const NO_DESCRIPTORS: &str = "some processes: uzswap is out of descriptors: raise `ulimit -n`";
+
 struct Connection {
     socket: OwnedFd,
-    /// The process at the other end, by this process's numbers: it may be in another process namespace.
-    pid: Option<u32>,
+    peer: Peer,
+    since: Instant,
+    /// Its place in the ledgers, and whose it is.
     slot: Option<usize>,
+    owner: Option<Owner>,
     /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted pages to zeroes.
     kept: Vec<OwnedFd>,
+    /// Descriptors given, and lines said.
+    given: u32,
+    lines: u32,
 }
 
 /// A process that may be running without uzswap.
@@ -52,18 +84,16 @@ struct Suspect {
     looks: u32,
 }
 
-/// A descriptor on its way from a parent to its forked child.
-struct Child {
-    token: u64,
-    descriptor: Option<OwnedFd>,
-}
-
 /// Serves one process tree.
 pub struct Supervisor {
-    ledger: Ledger,
-    ledger_file: OwnedFd,
-    swap: Option<Swap>,
+    books: Books,
+    /// Where references are recorded.
+    recorder: Option<OwnedFd>,
     listener: OwnedFd,
+    /// Given up for a moment when there is no other descriptor left to accept a connection with.
+    spare: Option<OwnedFd>,
+    descriptors_max: i32,
+    family: Family,
     signals: Signals,
     guardian: Option<Guardian>,
     attacher: Attacher,
@@ -74,7 +104,12 @@ pub struct Supervisor {
     connections: Vec<Connection>,
     /// Address spaces that outlive the processes that paged them.
     orphans: Orphans,
-    children: Vec<Child>,
+    /// Processes whose connections have ended, and when: those that changed their user join again.
+    rejoining: Vec<(i32, Instant)>,
+    claims: Claims,
+    /// Lines that processes may still say, and when there is one more.
+    lines: u32,
+    line_at: Instant,
     unmanaged: Vec<String>,
     /// What broke in uzswap itself.
     failures: Vec<String>,
@@ -90,6 +125,12 @@ pub struct Supervisor {
 /// The largest figures seen.
 #[derive(Debug, Default, Clone)]
 pub struct Peaks {
+    /// What the tree would have used without uzswap, at most.
+    pub wanted_bytes: u64,
+    /// Connections that were closed at once, or for what came over them.
+    pub refused_connections: u64,
+    /// Looks at which a process used what it had not said.
+    pub wrong_figures: u64,
     /// Pages stored when they were most, and the pool's bytes then.
     pub stored_pages_peak: u64,
     /// See above.
@@ -116,12 +157,10 @@ pub struct Peaks {
 
 /// What was opened for a tree.
 pub struct Opened {
-    /// The ledger.
-    pub ledger: Ledger,
-    /// Its memory file.
-    pub ledger_file: OwnedFd,
-    /// The swap file.
-    pub swap: Option<Swap>,
+    /// What processes share.
+    pub books: Books,
+    /// Where references are recorded, if they are.
+    pub recorder: Option<OwnedFd>,
     /// Where processes connect.
     pub listener: OwnedFd,
 }
@@ -139,12 +178,14 @@ impl Supervisor {
         // Orphans of the tree come to us, so that the tree's end can be seen.
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-        let Opened { ledger, ledger_file, swap, listener } = opened;
+        let Opened { books, recorder, listener } = opened;
         Ok(Supervisor {
-            ledger,
-            ledger_file,
-            swap,
+            books,
+            recorder,
             listener,
+            spare: spare(),
+            descriptors_max: descriptors::limit(),
+            family: Family::new(Some(guardian.pid())),
             signals,
             guardian: Some(guardian),
             attacher,
@@ -152,7 +193,10 @@ impl Supervisor {
             child,
             connections: Vec::new(),
             orphans: Orphans::default(),
-            children: Vec::new(),
+            rejoining: Vec::new(),
+            claims: Claims::default(),
+            lines: LINES_AT_ONCE,
+            line_at: Instant::now(),
             unmanaged: Vec::new(),
             failures: Vec::new(),
             broken: Vec::new(),
@@ -166,8 +210,9 @@ impl Supervisor {
 
     /// Notes a program that runs without uzswap.
     pub fn note_unmanaged(&mut self, what: &str) {
-        if self.unmanaged.len() < NOTES_MAX && !self.unmanaged.iter().any(|known| known == what) {
-            self.unmanaged.push(what.to_owned());
+        let what = plain(what);
+        if self.unmanaged.len() < NOTES_MAX && !self.unmanaged.contains(&what) {
+            self.unmanaged.push(what);
         }
     }
 
@@ -176,9 +221,14 @@ impl Supervisor {
         &self.unmanaged
     }
 
-    /// The swap file, if there is one.
+    /// What processes share.
+    pub fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// A swap file, if one was asked for.
     pub fn swap(&self) -> Option<&Swap> {
-        self.swap.as_ref()
+        self.books.swap()
     }
 
     /// What broke in uzswap itself, and ended a process.
@@ -201,6 +251,7 @@ impl Supervisor {
             if Instant::now() >= strangers_at {
                 self.look_for_strangers();
                 self.look_for_shared_memory();
+                self.look_for_wrong_figures();
                 strangers_at = Instant::now() + STRANGERS;
             }
         }
@@ -211,9 +262,12 @@ impl Supervisor {
         if Instant::now() < self.attacher.next() {
             return;
         }
-        // Who has just said hello is known from its connection alone.
-        let managed: Vec<i32> =
-            self.connections.iter().filter_map(|one| one.pid).map(|pid| pid as i32).collect();
+        // A process that connects says hello, or it is not managed.
+        let counts = |one: &&Connection| one.slot.is_some() || one.since.elapsed() < HELLO;
+        self.rejoining.retain(|(_, since)| since.elapsed() < HELLO);
+        let rejoining = self.rejoining.iter().map(|(pid, _)| *pid);
+        let connected = self.connections.iter().filter(counts).map(|one| one.peer.pid);
+        let managed: Vec<i32> = connected.chain(rejoining).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         for note in self.attacher.look(guardian, &managed) {
             self.note_unmanaged(&note);
@@ -224,7 +278,7 @@ impl Supervisor {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled = vec![entry(self.signals.descriptor()), entry(self.listener.as_raw_fd())];
         polled.extend(self.connections.iter().map(|connection| entry(connection.socket.as_raw_fd())));
-        let near = self.ledger.total_bytes() > self.ledger.budget_bytes() / 2;
+        let near = self.books.total_bytes() > self.books.settings().budget_bytes / 2;
         let timeout = if near { SAMPLE } else { SAMPLE_IDLE };
         let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
         // SAFETY: as many entries as said.
@@ -237,7 +291,7 @@ impl Supervisor {
             }
         }
         if polled[1].revents != 0 {
-            self.accept();
+            self.accept_waiting();
         }
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         for failure in self.orphans.look(|| attach::descendants(guardian)) {
@@ -253,141 +307,256 @@ impl Supervisor {
         }
     }
 
-    /// Takes a new connection; whether there was one.
-    fn accept(&mut self) -> bool {
-        // SAFETY: accepts without an address.
-        let raw = unsafe {
-            libc::accept4(
-                self.listener.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            )
-        };
-        if raw >= 0 {
-            // SAFETY: accepted just now.
-            let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-            let pid = wire::peer(raw);
-            self.connections.push(Connection { socket, pid, slot: None, kept: Vec::new() });
-        }
-        raw >= 0
-    }
-
-    /// Reads what one process sent; false when its connection has ended.
-    fn answer(&mut self, index: usize) -> bool {
-        loop {
-            let socket = self.connections[index].socket.as_raw_fd();
-            let (packet, descriptor) = match wire::receive(socket) {
-                Ok(Some(received)) => received,
-                Ok(None) => return false,
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            };
-            // SAFETY: received just now, owned by nobody else.
-            let descriptor = descriptor.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
-            let ledger_file = self.ledger_file.as_raw_fd();
-            let process = self.connections[index].pid;
-            match packet.kind() {
-                // Once: the slot it has would be in use for ever.
-                Some(Kind::Hello) if self.connections[index].slot.is_some() => return false,
-                Some(Kind::Hello) => match process.and_then(|pid| self.ledger.claim(pid)) {
-                    Some(slot) => {
-                        self.connections[index].slot = Some(slot);
-                        if let (Some(history), Some(pid)) = (&mut self.history, process) {
-                            history.joined(pid, slot);
-                        }
-                        let welcome = Packet::new(Kind::Welcome, slot as u32, 0);
-                        let _ = wire::send(socket, &welcome, Some(ledger_file));
+    /// Takes the connections that wait, up to a bound; whether there may be more.
+    fn accept_waiting(&mut self) -> bool {
+        for _ in 0..ACCEPTED_MAX {
+            match accept(&self.listener) {
+                Ok(socket) => self.admit(socket),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    // It would wait for ever, and this process with it.
+                    self.spare = None;
+                    if let Ok(socket) = accept(&self.listener) {
+                        self.turn_away(&socket);
                     }
-                    None => {
-                        self.note_unmanaged("more processes at a time than the ledger has room for");
-                        let _ = wire::send(socket, &Packet::new(Kind::Refused, 0, 0), None);
-                    }
-                },
-                Some(Kind::Say) => {
-                    let text = String::from_utf8_lossy(packet.text());
-                    eprintln!("uzswap: process {}: {text}", process.unwrap_or(0));
+                    self.spare = spare();
                 }
-                Some(Kind::Broken) => {
-                    let text = String::from_utf8_lossy(packet.text());
-                    let failure = format!("process {}: {text}", process.unwrap_or(0));
-                    self.broken.extend(process);
-                    self.note_failure(failure);
-                }
-                Some(Kind::Unmanaged) => {
-                    let pid = process.unwrap_or(0);
-                    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                    let text = String::from_utf8_lossy(packet.text());
-                    self.note_unmanaged(&format!("{}: {text}", name.trim_end()));
-                    self.attacher.note_refusal(pid as i32);
-                }
-                Some(Kind::Keep) => self.connections[index].kept.extend(descriptor),
-                Some(Kind::Child) => self.children.push(Child { token: packet.token, descriptor }),
-                Some(Kind::Fetch) => {
-                    let found = self.children.iter().position(|child| child.token == packet.token);
-                    let sent = found.and_then(|at| self.children.swap_remove(at).descriptor);
-                    let reply = Packet::new(Kind::Fetched, 0, packet.token);
-                    let _ = wire::send(socket, &reply, sent.as_ref().map(AsRawFd::as_raw_fd));
-                    // The child holds it now; keep a duplicate for as long as it lives.
-                    self.connections[index].kept.extend(sent);
-                }
-                Some(Kind::Swap) => {
-                    let part = self.swap.as_ref().and_then(|swap| swap.part(packet.number));
-                    let _ = wire::send(socket, &Packet::new(Kind::Swapped, packet.number, 0), part);
-                }
-                Some(Kind::Open) => {
-                    let opened = self.of_tree(process).and_then(|pid| lent(packet.number, pid));
-                    let reply = Packet::new(Kind::Opened, packet.number, 0);
-                    let _ = wire::send(socket, &reply, opened.as_ref().map(AsRawFd::as_raw_fd));
-                }
-                Some(Kind::Agree) => {
-                    let of_tree = self.of_tree(process).and(descriptor);
-                    let agreed = of_tree.is_some_and(|userfaultfd| agrees(&userfaultfd, packet.token));
-                    let reply = Packet::new(Kind::Agreed, (!agreed).into(), 0);
-                    let _ = wire::send(socket, &reply, None);
-                }
-                Some(Kind::Query) => {
-                    let reply = Packet::new(Kind::Ledger, std::process::id(), 0);
-                    let _ = wire::send(socket, &reply, Some(ledger_file));
-                }
-                Some(
-                    Kind::Welcome
-                    | Kind::Refused
-                    | Kind::Fetched
-                    | Kind::Ledger
-                    | Kind::Swapped
-                    | Kind::Opened
-                    | Kind::Agreed,
-                )
-                | None => return false,
+                Err(_) => return false,
             }
         }
+        true
     }
 
-    /// The process, if it is of this tree: whoever else finds the address gets no rights here.
-    fn of_tree(&self, process: Option<u32>) -> Option<u32> {
-        let guardian = self.guardian.as_ref().map(Guardian::pid);
-        let is_ours = |pid: i32| attach::descendants(guardian).contains(&pid) && !attach::is_above_us(pid);
-        process.filter(|pid| is_ours(*pid as i32))
+    /// Takes a connection, if it is one of the tree.
+    fn admit(&mut self, socket: OwnedFd) {
+        let connections = &self.connections;
+        let is_member = |pid| {
+            connections.iter().any(|one| one.peer.pid == pid && one.slot.is_some() && one.peer.is_there())
+        };
+        match Peer::of(socket.as_raw_fd(), &self.family, is_member) {
+            Ok(_) if self.is_short(&socket, RESERVED) => self.turn_away(&socket),
+            Ok(peer) if self.count(peer.pid, |_| true) < CONNECTIONS_MAX => {
+                self.connections.push(Connection {
+                    socket,
+                    peer,
+                    since: Instant::now(),
+                    slot: None,
+                    owner: None,
+                    kept: Vec::new(),
+                    given: 0,
+                    lines: 0,
+                })
+            }
+            Ok(_) | Err(Refusal::Stranger) => self.figures.refused_connections += 1,
+            Err(Refusal::Gone) => {}
+            Err(Refusal::NoDescriptors) => self.turn_away(&socket),
+        }
+    }
+
+    /// Whether there are fewer than that many descriptors left.
+    fn is_short(&self, newest: &OwnedFd, left: i32) -> bool {
+        newest.as_raw_fd() >= self.descriptors_max.saturating_sub(left)
+    }
+
+    /// Tells a process that there is no room: it runs on unmanaged.
+    fn turn_away(&mut self, socket: &OwnedFd) {
+        self.note_unmanaged(NO_DESCRIPTORS);
+        let _ = wire::send(socket.as_raw_fd(), &Packet::new(Kind::Refused, 0, 0), None);
+    }
+
+    /// Connections of a process.
+    fn count(&self, pid: i32, of: impl Fn(&Connection) -> bool) -> usize {
+        self.connections.iter().filter(|one| one.peer.pid == pid && of(one)).count()
+    }
+
+    /// Reads what one process sent; false when its connection has ended, or is to end.
+    fn answer(&mut self, index: usize) -> bool {
+        for _ in 0..PACKETS_MAX {
+            let connection = &self.connections[index];
+            let received = match wire::receive_all(connection.socket.as_raw_fd()) {
+                Ok(Some(received)) => received,
+                Ok(None) => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                // Said once, before what came first.
+                Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => continue,
+                Err(_) => return self.refuse(),
+            };
+            if received.lacks_descriptors {
+                self.note_unmanaged(NO_DESCRIPTORS);
+            }
+            let is_its_own = received.sender == Some(self.connections[index].peer.pid);
+            if !is_its_own || !self.heard(index, received) {
+                return self.refuse();
+            }
+        }
+        true
+    }
+
+    /// Counts a connection that is closed for what came over it.
+    fn refuse(&mut self) -> bool {
+        self.figures.refused_connections += 1;
+        false
+    }
+
+    /// Does what a packet asks for; false when it is none that a process sends.
+    fn heard(&mut self, index: usize, received: Received) -> bool {
+        let Received { packet, descriptors: [descriptor, _], .. } = received;
+        match packet.kind() {
+            Some(Kind::Hello) => return self.hello(index),
+            Some(Kind::Say) => self.say(index, packet.text()),
+            Some(Kind::Broken) => {
+                let pid = self.connections[index].peer.pid as u32;
+                if self.failures.len() < NOTES_MAX {
+                    let failure =
+                        format!("process {pid}: {}", plain(&String::from_utf8_lossy(packet.text())));
+                    self.failures.push(failure);
+                    self.broken.push(pid);
+                }
+                self.say(index, packet.text());
+            }
+            Some(Kind::Unmanaged) => {
+                let pid = self.connections[index].peer.pid;
+                let text = String::from_utf8_lossy(packet.text());
+                self.note_unmanaged(&format!("{}: {text}", name_of(pid as u32)));
+                self.attacher.note_refusal(pid);
+            }
+            Some(Kind::Keep) => {
+                let is_short = descriptor.as_ref().is_some_and(|one| self.is_short(one, RESERVED / 2));
+                if is_short {
+                    self.note_unmanaged(NO_DESCRIPTORS);
+                }
+                let kept = &mut self.connections[index].kept;
+                kept.extend(descriptor.filter(|one| !is_short && kept_is_right(kept.len(), one)));
+            }
+            Some(Kind::Swap) => return self.give_swap(index, packet.number),
+            Some(Kind::Open) => {
+                let opened = self.lend(index, packet.number);
+                return self.give(index, &Packet::new(Kind::Opened, packet.number, 0), opened.as_ref());
+            }
+            Some(Kind::Agree) => {
+                let agreed = descriptor.is_some_and(|userfaultfd| {
+                    self.entitled(index).is_some() && agrees(&userfaultfd, packet.token)
+                });
+                return self.give(index, &Packet::new(Kind::Agreed, (!agreed).into(), 0), None::<&OwnedFd>);
+            }
+            Some(Kind::Record) => {
+                let recorder = self.recorder.as_ref().and_then(|pipe| pipe.try_clone().ok());
+                let recorder = recorder.filter(|_| self.entitled(index).is_some());
+                return self.give(index, &Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
+            }
+            Some(
+                Kind::Welcome | Kind::Refused | Kind::Swapped | Kind::Opened | Kind::Agreed | Kind::Recorded,
+            )
+            | None => return false,
+        }
+        true
+    }
+
+    /// Sends a packet, and a descriptor, if that is not too much for one connection.
+    fn give(&mut self, index: usize, packet: &Packet, descriptor: Option<&impl AsRawFd>) -> bool {
+        let connection = &mut self.connections[index];
+        connection.given += 1;
+        let _ = wire::send(connection.socket.as_raw_fd(), packet, descriptor.map(AsRawFd::as_raw_fd));
+        connection.given <= GIVEN_MAX
+    }
+
+    /// Gives a process its place; false when it has one by this connection, which would be in use for ever.
+    fn hello(&mut self, index: usize) -> bool {
+        let Connection { socket, peer, slot, .. } = &self.connections[index];
+        let (socket, pid) = (socket.as_raw_fd(), peer.pid);
+        if slot.is_some() || self.count(pid, |one| one.slot.is_some()) >= PLACES_MAX {
+            return false;
+        }
+        let Some(ids) = peer.ids() else { return false };
+        let owner = Owner::of(&ids);
+        match self.books.join(owner, pid as u32) {
+            Ok(place) => {
+                let connection = &mut self.connections[index];
+                (connection.slot, connection.owner) = (Some(place), Some(owner));
+                if let Some(history) = &mut self.history {
+                    history.joined(pid as u32, place);
+                }
+                let (_, number) = ledger::Tree::at(place);
+                let welcome = Packet::new(Kind::Welcome, number as u32, swap::owner_of(place).into());
+                let _ = wire::send_with(socket, &welcome, &self.books.files(place));
+            }
+            Err(why) => {
+                self.note_unmanaged(&why);
+                let _ = wire::send(socket, &Packet::new(Kind::Refused, 0, 0), None);
+            }
+        }
+        true
+    }
+
+    /// The users a process has, if it is one that something may be given to.
+    fn entitled(&self, index: usize) -> Option<Ids> {
+        let peer = &self.connections[index].peer;
+        peer.ids().filter(|_| !attach::is_above_us(peer.pid) && peer.is_there())
+    }
+
+    /// Gives a process a part of the swap file that is its user's, as long as it is that user's.
+    fn give_swap(&mut self, index: usize, number: u32) -> bool {
+        let Connection { slot, owner, peer, .. } = &self.connections[index];
+        let is_still = peer.ids().map(|ids| Owner::of(&ids)) == *owner;
+        let part = match *slot {
+            Some(place) if is_still => self.books.swap_part(place, number).unwrap_or_else(|why| {
+                self.note_unmanaged(&why);
+                None
+            }),
+            _ => None,
+        };
+        self.give(index, &Packet::new(Kind::Swapped, number, 0), part.as_ref())
+    }
+
+    /// Opens for a process what it may not open itself, if this process may. What was opened is its own only if it has
+    /// become nothing else on the way.
+    fn lend(&self, index: usize, number: u32) -> Option<File> {
+        let before = self.entitled(index)?;
+        let what = Lent::from_number(number)?;
+        if what == Lent::Pagemap && !before.agree() {
+            return None;
+        }
+        let opened = lent(what, self.connections[index].peer.pid as u32)?;
+        (self.entitled(index)? == before).then_some(opened)
+    }
+
+    /// Shows a process's line, unless there were too many.
+    fn say(&mut self, index: usize, text: &[u8]) {
+        let connection = &mut self.connections[index];
+        connection.lines += 1;
+        let refill = self.line_at.elapsed().as_millis() / LINE_PAUSE.as_millis();
+        if refill > 0 {
+            self.lines = LINES_AT_ONCE.min(self.lines.saturating_add(refill.min(1000) as u32));
+            self.line_at = Instant::now();
+        }
+        if connection.lines <= LINES_MAX && self.lines > 0 {
+            self.lines -= 1;
+            let text = plain(&String::from_utf8_lossy(text));
+            eprintln!("uzswap: process {}: {text}", connection.peer.pid);
+        }
     }
 
     fn end(&mut self, index: usize) {
         let connection = self.connections.swap_remove(index);
-        if let Some(slot) = connection.slot {
-            // Its threads have ended, and with them what they were writing.
-            self.swap.iter().for_each(|swap| swap.reap(slot));
+        if let Some(place) = connection.slot {
             if let Some(history) = &mut self.history {
-                history.left(slot, &self.ledger);
+                history.left(place, self.books.tree());
             }
-            self.ledger.release(slot);
+            self.books.leave(place);
+            self.claims.forget(place);
         }
-        self.orphans.adopt(connection.kept, connection.pid);
+        if connection.slot.is_some() {
+            self.rejoining.push((connection.peer.pid, Instant::now()));
+        }
+        self.orphans.adopt(connection.kept, Some(connection.peer.pid as u32));
     }
 
     fn drain(&mut self) {
-        // Also from connections that were made for a last word.
-        let mut waiting = libc::pollfd { fd: self.listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid entry.
-        while unsafe { libc::poll(&mut waiting, 1, 0) } > 0 && self.accept() {}
+        // Also from connections that were made for a last word, behind as many others' as can wait.
+        for _ in 0..32 {
+            if !self.accept_waiting() {
+                break;
+            }
+        }
         for index in (0..self.connections.len()).rev() {
             if !self.answer(index) {
                 self.end(index);
@@ -396,31 +565,50 @@ impl Supervisor {
     }
 
     fn sample(&mut self) {
-        self.ledger.note_peaks();
+        self.books.audit();
+        let tree = self.books.tree();
+        let total_bytes = self.books.total_bytes();
         if let Some(history) = &mut self.history {
-            history.sample(&self.ledger);
+            history.sample(tree, total_bytes);
         }
-        let (mut pages, mut bytes, mut disk_pages, mut disk_bytes) = (0u64, 0u64, 0u64, 0u64);
-        for (_, slot) in self.ledger.live() {
-            pages = pages.saturating_add(slot.stored_pages());
-            bytes = bytes.saturating_add(slot.pool_bytes());
-            disk_pages = disk_pages.saturating_add(slot.disk_pages());
-            disk_bytes = disk_bytes.saturating_add(slot.disk_bytes());
+        let (mut pages, mut bytes, mut disk_pages, mut disk_bytes, mut wanted) =
+            (0u64, 0u64, 0u64, 0u64, 0u64);
+        for live in tree.live() {
+            pages = pages.saturating_add(live.slot.stored_pages());
+            bytes = bytes.saturating_add(live.slot.pool_bytes());
+            disk_pages = disk_pages.saturating_add(live.slot.disk_pages());
+            disk_bytes = disk_bytes.saturating_add(live.slot.disk_bytes());
+            wanted = wanted.saturating_add(live.slot.wanted_bytes());
         }
-        if let Some(swap) = self.swap.as_ref().filter(|_| disk_pages > 0) {
-            let figures = &mut self.figures;
+        let figures = &mut self.figures;
+        figures.wanted_bytes = figures.wanted_bytes.max(wanted);
+        if disk_pages > 0 {
             figures.disk_pages_peak = figures.disk_pages_peak.max(disk_pages);
             (figures.disk_pages, figures.disk_live_bytes) = (disk_pages, disk_bytes);
-            figures.disk_used_bytes = swap.used_bytes();
+            figures.disk_used_bytes = self.books.swap_used_bytes();
             figures.disk_used_peak_bytes = figures.disk_used_peak_bytes.max(figures.disk_used_bytes);
         }
         if pages > 0 {
-            (self.figures.stored_pages, self.figures.pool_bytes) = (pages, bytes);
+            (figures.stored_pages, figures.pool_bytes) = (pages, bytes);
         }
-        if pages > self.figures.stored_pages_peak {
-            (self.figures.stored_pages_peak, self.figures.pool_bytes_at_peak) = (pages, bytes);
+        if pages > figures.stored_pages_peak {
+            (figures.stored_pages_peak, figures.pool_bytes_at_peak) = (pages, bytes);
         }
-        self.figures.over_limit.note(&self.ledger);
+        figures.over_limit.note(tree, total_bytes, self.books.settings().budget_bytes);
+    }
+
+    /// Compares what processes say they use with what the kernel says.
+    fn look_for_wrong_figures(&mut self) {
+        let live: Vec<_> = self.books.tree().live().collect();
+        let (count, budget) = (live.len() as u64, self.books.settings().budget_bytes);
+        for one in live {
+            let kernel = attach::anonymous_bytes(one.pid as i32);
+            let judged = kernel
+                .map(|kernel| self.claims.judge(one.place, one.slot.resident_bytes(), kernel, count, budget));
+            let known = judged.flatten();
+            self.figures.wrong_figures += u64::from(known.is_some());
+            self.books.know(one.place, known);
+        }
     }
 
     /// Handles signals; answers the program's exit status once it has ended.
@@ -445,6 +633,8 @@ impl Supervisor {
     }
 
     fn reap(&mut self) -> Option<i32> {
+        // A process that has been waited for cannot be told from others any more.
+        self.accept_waiting();
         loop {
             let mut status = 0;
             // SAFETY: the status is writable.
@@ -475,7 +665,7 @@ impl Supervisor {
 
     /// Notes descendants that have the object and no connection: they cannot reach this process.
     fn look_for_strangers(&mut self) {
-        let managed: Vec<i32> = self.ledger.live().map(|(_, slot)| slot.pid() as i32).collect();
+        let managed: Vec<i32> = self.books.tree().live().map(|live| live.pid as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
         let mut suspects = Vec::new();
         for pid in attach::descendants(guardian) {
@@ -502,7 +692,7 @@ impl Supervisor {
 
     /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one counts.
     fn look_for_shared_memory(&mut self) {
-        let resident = self.ledger.live().filter_map(|(_, slot)| shared_bytes(slot.pid()));
+        let resident = self.books.tree().live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
     }
 
@@ -522,6 +712,7 @@ impl Supervisor {
                 libc::dup2(null, standard);
             }
         }
+        self.books.set_supervisor(std::process::id());
         self.front.dismiss(status);
         while !self.has_no_tree() {
             self.poll();
@@ -572,9 +763,26 @@ fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
     (!matches!(state, b"Z" | b"X")).then_some((name, started))
 }
 
+/// Accepts a connection.
+fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let none = std::ptr::null_mut();
+    // SAFETY: accepts without an address.
+    match unsafe { libc::accept4(listener.as_raw_fd(), none, none.cast(), flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: accepted just now.
+        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+    }
+}
+
+/// A descriptor to give up.
+fn spare() -> Option<OwnedFd> {
+    File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
 /// Opens what a process of the tree may not open itself, if this process may.
-fn lent(number: u32, pid: u32) -> Option<File> {
-    match Lent::from_number(number)? {
+fn lent(what: Lent, pid: u32) -> Option<File> {
+    match what {
         Lent::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
         // Whoever opens it with that right has physical addresses in it.
         Lent::Pagemap => {
@@ -584,13 +792,20 @@ fn lent(number: u32, pid: u32) -> Option<File> {
     }
 }
 
-/// Agrees on features for a process of the tree. What it sent may be anything, and this process has more rights than that one:
-/// nothing but a userfaultfd is touched.
-fn agrees(descriptor: &OwnedFd, features: u64) -> bool {
-    let number = descriptor.as_raw_fd();
-    let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+/// Whether a descriptor is a userfaultfd: nothing else that a process sends is touched, as this process may do more with it.
+fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
-        && Userfaultfd::from_descriptor(number).agree(features).is_ok()
+}
+
+/// Whether to keep a descriptor beside so many.
+fn kept_is_right(kept: usize, descriptor: &OwnedFd) -> bool {
+    kept < KEPT_MAX && is_userfaultfd(descriptor)
+}
+
+/// Agrees on features for a process of the tree.
+fn agrees(descriptor: &OwnedFd, features: u64) -> bool {
+    is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor.as_raw_fd()).agree(features).is_ok()
 }
 
 #[cfg(test)]
@@ -602,8 +817,8 @@ mod tests {
     fn nothing_but_a_userfaultfd_is_agreed_on() {
         assert!(!agrees(&File::open("/dev/zero").unwrap().into(), 0));
         let number = std::process::id();
-        assert!(lent(2, number).is_none());
-        assert!(lent(Lent::Pagemap as u32, number).is_some());
+        assert!(!kept_is_right(0, &File::open("/dev/zero").unwrap().into()));
+        assert!(lent(Lent::Pagemap, number).is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The swap file of a run: what was asked for, and who holds it. One file for the whole tree, without a name; its processes
-//! get descriptors of it and of its table, and each has a row there.
+//! The swap files of a run: what was asked for, and the supervisor's side of one. Each user of the tree has a file, without a
+//! name, and its key; that user's processes get descriptors of the file and of its table, and each has a row there.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -20,7 +20,7 @@ const SWAP_BYTES_MIN: u64 = 16 << 20;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SwapArguments {
     /// Let pages go to a file on disk when memory is not enough for them compressed: as much as SIZE for the whole process
-    /// tree; 5 % of the disk stay free
+    /// tree, or for each user where its processes are of several; 5 % of the disk stay free
     #[arg(long, value_name = "SIZE")]
     swap: Option<String>,
     /// Directory for that file, which has no name there
@@ -105,13 +105,13 @@ impl Swap {
         }
     }
 
-    /// The process with this slot of the ledger has ended: what it alone had is free.
-    pub fn reap(&self, slot: usize) {
-        self.shared.reap(owner_of(slot));
+    /// The process in this place has ended: what it alone had is free.
+    pub fn reap(&self, place: usize) {
+        self.shared.reap(owner_of(place));
     }
 }
 
-/// What a process with this slot of the ledger is called in the table.
-fn owner_of(slot: usize) -> u32 {
-    slot as u32 + 1
+/// What the process in this place is called in every table.
+pub fn owner_of(place: usize) -> u32 {
+    place as u32 + 1
 }

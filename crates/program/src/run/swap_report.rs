@@ -1,6 +1,6 @@
 //! What a run's swap file came to.
 
-use ledger::{Counter, Ledger};
+use ledger::{Counter, Tree};
 use serde::Serialize;
 
 use super::report::Latency;
@@ -48,10 +48,10 @@ pub struct SwapReport {
 
 impl SwapReport {
     /// The figures of a tree that had a swap file.
-    pub fn of(ledger: &Ledger, supervisor: &Supervisor, elapsed_seconds: f64) -> Option<Self> {
+    pub fn of(tree: &Tree, supervisor: &Supervisor, elapsed_seconds: f64) -> Option<Self> {
         let swap = supervisor.swap()?;
         let peaks = &supervisor.figures;
-        let sum = |counter| ledger.sum(counter);
+        let sum = |counter| tree.sum(counter);
         let seconds = |counter| sum(counter) as f64 / 1e9;
         let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
         let waited = seconds(Counter::SwapWaitNs) + seconds(Counter::DiskReadNs);
@@ -69,7 +69,7 @@ impl SwapReport {
             disk_faults: sum(Counter::DiskFaults),
             disk_pages_in: sum(Counter::DiskPagesIn),
             disk_fault_latency_us: Latency::of(
-                &ledger.disk_fault_counts(),
+                &tree.disk_fault_counts(),
                 ratio(sum(Counter::DiskFaultNs), sum(Counter::DiskFaults)) / 1000.0,
             ),
             reads: sum(Counter::DiskReads),

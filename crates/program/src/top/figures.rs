@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ledger::{percentile_ns, Counter, BUCKETS};
+use ledger::{percentile_ns, Counter, Seen, BUCKETS};
 use serde::Serialize;
 
 use super::find::{name_of, Found};
+use crate::plain::plain;
 
 /// A tree.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
@@ -96,7 +97,7 @@ pub struct Latency {
 
 /// What later looks are compared with.
 pub struct Before {
-    inode: u64,
+    tree: u64,
     counts: [u64; 4],
     faults: Box<[u64; BUCKETS]>,
 }
@@ -104,7 +105,7 @@ pub struct Before {
 impl Before {
     /// Keeps what is needed of a look.
     pub fn of(found: &Found) -> Self {
-        Before { inode: found.inode, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
+        Before { tree: found.tree, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
     }
 }
 
@@ -117,26 +118,30 @@ fn counts(found: &Found) -> [u64; 4] {
 pub fn trees(found: &[Found], before: &[Before], seconds: f64) -> Vec<Tree> {
     found
         .iter()
-        .map(|tree| figures(tree, before.iter().find(|before| before.inode == tree.inode), seconds))
+        .map(|tree| figures(tree, before.iter().find(|before| before.tree == tree.tree), seconds))
         .collect()
 }
 
 fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     let snapshot = &found.snapshot;
     let settings = snapshot.settings();
-    let (mut stored_pages, mut pool_total_size, mut staged_bytes, mut wanted) = (0, 0, 0, 0);
+    let (mut stored_pages, mut pool_total_size, mut staged_bytes, mut wanted) = (0u64, 0u64, 0u64, 0u64);
     let (mut swap_pages, mut swap_live_bytes) = (0u64, 0u64);
     let mut processes = Vec::new();
-    for slot in snapshot.live() {
-        stored_pages += slot.stored_pages();
-        pool_total_size += slot.pool_bytes();
-        staged_bytes += slot.staged_bytes();
-        wanted += slot.wanted_bytes();
-        swap_pages = swap_pages.saturating_add(slot.disk_pages());
-        swap_live_bytes = swap_live_bytes.saturating_add(slot.disk_bytes());
+    for Seen { pid, slot } in snapshot.live() {
+        for (sum, figure) in [
+            (&mut stored_pages, slot.stored_pages()),
+            (&mut pool_total_size, slot.pool_bytes()),
+            (&mut staged_bytes, slot.staged_bytes()),
+            (&mut wanted, slot.wanted_bytes()),
+            (&mut swap_pages, slot.disk_pages()),
+            (&mut swap_live_bytes, slot.disk_bytes()),
+        ] {
+            *sum = figure.saturating_add(*sum);
+        }
         processes.push(Process {
-            pid: slot.pid(),
-            name: name_of(slot.pid()),
+            pid,
+            name: name_of(pid),
             managed: slot.is_managed(),
             resident_bytes: slot.resident_bytes(),
             pool_total_size: slot.pool_bytes(),
@@ -156,7 +161,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         ram_used_bytes: snapshot.total_bytes(),
         ram_peak_bytes: snapshot.total_peak_bytes(),
         ram_wanted_bytes: wanted,
-        compressor: settings.compressor,
+        compressor: plain(&settings.compressor),
         folio_bytes: settings.folio_bytes,
         stored_pages,
         pool_total_size,
@@ -174,7 +179,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         disk_fault_latency_total_us: latency(&snapshot.disk_fault_counts()),
         zswpout: now[0],
         zswpin: now[1],
-        forms: snapshot.forms(),
+        forms: snapshot.forms().into_iter().map(|(name, pages)| (plain(&name), pages)).collect(),
         faults: now[2],
         zswpout_per_second: rate(0),
         zswpin_per_second: rate(1),
@@ -198,7 +203,6 @@ fn latency(counts: &[u64; BUCKETS]) -> Option<Latency> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn rates_and_latencies_are_of_the_time_between_two_looks() {
@@ -207,16 +211,17 @@ mod tests {
             folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
-            verify: false,
-            swap_bytes: 0,
+            ..ledger::Settings::default()
         };
-        let (ledger, file) = ledger::Ledger::create(&settings).unwrap();
-        let slot = ledger.slot(ledger.claim(std::process::id()).unwrap());
-        let look = || Found {
-            inode: 1,
-            pid: 5,
-            program: vec!["sort".into()],
-            snapshot: ledger::Snapshot::read(file.as_fd()).unwrap(),
+        let mut keeper = ledger::Keeper::create(&settings, 1).unwrap();
+        keeper.claim(std::process::id()).unwrap();
+        let ledger = keeper.ledger();
+        let slot = ledger.slot(0);
+        let look = || {
+            let mut snapshot = ledger::Snapshot::default();
+            let sight = ledger::Sight::read(keeper.board_file()).unwrap();
+            snapshot.add(sight, keeper.ledger_file()).unwrap();
+            Found { tree: 1, pid: 5, program: vec!["sort".into()], snapshot }
         };
         slot.add(Counter::ZswpOut, 1000);
         slot.add_form(1, 1000);

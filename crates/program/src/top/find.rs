@@ -1,23 +1,27 @@
-//! Finding the running trees: every supervisor holds its ledger, a memory file with a name of its own.
+//! Finding the running trees: every supervisor holds its boards and ledgers, memory files with names of their own.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
-use ledger::{Snapshot, MEMORY_NAME};
+use ledger::{Ledger, Sight, Snapshot, BOARD_NAME, LEDGER_NAME};
+
+use crate::plain::plain;
 
 /// A running tree as it was when it was looked at.
 pub struct Found {
-    /// The ledger's memory file: the tree's identity.
-    pub inode: u64,
-    /// The process that holds it.
+    /// The tree's number, which no other has.
+    pub tree: u64,
+    /// The process by which users know it.
     pub pid: u32,
+    /// The process that holds its memory files.
+    pub holder: u32,
     /// The program and its arguments, as far as they can be read.
     pub program: Vec<String>,
-    /// The ledger.
+    /// Its ledgers.
     pub snapshot: Snapshot,
 }
 
@@ -29,11 +33,8 @@ pub fn trees() -> Vec<Found> {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         let Some(pid) = pid.filter(|_| may_supervise(&entry.path(), own)) else { continue };
         let Some(tree) = look(pid) else { continue };
-        // The front of a supervisor holds the ledger, too, and is what the user has started.
-        match found.iter_mut().find(|other| other.inode == tree.inode) {
-            Some(other) if tree.pid == tree.snapshot.supervisor() => *other = tree,
-            Some(_) => {}
-            None => found.push(tree),
+        if !found.iter().any(|other| other.tree == tree.tree) {
+            found.push(tree);
         }
     }
     found.sort_by_key(|tree| tree.pid);
@@ -53,42 +54,86 @@ fn is_named_uzswap(exe: &Path) -> bool {
     name.strip_suffix(b" (deleted)").unwrap_or(name) == b"uzswap"
 }
 
-/// The tree of a supervisor, which holds one ledger.
+/// The tree of a supervisor.
 fn look(pid: u32) -> Option<Found> {
-    ledgers(pid).next()
+    snapshots(pid).into_iter().next()
 }
 
-/// The ledgers among a process's descriptors.
-fn ledgers(pid: u32) -> impl Iterator<Item = Found> {
-    let wanted = format!("/memfd:{}", MEMORY_NAME.to_string_lossy());
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        target.to_str().filter(|name| name.trim_end_matches(" (deleted)") == wanted)?;
-        let file = File::open(entry.path()).ok()?;
-        let (metadata, snapshot) = (file.metadata().ok()?, Snapshot::read(file.as_fd()).ok()?);
-        let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        Some(Found { inode: metadata.ino(), pid, program: program_of(&text), snapshot })
-    })
+/// The trees whose boards and ledgers are among a process's descriptors.
+fn snapshots(pid: u32) -> Vec<Found> {
+    let mut trees: Vec<Found> = Vec::new();
+    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    for (sight, _, ledger) in pairs(pid) {
+        let number = sight.tree();
+        let at = trees.iter().position(|other| other.tree == number).unwrap_or_else(|| {
+            let (program, snapshot) = (program_of(&text), Snapshot::default());
+            trees.push(Found { tree: number, pid, holder: pid, program, snapshot });
+            trees.len() - 1
+        });
+        // One that is of another version is left out.
+        let _ = trees[at].snapshot.add(sight, ledger.as_fd());
+    }
+    trees.retain(|tree| !tree.snapshot.is_empty());
+    for tree in &mut trees {
+        let front = tree.snapshot.supervisor();
+        if front != 0 && Path::new(&format!("/proc/{front}")).exists() {
+            tree.pid = front;
+        }
+    }
+    trees
 }
 
-/// Where a process holds a ledger.
-pub fn ledger_path(pid: u32, inode: u64) -> Option<PathBuf> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut paths = entries.map(|entry| entry.path());
-    paths.find(|path| fs::metadata(path).is_ok_and(|file| file.ino() == inode))
+/// Every board of a process, and the files of board and ledger.
+fn pairs(pid: u32) -> Vec<(Sight, File, File)> {
+    let ledgers = files(pid, LEDGER_NAME);
+    let boards = files(pid, BOARD_NAME).into_iter();
+    let pairs = boards.filter_map(|(_, board)| {
+        let sight = Sight::read(board.as_fd()).ok()?;
+        let (_, ledger) = ledgers.iter().find(|(inode, _)| *inode == sight.ledger())?;
+        Some((sight, board, ledger.try_clone().ok()?))
+    });
+    pairs.collect()
+}
+
+/// The memory files of that name among a process's descriptors, by inode, each once; writable where that is permitted.
+fn files(pid: u32, name: &CStr) -> Vec<(u64, File)> {
+    let wanted = format!("/memfd:{}", name.to_string_lossy());
+    let mut found: Vec<(u64, File)> = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        if target.to_str().map(|name| name.trim_end_matches(" (deleted)")) != Some(&*wanted) {
+            continue;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        let opened = options.clone().write(true).open(entry.path()).or_else(|_| options.open(entry.path()));
+        // What has that name now may be another file.
+        let Ok(file) = opened else { continue };
+        let Ok(inode) = file.metadata().map(|status| status.ino()) else { continue };
+        if !found.iter().any(|(other, _)| *other == inode) {
+            found.push((inode, file));
+        }
+    }
+    found
+}
+
+/// The ledgers of a tree, writable, by way of the process that holds them.
+pub fn ledgers(pid: u32, tree: u64) -> Vec<Ledger> {
+    let pairs = pairs(pid).into_iter().filter(|(sight, ..)| sight.tree() == tree);
+    pairs.filter_map(|(_, board, ledger)| Ledger::map(board.as_fd(), ledger.as_fd()).ok()).collect()
 }
 
 /// The program and its arguments, from the text of a supervisor's /proc/PID/cmdline.
 fn program_of(cmdline: &[u8]) -> Vec<String> {
     let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
     let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();
-    crate::program_of(&words).iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    crate::program_of(&words).iter().map(|word| plain(&word.to_string_lossy())).collect()
 }
 
 /// A process's name.
 pub fn name_of(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
 }
 
 #[cfg(test)]
@@ -124,13 +169,14 @@ mod tests {
             folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
-            verify: false,
-            swap_bytes: 0,
+            ..ledger::Settings::default()
         };
-        let (_ledger, _file) = ledger::Ledger::create(&settings).unwrap();
+        let _keeper = ledger::Keeper::create(&settings, 77).unwrap();
+        let _of_another_user = ledger::Keeper::create(&settings, 77).unwrap();
         // Other tests of this process may hold ledgers as well.
-        let found = ledgers(std::process::id()).find(|found| found.snapshot.settings() == settings);
-        assert!(found.is_some(), "this process holds one");
+        let found = snapshots(std::process::id()).into_iter().find(|found| found.tree == 77).unwrap();
+        assert_eq!(found.snapshot.settings(), settings);
+        assert_eq!(ledgers(std::process::id(), 77).len(), 2);
         // This process runs the same file as itself, so it is looked at.
         assert!(trees().iter().any(|tree| tree.pid == std::process::id()));
     }

@@ -17,8 +17,8 @@ use anyhow::{Context, Result};
 
 use self::image::Image;
 use self::injection::Failure;
-pub use self::process::is_above_us;
 use self::process::Identity;
+pub use self::process::{anonymous_bytes, is_above_us};
 pub use self::tree::{descendants, has_children};
 
 /// Processes up to this size are let alone: a pager would take more than it could save.

@@ -5,7 +5,7 @@ mod series;
 
 use std::time::Instant;
 
-use ledger::Ledger;
+use ledger::Tree;
 use serde::Serialize;
 
 pub use processes::Process;
@@ -49,25 +49,25 @@ impl History {
     }
 
     /// A slot is about to be released.
-    pub fn left(&mut self, slot: usize, ledger: &Ledger) {
-        self.processes.left(slot, ledger.slot(slot), self.now());
+    pub fn left(&mut self, place: usize, tree: &Tree) {
+        self.processes.left(place, tree.slot(place), self.now());
     }
 
     /// Looks at the figures; to be called every few milliseconds.
-    pub fn sample(&mut self, ledger: &Ledger) {
-        let mut levels = series::Levels::new(ledger.total_bytes());
-        for (index, slot) in ledger.live() {
-            levels.add(slot);
-            self.processes.saw(index, slot);
+    pub fn sample(&mut self, tree: &Tree, total_bytes: u64) {
+        let mut levels = series::Levels::new(total_bytes);
+        for live in tree.live() {
+            levels.add(live.slot);
+            self.processes.saw(live.place, live.slot);
         }
-        self.series.sample(&levels, ledger, self.now());
+        self.series.sample(&levels, tree, self.now());
     }
 
     /// The history of a tree whose program has ended.
-    pub fn tell(mut self, ledger: &Ledger) -> Told {
+    pub fn tell(mut self, tree: &Tree) -> Told {
         let now = self.now();
-        self.series.finish(ledger, now);
-        let (processes, processes_left_out) = self.processes.finish(ledger);
+        self.series.finish(tree, now);
+        let (processes, processes_left_out) = self.processes.finish(tree);
         Told { series: self.series.columns(), processes, processes_left_out }
     }
 }
@@ -76,16 +76,18 @@ impl History {
 mod tests {
     use super::*;
 
-    /// A ledger that nobody has joined.
-    pub fn ledger() -> Ledger {
+    /// The only ledger of a tree, and the tree.
+    pub fn ledger() -> (ledger::Keeper, Tree) {
         let settings = ledger::Settings {
             budget_bytes: 1 << 30,
             folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["lz4".into()],
-            verify: false,
-            swap_bytes: 0,
+            ..ledger::Settings::default()
         };
-        Ledger::create(&settings).unwrap().0
+        let keeper = ledger::Keeper::create(&settings, 1).unwrap();
+        let mut tree = Tree::default();
+        tree.add(keeper.ledger());
+        (keeper, tree)
     }
 }

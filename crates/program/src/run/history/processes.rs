@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use ledger::{Counter, Ledger, Slot};
+use ledger::{Counter, Slot, Tree};
 use serde::Serialize;
+
+use crate::plain::plain;
 
 /// Processes that are remembered. A build may start a million.
 const PROCESSES_MAX: usize = 1024;
@@ -176,10 +178,10 @@ impl Processes {
     }
 
     /// All that are known, and how many are not.
-    pub fn finish(mut self, ledger: &Ledger) -> (Vec<Process>, u64) {
+    pub fn finish(mut self, tree: &Tree) -> (Vec<Process>, u64) {
         for (slot, number) in &self.by_slot {
             if let Some(process) = self.known.get_mut(number) {
-                process.settle(ledger.slot(*slot));
+                process.settle(tree.slot(*slot));
             }
         }
         (self.known.into_values().collect(), self.left_out)
@@ -200,12 +202,7 @@ fn command_of(pid: u32) -> String {
     let text = text.strip_suffix(b"\0").unwrap_or(&text);
     let is_long = text.len() > COMMAND_MAX;
     let text = String::from_utf8_lossy(&text[..text.len().min(COMMAND_MAX)]);
-    let words = text.chars().map(|character| match character {
-        '\0' => ' ',
-        control if control.is_control() => '?',
-        other => other,
-    });
-    words.chain(is_long.then_some('…')).collect()
+    plain(&text.replace('\0', " ")) + if is_long { "…" } else { "" }
 }
 
 #[cfg(test)]
@@ -226,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {
-        let ledger = ledger();
+        let (keeper, tree) = ledger();
+        let ledger = keeper.ledger();
         let mut processes = Processes::default();
         let own = std::process::id();
         // The ancestor that is known lives two generations above.
@@ -249,7 +247,7 @@ mod tests {
         processes.joined(own, 3, 2.3);
         drop(child.stdin.take());
         child.wait().unwrap();
-        let (all, left_out) = processes.finish(&ledger);
+        let (all, left_out) = processes.finish(&tree);
         assert_eq!((all.len(), left_out), (3, 0));
         assert_eq!((all[0].pid, all[0].zswpout, all[0].ram_peak_bytes), (child.id(), 11, 4096));
         assert_eq!((all[0].started_seconds, all[0].ended_seconds), (1.0, None));
@@ -259,7 +257,8 @@ mod tests {
 
     #[test]
     fn of_too_many_the_large_ones_are_remembered() {
-        let ledger = ledger();
+        let (keeper, tree) = ledger();
+        let ledger = keeper.ledger();
         let mut processes = Processes::default();
         for pid in 0..5000u32 {
             // Numbers that no process has.
@@ -267,7 +266,7 @@ mod tests {
             ledger.publish(0, if pid % 1000 == 7 { 1 << 30 } else { 4096 }, 0, 0, 0);
             processes.left(0, ledger.slot(0), 2.0);
         }
-        let (all, left_out) = processes.finish(&ledger);
+        let (all, left_out) = processes.finish(&tree);
         assert!(all.len() <= PROCESSES_MAX && all.len() as u64 + left_out == 5000);
         let large = all.iter().filter(|process| process.ram_wanted_peak_bytes == 1 << 30);
         assert_eq!(large.count(), 5);

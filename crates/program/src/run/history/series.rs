@@ -1,6 +1,6 @@
 //! Figures over time in bounded memory: when there are too many points, two neighbours become one.
 
-use ledger::{percentile_ns, Counter, Ledger, Slot, BUCKETS};
+use ledger::{percentile_ns, Counter, Slot, Tree, BUCKETS};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -25,7 +25,7 @@ impl Levels {
         Levels { used, ..Levels::default() }
     }
 
-    /// Adds a process, but for `used`, which is the ledger's own sum.
+    /// Adds a process, but for `used`, which is known.
     pub fn add(&mut self, slot: &Slot) {
         self.wanted = self.wanted.saturating_add(slot.wanted_bytes());
         self.pool = self.pool.saturating_add(slot.pool_bytes());
@@ -102,31 +102,31 @@ impl Series {
     }
 
     /// Notes the levels at `now`, in seconds since the start, and ends the interval when it is over.
-    pub fn sample(&mut self, levels: &Levels, ledger: &Ledger, now: f64) {
+    pub fn sample(&mut self, levels: &Levels, tree: &Tree, now: f64) {
         self.open.most(levels);
         let start = self.points.last().map_or(0.0, |point| point.end);
         if now - start >= self.width {
-            self.close(ledger, now);
+            self.close(tree, now);
         }
     }
 
     /// Ends the last interval. A short one is part of the one before: its rates would say nothing.
-    pub fn finish(&mut self, ledger: &Ledger, now: f64) {
+    pub fn finish(&mut self, tree: &Tree, now: f64) {
         let start = self.points.last().map_or(0.0, |point| point.end);
-        self.close(ledger, now);
+        self.close(tree, now);
         if now - start < self.width / 2.0 && self.points.len() > 1 {
             let short = self.points.pop().expect("there are two");
             self.points.last_mut().expect("there are two").join(short);
         }
     }
 
-    fn close(&mut self, ledger: &Ledger, now: f64) {
-        let counts = COUNTED.map(|counter| ledger.sum(counter));
+    fn close(&mut self, tree: &Tree, now: f64) {
+        let counts = COUNTED.map(|counter| tree.sum(counter));
         let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]));
         let mut latencies = None;
         // To add up the histograms of many processes takes a while.
         if counts != self.counts {
-            let sums = ledger.fault_counts();
+            let sums = tree.fault_counts();
             let new: [u32; BUCKETS] = std::array::from_fn(|bucket| {
                 u32::try_from(sums[bucket].saturating_sub(self.latencies[bucket])).unwrap_or(u32::MAX)
             });
@@ -223,17 +223,17 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_when_the_resolution_is_halved() {
-        let (ledger, mut series) = (ledger(), Series::new());
-        let slot = ledger.slot(ledger.claim(7).unwrap());
+        let ((mut ledger, tree), mut series) = (ledger(), Series::new());
+        let slot = tree.slot(ledger.claim(7).unwrap());
         for tick in 0..20_000u64 {
             slot.add(Counter::ZswpOut, 3);
             slot.add(Counter::Faults, 1);
             slot.faults().record(if tick == 11_111 { 50_000_000 } else { 10_000 });
             let used = if tick == 12_345 { 999 } else { 100 };
-            series.sample(&Levels::new(used), &ledger, tick as f64 * 0.01);
+            series.sample(&Levels::new(used), &tree, tick as f64 * 0.01);
             assert!(series.points.len() < POINTS_MAX);
         }
-        series.finish(&ledger, 200.0);
+        series.finish(&tree, 200.0);
         let columns = values(&series.columns());
         let ends = numbers(&columns["end_seconds"]);
         assert!(ends.len() > POINTS_MAX / 2 - 2 && ends.windows(2).all(|two| two[0] < two[1]), "{ends:?}");
@@ -254,11 +254,11 @@ mod tests {
 
     #[test]
     fn intervals_without_faults_have_no_latency() {
-        let (ledger, mut series) = (ledger(), Series::new());
-        series.sample(&Levels::default(), &ledger, 1.0);
-        ledger.slot(ledger.claim(7).unwrap()).faults().record(1000);
-        ledger.slot(0).add(Counter::Faults, 1);
-        series.finish(&ledger, 2.0);
+        let ((mut ledger, tree), mut series) = (ledger(), Series::new());
+        series.sample(&Levels::default(), &tree, 1.0);
+        tree.slot(ledger.claim(7).unwrap()).faults().record(1000);
+        tree.slot(0).add(Counter::Faults, 1);
+        series.finish(&tree, 2.0);
         let columns = values(&series.columns());
         assert_eq!(columns["fault_p50_us"][0], Value::Null);
         assert!(columns["fault_p50_us"][1].as_f64().unwrap() > 0.9);

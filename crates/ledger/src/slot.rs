@@ -1,0 +1,263 @@
+//! What is counted for one process.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Histogram;
+
+/// Forms of stored pages that are counted apart.
+pub const FORMS_MAX: usize = 16;
+
+/// What is counted for each process. The names in reports are the kernel's where the meaning matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+#[allow(missing_docs)] // named by COUNTERS below, one to one
+pub enum Counter {
+    ZswpOut,
+    ZswpIn,
+    ZswpWb,
+    StoredIncompressiblePages,
+    RejectCompressPoor,
+    RejectCompressFail,
+    RejectAllocFail,
+    PoolLimitHit,
+    Faults,
+    FaultNs,
+    Refaults,
+    ZeroFilled,
+    Batches,
+    Stored4k,
+    Stored8k,
+    Stored16k,
+    Stored32k,
+    Stored64k,
+    OverBudget,
+    BroughtIn,
+    Forks,
+    Promoted,
+    DiskFaults,
+    DiskFaultNs,
+    DiskPagesIn,
+    DiskReadNs,
+    DiskReads,
+    SwapBytesWritten,
+    SwapBytesRead,
+    SwapObjectBytes,
+    SwapWriteNs,
+    SwapBytesCleaned,
+    SwapSegmentsCleaned,
+    SwapCleanNs,
+    SwapNoSpace,
+    SwapWritesFailed,
+    SwapReadsFailed,
+    SwapWaitNs,
+    Returned,
+    ReturnDistance,
+    LookedAt,
+    Spared,
+    Tried,
+    ReadAhead,
+    ReadAheadWasted,
+}
+
+/// Every counter's name in the report, in the order of [`Counter`].
+pub const COUNTERS: [&str; 45] = [
+    "zswpout",
+    "zswpin",
+    "zswpwb",
+    "stored_incompressible_pages",
+    "reject_compress_poor",
+    "reject_compress_fail",
+    "reject_alloc_fail",
+    "pool_limit_hit",
+    "faults",
+    "fault_ns",
+    "refaults",
+    "zero_filled",
+    "batches",
+    "stored_4k",
+    "stored_8k",
+    "stored_16k",
+    "stored_32k",
+    "stored_64k",
+    "over_budget",
+    "brought_in",
+    "forks",
+    "promoted",
+    "disk_faults",
+    "disk_fault_ns",
+    "disk_pages_in",
+    "disk_read_ns",
+    "disk_reads",
+    "swap_bytes_written",
+    "swap_bytes_read",
+    "swap_object_bytes",
+    "swap_write_ns",
+    "swap_bytes_cleaned",
+    "swap_segments_cleaned",
+    "swap_clean_ns",
+    "swap_no_space",
+    "swap_writes_failed",
+    "swap_reads_failed",
+    "swap_wait_ns",
+    "returned",
+    "return_distance",
+    "looked_at",
+    "spared",
+    "tried",
+    "read_ahead",
+    "read_ahead_wasted",
+];
+
+/// The figures of one process, which it may set to anything.
+#[repr(C, align(64))]
+pub struct Slot {
+    managed: AtomicU32,
+    /// Somebody wants to look inside: paging is to pause.
+    pause_wanted: AtomicU32,
+    paused: AtomicU32,
+    pub(crate) resident: AtomicU64,
+    pool: AtomicU64,
+    staged: AtomicU64,
+    stored_pages: AtomicU64,
+    /// Pages in the swap file, and the bytes of their objects there.
+    disk_pages: AtomicU64,
+    disk_bytes: AtomicU64,
+    counters: [AtomicU64; COUNTERS.len()],
+    forms: [AtomicU64; FORMS_MAX],
+    faults: Histogram,
+    disk_faults: Histogram,
+}
+
+impl Slot {
+    /// Whether the process has a pager by now.
+    pub fn is_managed(&self) -> bool {
+        self.managed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that the process has a pager.
+    pub fn set_managed(&self) {
+        self.managed.store(1, Ordering::Relaxed);
+    }
+
+    /// Asks for a pause of paging, or its end.
+    pub fn want_pause(&self, wanted: bool) {
+        self.pause_wanted.store(wanted.into(), Ordering::Release);
+    }
+
+    /// Whether a pause is asked for.
+    pub fn is_pause_wanted(&self) -> bool {
+        self.pause_wanted.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that everything is in and nothing is paged, or that paging goes on.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.store(paused.into(), Ordering::Release);
+    }
+
+    /// Whether paging pauses.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire) != 0
+    }
+
+    /// Anonymous resident bytes, pool and staging included.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the pool.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of staging.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Pages in the pool.
+    pub fn stored_pages(&self) -> u64 {
+        self.stored_pages.load(Ordering::Relaxed)
+    }
+
+    /// Pages in the swap file.
+    pub fn disk_pages(&self) -> u64 {
+        self.disk_pages.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their objects there.
+    pub fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What the process would use without uzswap.
+    pub fn wanted_bytes(&self) -> u64 {
+        let held = self.resident_bytes().saturating_sub(self.pool_bytes());
+        let pages = self.stored_pages().saturating_add(self.disk_pages());
+        held.saturating_add(pages.saturating_mul(4096))
+    }
+
+    /// Adds to a counter.
+    pub fn add(&self, counter: Counter, by: u64) {
+        self.counters[counter as usize].fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// A counter's value.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// Adds pages stored in a form, by its number in [`Settings::forms`].
+    pub fn add_form(&self, number: usize, pages: u64) {
+        self.forms[number].fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Pages stored in a form.
+    pub(crate) fn form(&self, number: usize) -> u64 {
+        self.forms[number].load(Ordering::Relaxed)
+    }
+
+    /// The latencies of its faults.
+    pub fn faults(&self) -> &Histogram {
+        &self.faults
+    }
+
+    /// The latencies of those among them that had to read from the swap file.
+    pub fn disk_faults(&self) -> &Histogram {
+        &self.disk_faults
+    }
+
+    /// Sets what a process uses; returns what it used before.
+    pub(crate) fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) -> u64 {
+        let before = self.resident.swap(resident, Ordering::Relaxed);
+        self.pool.store(pool, Ordering::Relaxed);
+        self.staged.store(staged, Ordering::Relaxed);
+        self.stored_pages.store(stored_pages, Ordering::Relaxed);
+        before
+    }
+
+    /// Sets what a process has in the swap file.
+    pub(crate) fn publish_disk(&self, pages: u64, bytes: u64) {
+        self.disk_pages.store(pages, Ordering::Relaxed);
+        self.disk_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Moves what is counted to `sum` and clears the rest, `resident` aside.
+    pub(crate) fn settle(&self, sum: &Slot) {
+        for (sum, counter) in sum.counters.iter().zip(&self.counters) {
+            sum.fetch_add(counter.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (sum, form) in sum.forms.iter().zip(&self.forms) {
+            sum.fetch_add(form.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (sum, own) in [(&sum.faults, &self.faults), (&sum.disk_faults, &self.disk_faults)] {
+            sum.add(own);
+            own.clear();
+        }
+        for figure in [&self.pool, &self.staged, &self.stored_pages, &self.disk_pages, &self.disk_bytes] {
+            figure.store(0, Ordering::Relaxed);
+        }
+        for flag in [&self.managed, &self.pause_wanted, &self.paused] {
+            flag.store(0, Ordering::Relaxed);
+        }
+    }
+}

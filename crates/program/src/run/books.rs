@@ -1,0 +1,238 @@
+//! What the processes of a tree share, by user: each user has a ledger, a board and a swap file of its own, and its processes are
+//! given no other's.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use ledger::{Keeper, Settings, Tree};
+
+use super::peers::Owner;
+use super::swap::{Swap, SwapArguments};
+
+/// Users of one tree. Each has memory files, and a swap file perhaps.
+const USERS_MAX: usize = 64;
+
+/// One user's.
+struct Book {
+    owner: Owner,
+    keeper: Keeper,
+    swap: Option<Swap>,
+    /// No swap file could be made.
+    has_no_swap: bool,
+    /// What its processes use, at the last look.
+    bytes: u64,
+}
+
+/// All users'.
+pub struct Books {
+    settings: Settings,
+    number: u64,
+    books: Vec<Book>,
+    tree: Tree,
+    arguments: SwapArguments,
+    /// Opened before the program started; the first user who wants one gets it.
+    spare: Option<Swap>,
+    /// Processes that came or went.
+    changes: u64,
+    total_bytes: u64,
+    total_peak_bytes: u64,
+}
+
+impl Books {
+    /// For the tree with that number.
+    ///
+    /// # Errors
+    /// When settings are longer than there is room for, or there are no memory files.
+    pub fn new(
+        settings: Settings,
+        number: u64,
+        arguments: SwapArguments,
+        spare: Option<Swap>,
+    ) -> io::Result<Self> {
+        // So that what cannot be done is said before the program starts.
+        Keeper::create(&settings, number)?;
+        Ok(Books {
+            settings,
+            number,
+            books: Vec::new(),
+            tree: Tree::default(),
+            arguments,
+            spare,
+            changes: 0,
+            total_bytes: 0,
+            total_peak_bytes: 0,
+        })
+    }
+
+    /// What was decided.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Names the process by which users know the tree.
+    pub fn set_supervisor(&mut self, pid: u32) {
+        self.settings.supervisor = pid;
+        self.books.iter().for_each(|book| book.keeper.set_supervisor(pid));
+    }
+
+    /// The ledgers.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Gives a process of that owner a place.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn join(&mut self, owner: Owner, pid: u32) -> Result<usize, String> {
+        let at = match self.books.iter().position(|book| book.owner == owner) {
+            Some(at) => at,
+            None => self.open(owner)?,
+        };
+        let index = self.books[at].keeper.claim(pid);
+        let index = index.ok_or("more processes at a time than the ledger has room for")?;
+        self.changes += 1;
+        Ok(Tree::place(at, index))
+    }
+
+    fn open(&mut self, owner: Owner) -> Result<usize, String> {
+        if self.books.len() >= USERS_MAX {
+            return Err("more users than there is room for".to_owned());
+        }
+        let keeper = Keeper::create(&self.settings, self.number);
+        let keeper = keeper.map_err(|error| format!("no ledger for {owner}: {error}"))?;
+        self.tree.add(keeper.ledger());
+        self.books.push(Book { owner, keeper, swap: None, has_no_swap: false, bytes: 0 });
+        self.audit();
+        Ok(self.books.len() - 1)
+    }
+
+    /// The memory files of a place: the board, and the ledger.
+    pub fn files(&self, place: usize) -> [RawFd; 2] {
+        self.books[Tree::at(place).0].keeper.files()
+    }
+
+    /// A part of the swap file of a place's owner, as `ledger::wire` counts them; `None` without one.
+    ///
+    /// # Errors
+    /// Why it cannot be made, once.
+    pub fn swap_part(&mut self, place: usize, number: u32) -> Result<Option<RawFd>, String> {
+        let book = &mut self.books[Tree::at(place).0];
+        if book.swap.is_none() && !book.has_no_swap {
+            book.swap = match self.spare.take().map_or_else(|| self.arguments.open(), |spare| Ok(Some(spare)))
+            {
+                Ok(swap) => swap,
+                Err(error) => {
+                    book.has_no_swap = true;
+                    return Err(format!("no swap file for {}: {error:#}", book.owner));
+                }
+            };
+        }
+        Ok(book.swap.as_ref().and_then(|swap| swap.part(number)))
+    }
+
+    /// A swap file, if one was asked for: they are all alike.
+    pub fn swap(&self) -> Option<&Swap> {
+        self.books.iter().find_map(|book| book.swap.as_ref()).or(self.spare.as_ref())
+    }
+
+    /// Bytes of the segments in use, of all swap files.
+    pub fn swap_used_bytes(&self) -> u64 {
+        self.books.iter().filter_map(|book| book.swap.as_ref()).map(Swap::used_bytes).sum()
+    }
+
+    /// The process in a place has ended: its threads have, and with them what they were writing.
+    pub fn leave(&mut self, place: usize) {
+        // A process that changed its user may have gone on with what it had in another's file.
+        self.books.iter().filter_map(|book| book.swap.as_ref()).for_each(|swap| swap.reap(place));
+        let (at, index) = Tree::at(place);
+        self.books[at].keeper.release(index);
+        self.changes += 1;
+    }
+
+    /// Takes the process in a place to use so much, whatever it says itself; `None`: what it says.
+    pub fn know(&mut self, place: usize, bytes: Option<u64>) {
+        let (at, index) = Tree::at(place);
+        self.books[at].keeper.know(index, bytes);
+    }
+
+    /// Adds everything up, puts shared sums right, and tells each user what the others use.
+    pub fn audit(&mut self) {
+        for book in &mut self.books {
+            book.bytes = book.keeper.audit();
+        }
+        let total = self.books.iter().fold(0, |sum: u64, book| sum.saturating_add(book.bytes));
+        self.total_bytes = total;
+        self.total_peak_bytes = self.total_peak_bytes.max(total);
+        let pagers: u64 = self.books.iter().map(|book| book.keeper.pagers()).sum();
+        for book in &self.books {
+            let (others, other_pagers) = (total - book.bytes, pagers - book.keeper.pagers().min(pagers));
+            book.keeper.set_others(others, other_pagers, self.changes, self.total_peak_bytes);
+        }
+    }
+
+    /// What all processes use together, at the last look.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// The most so far.
+    pub fn total_peak_bytes(&self) -> u64 {
+        self.total_peak_bytes
+    }
+
+    /// Times that a shared sum was put right.
+    pub fn corrections(&self) -> u64 {
+        self.books.iter().map(|book| book.keeper.corrections()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledger::Ledger;
+
+    fn books() -> Books {
+        let settings = Settings { budget_bytes: 1 << 30, compressor: "lz4".into(), ..Settings::default() };
+        Books::new(settings, 1, SwapArguments::default(), None).unwrap()
+    }
+
+    fn owner(user: u32) -> Owner {
+        Owner::of(&super::super::peers::Ids::of_user(user))
+    }
+
+    #[test]
+    fn users_have_ledgers_of_their_own_and_one_budget() {
+        let mut books = books();
+        let places = [(0, 10), (7, 11), (7, 12)].map(|(user, pid)| books.join(owner(user), pid).unwrap());
+        assert_eq!(books.files(places[1]), books.files(places[2]));
+        assert!(books.files(places[0]).iter().all(|file| !books.files(places[1]).contains(file)));
+        for (place, bytes) in places.into_iter().zip([100, 20, 3]) {
+            let (at, index) = Tree::at(place);
+            books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
+        }
+        books.audit();
+        assert_eq!((books.total_bytes(), books.total_peak_bytes()), (123, 123));
+        for book in &books.books {
+            let joined = Ledger::map(book.keeper.board_file(), book.keeper.ledger_file()).unwrap();
+            assert_eq!(joined.total_bytes(), 123);
+        }
+        let changes = books.books[0].keeper.ledger().changes();
+        books.leave(places[0]);
+        books.audit();
+        assert_eq!((books.total_bytes(), books.total_peak_bytes()), (23, 123));
+        assert_ne!(books.books[0].keeper.ledger().changes(), changes, "relatives hear of it");
+        assert_eq!(books.tree().live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
+        assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
+    }
+
+    #[test]
+    fn users_are_bounded() {
+        let mut books = books();
+        for user in 1..=USERS_MAX as u32 {
+            books.join(owner(user), user).unwrap();
+        }
+        assert!(books.join(owner(1000), 1000).is_err());
+        assert!(books.join(owner(1), 1000).is_ok());
+    }
+}

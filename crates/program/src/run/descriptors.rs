@@ -1,0 +1,34 @@
+//! How many descriptors this process may have: it holds some for each process of the tree.
+
+use std::sync::OnceLock;
+
+static BEFORE: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Raises the limit as far as it may be; the program is to be given its own back, by [`restore`].
+pub fn raise() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return;
+    }
+    let before = *BEFORE.get_or_init(|| limit);
+    let raised = libc::rlimit { rlim_cur: before.rlim_max, ..before };
+    // SAFETY: the structure is whole.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
+}
+
+/// The limit.
+pub fn limit() -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX)
+}
+
+/// In the child that becomes the program: sets the limit that was found. Async-signal-safe.
+pub fn restore() {
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: the structure is whole.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, before) };
+    }
+}

@@ -1,0 +1,324 @@
+//! Who is at the other end of a connection.
+//!
+//! Every process of the machine can find the supervisor's address. Those of the tree are told apart by what the kernel knows: a
+//! connection names the process that made it, by a pidfd, and each process its parent. The walk from parent to parent ends at
+//! this process for those of its tree, because orphans come to it. A number read from /proc belongs to the process of a pidfd
+//! if that has not been waited for afterwards, so each step looks again.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use sys::{packets, process};
+
+/// Ancestors that are asked for their parents.
+const DEPTH_MAX: usize = 4096;
+/// Times that a parent is asked for which changes.
+const TRIES: usize = 16;
+
+/// Why a connection is closed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its process is not of this tree.
+    Stranger,
+    /// Its process is gone, and cannot be told from others any more.
+    Gone,
+    /// This process may not have more descriptors.
+    NoDescriptors,
+}
+
+/// The process that made a connection.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its number here: it may be in another process namespace.
+    pub pid: i32,
+    handle: OwnedFd,
+    /// The effective user of the thread that connected, then.
+    user: u32,
+}
+
+/// The users and groups that a process may act as: real, effective, saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    /// Users.
+    pub users: [u32; 3],
+    groups: [u32; 3],
+}
+
+impl Ids {
+    /// Whether it is one user and one group, as no setuid program is.
+    pub fn agree(&self) -> bool {
+        [self.users, self.groups].iter().all(|[real, effective, saved]| real == effective && real == saved)
+    }
+
+    /// Of an ordinary process of that user.
+    #[cfg(test)]
+    pub fn of_user(user: u32) -> Ids {
+        Ids { users: [user; 3], groups: [user; 3] }
+    }
+
+    /// From the text of /proc/PID/status.
+    fn of(status: &str) -> Option<Ids> {
+        let three = |name: &str| -> Option<[u32; 3]> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let mut words = line.split_ascii_whitespace().map(|word| word.parse().ok());
+            Some([words.next()??, words.next()??, words.next()??])
+        };
+        Some(Ids { users: three("Uid:")?, groups: three("Gid:")? })
+    }
+}
+
+/// Whose ledger and swap file a process uses: those of the users it may act as. One that may be root is root's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner([u32; 3]);
+
+impl Owner {
+    /// The owner of a process with these users.
+    pub fn of(ids: &Ids) -> Owner {
+        let mut users = ids.users;
+        users.sort_unstable();
+        if users[0] == 0 {
+            return Owner([0; 3]);
+        }
+        // In whichever way two of them are held.
+        if users[1] == users[2] {
+            users[1] = users[0];
+        }
+        Owner(users)
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [first, second, third] = self.0;
+        write!(formatter, "user {first}")?;
+        for other in [second, third].into_iter().filter(|other| *other != first) {
+            write!(formatter, " and {other}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Peer {
+    /// The process that made this connection, if it is one of the tree.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn of(socket: i32, family: &Family, is_member: impl Fn(i32) -> bool) -> Result<Peer, Refusal> {
+        let (pid, user) = packets::peer(socket).filter(|(pid, _)| *pid > 0).ok_or(Refusal::Stranger)?;
+        let handle = packets::peer_handle(socket, pid).map_err(|error| refusal(&error))?;
+        let peer = Peer { pid, handle, user };
+        match family.has(pid, &peer.handle, is_member)? {
+            true => Ok(peer),
+            false if peer.is_there() => Err(Refusal::Stranger),
+            false => Err(Refusal::Gone),
+        }
+    }
+
+    /// Whether its number is still its own, and what /proc told of the number a moment ago was told of it.
+    pub fn is_there(&self) -> bool {
+        process::is_there(&self.handle)
+    }
+
+    /// The users and groups it has now. `None` when it is gone, or has more rights than it had when it connected.
+    pub fn ids(&self) -> Option<Ids> {
+        let status = read(&format!("/proc/{}/status", self.pid))?;
+        let ids = Ids::of(&status).filter(|_| self.is_there())?;
+        // Its pager's threads keep the rights that the program has dropped since.
+        (self.user == 0 || self.user == ids.users[1]).then_some(ids)
+    }
+}
+
+fn refusal(error: &io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => Refusal::NoDescriptors,
+        Some(libc::ESRCH) => Refusal::Gone,
+        _ => Refusal::Stranger,
+    }
+}
+
+/// How processes of this tree are known.
+pub struct Family {
+    supervisor: i32,
+    /// Device and inode of the file that this process runs: others that run it have trees of their own.
+    program: Option<(u64, u64)>,
+    /// A child that is none of the tree.
+    guardian: Option<i32>,
+}
+
+impl Family {
+    /// The calling process's.
+    pub fn new(guardian: Option<i32>) -> Family {
+        Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
+    }
+
+    /// Whether a process descends from this one, or from one that `is_member`, whose number is its own for as long as it is one.
+    fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
+        let (mut pid, mut held) = (pid, None);
+        for _ in 0..DEPTH_MAX {
+            if Some(pid) == self.guardian || pid == self.supervisor {
+                return Ok(false);
+            }
+            let parent = self.parent(pid, held.as_ref().unwrap_or(handle))?;
+            match parent {
+                None => return Ok(false),
+                Some((parent, None)) => return Ok(parent == self.supervisor),
+                Some((parent, _)) if self.is_supervisor(parent) => return Ok(false),
+                Some((parent, _)) if is_member(parent) => return Ok(true),
+                Some((parent, handle)) => (pid, held) = (parent, handle),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The parent of the process `pid`, whose handle is given, and the parent's handle; no handle of this process itself.
+    fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
+        for _ in 0..TRIES {
+            let Some(parent) = parent_of(pid).filter(|parent| *parent > 0) else { return Ok(None) };
+            if parent == self.supervisor {
+                return Ok(process::is_there(handle).then_some((parent, None)));
+            }
+            match process::handle(parent) {
+                // Still its parent, so the number was the parent's when the handle was opened.
+                Ok(opened) if parent_of(pid) == Some(parent) => {
+                    return Ok(process::is_there(handle).then_some((parent, Some(opened))));
+                }
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_supervisor(&self, pid: i32) -> bool {
+        self.program.is_some() && program_of(&pid.to_string()) == self.program
+    }
+}
+
+/// Device and inode of the file that a process runs.
+fn program_of(pid: &str) -> Option<(u64, u64)> {
+    let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// The parent that /proc names: the second word behind the name, which may hold anything.
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = read(&format!("/proc/{pid}/stat"))?;
+    stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The beginning of a file of /proc.
+fn read(path: &str) -> Option<String> {
+    let mut buffer = [0; 4096];
+    let got = File::open(path).ok()?.read(&mut buffer).ok()?;
+    Some(String::from_utf8_lossy(&buffer[..got]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    fn child(program: &str, arguments: &[&str]) -> Child {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn is_ours(family: &Family, pid: i32) -> bool {
+        let handle = process::handle(pid).unwrap();
+        family.has(pid, &handle, |_| false).unwrap()
+    }
+
+    fn stop(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn descendants_are_told_from_others() {
+        let family = Family::new(None);
+        let (sleeping, shell) = (child("sleep", &["60"]), child("sh", &["-c", "sleep 60 & echo $!; wait"]));
+        let mut shell = shell;
+        let mut line = String::new();
+        let output = shell.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(output), &mut line).unwrap();
+        let grandchild: i32 = line.trim().parse().unwrap();
+        assert!(is_ours(&family, sleeping.id() as i32) && is_ours(&family, grandchild));
+        let guarded = Family::new(Some(sleeping.id() as i32));
+        assert!(!is_ours(&guarded, sleeping.id() as i32), "the guardian is none of the tree");
+        // The first process, this one's parent, and this one itself are not of the tree.
+        // SAFETY: takes nothing.
+        for other in [1, unsafe { libc::getppid() }, std::process::id() as i32] {
+            assert!(!is_ours(&family, other), "{other}");
+        }
+        // By way of a member, for a supervisor that is no ancestor any more.
+        let elsewhere = Family { supervisor: i32::MAX, ..Family::new(None) };
+        let handle = process::handle(grandchild).unwrap();
+        let parent = shell.id() as i32;
+        // This process runs the program of the family, so the walk ends there if not before.
+        assert!(!elsewhere.has(grandchild, &handle, |_| false).unwrap());
+        assert!(elsewhere.has(grandchild, &handle, |pid| pid == parent).unwrap());
+        // SAFETY: a process of this test, which has not been waited for by its parent, the shell.
+        unsafe { libc::kill(grandchild, libc::SIGKILL) };
+        [sleeping, shell].into_iter().for_each(stop);
+    }
+
+    #[test]
+    fn a_dead_process_s_number_proves_nothing() {
+        let family = Family::new(None);
+        let mut gone = child("true", &[]);
+        let handle = process::handle(gone.id() as i32).unwrap();
+        gone.wait().unwrap();
+        // The number's next process would be a child, too.
+        let next = child("sleep", &["60"]);
+        assert!(!family.has(next.id() as i32, &handle, |_| false).unwrap());
+        stop(next);
+    }
+
+    #[test]
+    fn a_connection_is_one_of_the_tree_or_not() {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors, which are this test's.
+        let [one, _other] = unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()), 0);
+            ends.map(|raw| <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw))
+        };
+        let socket = std::os::fd::AsRawFd::as_raw_fd(&one);
+        let own = std::process::id() as i32;
+        assert_eq!(Peer::of(socket, &Family::new(None), |_| false).err(), Some(Refusal::Stranger));
+        // SAFETY: takes nothing.
+        let above = Family { supervisor: unsafe { libc::getppid() }, program: None, guardian: None };
+        let peer = Peer::of(socket, &above, |_| false).unwrap();
+        assert_eq!(peer.pid, own);
+        // SAFETY: takes nothing.
+        assert_eq!(peer.ids().unwrap().users[1], unsafe { libc::geteuid() });
+        let another = Peer { user: 77, ..peer };
+        assert_eq!(another.ids(), None, "who connected as another user has gained rights since");
+    }
+
+    #[test]
+    fn owners_are_the_users_a_process_may_act_as() {
+        let owner = |users| Owner::of(&Ids { users, groups: [0; 3] });
+        assert_eq!(owner([5, 5, 5]), owner([5, 5, 5]));
+        assert_ne!(owner([5, 5, 5]), owner([6, 6, 6]));
+        for users in [[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 5, 5], [5, 5, 0]] {
+            assert_eq!(owner(users), owner([0; 3]), "{users:?} may become root");
+        }
+        assert_eq!(owner([5, 6, 6]), owner([6, 5, 5]));
+        assert_eq!(owner([5, 6, 6]), owner([5, 5, 6]));
+        assert_ne!(owner([5, 6, 6]), owner([6, 6, 6]));
+        assert_eq!(owner([7, 5, 6]).to_string(), "user 5 and 6 and 7");
+        assert_eq!(owner([5, 5, 5]).to_string(), "user 5");
+    }
+
+    #[test]
+    fn ids_are_found_whatever_the_name() {
+        let text = "Name:\tUid:\nUmask:\t0022\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n";
+        let ids = Ids::of(text).unwrap();
+        assert_eq!((ids.users, ids.groups, ids.agree()), ([1, 2, 3], [5, 6, 7], false));
+        assert!(Ids::of("Uid:\t1\t1\t1\t1\nGid:\t2\t2\t2\t2\n").unwrap().agree());
+        assert_eq!(Ids::of(""), None);
+    }
+}

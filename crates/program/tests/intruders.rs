@@ -1,0 +1,246 @@
+//! Attacks on a run: processes that are none of it, of other users and of this one, and hostile ones that are.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use support::{can_manage, can_move, compile, has, managed, managed_without, uzswap, Scratch};
+
+/// The attacker and a workload, where every user finds them.
+struct Programs {
+    directory: PathBuf,
+    intruder: String,
+    workload: String,
+}
+
+const SOMEBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+impl Programs {
+    fn new(name: &str) -> Option<Programs> {
+        if !can_manage() || !has("cc") {
+            return None;
+        }
+        let directory = std::env::temp_dir().join(format!("uzswap-intruders-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let built = |name: &str| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
+            let target = directory.join(name);
+            assert!(compile(&source, &target));
+            target.to_str().unwrap().to_owned()
+        };
+        let (intruder, workload) = (built("intruder"), built("traps"));
+        Some(Programs { directory, intruder, workload })
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Whether this is root, who can become another user; prints that it is not.
+fn can_become_another() -> bool {
+    // SAFETY: takes nothing.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("skipped: only root can become another user");
+    }
+    is_root && has("setpriv")
+}
+
+fn said(output: &Output) -> (String, String) {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).into()
+}
+
+/// A run whose program computes until it is told to end; with the name of its report.
+fn busy(programs: &Programs, scratch: &Scratch) -> Child {
+    let script = format!(
+        "read go; i=0; while [ $i -lt 3 ]; do {} plain 64 || exit 9; i=$((i+1)); done",
+        programs.workload
+    );
+    let mut run = uzswap();
+    run.args(["run", "--ram", "40M", "--report"]).arg(scratch.path("report.json"));
+    run.args(["--", "sh", "-c", &script]);
+    run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn report(scratch: &Scratch) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(scratch.path("report.json")).unwrap()).unwrap()
+}
+
+/// Ten thousand connections of all kinds, from another user and from a process of this one that is none of the tree, while it pages.
+#[test]
+fn strangers_get_nothing_and_leave_nothing() {
+    let Some(programs) = Programs::new("strangers") else { return };
+    if !can_move() {
+        return;
+    }
+    let scratch = Scratch::new("intruders-strangers");
+    let mut run = busy(&programs, &scratch);
+    let attack = |user: &[&str]| {
+        let words = [user, &[&programs.intruder, "outside", &run.id().to_string(), "5000"]].concat();
+        Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    // Its address is there once its program runs.
+    while !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&format!("@uzswap-{}-", run.id())) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let mut attackers = vec![attack(&[])];
+    if can_become_another() {
+        attackers.push(attack(&SOMEBODY));
+    }
+    // The program computes while they attack.
+    drop(run.stdin.take());
+    let mut connections = 0;
+    for attacker in attackers {
+        let output = attacker.wait_with_output().unwrap();
+        let (text, _) = said(&output);
+        assert!(output.status.success(), "{text}");
+        connections += text.split(' ').next().unwrap().parse::<u64>().unwrap();
+    }
+    let output = run.wait_with_output().unwrap();
+    let (_, errors) = said(&output);
+    let report = report(&scratch);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(!errors.contains("FORGED") && !errors.contains('\x1b'), "{errors}");
+    assert!(!report.to_string().contains("FORGED"), "{report}");
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
+    // Some may have waited when the run ended.
+    let refused = report["refused_connections"].as_u64().unwrap();
+    assert!(
+        connections > 100 && refused <= connections && refused + 1024 >= connections,
+        "{connections}: {report}"
+    );
+    let over = report["over_limit_peak_bytes"].as_u64().unwrap();
+    assert!(over < 64 << 20, "{report}");
+}
+
+/// A process that becomes another user within a run gets that user's ledger, swap file and key, and no other's.
+#[test]
+fn users_of_a_tree_share_nothing_writable() {
+    let Some(programs) = Programs::new("users") else { return };
+    if !can_become_another() {
+        return;
+    }
+    let scratch = Scratch::new("intruders-users");
+    let join = format!("{} join", programs.intruder);
+    let script =
+        format!("{join} && {join} && {} {join} && {} {join}", SOMEBODY.join(" "), SOMEBODY.join(" "));
+    let (output, report) = managed("64M", &scratch, &["-q", "--swap", "64M"], &["sh", "-c", &script]);
+    let (text, errors) = said(&output);
+    assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text}");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!((&lines[0], &lines[2]), (&lines[1], &lines[3]), "{text}");
+    for at in [3, 5, 7, 9] {
+        assert_ne!(lines[0][at], lines[2][at], "{text}");
+        assert_ne!(lines[0][at], "0", "{text}");
+        assert_ne!(lines[2][at], "0", "{text}");
+    }
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
+}
+
+/// The two users' processes page at once, in one budget, each to a swap file of its own.
+#[test]
+fn users_of_a_tree_page_in_one_budget() {
+    let Some(programs) = Programs::new("budget") else { return };
+    if !can_become_another() || !can_move() || !Path::new("/dev/userfaultfd").exists() {
+        return;
+    }
+    for options in [&["-q"][..], &["-q", "--swap", "64M"]] {
+        let scratch = Scratch::new("intruders-budget");
+        let plain = format!("{} plain 64", programs.workload);
+        let script = format!("{plain} & {} {plain} & wait $! && wait %1", SOMEBODY.join(" "));
+        let (output, report) = managed("60M", &scratch, options, &["bash", "-c", &script]);
+        let (text, errors) = said(&output);
+        assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");
+        assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
+        assert!(report["zswpout"].as_u64().unwrap() > 2000, "{report}");
+        assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 48 << 20, "{report}");
+    }
+}
+
+/// A process of the tree writes random words into the ledger that it shares with relatives: their bytes stay right, and if the budget
+/// is exceeded the report says so.
+#[test]
+fn a_ledger_of_garbage_harms_no_relative() {
+    let Some(programs) = Programs::new("garbage") else { return };
+    for (without, options) in [("", &["--swap", "256M"][..]), ("", &[]), ("move,scan", &[])] {
+        let scratch = Scratch::new("intruders-garbage");
+        let script = format!(
+            "{} garbage 60 & hostile=$!; {w} plain 64 && {w} threads 64 && {w} fork 64; end=$?; kill $hostile; exit $end",
+            programs.intruder,
+            w = programs.workload
+        );
+        let command = ["timeout", "300", "sh", "-c", &script];
+        let (output, report) = managed_without(without, "40M", &scratch, options, &command);
+        let (_, errors) = said(&output);
+        assert_eq!(output.status.code(), Some(0), "{without} {options:?}: {errors}");
+        assert_eq!(report["failures"], serde_json::json!([]), "{report}");
+        assert!(report["corrected_totals"].as_u64().unwrap() > 10, "{report}");
+        assert!(errors.contains("the shared total was corrected"), "{errors}");
+        let over = report["over_limit_peak_bytes"].as_u64().unwrap();
+        assert!(over < 16 << 20 || errors.contains("the limit was exceeded"), "{over}: {errors}");
+    }
+}
+
+/// A thousand descriptors to keep and a hundred thousand lines: few of either stay, and none is obeyed by a terminal.
+#[test]
+fn a_noisy_process_is_bounded() {
+    let Some(programs) = Programs::new("noise") else { return };
+    let scratch = Scratch::new("intruders-noise");
+    let script = format!("timeout 300 {} noise $PPID", programs.intruder);
+    let (output, report) = managed("64M", &scratch, &["-q"], &["sh", "-c", &script]);
+    let (text, errors) = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text} {errors}");
+    let more = text.strip_prefix("descriptors ").and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(more.parse::<i64>().unwrap() < 64, "{text}");
+    assert!(errors.lines().count() <= 200, "{} lines", errors.lines().count());
+    assert!(errors.lines().all(|line| line.starts_with("uzswap: process ")), "{errors}");
+    let all = errors + &report.to_string();
+    assert!(!all.contains(['\x1b', '\x07', '\r', '\u{9b}']), "{all}");
+    assert!(all.contains("\\u{1b}[2J"), "{all}");
+    assert!(report["unmanaged"].as_array().unwrap().len() <= 1000, "{report}");
+}
+
+/// With room for few descriptors, some processes are not managed, and that is said.
+#[test]
+fn too_few_descriptors_are_reported() {
+    if !can_manage() {
+        return;
+    }
+    let scratch = Scratch::new("intruders-descriptors");
+    let report = scratch.path("report.json");
+    let inner = "i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; ulimit -n";
+    let script = format!(
+        "ulimit -n 64; exec {} run -q --ram 64M --report {} -- sh -c '{inner}'",
+        env!("CARGO_BIN_EXE_uzswap"),
+        report.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let (text, errors) = said(&output);
+    assert_eq!((output.status.code(), text.trim()), (Some(0), "64"), "{errors}");
+    let report = std::fs::read_to_string(report).unwrap();
+    assert!(report.contains("out of descriptors: raise `ulimit -n`"), "{report}");
+}
+
+/// uzswap raises the limit for itself alone.
+#[test]
+fn the_program_has_its_own_limit_of_descriptors() {
+    if !can_manage() {
+        return;
+    }
+    let inner = "ulimit -Sn; ulimit -Hn";
+    let script =
+        format!("ulimit -Sn 100; exec {} run -q --ram 64M -- sh -c '{inner}'", env!("CARGO_BIN_EXE_uzswap"));
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let (text, errors) = said(&output);
+    let bare = Command::new("sh").args(["-c", &format!("ulimit -Sn 100; {inner}")]).output().unwrap();
+    assert_eq!((output.status.code(), text), (Some(0), said(&bare).0), "{errors}");
+}

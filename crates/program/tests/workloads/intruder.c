@@ -1,0 +1,272 @@
+/* Talks to a supervisor as no agent does: see ../intruders.rs.
+ *
+ *   outside SUPERVISOR ROUNDS   from outside of its tree: sends everything, and is to get nothing
+ *   join                        as a process of the tree: prints what it was given, and whether that is as it should be
+ *   garbage SECONDS             the same, and writes random words into what it may write
+ *   noise SUPERVISOR            many descriptors to keep, many lines with control characters
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HELLO = 1, WELCOME = 2, SAY = 4, KEEP = 5, UNMANAGED = 7, SWAP = 8, OPEN = 10, AGREE = 12, RECORD = 14, KINDS = 20 };
+
+struct packet {
+	uint32_t kind, number;
+	uint64_t token;
+	uint32_t text_len, padding;
+	char text[480];
+};
+
+static uint64_t seed = 88172645463325252u;
+
+static uint64_t any(void)
+{
+	seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+	return seed;
+}
+
+static void fail(const char *what)
+{
+	printf("FAILED: %s (%s)\n", what, strerror(errno));
+	exit(1);
+}
+
+static int connect_to(const char *name)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int socket_number = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	strncpy(address.sun_path + 1, name, sizeof address.sun_path - 2);
+	socklen_t len = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name);
+	if (socket_number < 0 || connect(socket_number, (void *)&address, len) != 0)
+		return close(socket_number), -1;
+	struct timeval limit = { .tv_sec = 20 };
+	setsockopt(socket_number, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	return socket_number;
+}
+
+static int give(int to, const void *bytes, size_t len, const int *descriptors, int count)
+{
+	struct iovec part = { (void *)bytes, len };
+	union { char room[CMSG_SPACE(4 * 64)]; struct cmsghdr head; } control;
+	struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
+	if (count > 0) {
+		header.msg_control = &control;
+		header.msg_controllen = CMSG_SPACE(4 * count);
+		struct cmsghdr *message = CMSG_FIRSTHDR(&header);
+		message->cmsg_level = SOL_SOCKET, message->cmsg_type = SCM_RIGHTS;
+		message->cmsg_len = CMSG_LEN(4 * count);
+		memcpy(CMSG_DATA(message), descriptors, 4 * count);
+	}
+	return sendmsg(to, &header, MSG_NOSIGNAL);
+}
+
+/* The bytes that came, and up to two descriptors. */
+static int get(int from, void *bytes, size_t len, int descriptors[2])
+{
+	struct iovec part = { bytes, len };
+	union { char room[CMSG_SPACE(4 * 8)]; struct cmsghdr head; } control;
+	struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	descriptors[0] = descriptors[1] = -1;
+	int got = recvmsg(from, &header, 0);
+	struct cmsghdr *message = got < 0 ? NULL : CMSG_FIRSTHDR(&header);
+	if (message != NULL && message->cmsg_type == SCM_RIGHTS)
+		memcpy(descriptors, CMSG_DATA(message), message->cmsg_len - CMSG_LEN(0) > 8 ? 8 : message->cmsg_len - CMSG_LEN(0));
+	return got;
+}
+
+static void outside(const char *supervisor, int rounds)
+{
+	char name[128] = "", line[512], wanted[64];
+	snprintf(wanted, sizeof wanted, "@uzswap-%s-", supervisor);
+	FILE *sockets = fopen("/proc/net/unix", "r");
+	while (fgets(line, sizeof line, sockets) != NULL) {
+		char *at = strstr(line, wanted);
+		if (at != NULL && sscanf(at + 1, "%100s", name) == 1)
+			break;
+	}
+	if (name[0] == 0)
+		fail("no address");
+	int pipes[2], connected = 0;
+	if (pipe(pipes) != 0)
+		fail("pipe");
+	for (int round = 0; round < rounds; round++) {
+		struct packet packet;
+		int number = connect_to(name);
+		if (number < 0 && errno == ECONNREFUSED)
+			break;
+		if (number < 0)
+			fail("connect");
+		connected++;
+		size_t len = sizeof packet;
+		for (size_t at = 0; at < sizeof packet; at += 8) {
+			uint64_t word = any();
+			memcpy((char *)&packet + at, &word, 8);
+		}
+		if (round % 3 != 0) {
+			packet.kind = round % KINDS, packet.number = any() % 3, packet.token = any() % 2;
+			strcpy(packet.text, "\033[31mFORGED\nuzswap: FORGED");
+			packet.text_len = strlen(packet.text);
+		} else if (any() % 2) {
+			len = any() % sizeof packet;
+		}
+		int many[16];
+		for (int at = 0; at < 16; at++)
+			many[at] = pipes[at % 2];
+		give(number, &packet, len, many, round % 4 == 1 ? 1 + any() % 16 : 0);
+		char answer[1024];
+		int descriptors[2], got = get(number, answer, sizeof answer, descriptors);
+		if (got > 0 || descriptors[0] >= 0)
+			fail("something came back");
+		if (got < 0 && errno != ECONNRESET)
+			fail("the connection stays");
+		close(number);
+	}
+	printf("%d connections, nothing came back\n", connected);
+}
+
+static int hello(int descriptors[2])
+{
+	struct packet packet = { .kind = HELLO };
+	int number = connect_to(getenv("UZSWAP_SOCKET"));
+	if (number < 0 || give(number, &packet, sizeof packet, NULL, 0) < 0)
+		fail("hello");
+	if (get(number, &packet, sizeof packet, descriptors) != sizeof packet || packet.kind != WELCOME)
+		fail("no welcome");
+	return number;
+}
+
+static uint64_t inode(int descriptor)
+{
+	struct stat status = { 0 };
+	return fstat(descriptor, &status) == 0 ? status.st_ino : 0;
+}
+
+static uint64_t size(int descriptor)
+{
+	struct stat status = { 0 };
+	return fstat(descriptor, &status) == 0 ? status.st_size : 0;
+}
+
+static int ask(int socket_number, int kind, int number)
+{
+	struct packet packet = { .kind = kind, .number = number };
+	int descriptors[2];
+	give(socket_number, &packet, sizeof packet, NULL, 0);
+	if (get(socket_number, &packet, sizeof packet, descriptors) <= 0)
+		fail("no reply");
+	return descriptors[0];
+}
+
+static void join(void)
+{
+	int files[2], socket_number = hello(files), board = files[0];
+	if (mmap(NULL, size(board), PROT_READ | PROT_WRITE, MAP_SHARED, board, 0) != MAP_FAILED)
+		fail("the board can be mapped for writing");
+	void *read_only = mmap(NULL, size(board), PROT_READ, MAP_SHARED, board, 0);
+	if (read_only == MAP_FAILED || mprotect(read_only, size(board), PROT_READ | PROT_WRITE) == 0)
+		fail("the board's mapping can be made writable");
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", board);
+	int again = open(path, O_RDWR);
+	if (pwrite(board, "x", 1, 0) >= 0 || (again >= 0 && pwrite(again, "x", 1, 0) >= 0) || ftruncate(board, 0) == 0)
+		fail("the board can be written");
+	printf("user %d board %lu ledger %lu file %lu table %lu\n", geteuid(), inode(files[0]), inode(files[1]),
+	       inode(ask(socket_number, SWAP, 0)), inode(ask(socket_number, SWAP, 1)));
+	if (ask(socket_number, RECORD, 0) >= 0 || ask(socket_number, SWAP, 2) >= 0 || ask(socket_number, OPEN, 7) >= 0)
+		fail("there is something where nothing should be");
+}
+
+static void garbage(double seconds)
+{
+	int files[2];
+	hello(files);
+	size_t len = size(files[1]);
+	volatile uint64_t *words = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, files[1], 0);
+	if (words == MAP_FAILED)
+		fail("the ledger cannot be mapped");
+	puts("begins");
+	fflush(stdout);
+	struct timespec now, start;
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	do {
+		uint64_t values[] = { any(), 0, UINT64_MAX, 1ull << 62, any() % (1 << 30), 1 };
+		/* The sum, and the slots: those in use come first. Whether somebody wants a pause is left as
+		   it is: who may write that may have paging pause. */
+		for (int times = 0; times < 40; times++) {
+			size_t at = any() % 3 == 0 ? 0 : any() % (any() % 2 ? 4000 : len / 8);
+			if (at < 8 || (at - 8) % 712 > 1)
+				words[at] = values[any() % 6];
+		}
+		usleep(any() % 3000);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < seconds);
+}
+
+static int count(const char *directory)
+{
+	int entries = 0;
+	DIR *all = opendir(directory);
+	while (all != NULL && readdir(all) != NULL)
+		entries++;
+	return entries;
+}
+
+static void noise(const char *supervisor)
+{
+	char directory[64];
+	snprintf(directory, sizeof directory, "/proc/%s/fd", supervisor);
+	int files[2], socket_number = hello(files), before = count(directory), pipes[2];
+	int fault = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (pipe(pipes) != 0)
+		fail("pipe");
+	for (int round = 0; round < 1000; round++) {
+		struct packet keep = { .kind = KEEP };
+		int both[2] = { round % 2 ? pipes[0] : fault, fault };
+		if (give(socket_number, &keep, sizeof keep, both, 1 + round % 2) < 0)
+			fail("keep");
+	}
+	for (int round = 0; round < 100000; round++) {
+		struct packet say = { .kind = round % 100 == 7 ? UNMANAGED : SAY };
+		say.text_len = snprintf(say.text, sizeof say.text, "\033]0;title\007\033[2J%c[31m line %d\r\nuzswap: forged", 0x9b, round);
+		if (give(socket_number, &say, sizeof say, NULL, 0) < 0) {
+			close(socket_number);
+			socket_number = hello(files);
+		}
+	}
+	/* Everything before this has been read then. */
+	ask(socket_number, OPEN, 7);
+	printf("descriptors %d more\n", count(directory) - before);
+}
+
+int main(int count, char **words)
+{
+	const char *mode = count > 1 ? words[1] : "";
+	seed ^= getpid() * 2654435761u;
+	if (strcmp(mode, "outside") == 0)
+		outside(words[2], atoi(words[3]));
+	else if (strcmp(mode, "join") == 0)
+		join();
+	else if (strcmp(mode, "garbage") == 0)
+		garbage(atof(words[2]));
+	else if (strcmp(mode, "noise") == 0)
+		noise(words[2]);
+	else
+		return 2;
+	return 0;
+}
