@@ -74,7 +74,9 @@ pub fn reports_forks() -> bool {
 pub fn agree(descriptor: i32, features: u64) -> bool {
     match HELPER.get() {
         Some(helper) => helper.agree(descriptor, features),
-        None => is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor).agree(features).is_ok(),
+        None => {
+            is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor).agree(features).is_ok()
+        }
     }
 }
 

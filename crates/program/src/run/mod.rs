@@ -26,6 +26,7 @@ use sys::userfaultfd::OpenError;
 
 use crate::embedded;
 use crate::place::Place;
+use crate::rights;
 use crate::size::{self, Size};
 use crate::ways;
 
@@ -88,8 +89,14 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
     let socket = ledger::wire::new_name(size::random_u32());
+    let object = object_file().context("cannot make the preload object's memory file")?;
+    let image = attach::Image::new(embedded::AGENT).context("cannot prepare the agent")?;
     // Before emulated devices start threads.
-    let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
+    let files = [object.as_raw_fd(), image.descriptor()];
+    let guardian = guardian::Guardian::start(&files).context("cannot start the guardian")?;
+    let [object_path, agent_path] = files.map(|file| guardian.path(file));
+    // It has files of its own by now.
+    drop(object);
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit_bytes =
         cgroup_limit::shown_bytes(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
@@ -117,21 +124,20 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let without = ways::without()?;
     let (ledger, ledger_file) = Ledger::create(&settings).context("cannot make the ledger")?;
     ledger.set_without(without);
-    ledger.set_lends(sys::capabilities::has(sys::capabilities::SYS_PTRACE));
+    ledger.set_lends(rights::reports_forks());
     arguments.recorder.into_iter().for_each(|descriptor| ledger.set_recorder(descriptor));
-    let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
-    let attacher = attach::Attacher::new(&socket, settings.budget_bytes)?;
+    let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, settings.budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
     let child = match process::spawn(
         &file,
         &arguments.program,
         &socket,
-        object.as_raw_fd(),
-        &attacher.path(),
+        &object_path,
+        &agent_path,
         &signals,
         cgroup_limit_bytes,
     ) {
@@ -165,7 +171,6 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         );
     }
     supervisor.leave_remainder();
-    drop(object);
     Ok(status)
 }
 
@@ -215,7 +220,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     Ok((settings, algorithm.is_emulated()))
 }
 
-/// The preload object as a memory file: it has a path while this process lives, and leaves nothing behind.
+/// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing behind.
 fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");

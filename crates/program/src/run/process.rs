@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,7 +16,7 @@ const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 /// What tells the object of the limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
+/// Starts the program with the preload object at the path `object`, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
 /// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group.
 ///
 /// # Errors
@@ -26,13 +25,12 @@ pub fn spawn(
     file: &Path,
     argv: &[OsString],
     socket: &str,
-    object: RawFd,
+    object: &str,
     agent: &str,
     signals: &Signals,
     cgroup_limit_bytes: Option<u64>,
 ) -> io::Result<i32> {
-    let path = format!("/proc/{}/fd/{object}", std::process::id());
-    let mut preload = OsString::from(path);
+    let mut preload = OsString::from(object);
     for other in other_preloads(&std::env::var_os("LD_PRELOAD").unwrap_or_default()) {
         preload.push(":");
         preload.push(other);

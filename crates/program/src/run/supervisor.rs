@@ -11,13 +11,13 @@ use ledger::Ledger;
 
 use sys::capabilities;
 use sys::lender::Lent;
-use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
 use super::guardian::Guardian;
 use super::history::History;
 use super::signals::Signals;
 use super::swap::Swap;
+use crate::rights;
 
 /// Between looks at the figures for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -209,6 +209,9 @@ impl Supervisor {
         for note in self.attacher.look(guardian, &managed) {
             self.note_unmanaged(&note);
         }
+        if let Some(guardian) = &self.guardian {
+            guardian.note_members(self.attacher.members());
+        }
     }
 
     fn poll(&mut self) {
@@ -323,7 +326,8 @@ impl Supervisor {
                 }
                 Some(Kind::Agree) => {
                     let of_tree = self.of_tree(process).and(descriptor);
-                    let agreed = of_tree.is_some_and(|userfaultfd| agrees(&userfaultfd, packet.token));
+                    let agreed = of_tree
+                        .is_some_and(|userfaultfd| rights::agree(userfaultfd.as_raw_fd(), packet.token));
                     let reply = Packet::new(Kind::Agreed, (!agreed).into(), 0);
                     let _ = wire::send(socket, &reply, None);
                 }
@@ -430,7 +434,10 @@ impl Supervisor {
         loop {
             let mut status = 0;
             // SAFETY: the status is writable.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+            let pid = unsafe {
+                // Not threads that other threads of this process trace.
+                libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::__WNOTHREAD)
+            };
             if pid <= 0 {
                 return None;
             }
@@ -492,10 +499,12 @@ impl Supervisor {
     /// and this one can end with the program's status at once.
     pub fn leave_remainder(&mut self) {
         self.drain();
+        self.attacher.settle();
         if !self.connections.iter().any(|connection| connection.slot.is_some()) {
             return;
         }
-        // SAFETY: this process has one thread.
+        // SAFETY: no other thread of this process holds what the copy uses: attempts to bring the agent
+        // are over, or wait inside the kernel and are forgotten.
         match unsafe { libc::fork() } {
             0 => {}
             -1 => return,
@@ -574,15 +583,6 @@ fn lent(number: u32, pid: u32) -> Option<File> {
     }
 }
 
-/// Agrees on features for a process of the tree. What it sent may be anything, and this process has more rights than that one:
-/// nothing but a userfaultfd is touched.
-fn agrees(descriptor: &OwnedFd, features: u64) -> bool {
-    let number = descriptor.as_raw_fd();
-    let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
-    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
-        && Userfaultfd::from_descriptor(number).agree(features).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn nothing_but_a_userfaultfd_is_agreed_on() {
-        assert!(!agrees(&File::open("/dev/zero").unwrap().into(), 0));
+        assert!(!rights::agree(File::open("/dev/zero").unwrap().as_raw_fd(), 0));
         let number = std::process::id();
         assert!(lent(2, number).is_none());
         assert!(lent(Lent::Pagemap as u32, number).is_some());
