@@ -12,10 +12,8 @@
 //! come before it. So a sleep of so long, not until a time, begins anew. And a system call there takes away what is in the wide
 //! vector registers (SVE), which is put back.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::FileExt;
 
 use crate::thread;
 
@@ -149,6 +147,9 @@ fn wait_for(thread: i32, patience_ns: u64) -> Result<Stop, TraceError> {
             if let Some(stop) = present_stop(thread) {
                 return Ok(stop);
             }
+            if has_ended(thread) {
+                return Err(TraceError::Gone);
+            }
         }
         if waited_ns > patience_ns {
             return Err(TraceError::Busy);
@@ -164,6 +165,14 @@ fn wait(thread: i32) -> Result<Stop, TraceError> {
     wait_for(thread, u64::MAX)
 }
 
+/// Whether a traced thread has ended. There is no word of a process's first thread before its others have ended,
+/// one that begins a program among them, which in turn waits until the end of all that are traced has been heard of.
+fn has_ended(thread: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
+    matches!(state, None | Some(b'Z' | b'X'))
+}
+
 /// How a traced thread is stopped at present, if it is.
 fn present_stop(thread: i32) -> Option<Stop> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -177,38 +186,50 @@ fn present_stop(thread: i32) -> Option<Stop> {
     })
 }
 
-/// The memory of a stopped thread's process: of the program that it ran when it was stopped, whatever the
-/// process runs later.
-#[derive(Debug)]
-pub struct Memory(File);
+/// The memory that a thread runs in.
+///
+/// Of a thread that is traced, and is not the first one of its process, it is the memory of one program
+/// for ever: another program of the process has no such thread, and the number is not used again before the
+/// tracer has heard of its end. Others may be read, not written: the process may begin another program at any time.
+///
+/// An access waits where the process serves the memory itself (a userfaultfd, a file system), for as long
+/// as it likes, and ends when this process does. One through /proc/PID/mem would not: it waits for a file system
+/// uninterruptibly.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory(i32);
 
 impl Memory {
-    /// Of a process by the number of any of its threads.
-    ///
-    /// # Errors
-    /// When it has ended or may not be traced.
-    pub fn of(thread: i32) -> io::Result<Self> {
-        OpenOptions::new().read(true).write(true).open(format!("/proc/{thread}/mem")).map(Memory)
+    /// Of a thread, or the first one of a process.
+    pub fn of(thread: i32) -> Self {
+        Memory(thread)
     }
 
-    /// Reads; how much could be read. May wait for as long as the process likes, if its memory is its own
-    /// to serve.
+    /// Reads; how much could be read.
     ///
     /// # Errors
     /// When nothing could be read.
     pub fn read(&self, from: usize, to: &mut [u8]) -> io::Result<usize> {
-        match self.0.read_at(to, from as u64) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            result => result,
-        }
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
+        // SAFETY: the local buffer is as long as said.
+        let answer = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
+        usize::try_from(answer).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Writes all of `from` into writable memory. May wait as well.
+    /// Writes all of `from` into writable memory.
     ///
     /// # Errors
     /// When not all could be written.
     pub fn write(&self, to: usize, from: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(from, to as u64)
+        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
+        // SAFETY: the local buffer is as long as said, and is only read.
+        let answer = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
+        match usize::try_from(answer) {
+            Ok(len) if len == from.len() => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -226,7 +247,6 @@ impl Drop for Unchanged {
 #[derive(Debug)]
 pub struct Held {
     thread: Unchanged,
-    memory: Memory,
     registers: Registers,
 }
 
@@ -261,10 +281,7 @@ impl Held {
             }
         }
         let held = Unchanged(thread);
-        // The thread that has this number now is the one that is stopped: its registers are read after
-        // its memory was opened.
-        let memory = Memory::of(thread).map_err(|_| TraceError::NotPermitted)?;
-        Ok(Held { registers: registers(thread)?, memory, thread: held })
+        Ok(Held { registers: registers(thread)?, thread: held })
     }
 
     /// Its kernel id.
@@ -273,8 +290,8 @@ impl Held {
     }
 
     /// The memory that it runs in.
-    pub fn memory(&self) -> &Memory {
-        &self.memory
+    pub fn memory(&self) -> Memory {
+        Memory(self.thread.0)
     }
 
     /// Its registers.
@@ -286,12 +303,12 @@ impl Held {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn take(self, gate: usize) -> Result<(Tracee, Memory), TraceError> {
-        let Held { thread, memory, registers: mut saved } = self;
-        leave_restartable_sequence(thread.0, &memory, &mut saved);
+    pub fn take(self, gate: usize) -> Result<Tracee, TraceError> {
+        let Held { thread, registers: mut saved } = self;
+        leave_restartable_sequence(thread.0, &mut saved);
         let tracee = Tracee::take(thread.0, saved, gate)?;
         std::mem::forget(thread);
-        Ok((tracee, memory))
+        Ok(tracee)
     }
 }
 
@@ -309,6 +326,11 @@ impl Tracee {
     /// Its kernel id.
     pub fn thread(&self) -> i32 {
         self.thread
+    }
+
+    /// The memory that it runs in.
+    pub fn memory(&self) -> Memory {
+        Memory(self.thread)
     }
 
     /// Has it make a system call; the answer, or the error that the kernel gave.
@@ -592,7 +614,7 @@ pub const CALL_INSTRUCTION: &[u8] =
 
 /// A thread that was stopped inside a restartable sequence may not go on there after others ran: the kernel would have sent
 /// it to the abort handler, but looks only where the thread is when it goes back to its program, and that is elsewhere now.
-fn leave_restartable_sequence(thread: i32, memory: &Memory, registers: &mut Registers) {
+fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     #[repr(C)]
     #[derive(Default)]
     struct Configuration {
@@ -610,7 +632,7 @@ fn leave_restartable_sequence(thread: i32, memory: &Memory, registers: &mut Regi
     }
     let word = |address: u64| {
         let mut bytes = [0; 8];
-        let whole = memory.read(address as usize, &mut bytes).is_ok_and(|len| len == 8);
+        let whole = Memory(thread).read(address as usize, &mut bytes).is_ok_and(|len| len == 8);
         whole.then(|| u64::from_ne_bytes(bytes))
     };
     // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort handler at 24.
@@ -645,7 +667,7 @@ mod tests {
             }
         };
         let mut bytes = vec![0; mapping.end - mapping.start];
-        Memory::of(pid).unwrap().read(mapping.start, &mut bytes).unwrap();
+        Memory::of(pid).read(mapping.start, &mut bytes).unwrap();
         let found = bytes.windows(CALL_INSTRUCTION.len()).position(|bytes| bytes == CALL_INSTRUCTION);
         mapping.start + found.expect("in the vDSO")
     }
@@ -670,7 +692,7 @@ mod tests {
     }
 
     fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
-        Held::seize(thread, PATIENCE_NS)?.take(gate).map(|(tracee, _)| tracee)
+        Held::seize(thread, PATIENCE_NS)?.take(gate)
     }
 
     #[test]
@@ -730,20 +752,25 @@ mod tests {
         assert!(child.wait().unwrap().success());
     }
 
-    /// The process's memory is that of the program that was stopped; another program is neither read
-    /// nor traced.
+    /// A thread's number is that thread's while it is traced, whatever the process begins.
     #[test]
     fn another_program_is_not_taken_for_the_one_before() {
         let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
         let pid = child.id() as i32;
         let vdso = gate(pid);
-        let memory = Memory::of(pid).unwrap();
+        let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        let made = seize(pid, vdso).unwrap().clone_thread(flags).unwrap();
+        let memory = made.memory();
         let mut bytes = [0; CALL_INSTRUCTION.len()];
         assert_eq!(memory.read(vdso, &mut bytes).unwrap(), bytes.len());
         request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        // The exec waits until the end of the thread has been heard of.
+        while memory.read(vdso, &mut bytes).is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(matches!(wait(made.thread()), Err(TraceError::Gone)));
         assert_eq!(wait(pid).unwrap(), Stop::Executed);
-        assert!(memory.read(vdso, &mut bytes).is_err(), "its memory is gone");
         request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
         // As when the word of it was taken: it is at its exec.
         assert!(matches!(Held::await_interrupt(pid, PATIENCE_NS), Err(TraceError::Executed)));

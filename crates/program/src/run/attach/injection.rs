@@ -90,12 +90,18 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     let held = Held::seize(thread, PATIENCE_NS).map_err(Failure::of)?;
     check(order, &place, &held, &own)?;
     let is_same_user = Rights::of(thread).is_some_and(|rights| rights.is_same_user(&own));
-    let (mut host, memory) = held.take(place.gate).map_err(Failure::of)?;
+    let mut host = held.take(place.gate).map_err(Failure::of)?;
     let mut own = host.clone_thread(FLAGS).map_err(Failure::of)?;
     let told = cleared(&mut host, &mut own);
     drop(host);
-    let mut injection =
-        Injection { order, place: &place, memory: &memory, is_same_user, own: &mut own, mapped: Vec::new() };
+    let mut injection = Injection {
+        order,
+        place: &place,
+        memory: own.memory(),
+        is_same_user,
+        own: &mut own,
+        mapped: Vec::new(),
+    };
     let started = injection.start(told);
     let mapped = injection.mapped;
     if started.is_err() {
@@ -156,8 +162,8 @@ impl Place {
         if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
             return Err(Failure::NotOurs);
         }
-        let memory = Memory::of(pid).map_err(closed)?;
-        let gate = gate(&memory, &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
+        let gate =
+            gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
         Ok(Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) })
     }
 }
@@ -192,7 +198,7 @@ fn refused(error: io::Error) -> TraceError {
 struct Injection<'a> {
     order: &'a Order,
     place: &'a Place,
-    memory: &'a Memory,
+    memory: Memory,
     is_same_user: bool,
     own: &'a mut Tracee,
     /// What was mapped so far: where, and how long.
@@ -319,7 +325,7 @@ fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
 }
 
 /// The address of a system call instruction: in the kernel's own object, or in the program.
-fn gate(memory: &Memory, maps: &str) -> Option<usize> {
+fn gate(memory: Memory, maps: &str) -> Option<usize> {
     let code =
         maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);
     let ranges = range_of(maps, "[vdso]").into_iter().chain(code.map(|mapping| (mapping.start, mapping.end)));
@@ -341,9 +347,9 @@ mod tests {
 
     #[test]
     fn the_kernels_object_has_a_system_call() {
-        let memory = Memory::of(std::process::id() as i32).unwrap();
+        let memory = Memory::of(std::process::id() as i32);
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let found = gate(&memory, &maps).expect("in the vDSO, or in this program");
+        let found = gate(memory, &maps).expect("in the vDSO, or in this program");
         let mut bytes = [0; 4];
         let len = ptrace::CALL_INSTRUCTION.len();
         memory.read(found, &mut bytes[..len]).unwrap();
