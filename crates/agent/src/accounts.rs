@@ -29,6 +29,9 @@ pub struct Ledgered {
 
 const NOWHERE: usize = usize::MAX;
 
+/// So long the supervisor's guardian has for stopping a tree whose supervisor has been killed.
+const GUARDIAN_NS: u64 = 200_000_000;
+
 /// Why a process has no place in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinError {
@@ -185,6 +188,8 @@ impl Ledgered {
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&mut poll, 1, 0) };
         if ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+            // The guardian finds children that have no agent by their parents.
+            sys::thread::sleep_ns(GUARDIAN_NS);
             kill_process();
         }
     }

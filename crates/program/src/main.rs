@@ -13,6 +13,7 @@ mod pages;
 mod pause;
 mod place;
 mod plain;
+mod rights;
 mod run;
 mod size;
 mod standard;
@@ -79,10 +80,22 @@ fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     }
 }
 
+/// Exit status when the reader of standard output has closed its end, as a shell gives it for SIGPIPE.
+const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
+
 fn main() {
+    if let Err(error) = rights::give_up() {
+        eprintln!("uzswap: cannot give up the capabilities of its file: {error}");
+        std::process::exit(EXIT_FAILED);
+    }
     // No thread of this program breaks unnoticed.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        // println! knows no other way.
+        if text.starts_with("failed printing to stdout") && is_unread() {
+            std::process::exit(EXIT_UNREAD);
+        }
         print(info);
         std::process::exit(EXIT_FAILED);
     }));
@@ -109,11 +122,29 @@ fn main() {
     };
     match result {
         Ok(status) => std::process::exit(status),
+        Err(error) if is_broken_pipe(&error) && is_unread() => std::process::exit(EXIT_UNREAD),
         Err(error) => {
             eprintln!("uzswap: {error:#}");
             std::process::exit(EXIT_FAILED);
         }
     }
+}
+
+/// Whether an error is that of a pipe without a reader.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let of_pipe = |kind: std::io::ErrorKind| kind == std::io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json).is_some_and(of_pipe)
+    })
+}
+
+/// Whether nothing reads what this program prints any more: `uzswap ... | head` has what it wants.
+fn is_unread() -> bool {
+    let mut output = libc::pollfd { fd: 1, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut output, 1, 0) == 1 && output.revents & libc::POLLERR != 0 }
 }
 
 #[cfg(test)]

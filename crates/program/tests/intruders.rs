@@ -83,7 +83,8 @@ fn strangers_get_nothing_and_leave_nothing() {
     let scratch = Scratch::new("intruders-strangers");
     let mut run = busy(&programs, &scratch);
     let attack = |user: &[&str]| {
-        let words = [user, &[&programs.intruder, "outside", &run.id().to_string(), "5000"]].concat();
+        let id = run.id().to_string();
+        let words = [user, &[&programs.intruder, "outside", &id, "5000"]].concat();
         Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap()
     };
     // Its address is there once its program runs.

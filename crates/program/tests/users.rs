@@ -7,7 +7,6 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 use support::{can_link_statically, can_manage, can_move, compile_with, has, managed, Scratch};
@@ -61,8 +60,6 @@ impl Drop for Public {
     }
 }
 
-const SOMEBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-
 /// Whether a process that has lost its rights can be lent the device.
 fn has_device() -> bool {
     let has = Path::new("/dev/userfaultfd").exists();
@@ -93,7 +90,7 @@ fn a_program_that_root_started_as_somebody_else() {
     for workload in &workloads {
         for mode in ["plain", "fork", "raw_fork"] {
             let scratch = Scratch::new(&format!("users-dropped-{mode}"));
-            let command = [&SOMEBODY[..], &[workload, mode, "64"]].concat();
+            let command = [&support::USER[..], &[workload, mode, "64"]].concat();
             let (output, report) = managed("40M", &scratch, &["-q"], &command);
             is_paged(&format!("{workload} {mode}"), &output, &report);
         }
@@ -115,30 +112,12 @@ fn a_daemon_that_becomes_somebody_else_and_forks() {
     assert!(report["brought_in"].as_u64().unwrap() < pages, "paging ended for a fork: {report}");
 }
 
-/// Runs the workload under somebody else's uzswap, who may open the device; answers the report.
-fn as_somebody(public: &Public, workload: &str, mode: &str) -> Option<Value> {
-    let isolates =
-        Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
-    if !isolates {
-        println!("skipped: no namespaces can be made");
-        return None;
-    }
-    let (node, report) = (public.text("node"), public.text(&format!("{mode}.json")));
-    let uzswap = public.text("uzswap");
-    // A node of its own, so that nobody else on this machine gets at the device meanwhile.
-    let script = format!(
-        "set -e; number=$(sed -n 's/ userfaultfd$//p' /proc/misc | tr -d ' ')
-        test -e {node} || mknod -m 666 {node} c 10 $number
-        mount --bind {node} /dev/userfaultfd
-        exec {} {uzswap} run -q --ram 40M --report {report} -- {workload} {mode} 64",
-        SOMEBODY.join(" ")
-    );
-    let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+/// Runs the workload under an ordinary user's uzswap, who may open the device; returns the report.
+fn as_somebody(public: &Public, uzswap: &str, workload: &str, mode: &str) -> Option<Value> {
+    let report = public.text(&format!("{mode}.json"));
+    let command = ["run", "-q", "--ram", "40M", "--report", &report, "--", workload, mode, "64"];
+    let output = support::as_user(&public.0, uzswap, &command)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("mknod") || said.contains("mount") || said.contains("not permitted here") {
-        println!("skipped: no device for others: {said}");
-        return None;
-    }
     assert_eq!((output.status.code(), &*said), (Some(0), ""), "{workload} {mode}");
     Some(serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap())
 }
@@ -150,7 +129,10 @@ fn an_ordinary_user_s_programs() {
         return;
     }
     for mode in ["plain", "threads", "fork", "raw_fork"] {
-        let Some(report) = as_somebody(&public, &public.text("workload"), mode) else { return };
+        let Some(report) = as_somebody(&public, &public.text("uzswap"), &public.text("workload"), mode)
+        else {
+            return;
+        };
         assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{mode}: {report}");
     }
@@ -164,8 +146,43 @@ fn an_ordinary_user_s_static_program_whose_forks_nobody_would_see() {
         return;
     }
     let Some(workload) = public.static_workload() else { return };
-    let Some(report) = as_somebody(&public, &workload, "fork") else { return };
+    let Some(report) = as_somebody(&public, &public.text("uzswap"), &workload, "fork") else { return };
     assert_eq!(report["zswpout"], 0, "{report}");
     let why = report["unmanaged"][0].as_str().unwrap_or_default();
     assert!(why.contains("its forks cannot be seen") && why.contains("setcap"), "{report}");
+}
+
+/// The file has CAP_SYS_PTRACE: forks of static programs are seen, and dynamic programs find the object.
+#[test]
+fn an_ordinary_user_s_programs_where_the_file_has_a_capability() {
+    let Some(public) = Public::new("capable") else { return };
+    let Some(capable) = support::capable(&public.0).filter(|_| has_device()) else { return };
+    let mut workloads = vec![public.text("workload")];
+    workloads.extend(public.static_workload());
+    for workload in &workloads {
+        for mode in ["plain", "threads", "fork", "raw_fork"] {
+            let Some(report) = as_somebody(&public, &capable, workload, mode) else { return };
+            assert!(report["zswpout"].as_u64().unwrap() > 1000, "{workload} {mode}: {report}");
+            assert_eq!(report["unmanaged"], serde_json::json!([]), "{workload} {mode}: {report}");
+        }
+    }
+}
+
+/// The process that a user starts has no capability of its file, may be looked into, and hands on the
+/// variables that the loader takes away from programs with more rights than their user.
+#[test]
+fn nothing_of_a_capability_is_left_in_the_process_that_has_it() {
+    let Some(public) = Public::new("rights") else { return };
+    let Some(capable) = support::capable(&public.0).filter(|_| has_device()) else { return };
+    let script = "echo $TMPDIR $LD_LIBRARY_PATH; grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/$PPID/status
+        test -r /proc/$PPID/environ && ls /proc/$PPID/fd > /dev/null && echo open";
+    let wrapped = format!("TMPDIR=/somewhere LD_LIBRARY_PATH=/nowhere exec {capable} \"$@\"");
+    let command = ["-c", &wrapped, "sh", "run", "-q", "--ram", "64M", "--", "sh", "-c", script];
+    let Some(output) = support::as_user(&public.0, "sh", &command) else { return };
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let none = "0000000000000000";
+    let expected = format!(
+        "/somewhere /nowhere\nCapPrm:\t{none}\nCapEff:\t{none}\nCapAmb:\t{none}\nNoNewPrivs:\t0\nopen\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }

@@ -4,6 +4,8 @@ use std::io;
 
 /// Looks at any process and changes it; has forks reported by a userfaultfd.
 pub const SYS_PTRACE: u32 = 19;
+/// Among much else, maps the portals of accelerators of the first generation.
+pub const SYS_RAWIO: u32 = 17;
 /// Among much else, sees physical addresses.
 pub const SYS_ADMIN: u32 = 21;
 
@@ -49,6 +51,40 @@ pub fn has(capability: u32) -> bool {
     get().is_ok_and(|sets| sets[capability as usize / 32].effective >> (capability % 32) & 1 == 1)
 }
 
+/// Whether the file of this program gave capabilities to a process of an ordinary user (setcap(8)).
+/// Ambient ones are the user's own: every program of that user has them.
+pub fn are_of_file() -> bool {
+    // SAFETY: asks for a number.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_ambient = |capability: u32| {
+        let (ask, capability) = (libc::PR_CAP_AMBIENT_IS_SET as usize, capability as usize);
+        // SAFETY: takes numbers.
+        unsafe { libc::prctl(libc::PR_CAP_AMBIENT, ask, capability, 0usize, 0usize) == 1 }
+    };
+    !is_root && get().is_ok_and(|sets| each(&sets).any(|capability| !is_ambient(capability)))
+}
+
+/// The capabilities that are permitted.
+fn each(sets: &[Sets; 2]) -> impl Iterator<Item = u32> + '_ {
+    (0..64).filter(|capability| sets[*capability as usize / 32].permitted >> (capability % 32) & 1 == 1)
+}
+
+/// Gives up all capabilities of the calling thread but `kept`, for good. What it may pass on to
+/// programs that ask for it (the inheritable set) is its user's, and stays.
+///
+/// # Errors
+/// When the kernel refuses; nothing has changed then.
+pub fn keep_only(kept: &[u32]) -> io::Result<()> {
+    let mut sets = get()?;
+    for (index, half) in sets.iter_mut().enumerate() {
+        let bits = kept.iter().filter(|capability| **capability as usize / 32 == index);
+        let bits = bits.fold(0, |bits, capability| bits | 1 << (capability % 32));
+        half.permitted &= bits;
+        half.effective = half.permitted;
+    }
+    set(&sets)
+}
+
 /// Does something while the calling thread is without a capability.
 ///
 /// # Errors
@@ -77,5 +113,27 @@ mod tests {
         assert!(!without(SYS_ADMIN, || has(SYS_ADMIN)).unwrap());
         assert!(has(SYS_ADMIN));
         assert_eq!(without(SYS_ADMIN, || has(SYS_PTRACE)).unwrap(), has(SYS_PTRACE));
+    }
+
+    #[test]
+    fn what_is_given_up_does_not_come_back() {
+        if !has(SYS_PTRACE) {
+            println!("skipped: CAP_SYS_PTRACE is not there");
+            return;
+        }
+        // Capabilities are a thread's.
+        let thread = std::thread::spawn(|| {
+            let before = get().unwrap();
+            keep_only(&[SYS_PTRACE]).unwrap();
+            let after = get().unwrap();
+            assert_eq!(each(&after).collect::<Vec<_>>(), [SYS_PTRACE]);
+            assert!(has(SYS_PTRACE) && !has(SYS_ADMIN));
+            assert_eq!(before[0].inheritable, after[0].inheritable);
+            assert!(set(&before).is_err() || each(&before).eq([SYS_PTRACE]));
+            keep_only(&[]).unwrap();
+            assert_eq!(each(&get().unwrap()).count(), 0);
+        });
+        thread.join().unwrap();
+        assert!(has(SYS_PTRACE));
     }
 }

@@ -24,10 +24,11 @@ const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
-/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it has a CPU.
-const PATIENCE_NS: u64 = 20_000_000;
+/// Without word of a stop for so long the thread itself is asked: other threads of this process that wait
+/// for any child take that word away.
+const UNHEARD_NS: u64 = 2_000_000;
 /// Options of a thread that is traced. Threads that it makes are its own until it is made to make one of ours.
-const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
+const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
 /// Times a system call is tried again that a signal interrupted before it began.
 const TRIES: u32 = 5;
 const ERESTARTNOINTR: i64 = 513;
@@ -47,9 +48,12 @@ pub enum TraceError {
     /// Signals have stopped it; it is let alone.
     #[error("it is stopped")]
     Stopped,
-    /// It did not come: it waits for something that cannot be interrupted.
+    /// It did not stop in time: it waits for something that cannot be interrupted.
     #[error("it cannot be interrupted at present")]
     Busy,
+    /// It has begun another program; it is let alone.
+    #[error("it has begun another program")]
+    Executed,
     /// The kernel refused what it was made to do.
     #[error("{0}")]
     Refused(&'static str, #[source] io::Error),
@@ -64,6 +68,8 @@ enum Stop {
     Signal(i32),
     /// With all other threads, by a signal.
     Group,
+    /// At the begin of another program.
+    Executed,
 }
 
 /// What becomes of a thread that is let go.
@@ -106,113 +112,209 @@ fn error_of(error: io::Error) -> TraceError {
     }
 }
 
-fn stop_of(status: i32) -> Result<Stop, TraceError> {
-    if !libc::WIFSTOPPED(status) {
-        return Err(TraceError::Gone);
-    }
-    Ok(match (status >> 16, libc::WSTOPSIG(status)) {
+/// A stop by its event, which is 0 for a signal's and a system call's, and its signal.
+fn stop_by(event: i32, signal: i32) -> Stop {
+    match (event, signal) {
         (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
         (EVENT_STOP, _) => Stop::Group,
         (EVENT_CLONE, _) => Stop::Cloned,
+        (libc::PTRACE_EVENT_EXEC, _) => Stop::Executed,
         (_, signal) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
         (_, signal) => Stop::Signal(signal),
-    })
+    }
 }
 
-/// Waits for a stop of a thread that may take its time.
-fn wait_a_while(thread: i32) -> Result<Stop, TraceError> {
-    let give_up = crate::now_ns() + PATIENCE_NS;
-    let mut pause_ns = 2_000;
+/// Waits until a thread stops, at most for so long. A thread of which others took the word of its stop
+/// is found stopped all the same.
+fn wait_for(thread: i32, patience_ns: u64) -> Result<Stop, TraceError> {
+    let begin = crate::now_ns();
+    let mut pause_ns = 1_000;
     loop {
         let mut status = 0;
+        // Of this thread's own tracees alone: a thread that is not traced any more is none of those, though
+        // its process may be a child of this one.
+        let how = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
         // SAFETY: the status is writable.
-        match unsafe { libc::waitpid(thread, &mut status, libc::__WALL | libc::WNOHANG) } {
-            0 if crate::now_ns() > give_up => return Err(TraceError::Busy),
-            0 => {
-                thread::sleep_ns(pause_ns);
-                pause_ns = (pause_ns * 2).min(200_000);
+        match unsafe { libc::waitpid(thread, &mut status, how) } {
+            0 => {}
+            found if found == thread && libc::WIFSTOPPED(status) => {
+                return Ok(stop_by(status >> 16, libc::WSTOPSIG(status)));
             }
-            found if found == thread => return stop_of(status),
             _ => return Err(TraceError::Gone),
         }
+        let waited_ns = crate::now_ns() - begin;
+        if waited_ns > UNHEARD_NS {
+            if let Some(stop) = present_stop(thread) {
+                return Ok(stop);
+            }
+            if has_ended(thread) {
+                return Err(TraceError::Gone);
+            }
+        }
+        if waited_ns > patience_ns {
+            return Err(TraceError::Busy);
+        }
+        thread::sleep_ns(pause_ns);
+        pause_ns = (pause_ns * 2).min(200_000);
     }
 }
 
 /// Waits for a stop that is sure to come, be it late: the thread needs a CPU, or the end of a system call of ours. To give up
 /// would leave it with registers that are not its own.
 fn wait(thread: i32) -> Result<Stop, TraceError> {
-    loop {
-        let mut status = 0;
-        // SAFETY: the status is writable.
-        match unsafe { libc::waitpid(thread, &mut status, libc::__WALL) } {
-            found if found == thread => return stop_of(status),
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            _ => return Err(TraceError::Gone),
-        }
-    }
+    wait_for(thread, u64::MAX)
 }
 
-/// How a traced thread is stopped at present, if it is. Whoever waits for any child takes the word of it away from us.
+/// Whether a traced thread has ended. There is no word of a process's first thread before its others have ended,
+/// one that begins a program among them, which in turn waits until the end of all that are traced has been heard of.
+fn has_ended(thread: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
+    matches!(state, None | Some(b'Z' | b'X'))
+}
+
+/// How a traced thread is stopped at present, if it is.
 fn present_stop(thread: i32) -> Option<Stop> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     request(libc::PTRACE_GETSIGINFO, thread, 0, info.as_mut_ptr().addr()).ok()?;
     // SAFETY: plain numbers, filled by the kernel.
     let info = unsafe { info.assume_init() };
-    Some(match (info.si_code >> 8, info.si_signo) {
-        (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
-        (EVENT_STOP, _) => Stop::Group,
-        (_, signal) => Stop::Signal(signal),
+    // A stop that is no signal's has its code in the place of one that the kernel alone gives.
+    Some(match (info.si_signo, info.si_code & 0xff) {
+        (libc::SIGTRAP, code) if code == libc::SIGTRAP | 0x80 => Stop::Call,
+        _ => stop_by(info.si_code >> 8, info.si_signo),
     })
 }
 
-impl Tracee {
-    /// Stops a thread of another process, wherever it is. `gate` is the address of a system call instruction there.
+/// The memory that a thread runs in.
+///
+/// Of a thread that is traced, and is not the first one of its process, it is the memory of one program
+/// for ever: another program of the process has no such thread, and the number is not used again before the
+/// tracer has heard of its end. Others may be read, not written: the process may begin another program at any time.
+///
+/// An access waits where the process serves the memory itself (a userfaultfd, a file system), for as long
+/// as it likes, and ends when this process does. One through /proc/PID/mem would not: it waits for a file system
+/// uninterruptibly.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory(i32);
+
+impl Memory {
+    /// Of a thread, or the first one of a process.
+    pub fn of(thread: i32) -> Self {
+        Memory(thread)
+    }
+
+    /// Reads; how much could be read.
     ///
     /// # Errors
-    /// [`TraceError::NotPermitted`] also for one that somebody traces already. In the case of [`TraceError::Busy`] it
-    /// stays traced, stops when it can, and is to be had by [`Tracee::resume_seizing`].
-    pub fn seize(thread: i32, gate: usize) -> Result<Self, TraceError> {
+    /// When nothing could be read.
+    pub fn read(&self, from: usize, to: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
+        // SAFETY: the local buffer is as long as said.
+        let answer = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
+        usize::try_from(answer).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes all of `from` into writable memory.
+    ///
+    /// # Errors
+    /// When not all could be written.
+    pub fn write(&self, to: usize, from: &[u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
+        // SAFETY: the local buffer is as long as said, and is only read.
+        let answer = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
+        match usize::try_from(answer) {
+            Ok(len) if len == from.len() => Ok(()),
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// A thread of which nothing has been changed. Dropped, it goes on.
+#[derive(Debug)]
+struct Unchanged(i32);
+
+impl Drop for Unchanged {
+    fn drop(&mut self) {
+        let _ = request(libc::PTRACE_DETACH, self.0, 0, 0);
+    }
+}
+
+/// A thread that is stopped, of which nothing has been changed. Dropped, it goes on.
+#[derive(Debug)]
+pub struct Held {
+    thread: Unchanged,
+    registers: Registers,
+}
+
+impl Held {
+    /// Stops a thread of another process, wherever it is, within so many nanoseconds.
+    ///
+    /// # Errors
+    /// [`TraceError::NotPermitted`] also for a thread that is traced already. A thread that is
+    /// [`TraceError::Busy`] stays traced: it is let go when the calling thread ends.
+    pub fn seize(thread: i32, patience_ns: u64) -> Result<Self, TraceError> {
         request(libc::PTRACE_SEIZE, thread, 0, OPTIONS as usize).map_err(error_of)?;
         request(libc::PTRACE_INTERRUPT, thread, 0, 0).map_err(error_of)?;
-        Self::await_interrupt(thread, gate, None)
+        Self::await_interrupt(thread, patience_ns)
     }
 
-    /// Takes up again a thread that was [`TraceError::Busy`].
-    ///
-    /// # Errors
-    /// As [`Tracee::seize`].
-    pub fn resume_seizing(thread: i32, gate: usize) -> Result<Self, TraceError> {
-        Self::await_interrupt(thread, gate, present_stop(thread))
-    }
-
-    fn await_interrupt(thread: i32, gate: usize, mut present: Option<Stop>) -> Result<Self, TraceError> {
+    fn await_interrupt(thread: i32, patience_ns: u64) -> Result<Self, TraceError> {
         loop {
-            match present.take().map_or_else(|| wait_a_while(thread), Ok)? {
+            let stop = wait_for(thread, patience_ns)?;
+            match stop {
                 Stop::Interrupt => break,
                 // Not ours: delivered, and the interruption comes next.
                 Stop::Signal(signal) => {
                     request(libc::PTRACE_CONT, thread, 0, signal as usize).map_err(error_of)?;
                 }
-                Stop::Group => {
-                    let _ = request(libc::PTRACE_DETACH, thread, 0, 0);
-                    return Err(TraceError::Stopped);
+                Stop::Group | Stop::Executed => {
+                    drop(Unchanged(thread));
+                    return Err(if stop == Stop::Group { TraceError::Stopped } else { TraceError::Executed });
                 }
                 Stop::Call | Stop::Cloned => {
                     request(libc::PTRACE_CONT, thread, 0, 0).map_err(error_of)?;
                 }
             }
         }
-        let taken = Self::take(thread, gate);
-        if taken.is_err() {
-            let _ = request(libc::PTRACE_DETACH, thread, 0, 0);
-        }
-        taken
+        let held = Unchanged(thread);
+        Ok(Held { registers: registers(thread)?, thread: held })
     }
 
-    /// A thread that is stopped.
-    fn take(thread: i32, gate: usize) -> Result<Self, TraceError> {
-        let mut saved = registers(thread)?;
-        leave_restartable_sequence(thread, &mut saved);
+    /// Its kernel id.
+    pub fn thread(&self) -> i32 {
+        self.thread.0
+    }
+
+    /// The memory that it runs in.
+    pub fn memory(&self) -> Memory {
+        Memory(self.thread.0)
+    }
+
+    /// Its registers.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// Takes it for work of ours. `gate` is the address of a system call instruction there.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn take(self, gate: usize) -> Result<Tracee, TraceError> {
+        let Held { thread, registers: mut saved } = self;
+        leave_restartable_sequence(thread.0, &mut saved);
+        let tracee = Tracee::take(thread.0, saved, gate)?;
+        std::mem::forget(thread);
+        Ok(tracee)
+    }
+}
+
+impl Tracee {
+    /// A thread that is stopped, with the registers that it is to go on with.
+    fn take(thread: i32, saved: Registers, gate: usize) -> Result<Self, TraceError> {
         let vectors = Vectors::of(thread);
         let mut mask = 0u64;
         request(GETSIGMASK, thread, 8, (&raw mut mask).addr()).map_err(error_of)?;
@@ -226,9 +328,9 @@ impl Tracee {
         self.thread
     }
 
-    /// What its registers were.
-    pub fn registers(&self) -> &Registers {
-        &self.saved
+    /// The memory that it runs in.
+    pub fn memory(&self) -> Memory {
+        Memory(self.thread)
     }
 
     /// Has it make a system call; the answer, or the error that the kernel gave.
@@ -267,6 +369,11 @@ impl Tracee {
                         self.is_stopped = true;
                         self.release(signal);
                         return Err(TraceError::Stopped);
+                    }
+                    // None of ours begins a program: its registers are another program's.
+                    Ok(Stop::Executed) => {
+                        let _ = request(libc::PTRACE_DETACH, self.thread, 0, 0);
+                        return Err(TraceError::Executed);
                     }
                     Ok(Stop::Interrupt | Stop::Group) => {}
                     Err(error) => return Err(error),
@@ -525,7 +632,7 @@ fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     }
     let word = |address: u64| {
         let mut bytes = [0; 8];
-        let whole = read_memory(thread, address as usize, &mut bytes).is_ok_and(|len| len == 8);
+        let whole = Memory(thread).read(address as usize, &mut bytes).is_ok_and(|len| len == 8);
         whole.then(|| u64::from_ne_bytes(bytes))
     };
     // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort handler at 24.
@@ -540,39 +647,14 @@ fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     }
 }
 
-/// Reads another process's memory; how much could be read.
-///
-/// # Errors
-/// When nothing could be read.
-pub fn read_memory(process: i32, from: usize, to: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
-    // SAFETY: the local buffer is as long as said.
-    let answer = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
-    usize::try_from(answer).map_err(|_| io::Error::last_os_error())
-}
-
-/// Writes all of `from` into another process's writable memory.
-///
-/// # Errors
-/// When not all could be written.
-pub fn write_memory(process: i32, to: usize, from: &[u8]) -> io::Result<()> {
-    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-    let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
-    // SAFETY: the local buffer is as long as said, and is only read.
-    let answer = unsafe { libc::process_vm_writev(process, &local, 1, &remote, 1, 0) };
-    match usize::try_from(answer) {
-        Ok(len) if len == from.len() => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Err(_) => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
+
+    /// Enough for any machine.
+    const PATIENCE_NS: u64 = 60_000_000_000;
 
     /// The address of a system call instruction in the kernel's own object.
     fn gate(pid: i32) -> usize {
@@ -585,7 +667,7 @@ mod tests {
             }
         };
         let mut bytes = vec![0; mapping.end - mapping.start];
-        read_memory(pid, mapping.start, &mut bytes).unwrap();
+        Memory::of(pid).read(mapping.start, &mut bytes).unwrap();
         let found = bytes.windows(CALL_INSTRUCTION.len()).position(|bytes| bytes == CALL_INSTRUCTION);
         mapping.start + found.expect("in the vDSO")
     }
@@ -598,7 +680,7 @@ mod tests {
         while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == own) {
             std::thread::yield_now();
         }
-        match Tracee::seize(pid, gate(pid)) {
+        match Held::seize(pid, PATIENCE_NS) {
             Err(TraceError::NotPermitted) => {
                 println!("skipped: children may not be traced");
                 child.kill().unwrap();
@@ -609,13 +691,8 @@ mod tests {
         }
     }
 
-    /// The thread, however long it takes until it stops.
-    fn seize(thread: i32, gate: usize) -> Tracee {
-        let mut seized = Tracee::seize(thread, gate);
-        while matches!(seized, Err(TraceError::Busy)) {
-            seized = Tracee::resume_seizing(thread, gate);
-        }
-        seized.unwrap()
+    fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
+        Held::seize(thread, PATIENCE_NS)?.take(gate)
     }
 
     #[test]
@@ -625,7 +702,7 @@ mod tests {
         let gate = gate(pid);
         let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
         for round in 0..40u8 {
-            let mut host = seize(pid, gate);
+            let mut host = seize(pid, gate).unwrap();
             assert_eq!(host.call(libc::SYS_getpid, [0; 6]).unwrap().unwrap(), pid as usize);
             let refused = host.call(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).unwrap().unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
@@ -649,10 +726,9 @@ mod tests {
         let pid = child.id() as i32;
         let gate = gate(pid);
         for _ in 0..10 {
-            match Tracee::seize(pid, gate) {
+            match seize(pid, gate) {
                 Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
                 Err(TraceError::Gone | TraceError::NotPermitted) => break,
-                Err(TraceError::Busy) => drop(Tracee::resume_seizing(pid, gate)),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -664,11 +740,40 @@ mod tests {
     fn the_word_of_a_stop_may_be_taken_by_others() {
         let Some(mut child) = start(&mut Command::new("cat")) else { return };
         let pid = child.id() as i32;
+        let gate = gate(pid);
         request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
         request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
-        wait(pid).unwrap();
-        let host = Tracee::resume_seizing(pid, gate(pid)).unwrap();
-        drop(host);
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid);
+        let held = Held::await_interrupt(pid, PATIENCE_NS).unwrap();
+        drop(held.take(gate).unwrap());
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// A thread's number is that thread's while it is traced, whatever the process begins.
+    #[test]
+    fn another_program_is_not_taken_for_the_one_before() {
+        let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
+        let pid = child.id() as i32;
+        let vdso = gate(pid);
+        let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        let made = seize(pid, vdso).unwrap().clone_thread(flags).unwrap();
+        let memory = made.memory();
+        let mut bytes = [0; CALL_INSTRUCTION.len()];
+        assert_eq!(memory.read(vdso, &mut bytes).unwrap(), bytes.len());
+        request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        // The exec waits until the end of the thread has been heard of.
+        while memory.read(vdso, &mut bytes).is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(matches!(wait(made.thread()), Err(TraceError::Gone)));
+        assert_eq!(wait(pid).unwrap(), Stop::Executed);
+        request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
+        // As when the word of it was taken: it is at its exec.
+        assert!(matches!(Held::await_interrupt(pid, PATIENCE_NS), Err(TraceError::Executed)));
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
@@ -727,10 +832,9 @@ mod tests {
         };
         let gate = gate(pid);
         for _ in 0..50 {
-            match Tracee::seize(pid, gate) {
+            match seize(pid, gate) {
                 Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
                 Err(TraceError::NotPermitted) => println!("skipped: children may not be traced"),
-                Err(TraceError::Busy) => drop(Tracee::resume_seizing(pid, gate)),
                 Err(error) => panic!("{error}"),
             }
             thread::sleep_ns(1_000_000);

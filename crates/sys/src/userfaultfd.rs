@@ -64,7 +64,8 @@ const fn ioctl_number(direction: u64, number: u64, size: usize) -> libc::c_ulong
 const READ: u64 = 2;
 const READ_WRITE: u64 = 3;
 
-const UFFDIO_API: libc::c_ulong = ioctl_number(READ_WRITE, 0x3f, size_of::<ApiArgument>());
+/// The request by which features are agreed on, the first of every userfaultfd.
+pub const UFFDIO_API: libc::c_ulong = ioctl_number(READ_WRITE, 0x3f, size_of::<ApiArgument>());
 const UFFDIO_REGISTER: libc::c_ulong = ioctl_number(READ_WRITE, 0x00, size_of::<Register>());
 /// The request that registers a range, whose argument begins with start and length.
 pub const REGISTER_REQUEST: libc::c_ulong = UFFDIO_REGISTER;

@@ -1,22 +1,34 @@
 //! The guardian: a small process that outlives a killed supervisor for a moment and ends what is left of its tree.
 //!
-//! A process past its exec notices the supervisor's death by itself (its connection ends) and ends at once. One that is
-//! between fork and exec at that moment cannot: when its loader looks for the object to preload, the supervisor that
-//! held it open is gone, and the program would run on without limit. So somebody has to look for such processes, and
-//! only one that was there before can. It holds nothing but the reading end of a pipe, sleeps for as long as the
-//! supervisor lives, and takes part in neither the terminal nor the tree.
+//! A process that has the agent notices the supervisor's death by itself (its connection ends) and ends.
+//! Others cannot: static programs that have not grown, and every process between fork and exec. So the
+//! guardian has what it takes for both:
+//!
+//! * It holds the preload object and the agent open, and LD_PRELOAD names its descriptors: a program that
+//!   begins just then still loads the object, which finds no supervisor and ends the process. For the
+//!   same reason the paths stay valid when a forked copy of the supervisor serves on.
+//! * The supervisor writes the tree's processes into memory that both share, at each of its looks. When
+//!   the supervisor has been killed, the guardian stops those and all their descendants, and when no more
+//!   are found, kills them. Agents wait a moment before they end their processes, so that parents are there to be
+//!   followed from.
+//!
+//! It reads no process's memory, which could make it wait, and knows its processes through pidfds: a number
+//! that is used again names another process, which is not touched. What it cannot find is a process without an agent that lost
+//! its parent between the supervisor's last look and its death.
+//!
+//! It sleeps for as long as the supervisor lives, and takes part in neither the terminal nor the tree.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// An exec takes so long at most until the new program's environment can be read, on a busy machine.
+/// An exec takes so long at most until the loader has opened the object, on a busy machine.
 const SEARCH: Duration = Duration::from_secs(2);
-/// A tree that still grows is searched no longer than this.
-const SEARCH_MAX: Duration = Duration::from_secs(20);
-/// Between searches.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by process.
+const ROUNDS_MAX: usize = 200;
 /// The supervisor's word that its tree has ended, or may run on alone.
 const GOODBYE: u8 = b'.';
 
@@ -25,15 +37,17 @@ const GOODBYE: u8 = b'.';
 pub struct Guardian {
     pipe: File,
     pid: i32,
+    members: Members,
 }
 
 impl Guardian {
-    /// Starts the guardian of the tree whose processes have `UZSWAP_SOCKET=socket` in their environment. To be called
+    /// Starts the guardian, which holds `files` open under the numbers that they have here. To be called
     /// while this process has one thread.
     ///
     /// # Errors
-    /// When there is no descriptor or process left.
-    pub fn start(socket: &str) -> io::Result<Self> {
+    /// When there is no descriptor, memory or process left.
+    pub fn start(files: &[RawFd]) -> io::Result<Self> {
+        let members = Members::new()?;
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -46,17 +60,27 @@ impl Guardian {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(writing);
-                guard(reading, format!("UZSWAP_SOCKET={socket}").as_bytes());
+                guard(reading, files, &members);
                 // SAFETY: ends without running the supervisor's exit handlers.
                 unsafe { libc::_exit(0) }
             }
-            pid => Ok(Guardian { pipe: writing.into(), pid }),
+            pid => Ok(Guardian { pipe: writing.into(), pid, members }),
         }
     }
 
     /// Its process id.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The path of a file that it holds.
+    pub fn path(&self, file: RawFd) -> String {
+        format!("/proc/{}/fd/{file}", self.pid)
+    }
+
+    /// Tells which processes are the tree's now.
+    pub fn note_members(&self, pids: &[i32]) {
+        self.members.write(pids, ticks_now());
     }
 }
 
@@ -72,28 +96,86 @@ impl Drop for Guardian {
     }
 }
 
+/// The tree's processes, in memory that the supervisor and the guardian share: two lists, of which the
+/// supervisor writes the one that is not valid.
+#[derive(Debug)]
+struct Members(&'static [AtomicU32]);
+
+impl Members {
+    /// The most that are told.
+    const MAX: usize = 1 << 16;
+    /// Words of a list: the time in two, the count, process ids.
+    const LIST: usize = 3 + Self::MAX;
+
+    fn new() -> io::Result<Self> {
+        let words = 1 + 2 * Self::LIST;
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, zeroed, never unmapped; words of it are shared as atomics alone.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), words * 4, rights, kind, -1, 0);
+            if at == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Members(std::slice::from_raw_parts(at.cast(), words)))
+        }
+    }
+
+    fn list(&self, number: u32) -> &[AtomicU32] {
+        &self.0[1 + (number & 1) as usize * Self::LIST..][..Self::LIST]
+    }
+
+    /// Writes which processes there were at a time, in ticks since the machine's start.
+    fn write(&self, pids: &[i32], ticks: u64) {
+        let next = self.0[0].load(Ordering::Relaxed) ^ 1;
+        let list = self.list(next);
+        let pids = &pids[..pids.len().min(Self::MAX)];
+        let head = [ticks as u32, (ticks >> 32) as u32, pids.len() as u32];
+        let words = head.into_iter().chain(pids.iter().map(|pid| *pid as u32));
+        list.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        self.0[0].store(next, Ordering::Release);
+    }
+
+    /// What was written last, whole.
+    fn read(&self) -> (Vec<i32>, u64) {
+        let list = self.list(self.0[0].load(Ordering::Acquire));
+        fence(Ordering::Acquire);
+        let word = |at: usize| list[at].load(Ordering::Relaxed);
+        let count = (word(2) as usize).min(Self::MAX);
+        ((0..count).map(|at| word(3 + at) as i32).collect(), u64::from(word(0)) | u64::from(word(1)) << 32)
+    }
+}
+
+/// Now, as /proc/PID/stat tells the start of processes.
+fn ticks_now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the time; asks for a constant.
+    let per_second = unsafe {
+        libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now);
+        libc::sysconf(libc::_SC_CLK_TCK).max(1) as u64
+    };
+    now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
 /// What the guardian does with its life.
-fn guard(pipe: OwnedFd, entry: &[u8]) {
-    withdraw(&pipe);
+fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
+    withdraw(&pipe, files);
     let mut word = [0];
     let mut pipe = File::from(pipe);
     match pipe.read(&mut word) {
         Ok(0) => {}
         _ => return,
     }
-    let started = Instant::now();
-    let mut until = started + SEARCH;
-    while Instant::now() < until.min(started + SEARCH_MAX) {
-        if kill_all(entry) {
-            until = Instant::now() + SEARCH;
-        }
-        std::thread::sleep(PAUSE);
-    }
+    let begin = Instant::now();
+    let (pids, ticks) = members.read();
+    end(&pids, ticks);
+    // Programs that begin now find the object.
+    std::thread::sleep(SEARCH.saturating_sub(begin.elapsed()));
 }
 
-/// Lets go of everything but the pipe: the terminal, standard streams, directory, signals.
-fn withdraw(pipe: &OwnedFd) {
-    let keep = pipe.as_raw_fd() as u32;
+/// Lets go of everything but the pipe and `files`: the terminal, standard streams, directory, signals.
+fn withdraw(pipe: &OwnedFd, files: &[RawFd]) {
+    let mut kept: Vec<u32> = files.iter().chain([&pipe.as_raw_fd()]).map(|file| *file as u32).collect();
+    kept.sort_unstable();
     // SAFETY: system calls on this process's own attributes; the descriptors closed belong to structures of the
     // supervisor that are never used or dropped here, and the standard ones are replaced first.
     unsafe {
@@ -105,61 +187,152 @@ fn withdraw(pipe: &OwnedFd) {
         libc::chdir(c"/".as_ptr());
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for standard in 0..3 {
-            if standard != keep {
+            if !kept.contains(&standard) {
                 libc::dup2(null, standard as i32);
             }
         }
-        if keep > 3 {
-            libc::syscall(libc::SYS_close_range, 3u32, keep - 1, 0u32);
+        let mut from = 3;
+        for file in kept.into_iter().filter(|file| *file >= 3).chain([u32::MAX]) {
+            if file > from {
+                libc::syscall(libc::SYS_close_range, from, file - 1, 0u32);
+            }
+            from = file.saturating_add(1);
         }
-        libc::syscall(libc::SYS_close_range, keep.max(2) + 1, u32::MAX, 0u32);
     }
 }
 
-/// Kills every process whose environment has `entry`; whether there was any.
-fn kill_all(entry: &[u8]) -> bool {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-    let mut any = false;
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        // SAFETY: takes no pointers. The descriptor names this very process even if its number is used again.
-        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) } as i32;
-        if handle < 0 {
-            continue;
-        }
+/// A process, by a descriptor that names it even when its number is used again.
+struct Process(OwnedFd);
+
+impl Process {
+    fn open(pid: i32) -> Option<Self> {
+        // SAFETY: takes no pointers.
+        let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) } as i32;
         // SAFETY: opened just now.
-        let handle = unsafe { OwnedFd::from_raw_fd(handle) };
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        if has_entry(&environment, entry) {
-            // SAFETY: takes no pointers beside a null one.
-            let answer = unsafe {
-                let info = std::ptr::null::<libc::siginfo_t>();
-                libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGKILL, info, 0u32)
-            };
-            any |= answer == 0;
-        }
+        (raw >= 0).then(|| Process(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
-    any
+
+    /// Sends a signal, 0 for none; whether the process was there.
+    fn signal(&self, signal: i32) -> bool {
+        let info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: takes no pointers beside a null one.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, info, 0u32) == 0 }
+    }
 }
 
-/// Whether a block of terminated strings has this one.
-fn has_entry(environment: &[u8], entry: &[u8]) -> bool {
-    environment.split(|byte| *byte == 0).any(|candidate| candidate == entry)
+/// Ends the processes that were there at a time, and all their descendants.
+fn end(pids: &[i32], ticks: u64) {
+    let mut held = HashMap::new();
+    for pid in pids {
+        let Some(process) = Process::open(*pid) else { continue };
+        if stat_of(*pid).is_some_and(|stat| stat.started <= ticks) && process.signal(libc::SIGSTOP) {
+            held.insert(*pid, process);
+        }
+    }
+    // Those that are stopped make no more.
+    for _ in 0..ROUNDS_MAX {
+        if !stop_children(&mut held) {
+            break;
+        }
+    }
+    for process in held.values() {
+        process.signal(libc::SIGKILL);
+    }
+}
+
+/// Stops children of processes that are held and holds them, too; whether there were any.
+fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut found = false;
+    for pid in numbers {
+        if held.contains_key(&pid) || !stat_of(pid).is_some_and(|stat| held.contains_key(&stat.parent)) {
+            continue;
+        }
+        let Some(process) = Process::open(pid) else { continue };
+        // Of the process that is open, whose parent is the one that is held.
+        let Some(stat) = stat_of(pid) else { continue };
+        if held.get(&stat.parent).is_some_and(|parent| parent.signal(0)) && process.signal(libc::SIGSTOP) {
+            held.insert(pid, process);
+            found = true;
+        }
+    }
+    found
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    started: u64,
+}
+
+fn stat_of(pid: i32) -> Option<Stat> {
+    stat_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Parent and start from the text of /proc/PID/stat, whose second field is a name of any bytes in parentheses.
+fn stat_in(stat: &[u8]) -> Option<Stat> {
+    let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
+    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    Some(Stat { parent: fields.nth(1)?.parse().ok()?, started: fields.nth(17)?.parse().ok()? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
 
     #[test]
-    fn only_whole_entries_count() {
-        let environment = b"A=1\0UZSWAP_SOCKET=uzswap-12-ab\0B=\0";
-        assert!(has_entry(environment, b"UZSWAP_SOCKET=uzswap-12-ab"));
-        assert!(!has_entry(environment, b"UZSWAP_SOCKET=uzswap-12-a"));
-        assert!(!has_entry(environment, b"UZSWAP_SOCKET=uzswap-12-abc"));
-        assert!(!has_entry(b"", b"UZSWAP_SOCKET=uzswap-12-ab"));
-        assert!(!has_entry(b"X=UZSWAP_SOCKET=u\0", b"UZSWAP_SOCKET=u"));
+    fn lists_are_read_whole() {
+        let members = Members::new().unwrap();
+        assert_eq!(members.read(), (Vec::new(), 0));
+        members.write(&[7, 8], 1 << 40);
+        assert_eq!(members.read(), (vec![7, 8], 1 << 40));
+        members.write(&[9], 5);
+        assert_eq!(members.read(), (vec![9], 5));
+        let many: Vec<i32> = (0..Members::MAX as i32 + 5).collect();
+        members.write(&many, 6);
+        assert_eq!(members.read().0, many[..Members::MAX]);
+    }
+
+    #[test]
+    fn fields_of_a_stat() {
+        let text = b"17 (a ) b) S 3 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 5 6";
+        assert_eq!(stat_in(text), Some(Stat { parent: 3, started: 99 }));
+        assert_eq!(stat_in(b"17 (a"), None);
+        let own = stat_of(std::process::id() as i32).unwrap();
+        // SAFETY: takes nothing.
+        assert_eq!(own.parent, unsafe { libc::getppid() });
+        assert!(own.started > 0 && own.started <= ticks_now());
+    }
+
+    #[test]
+    fn members_and_their_descendants_are_ended_and_no_other_process() {
+        let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
+        let mut shell = Command::new("sh");
+        let mut shell =
+            shell.args(["-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut member, mut innocent, mut younger) = (sleep(), sleep(), sleep());
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        let grandchild: i32 = line.trim().parse().unwrap();
+        let pids = [&shell, &member].map(|child| child.id() as i32);
+        // Of a number that was another process's at the time.
+        let start = stat_of(younger.id() as i32).unwrap().started;
+        end(&[younger.id() as i32], start - 1);
+        end(&pids, ticks_now());
+        for child in [&mut shell, &mut member] {
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+        let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
+        while state().is_ok_and(|text| !text.contains(") Z ")) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for child in [&mut innocent, &mut younger] {
+            assert!(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 }

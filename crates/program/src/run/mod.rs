@@ -34,6 +34,7 @@ use sys::userfaultfd::OpenError;
 
 use crate::embedded;
 use crate::place::Place;
+use crate::rights;
 use crate::size::{self, Size};
 use crate::ways;
 
@@ -107,7 +108,13 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     // Before emulated devices start threads.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
     let socket = ledger::wire::new_name(size::random_u32());
-    let guardian = guardian::Guardian::start(&socket).context("cannot start the guardian")?;
+    let object = object_file().context("cannot make the preload object's memory file")?;
+    let image = attach::Image::new(embedded::AGENT).context("cannot prepare the agent")?;
+    let files = [object.as_raw_fd(), image.descriptor()];
+    let guardian = guardian::Guardian::start(&files).context("cannot start the guardian")?;
+    let [object_path, agent_path] = files.map(|file| guardian.path(file));
+    // It has files of its own by now.
+    drop(object);
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit_bytes =
         cgroup_limit::shown_bytes(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
@@ -133,7 +140,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
     let unmanaged = program_file::why_unmanaged(&file);
     settings.without = ways::without()? | arguments.swap.without();
-    settings.lends = sys::capabilities::has(sys::capabilities::SYS_PTRACE);
+    settings.lends = rights::reports_forks();
     settings.supervisor = front.pid();
     let recorder = arguments.recorder.map(recorder).transpose()?;
     settings.records = recorder.is_some();
@@ -141,21 +148,20 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let budget_bytes = settings.budget_bytes;
     let books = books::Books::new(settings, number, arguments.swap.clone(), swap);
     let books = books.context("cannot make the ledger")?;
-    let object = object_file().context("cannot make the preload object's memory file")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, owned by nobody else.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
     sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
     nonblocking(&listener)?;
-    let attacher = attach::Attacher::new(&socket, budget_bytes)?;
+    let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
     let child = match process::spawn(
         &file,
         &arguments.program,
         &socket,
-        object.as_raw_fd(),
-        &attacher.path(),
+        &object_path,
+        &agent_path,
         &signals,
         &process::Shown { cgroup_limit_bytes, reaper, makes_room: program_file::loads_objects(&file) },
     ) {
@@ -188,7 +194,6 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         );
     }
     supervisor.serve_remainder(status);
-    drop(object);
     Ok(status)
 }
 
@@ -260,7 +265,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     Ok((settings, algorithm.is_emulated()))
 }
 
-/// The preload object as a memory file: it has a path while this process lives, and leaves nothing behind.
+/// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing behind.
 fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -35,7 +34,7 @@ pub struct Shown {
     pub makes_room: bool,
 }
 
-/// Starts the program with the preload object, which finds the agent at the path `agent`; returns its process id. It keeps
+/// Starts the program with the preload object at the path `object`, which finds the agent at the path `agent`; returns its process id. It keeps
 /// uzswap's terminal, process group, standard descriptors and environment.
 ///
 /// # Errors
@@ -44,13 +43,12 @@ pub fn spawn(
     file: &Path,
     argv: &[OsString],
     socket: &str,
-    object: RawFd,
+    object: &str,
     agent: &str,
     signals: &Signals,
     shown: &Shown,
 ) -> io::Result<i32> {
-    let path = format!("/proc/{}/fd/{object}", std::process::id());
-    let mut preload = OsString::from(path);
+    let mut preload = OsString::from(object);
     for other in other_preloads(&std::env::var_os("LD_PRELOAD").unwrap_or_default()) {
         preload.push(":");
         preload.push(other);

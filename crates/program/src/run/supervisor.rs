@@ -10,7 +10,6 @@ use ledger::wire::{self, Kind, Packet, Received};
 
 use sys::capabilities;
 use sys::lender::Lent;
-use sys::userfaultfd::Userfaultfd;
 
 use super::attach::{self, Attacher};
 use super::books::Books;
@@ -25,6 +24,7 @@ use super::peers::{Family, Ids, Owner, Peer, Refusal};
 use super::signals::Signals;
 use super::swap::{self, Swap};
 use crate::plain::plain;
+use crate::rights;
 use crate::top::find::name_of;
 
 /// Between looks at the figures for peaks.
@@ -272,6 +272,9 @@ impl Supervisor {
         for note in self.attacher.look(guardian, &managed) {
             self.note_unmanaged(&note);
         }
+        if let Some(guardian) = &self.guardian {
+            guardian.note_members(self.attacher.members());
+        }
     }
 
     fn poll(&mut self) {
@@ -434,7 +437,7 @@ impl Supervisor {
             }
             Some(Kind::Agree) => {
                 let agreed = descriptor.is_some_and(|userfaultfd| {
-                    self.entitled(index).is_some() && agrees(&userfaultfd, packet.token)
+                    self.entitled(index).is_some() && rights::agree(userfaultfd.as_raw_fd(), packet.token)
                 });
                 return self.give(index, &Packet::new(Kind::Agreed, (!agreed).into(), 0), None::<&OwnedFd>);
             }
@@ -638,7 +641,10 @@ impl Supervisor {
         loop {
             let mut status = 0;
             // SAFETY: the status is writable.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+            let pid = unsafe {
+                // Not threads that other threads of this process trace.
+                libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::__WNOTHREAD)
+            };
             if pid <= 0 {
                 return None;
             }
@@ -803,11 +809,6 @@ fn kept_is_right(kept: usize, descriptor: &OwnedFd) -> bool {
     kept < KEPT_MAX && is_userfaultfd(descriptor)
 }
 
-/// Agrees on features for a process of the tree.
-fn agrees(descriptor: &OwnedFd, features: u64) -> bool {
-    is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor.as_raw_fd()).agree(features).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -815,7 +816,7 @@ mod tests {
 
     #[test]
     fn nothing_but_a_userfaultfd_is_agreed_on() {
-        assert!(!agrees(&File::open("/dev/zero").unwrap().into(), 0));
+        assert!(!rights::agree(File::open("/dev/zero").unwrap().as_raw_fd(), 0));
         let number = std::process::id();
         assert!(!kept_is_right(0, &File::open("/dev/zero").unwrap().into()));
         assert!(lent(Lent::Pagemap, number).is_some());

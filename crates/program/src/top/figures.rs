@@ -221,7 +221,7 @@ mod tests {
             let mut snapshot = ledger::Snapshot::default();
             let sight = ledger::Sight::read(keeper.board_file()).unwrap();
             snapshot.add(sight, keeper.ledger_file()).unwrap();
-            Found { tree: 1, pid: 5, program: vec!["sort".into()], snapshot }
+            Found { tree: 1, pid: 5, holder: 5, program: vec!["sort".into()], snapshot }
         };
         slot.add(Counter::ZswpOut, 1000);
         slot.add_form(1, 1000);

@@ -185,3 +185,48 @@ fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
     assert!(status.success(), "{} compiles", target.display());
     true
 }
+
+/// Another user than root, as setpriv(1) becomes it.
+#[allow(dead_code)]
+pub const USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// A copy of the program in `directory` whose file has CAP_SYS_PTRACE; `None` where files have no capabilities.
+#[allow(dead_code)]
+pub fn capable(directory: &Path) -> Option<String> {
+    if !has("setcap") {
+        return None;
+    }
+    let path = directory.join("uzswap-capable");
+    std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), &path).unwrap();
+    let output = Command::new("setcap").arg("cap_sys_ptrace+ep").arg(&path).output().unwrap();
+    if !output.status.success() {
+        println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    Some(path.to_str().unwrap().to_owned())
+}
+
+/// Runs uzswap's file `program` as an ordinary user who may open /dev/userfaultfd: a node in `directory`, which
+/// no other process sees at that place. `None` where that cannot be had; prints why.
+#[allow(dead_code)]
+pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Output> {
+    let isolates =
+        || Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
+    if !has("unshare") || !has("setpriv") || !isolates() {
+        println!("skipped: no namespaces can be made");
+        return None;
+    }
+    let script = "set -e; node=$1; shift; number=$(sed -n 's/ userfaultfd$//p' /proc/misc | tr -d ' ')
+        test -e $node || mknod -m 666 $node c 10 $number
+        mount --bind $node /dev/userfaultfd
+        exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(directory.join("node"));
+    let output = command.args(USER).arg(program).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("mknod") || said.contains("mount") || said.contains("not permitted here") {
+        println!("skipped: no device for others: {said}");
+        return None;
+    }
+    Some(output)
+}

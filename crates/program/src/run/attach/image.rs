@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorway::image::{Layout, Segment};
 
@@ -34,9 +34,9 @@ impl Image {
         Ok(Image { bytes, file, layout })
     }
 
-    /// The path of the memory file, for processes that see this one and may look inside.
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    /// The number of the memory file.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// What a segment is filled with.

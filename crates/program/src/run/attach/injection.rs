@@ -1,21 +1,27 @@
 //! Making a thread in another process that maps the agent and runs it.
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use doorway::stack::{self, Start};
 use doorway::{AGENT_NAME, STACK_BYTES};
-use sys::ptrace::{self, TraceError, Tracee};
+use sys::ptrace::{self, Held, Memory, TraceError, Tracee};
 use sys::PAGE_SIZE;
 
 use super::image::Image;
-use super::process;
+use super::process::{self, Identity, Rights};
 
 /// As the agent's threads have it: not the program's descriptors.
 const FLAGS: i32 =
     libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 /// Most bytes of a mapping that are searched for a system call instruction.
 const SEARCHED_BYTES: usize = 1 << 20;
+/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it has a CPU.
+const PATIENCE_NS: u64 = 20_000_000;
+/// Variables of this program that the agent knows.
+const KNOWN: [&str; 2] = ["UZSWAP_IAA_EMULATE", "UZSWAP_BREAK"];
 
 /// Why a process has no agent.
 #[derive(Debug)]
@@ -24,10 +30,10 @@ pub enum Failure {
     Gone,
     /// It has the object, which sees to that.
     NotOurs,
+    /// Its environment names another supervisor, or none.
+    Anothers,
     /// To be tried again.
     NotYet,
-    /// The same, with the thread that is traced already.
-    Stopping,
     /// It cannot be.
     Refused(String),
 }
@@ -36,43 +42,68 @@ impl Failure {
     fn of(error: TraceError) -> Self {
         match error {
             TraceError::Gone => Failure::Gone,
-            TraceError::Stopped => Failure::NotYet,
-            TraceError::Busy => Failure::Stopping,
+            TraceError::Stopped | TraceError::Busy | TraceError::Executed => Failure::NotYet,
             other => Failure::Refused(other.to_string()),
         }
     }
+
+    fn refused(why: &str) -> Self {
+        Failure::Refused(why.to_owned())
+    }
 }
 
-/// Brings the agent into a process, which goes on meanwhile. `waiting` is a thread of it that was
-/// [`Failure::Stopping`].
+/// What is to be brought, and where to.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The agent.
+    pub image: Arc<Image>,
+    /// The path of its file, for processes that see the guardian's.
+    pub path: String,
+    /// Where the supervisor listens.
+    pub socket: String,
+    /// The process.
+    pub pid: i32,
+    /// Which of its programs it ran when it was looked at.
+    pub identity: Identity,
+}
+
+/// Brings the agent into a process, which runs on but for a moment. Reads memory that the process
+/// serves itself, or a file system of its: the calling thread may wait for ever, and does nothing else. It
+/// traces a thread of the process in some cases after this has returned, and has to end then.
+///
+/// What is decided is decided on a thread that is held. What is looked at before saves processes
+/// that are refused from being stopped, and finds what takes long to find.
 ///
 /// # Errors
 /// See [`Failure`]. The process is as it was then.
-pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Result<(), Failure> {
-    let place = match waiting {
-        Some(thread) => Place::in_process(pid).map_err(|failure| let_go(thread).err().unwrap_or(failure))?,
-        None => untouched(pid).and_then(|()| Place::in_process(pid))?,
-    };
-    let traced = match waiting {
-        Some(thread) => Tracee::resume_seizing(thread, place.gate),
-        None => {
-            // One that sleeps for its disk, or for a child's exec, would not come.
-            let threads = process::threads(pid).into_iter();
-            let mut ready =
-                threads.filter(|thread| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S')));
-            let Some(thread) = ready.next() else { return Err(Failure::NotYet) };
-            Tracee::seize(thread, place.gate)
-        }
-    };
-    let mut host = traced.map_err(Failure::of)?;
-    if !is_64_bit(&host) {
-        return Err(Failure::Refused("it is a program of 32 bits".to_owned()));
+pub fn bring(order: &Order) -> Result<(), Failure> {
+    let pid = order.pid;
+    let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
+    permit(pid, &own)?;
+    if process::is_anothers(pid, &order.socket) {
+        return Err(Failure::Anothers);
     }
+    let place = Place::in_process(pid)?;
+    // One that sleeps for its disk, or for a child's exec, would not come.
+    let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
+    let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
+    let held = Held::seize(thread, PATIENCE_NS).map_err(Failure::of)?;
+    check(order, &place, &held, &own)?;
+    let is_same_user = Rights::of(thread).is_some_and(|rights| rights.is_same_user(&own));
+    let mut host = held.take(place.gate).map_err(Failure::of)?;
     let mut own = host.clone_thread(FLAGS).map_err(Failure::of)?;
-    let cleared = cleared(pid, &mut host, &mut own);
+    let told = cleared(&mut host, &mut own);
     drop(host);
-    let mut mapped = Vec::new();
-    let started = start(image, pid, socket, &place, cleared, &mut own, &mut mapped);
+    let mut injection = Injection {
+        order,
+        place: &place,
+        memory: own.memory(),
+        is_same_user,
+        own: &mut own,
+        mapped: Vec::new(),
+    };
+    let started = injection.start(told);
+    let mapped = injection.mapped;
     if started.is_err() {
         for (at, len) in mapped {
             let _ = own.call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
@@ -81,23 +112,37 @@ pub fn bring(image: &Image, pid: i32, socket: &str, waiting: Option<i32>) -> Res
     started.map_err(Failure::of)
 }
 
-/// Whether nothing is in the way of a process that nobody has touched so far.
-fn untouched(pid: i32) -> Result<(), Failure> {
-    if let Some(obstacle) = process::obstacle(pid) {
-        return Err(Failure::Refused(obstacle));
+/// Whether nothing is in the way of a system call of ours in a thread, or the first thread of a process.
+fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
+    let rights = Rights::of(thread).ok_or(Failure::Gone)?;
+    match rights.refusal(own, sys::thread::id() as u64) {
+        Some(why) => Err(Failure::refused(why)),
+        None => Ok(()),
+    }
+}
+
+/// Whether the agent is brought into the process of a thread that is held: it cannot begin another program, nor
+/// change its rights, while it is.
+fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), Failure> {
+    let pid = order.pid;
+    permit(held.thread(), own)?;
+    permit(pid, own)?;
+    if !is_64_bit(held) {
+        return Err(Failure::refused("it is a program of 32 bits"));
+    }
+    match Identity::of(pid) {
+        None => return Err(Failure::Gone),
+        Some(identity) if identity != order.identity => return Err(Failure::NotYet),
+        Some(_) => {}
     }
     // Between vfork() and exec: what would be brought would be in the parent.
     if process::parent(pid).is_none_or(|parent| process::share_memory(pid, parent)) {
         return Err(Failure::NotYet);
     }
-    Ok(())
-}
-
-/// Lets go of a thread that is being traced, which it can be when it has stopped.
-fn let_go(thread: i32) -> Result<(), Failure> {
-    match Tracee::resume_seizing(thread, 0) {
-        Err(TraceError::Busy) => Err(Failure::Stopping),
-        _ => Ok(()),
+    let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];
+    match held.memory().read(place.gate, &mut bytes) {
+        Ok(_) if bytes == ptrace::CALL_INSTRUCTION => Ok(()),
+        _ => Err(Failure::NotYet),
     }
 }
 
@@ -111,8 +156,8 @@ struct Place {
 
 impl Place {
     fn in_process(pid: i32) -> Result<Self, Failure> {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))
-            .map_err(|_| Failure::Refused("it may not be looked into".to_owned()))?;
+        let closed = |_| Failure::refused("it may not be looked into");
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(closed)?;
         if maps.is_empty() {
             return Err(Failure::Gone);
         }
@@ -120,137 +165,161 @@ impl Place {
         if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
             return Err(Failure::NotOurs);
         }
-        let gate = gate(pid, &maps).ok_or_else(|| Failure::Refused("it makes no system calls".to_owned()))?;
+        let gate =
+            gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
         Ok(Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) })
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn is_64_bit(host: &Tracee) -> bool {
+fn is_64_bit(held: &Held) -> bool {
     const USER_CODE: u64 = 0x33;
-    host.registers().cs == USER_CODE
+    held.registers().cs == USER_CODE
 }
 
 #[cfg(target_arch = "aarch64")]
-fn is_64_bit(_host: &Tracee) -> bool {
+fn is_64_bit(_held: &Held) -> bool {
     // Registers of another number were refused.
     true
 }
 
-/// What the kernel clears when a thread ends, which it tells that thread alone: musl's threads all have the same. `own` is another
-/// thread of the process, which sees to the room for the answer.
-fn cleared(pid: i32, host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
+/// Has the kernel write down what it clears when a thread ends, which it tells that thread alone: musl's threads
+/// all have the same. `own` is another thread of the process, which sees to the room for the answer; where it is.
+fn cleared(host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let room = [0, PAGE_SIZE, rights as usize, kind as usize, usize::MAX, 0];
     let at = own.call(libc::SYS_mmap, room).ok()?.ok()?;
-    let asked = host.call(libc::SYS_prctl, [libc::PR_GET_TID_ADDRESS as usize, at, 0, 0, 0, 0]);
-    let mut address = [0; size_of::<usize>()];
-    let is_told = matches!(asked, Ok(Ok(_))) && ptrace::read_memory(pid, at, &mut address).is_ok();
-    let _ = own.call(libc::SYS_munmap, [at, PAGE_SIZE, 0, 0, 0, 0]);
-    is_told.then_some(usize::from_ne_bytes(address)).filter(|address| *address != 0)
+    let _ = host.call(libc::SYS_prctl, [libc::PR_GET_TID_ADDRESS as usize, at, 0, 0, 0, 0]);
+    Some(at)
 }
 
-/// Has the new thread map the agent, and begin there when it is let go. Puts where, and how long, into `mapped`.
-fn start(
-    image: &Image,
-    pid: i32,
-    socket: &str,
-    place: &Place,
-    cleared: Option<usize>,
-    own: &mut Tracee,
-    mapped: &mut Vec<(usize, usize)>,
-) -> Result<(), TraceError> {
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let refused = |error| TraceError::Refused("no memory for the agent", error);
-    let no_file = usize::MAX;
-    let map =
-        |own: &mut Tracee, at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize| {
-            let arguments = [at, len, protection as usize, flags as usize, file, offset];
-            own.call(libc::SYS_mmap, arguments)?.map_err(refused)
-        };
-    let stack_at = map(own, 0, STACK_BYTES, read_write, private, no_file, 0)?;
-    mapped.push((stack_at, STACK_BYTES));
-    let base = map(own, 0, image.layout.span(), libc::PROT_NONE, private, no_file, 0)?;
-    mapped.push((base, image.layout.span()));
+fn refused(error: io::Error) -> TraceError {
+    TraceError::Refused("no memory for the agent", error)
+}
 
-    // Where this process's memory file can be opened its pages are shared with others that have the agent. Another user,
-    // another root, another namespace of processes gets a copy.
-    let path = [image.path().as_bytes(), b"\0"].concat();
-    ptrace::write_memory(pid, stack_at, &path).map_err(refused)?;
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let opened = own.call(libc::SYS_openat, [libc::AT_FDCWD as usize, stack_at, flags, 0, 0, 0])?;
-    let file = opened.ok().filter(|_| is_agent(own, pid, stack_at));
-    for segment in image.layout.segments() {
-        let at = base + segment.start;
-        let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
-        let protection = bit(segment.read, libc::PROT_READ)
-            | bit(segment.write, libc::PROT_WRITE)
-            | bit(segment.execute, libc::PROT_EXEC);
-        let from_file = segment.filled.next_multiple_of(PAGE_SIZE);
-        match file {
-            Some(file) => {
-                let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-                map(own, at, from_file, protection, flags, file, segment.offset)?;
-                if segment.write && segment.filled < from_file {
-                    let zeroes = vec![0; from_file - segment.filled];
-                    ptrace::write_memory(pid, at + segment.filled, &zeroes).map_err(refused)?;
-                }
-                if from_file < segment.len {
-                    let flags = private | libc::MAP_FIXED;
-                    map(own, at + from_file, segment.len - from_file, protection, flags, no_file, 0)?;
-                }
-            }
-            None => {
-                map(own, at, segment.len, read_write, private | libc::MAP_FIXED, no_file, 0)?;
-                ptrace::write_memory(pid, at, image.contents(segment)).map_err(refused)?;
-                let arguments = [at, segment.len, protection as usize, 0, 0, 0];
-                own.call(libc::SYS_mprotect, arguments)?.map_err(refused)?;
-            }
-        }
+/// The work of the new thread.
+struct Injection<'a> {
+    order: &'a Order,
+    place: &'a Place,
+    memory: Memory,
+    is_same_user: bool,
+    own: &'a mut Tracee,
+    /// What was mapped so far: where, and how long.
+    mapped: Vec<(usize, usize)>,
+}
+
+impl Injection<'_> {
+    fn map(
+        &mut self,
+        at: usize,
+        len: usize,
+        protection: i32,
+        flags: i32,
+        file: usize,
+        offset: usize,
+    ) -> Result<usize, TraceError> {
+        let arguments = [at, len, protection as usize, flags as usize, file, offset];
+        self.own.call(libc::SYS_mmap, arguments)?.map_err(refused)
     }
 
-    let top = stack_at + STACK_BYTES;
-    let range = format!("{stack_at:x}-{top:x}");
-    let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
-    let environment: Vec<_> = environment().into_iter().chain(cleared).collect();
-    let mut random = [0; 16];
-    sys::files::random(&mut random).map_err(refused)?;
-    let layout = &image.layout;
-    let start = Start {
-        arguments: &[AGENT_NAME.to_bytes(), socket.as_bytes(), range.as_bytes()],
-        environment: &environment.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-        // SAFETY: asks for numbers.
-        shared: stack::SHARED.map(|kind| unsafe { libc::getauxval(kind) }),
-        vdso: place.vdso,
-        headers: base + layout.headers,
-        header_count: layout.header_count,
-        entry: base + layout.entry,
-        random,
-    };
-    let mut bytes = [0; stack::BYTES];
-    let too_long = || TraceError::Refused("variables", std::io::ErrorKind::ArgumentListTooLong.into());
-    let pointer = start.write(top, &mut bytes).ok_or_else(too_long)?;
-    let written = &bytes[bytes.len() - (top - pointer)..];
-    ptrace::write_memory(pid, pointer, written).map_err(refused)?;
-    own.divert(start.entry, pointer)
-}
+    /// The address that the kernel wrote to `told`, whose page is given back.
+    fn address_at(&mut self, told: usize) -> Option<usize> {
+        let mut address = [0; size_of::<usize>()];
+        let is_told = self.memory.read(told, &mut address).is_ok();
+        let _ = self.own.call(libc::SYS_munmap, [told, PAGE_SIZE, 0, 0, 0, 0]);
+        is_told.then_some(usize::from_ne_bytes(address)).filter(|address| *address != 0)
+    }
 
-/// Whether what was opened by a path of this process's is what is meant: the path may lead elsewhere there.
-fn is_agent(own: &mut Tracee, pid: i32, scratch: usize) -> bool {
-    let mut name = [0u8; 64];
-    let link = own.call(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, scratch, scratch + 4096, 64, 0, 0]);
-    let Ok(Ok(len)) = link else { return false };
-    let expected = format!("/memfd:{}", AGENT_NAME.to_string_lossy());
-    ptrace::read_memory(pid, scratch + 4096, &mut name).is_ok()
-        && name[..len.min(64)].starts_with(expected.as_bytes())
-}
+    /// Has the new thread map the agent, and begin there when it is let go.
+    fn start(&mut self, told: Option<usize>) -> Result<(), TraceError> {
+        let cleared = told.and_then(|told| self.address_at(told));
+        let image = &self.order.image;
+        let layout = &image.layout;
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let no_file = usize::MAX;
+        let stack_at = self.map(0, STACK_BYTES, read_write, private, no_file, 0)?;
+        self.mapped.push((stack_at, STACK_BYTES));
+        let base = self.map(0, layout.span(), libc::PROT_NONE, private, no_file, 0)?;
+        self.mapped.push((base, layout.span()));
 
-/// This program's own variables, but for the socket, which is an argument.
-fn environment() -> Vec<Vec<u8>> {
-    let own = std::env::vars_os()
-        .filter(|(name, _)| name.as_bytes().starts_with(b"UZSWAP_") && name != "UZSWAP_SOCKET");
-    own.map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
+        let file = self.open_agent(stack_at)?;
+        for segment in layout.segments() {
+            let at = base + segment.start;
+            let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
+            let protection = bit(segment.read, libc::PROT_READ)
+                | bit(segment.write, libc::PROT_WRITE)
+                | bit(segment.execute, libc::PROT_EXEC);
+            let from_file = segment.filled.next_multiple_of(PAGE_SIZE);
+            match file {
+                Some(file) => {
+                    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+                    self.map(at, from_file, protection, flags, file, segment.offset)?;
+                    if segment.write && segment.filled < from_file {
+                        let zeroes = vec![0; from_file - segment.filled];
+                        self.memory.write(at + segment.filled, &zeroes).map_err(refused)?;
+                    }
+                    if from_file < segment.len {
+                        let (at, len) = (at + from_file, segment.len - from_file);
+                        self.map(at, len, protection, private | libc::MAP_FIXED, no_file, 0)?;
+                    }
+                }
+                None => {
+                    self.map(at, segment.len, read_write, private | libc::MAP_FIXED, no_file, 0)?;
+                    self.memory.write(at, image.contents(segment)).map_err(refused)?;
+                    let arguments = [at, segment.len, protection as usize, 0, 0, 0];
+                    self.own.call(libc::SYS_mprotect, arguments)?.map_err(refused)?;
+                }
+            }
+        }
+
+        let top = stack_at + STACK_BYTES;
+        let range = format!("{stack_at:x}-{top:x}");
+        let variables: Vec<_> = self.variables(cleared).collect();
+        let mut random = [0; 16];
+        sys::files::random(&mut random).map_err(refused)?;
+        let start = Start {
+            arguments: &[AGENT_NAME.to_bytes(), self.order.socket.as_bytes(), range.as_bytes()],
+            environment: &variables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+            // SAFETY: asks for numbers.
+            shared: stack::SHARED.map(|kind| unsafe { libc::getauxval(kind) }),
+            vdso: self.place.vdso,
+            headers: base + layout.headers,
+            header_count: layout.header_count,
+            entry: base + layout.entry,
+            random,
+        };
+        let mut bytes = [0; stack::BYTES];
+        let too_long = || TraceError::Refused("variables", io::ErrorKind::ArgumentListTooLong.into());
+        let pointer = start.write(top, &mut bytes).ok_or_else(too_long)?;
+        let written = &bytes[bytes.len() - (top - pointer)..];
+        self.memory.write(pointer, written).map_err(refused)?;
+        self.own.divert(start.entry, pointer)
+    }
+
+    /// Has the thread open the agent's file, whose pages are shared with other processes that have the agent. Another
+    /// user, another root, another namespace of processes gets a copy: the path may lead elsewhere there.
+    fn open_agent(&mut self, scratch: usize) -> Result<Option<usize>, TraceError> {
+        let path = [self.order.path.as_bytes(), b"\0"].concat();
+        self.memory.write(scratch, &path).map_err(refused)?;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let opened = self.own.call(libc::SYS_openat, [libc::AT_FDCWD as usize, scratch, flags, 0, 0, 0])?;
+        let meant = process::file_at(&format!("/proc/self/fd/{}", self.order.image.descriptor()));
+        let found = |file: &usize| process::file_at(&format!("/proc/{}/fd/{file}", self.own.thread()));
+        Ok(opened.ok().filter(|file| meant.is_some() && found(file) == meant))
+    }
+
+    /// The agent's environment, beside the socket, which is an argument: for a process of this user's
+    /// what the agent knows of this program's own.
+    fn variables(&self, cleared: Option<usize>) -> impl Iterator<Item = Vec<u8>> {
+        let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
+        let known = if self.is_same_user { &KNOWN[..] } else { &[] };
+        let own = known.iter().filter_map(|name| {
+            let value = std::env::var_os(name)?;
+            Some([name.as_bytes(), b"=", value.as_bytes()].concat())
+        });
+        own.chain(cleared)
+    }
 }
 
 fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
@@ -259,13 +328,13 @@ fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
 }
 
 /// The address of a system call instruction: in the kernel's own object, or in the program.
-fn gate(pid: i32, maps: &str) -> Option<usize> {
+fn gate(memory: Memory, maps: &str) -> Option<usize> {
     let code =
         maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);
     let ranges = range_of(maps, "[vdso]").into_iter().chain(code.map(|mapping| (mapping.start, mapping.end)));
     ranges.into_iter().find_map(|(start, end)| {
         let mut bytes = vec![0; (end - start).min(SEARCHED_BYTES)];
-        let len = ptrace::read_memory(pid, start, &mut bytes).ok()?;
+        let len = memory.read(start, &mut bytes).ok()?;
         let step = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
         let call = ptrace::CALL_INSTRUCTION;
         (0..len.saturating_sub(call.len() - 1))
@@ -281,12 +350,12 @@ mod tests {
 
     #[test]
     fn the_kernels_object_has_a_system_call() {
-        let pid = std::process::id() as i32;
+        let memory = Memory::of(std::process::id() as i32);
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let found = gate(pid, &maps).expect("in the vDSO, or in this program");
+        let found = gate(memory, &maps).expect("in the vDSO, or in this program");
         let mut bytes = [0; 4];
         let len = ptrace::CALL_INSTRUCTION.len();
-        ptrace::read_memory(pid, found, &mut bytes[..len]).unwrap();
+        memory.read(found, &mut bytes[..len]).unwrap();
         assert_eq!(&bytes[..len], ptrace::CALL_INSTRUCTION);
     }
 }

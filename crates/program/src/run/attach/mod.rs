@@ -4,6 +4,13 @@
 //! A process costs nothing before it has grown. Then one of its threads is stopped for some system calls that make one
 //! more thread; that one maps the agent and runs it, and nothing else of the process changes. It takes less than 2 ms, most of which
 //! the program runs on.
+//!
+//! A process can make whoever looks at its memory wait: by a userfaultfd that it serves itself, by a
+//! file system that it serves. So each attempt has a thread of its own, and the supervisor waits for none.
+//! It is a thread and no process: where an ordinary user may trace descendants alone (Yama), a thread of the
+//! supervisor may and a child of it may not; and one that is waited for in vain keeps what it holds, so that a
+//! process that is slow for honest reasons is never let go with registers that are not its own. What the tracing itself needs is in
+//! the kernel: rights are compared while a thread is held.
 
 mod image;
 mod injection;
@@ -11,12 +18,14 @@ mod process;
 mod tree;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use self::image::Image;
-use self::injection::Failure;
+pub use self::image::Image;
+use self::injection::{Failure, Order};
 use self::process::Identity;
 pub use self::process::{anonymous_bytes, is_above_us};
 pub use self::tree::{descendants, has_children};
@@ -34,6 +43,13 @@ const HELLO: Duration = Duration::from_secs(20);
 /// A process that cannot be stopped is tried again for so long.
 const BUSY: Duration = Duration::from_secs(60);
 
+/// An attempt that takes longer is said to have failed, though it may still succeed.
+const HOPELESS: Duration = Duration::from_secs(10);
+/// Attempts at a time: those of processes that make them wait keep their places.
+const ATTEMPTS_MAX: usize = 256;
+/// An attempt reads texts of /proc, and writes a stack of two pages.
+const STACK_BYTES: usize = 256 << 10;
+
 /// What is known of one process.
 struct Known {
     identity: Identity,
@@ -41,50 +57,65 @@ struct Known {
     state: State,
 }
 
-#[derive(PartialEq, Eq)]
 enum State {
     /// It could not be stopped so far.
     Waiting,
-    /// A thread of it is being traced, and did not stop yet. Not let go of before it does: it would never go on.
-    Stopping,
+    /// A thread is at it, since then.
+    Trying(JoinHandle<Result<(), Failure>>, Instant),
+    /// The same, for so long that it has been given up.
+    Lost(JoinHandle<Result<(), Failure>>),
     /// The agent is there, and will say hello.
     Brought,
     /// It cannot be managed.
     Refused,
 }
 
+impl State {
+    fn is_brought(&self) -> bool {
+        matches!(self, State::Brought)
+    }
+
+    fn is_pending(&self) -> bool {
+        matches!(self, State::Trying(..) | State::Lost(_))
+    }
+}
+
 /// Looks for such processes, and brings the agent.
 pub struct Attacher {
-    image: Image,
+    image: Arc<Image>,
+    path: String,
     socket: String,
     known: HashMap<i32, Known>,
+    members: Vec<i32>,
     next: Instant,
     grown_bytes: u64,
+    has_noted_full: bool,
 }
 
 impl Attacher {
-    /// For the tree whose processes find their supervisor at `socket`, with so many bytes to share.
-    ///
-    /// # Errors
-    /// When the agent cannot be read, or there is no memory file for it.
-    pub fn new(socket: &str, budget_bytes: u64) -> Result<Self> {
-        Ok(Attacher {
-            image: Image::new(crate::embedded::AGENT).context("cannot prepare the agent")?,
+    /// For the tree whose processes find their supervisor at `socket` and the agent at `path`, with so many bytes to
+    /// share.
+    pub fn new(image: Image, path: String, socket: &str, budget_bytes: u64) -> Self {
+        Attacher {
+            image: Arc::new(image),
+            path,
             socket: socket.to_owned(),
             known: HashMap::new(),
+            members: Vec::new(),
             next: Instant::now(),
             grown_bytes: GROWN_BYTES.min(budget_bytes / 8).max(4 << 20),
-        })
-    }
-
-    /// Where the agent is for processes that bring it themselves.
-    pub fn path(&self) -> String {
-        self.image.path()
+            has_noted_full: false,
+        }
     }
 
     /// When the next look is due.
     pub fn next(&self) -> Instant {
         self.next
+    }
+
+    /// The processes of the tree at the last look.
+    pub fn members(&self) -> &[i32] {
+        &self.members
     }
 
     /// Looks at the tree if it is time to. `managed` are processes that have an agent. Answers those that cannot be
@@ -94,20 +125,20 @@ impl Attacher {
         if start < self.next {
             return Vec::new();
         }
-        let alive = descendants(except);
+        self.members = descendants(except);
+        let mut notes = self.take_results();
+        let alive = &self.members;
         self.known.retain(|pid, known| {
-            let is_there = alive.contains(pid);
             // With the next program of the process comes another look.
-            is_there
-                && !(known.state == State::Brought && managed.contains(pid) && known.since.elapsed() > HELLO)
+            let is_settled =
+                known.state.is_brought() && managed.contains(pid) && known.since.elapsed() > HELLO;
+            known.state.is_pending() || (alive.contains(pid) && !is_settled)
         });
-        let mut notes = Vec::new();
-        for pid in alive {
-            let is_stopping = self.known.get(&pid).is_some_and(|known| known.state == State::Stopping);
+        for pid in self.members.clone() {
             let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
             // One that gives up rights is between two connections.
             let is_rejoining = || !self.known.contains_key(&pid) && process::has_agent(pid);
-            if is_stopping || (!managed.contains(&pid) && has_grown() && !is_rejoining()) {
+            if !managed.contains(&pid) && has_grown() && !is_rejoining() {
                 notes.extend(self.consider(pid));
             }
         }
@@ -117,56 +148,83 @@ impl Attacher {
 
     /// The agent of a process has said that it cannot work there.
     pub fn note_refusal(&mut self, pid: i32) {
-        if let Some(known) = self.known.get_mut(&pid).filter(|known| known.state == State::Brought) {
+        if let Some(known) = self.known.get_mut(&pid).filter(|known| known.state.is_brought()) {
             known.state = State::Refused;
         }
     }
 
-    /// Brings the agent into a process that has none, if that is possible; else says why not.
+    /// Takes what attempts have come to; answers what is to be said.
+    fn take_results(&mut self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let pids: Vec<i32> = self.known.keys().copied().collect();
+        for pid in pids {
+            let Some(mut known) = self.known.remove(&pid) else { continue };
+            let is_lost = matches!(known.state, State::Lost(_));
+            known.state = match known.state {
+                State::Trying(thread, _) | State::Lost(thread) if thread.is_finished() => {
+                    let result = thread.join().unwrap_or(Err(Failure::Gone));
+                    let (state, why) = match result {
+                        Ok(()) => {
+                            known.since = Instant::now();
+                            (State::Brought, None)
+                        }
+                        Err(Failure::Gone | Failure::NotOurs) => continue,
+                        Err(Failure::Anothers) => (State::Refused, None),
+                        Err(Failure::NotYet) if known.since.elapsed() < BUSY => (State::Waiting, None),
+                        Err(Failure::NotYet) => (State::Refused, Some("it could not be stopped".to_owned())),
+                        Err(Failure::Refused(why)) => (State::Refused, Some(why)),
+                    };
+                    notes.extend(why.filter(|_| !is_lost).and_then(|why| note(pid, &why)));
+                    state
+                }
+                State::Trying(thread, begin) if begin.elapsed() > HOPELESS => {
+                    notes.extend(note(pid, "it makes who looks into it wait"));
+                    State::Lost(thread)
+                }
+                state => state,
+            };
+            self.known.insert(pid, known);
+        }
+        notes
+    }
+
+    /// Has the agent brought into a process that has none, if that is possible; else says why not.
     fn consider(&mut self, pid: i32) -> Option<String> {
         let identity = Identity::of(pid)?;
         let now = Instant::now();
-        let mut waiting = None;
         let since = match self.known.get(&pid) {
             // Whatever it runs by now.
-            Some(known) if known.state == State::Stopping => {
-                waiting = process::traced_thread(pid);
-                known.since
-            }
+            Some(known) if known.state.is_pending() => return None,
             Some(known) if known.identity == identity => match known.state {
-                State::Refused => return None,
                 State::Brought if known.since.elapsed() < HELLO => return None,
                 State::Brought => {
                     self.known.insert(pid, Known { identity, since: now, state: State::Refused });
                     return note(pid, "its agent was not heard of");
                 }
-                State::Waiting | State::Stopping => known.since,
+                State::Waiting => known.since,
+                _ => return None,
             },
             _ => now,
         };
-        if waiting.is_none() && process::is_anothers(pid, &self.socket) {
-            self.known.insert(pid, Known { identity, since, state: State::Refused });
-            return None;
+        if self.known.values().filter(|known| known.state.is_pending()).count() >= ATTEMPTS_MAX {
+            let is_first = !std::mem::replace(&mut self.has_noted_full, true);
+            return is_first.then(|| "too many processes make who looks into them wait".to_owned());
         }
-        let result = injection::bring(&self.image, pid, &self.socket, waiting);
-        let (state, why) = match result {
-            Ok(()) => (State::Brought, None),
-            Err(Failure::Stopping) => (State::Stopping, None),
-            Err(Failure::NotYet) if since.elapsed() < BUSY => (State::Waiting, None),
-            Err(Failure::NotYet) => (State::Refused, Some("it could not be stopped".to_owned())),
-            Err(Failure::Gone | Failure::NotOurs) => {
-                self.known.remove(&pid);
-                return None;
-            }
-            Err(Failure::Refused(why)) => (State::Refused, Some(why)),
-        };
-        self.known
-            .insert(pid, Known { identity, since: if state == State::Brought { now } else { since }, state });
-        why.and_then(|why| note(pid, &why))
+        let (image, path, socket) = (self.image.clone(), self.path.clone(), self.socket.clone());
+        let order = Order { image, path, socket, pid, identity };
+        let attempt =
+            Builder::new().name("uzswap-attach".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+                // SAFETY: changes an attribute of this thread: it polls for stops that come within microseconds.
+                unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+                injection::bring(&order)
+            });
+        let state = attempt.map_or(State::Waiting, |thread| State::Trying(thread, now));
+        self.known.insert(pid, Known { identity, since, state });
+        None
     }
 }
 
-/// What is said of a process that is left alone; nothing of one that has ended meanwhile.
+/// What is said of a process that is left alone; nothing of one that has ended.
 fn note(pid: i32, why: &str) -> Option<String> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("{}: {why}", name.trim_end()))

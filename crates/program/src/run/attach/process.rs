@@ -1,6 +1,13 @@
 //! What /proc tells of a process before it is touched.
 
-use std::fs;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
+
+/// So much is read of a process's environment.
+const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
 use sys::procfs::path_of;
 
@@ -42,65 +49,112 @@ fn status_number(status: &str, name: &str) -> Option<u64> {
     status_words(status, name).next()?.parse().ok()
 }
 
-/// What stands in the way of a system call of ours in a process, for as long as it runs its present program.
-pub fn obstacle(pid: i32) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let own = fs::read_to_string("/proc/self/status").ok()?;
-    if has_more_rights(&status, &own) {
-        return Some("it is setuid or setgid, or has capabilities, and uzswap is not root's".to_owned());
-    }
-    if status_number(&status, "TracerPid:").is_some_and(|tracer| tracer != 0) {
-        return Some("it is being traced".to_owned());
-    }
-    // Filters that this process runs under, too, let through what it needs. Others may kill for it.
-    let filters = |text: &str| {
-        let mode = status_number(text, "Seccomp:").unwrap_or(0);
-        (mode == 1, status_number(text, "Seccomp_filters:").unwrap_or(mode))
-    };
-    if filters(&status) != filters(&own) {
-        return Some("it has a seccomp filter of its own".to_owned());
-    }
-    None
+/// What /proc tells of a thread's rights, and of this process's to compare with.
+#[derive(Debug)]
+pub struct Rights {
+    status: String,
+    /// To whom the kernel's files about the thread belong: to its effective user, unless its process may
+    /// not be looked into.
+    owner: u32,
 }
 
-/// Whether a process may do what this one's user may not. With CAP_SYS_PTRACE this one could reach into it all the same, and what
-/// is brought there would be at the mercy of that user's other processes, who share the ledger with it.
+impl Rights {
+    /// Of a thread, or of a process by its number.
+    pub fn of(thread: i32) -> Option<Self> {
+        let mut file = File::open(format!("/proc/{thread}/status")).ok()?;
+        let mut status = String::new();
+        file.read_to_string(&mut status).ok()?;
+        Some(Rights { status, owner: file.metadata().ok()?.uid() })
+    }
+
+    /// Of the calling thread.
+    pub fn own() -> Option<Self> {
+        Self::of(sys::thread::id())
+    }
+
+    fn words<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        status_words(&self.status, name)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        status_number(&self.status, name)
+    }
+
+    /// The user or group, if the real, the effective, the saved and the file system's are one.
+    fn only_id(&self, name: &str) -> Option<u64> {
+        let first = self.words(name).next()?;
+        (self.words(name).count() == 4 && self.words(name).all(|id| id == first))
+            .then(|| first.parse().ok())?
+    }
+
+    fn is_root(&self) -> bool {
+        // The second is the effective one.
+        self.words("Uid:").nth(1) == Some("0")
+    }
+
+    /// Capabilities; all of them where the kernel does not tell.
+    fn permitted(&self) -> u64 {
+        self.words("CapPrm:")
+            .next()
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Filters that this process runs under let through what is needed. Others may kill for it.
+    fn filters(&self) -> (bool, u64) {
+        let mode = self.number("Seccomp:").unwrap_or(0);
+        (mode == 1, self.number("Seccomp_filters:").unwrap_or(mode))
+    }
+
+    /// Why nothing is brought to a thread with these rights by a process with `own`. `tracer` is the
+    /// thread that may trace it.
+    pub fn refusal(&self, own: &Rights, tracer: u64) -> Option<&'static str> {
+        const MORE: &str = "it is setuid or setgid, or has capabilities that uzswap does not have";
+        let (Some(user), Some(group)) = (self.only_id("Uid:"), self.only_id("Gid:")) else {
+            return Some(MORE);
+        };
+        let is_same = || own.only_id("Uid:") == Some(user) && own.only_id("Gid:") == Some(group);
+        if !own.is_root() && !is_same() {
+            return Some("it is another user's, and uzswap is not root's");
+        }
+        if self.permitted() & !own.permitted() != 0 {
+            return Some(MORE);
+        }
+        if u64::from(self.owner) != user {
+            return Some("it may not be looked into");
+        }
+        if self.number("TracerPid:").is_none_or(|found| found != 0 && found != tracer) {
+            return Some("it is being traced");
+        }
+        if self.filters() != own.filters() {
+            return Some("it has a seccomp filter of its own");
+        }
+        None
+    }
+
+    /// Whether they are the same user's.
+    pub fn is_same_user(&self, own: &Rights) -> bool {
+        self.only_id("Uid:").is_some_and(|user| own.only_id("Uid:") == Some(user))
+    }
+}
+
+/// Whether a process may do what this one's user may not.
 pub fn is_above_us(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"));
-    let own = fs::read_to_string("/proc/self/status");
-    !matches!((status, own), (Ok(status), Ok(own)) if !has_more_rights(&status, &own))
-}
-
-fn has_more_rights(status: &str, own: &str) -> bool {
-    // The second is the effective one.
-    if status_words(own, "Uid:").nth(1) == Some("0") {
-        return false;
-    }
-    let has_others = |name: &str| {
-        let own = status_words(own, name).next();
-        status_words(status, name).next().is_none() || status_words(status, name).any(|id| Some(id) != own)
+    let is_above = |rights: Rights, own: Rights| {
+        !own.is_root()
+            && (rights.only_id("Uid:").is_none_or(|user| own.only_id("Uid:") != Some(user))
+                || rights.only_id("Gid:").is_none_or(|group| own.only_id("Gid:") != Some(group))
+                || rights.permitted() & !own.permitted() != 0)
     };
-    let capabilities = |text: &str, name: &str| {
-        status_words(text, name).next().and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
-    };
-    // Ambient ones are the user's in every program; others this program may have of its file alone.
-    has_others("Uid:")
-        || has_others("Gid:")
-        || capabilities(status, "CapPrm:") & !capabilities(own, "CapAmb:") != 0
+    Rights::of(pid).zip(Rights::own()).is_none_or(|(rights, own)| is_above(rights, own))
 }
 
-/// The thread of a process that this one traces.
-pub fn traced_thread(pid: i32) -> Option<i32> {
-    let own = u64::from(std::process::id());
-    threads(pid).into_iter().find(|thread| {
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
-        status_number(&status, "TracerPid:") == Some(own)
-    })
-}
-
-/// Whether a process's environment names another supervisor than the one at `socket`, be it none: it is somebody else's then.
+/// Whether a process's environment names another supervisor than the one at `socket`, be it none: it
+/// wants to be left alone then. May wait for as long as the process likes.
 pub fn is_anothers(pid: i32, socket: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut environment = Vec::new();
+    let file = File::open(format!("/proc/{pid}/environ"));
+    let _ = file.and_then(|file| file.take(ENVIRONMENT_BYTES).read_to_end(&mut environment));
     names_another(&environment, socket)
 }
 
@@ -139,6 +193,21 @@ pub fn share_memory(one: i32, other: i32) -> bool {
             !own.is_empty() && own == maps(other)
         }
     }
+}
+
+/// Device and inode of a file, by a path of /proc. As the kernel knows them: what serves the file is not
+/// asked, which may be the process itself.
+pub fn file_at(path: &str) -> Option<(u32, u32, u64)> {
+    let path = CString::new(path).ok()?;
+    let mut file = MaybeUninit::<libc::statx>::zeroed();
+    let (how, what) = (libc::AT_STATX_DONT_SYNC, libc::STATX_INO);
+    // SAFETY: a terminated path, and room for the answer.
+    if unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), how, what, file.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: plain numbers, filled by the kernel.
+    let file = unsafe { file.assume_init() };
+    Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
 }
 
 /// Its threads, the first one first.
@@ -184,28 +253,85 @@ mod tests {
         }
     }
 
+    /// A text as the kernel has it, and a file of that owner's.
+    fn rights(users: &str, groups: &str, permitted: &str, owner: u32) -> Rights {
+        let more = "TracerPid:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+        Rights { status: format!("Uid:\t{users}\nGid:\t{groups}\nCapPrm:\t{permitted}\n{more}"), owner }
+    }
+
+    fn changed(rights: &Rights, from: &str, to: &str) -> Rights {
+        assert!(rights.status.contains(from));
+        Rights { status: rights.status.replace(from, to), owner: rights.owner }
+    }
+
+    const OURS: &str = "7\t7\t7\t7";
+    const ROOTS: &str = "0\t0\t0\t0";
+
     #[test]
-    fn whoever_may_more_is_left_alone() {
-        let status = |users: &str, groups: &str, permitted: &str| {
-            format!("Uid:\t{users}\nGid:\t{groups}\nCapPrm:\t{permitted}\n")
-        };
-        let (ours, all) = ("7\t7\t7\t7", "0000000000080000");
-        let own = status(ours, ours, all);
-        assert!(!has_more_rights(&status(ours, ours, "0"), &own));
-        for (users, groups, permitted) in [
-            ("7\t0\t0\t0", ours, "0"),
-            ("8\t8\t8\t8", ours, "0"),
-            (ours, "7\t5\t5\t5", "0"),
-            (ours, ours, "0000000000000400"),
+    fn an_ordinary_user_reaches_processes_with_the_same_rights() {
+        let own = rights(OURS, OURS, "0000000000000000", 7);
+        assert_eq!(own.refusal(&own, 0), None);
+        for (users, groups, permitted, owner) in [
+            ("7\t0\t0\t0", OURS, "0", 0),
+            ("7\t7\t0\t7", OURS, "0", 7),
+            ("7\t7\t7\t0", OURS, "0", 7),
+            ("8\t8\t8\t8", OURS, "0", 8),
+            (ROOTS, ROOTS, "0", 0),
+            (OURS, "7\t5\t5\t5", "0", 7),
+            (OURS, "5\t5\t5\t5", "0", 7),
+            (OURS, OURS, "0000000000000400", 7),
+            (OURS, OURS, "", 7),
+            (OURS, OURS, "x", 7),
+            ("7\t7\t7", OURS, "0", 7),
+            ("", OURS, "0", 7),
         ] {
-            assert!(has_more_rights(&status(users, groups, permitted), &own), "{users} {groups} {permitted}");
+            let other = rights(users, groups, permitted, owner);
+            assert!(other.refusal(&own, 0).is_some(), "{other:?}");
         }
-        assert!(has_more_rights("", &own), "nothing is known");
-        let root = status("0\t0\t0\t0", "0\t0\t0\t0", "000001ffffffffff");
-        assert!(!has_more_rights(&status(ours, ours, "0"), &root) && !has_more_rights(&root, &root));
-        let ambient = format!("{own}CapAmb:\t0000000000000400\n");
-        assert!(!has_more_rights(&status(ours, ours, "0000000000000400"), &ambient), "as all of this user's");
+        assert!(Rights { status: String::new(), owner: 7 }.refusal(&own, 0).is_some(), "nothing is known");
+        let ambient = rights(OURS, OURS, "0000000000000400", 7);
+        assert_eq!(ambient.refusal(&ambient, 0), None, "as all of this user's");
         assert!(is_above_us(i32::MAX), "no such process");
+        assert!(!is_above_us(std::process::id() as i32));
+    }
+
+    #[test]
+    fn root_reaches_whoever_gave_up_its_rights_for_good() {
+        let root = rights(ROOTS, ROOTS, "000001ffffffffff", 0);
+        assert_eq!(root.refusal(&root, 0), None);
+        let dropped = rights(OURS, OURS, "0", 7);
+        assert_eq!(dropped.refusal(&root, 0), None);
+        for other in [
+            rights("7\t0\t0\t0", OURS, "0", 0),
+            rights("7\t0\t0\t0", OURS, "0", 7),
+            rights("0\t7\t0\t7", OURS, "0", 7),
+            rights("7\t7\t0\t7", OURS, "0", 7),
+            rights(OURS, "7\t0\t0\t0", "0", 7),
+        ] {
+            assert!(other.refusal(&root, 0).is_some(), "setuid or setgid: {other:?}");
+        }
+        assert!(rights(OURS, OURS, "0", 0).refusal(&root, 0).unwrap().contains("looked into"));
+        let confined = rights(ROOTS, ROOTS, "00000000a80425fb", 0);
+        assert!(root.refusal(&confined, 0).is_some(), "more capabilities than this container's");
+    }
+
+    #[test]
+    fn what_is_traced_or_filtered_is_left_alone() {
+        let own = rights(OURS, OURS, "0", 7);
+        let traced = changed(&own, "TracerPid:\t0", "TracerPid:\t9");
+        assert!(traced.refusal(&own, 0).unwrap().contains("traced"));
+        assert!(traced.refusal(&own, 8).is_some());
+        assert_eq!(traced.refusal(&own, 9), None);
+        for (from, to) in [("Seccomp_filters:\t1", "Seccomp_filters:\t2"), ("Seccomp:\t2", "Seccomp:\t1")] {
+            assert!(changed(&own, from, to).refusal(&own, 0).unwrap().contains("seccomp"));
+        }
+    }
+
+    #[test]
+    fn rights_of_this_process() {
+        let (pid, own) = (std::process::id() as i32, Rights::own().unwrap());
+        assert_eq!(Rights::of(pid).unwrap().refusal(&own, 0), None);
+        assert!(own.is_same_user(&own));
     }
 
     #[test]

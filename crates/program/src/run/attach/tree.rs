@@ -1,9 +1,12 @@
 //! The processes of this supervisor's tree.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 
-/// All descendants of this process, orphans that came to it included, without `except`. A process that runs the same
+use super::process;
+use crate::rights;
+
+/// All descendants of this process, orphans that came to it included, without `except` and its own
+/// helper. A process that runs the same
 /// program as this one has a tree of its own, which is left to it.
 pub fn descendants(except: Option<i32>) -> Vec<i32> {
     let own = program_of("self");
@@ -27,10 +30,9 @@ pub fn has_children(except: Option<i32>) -> bool {
     !found.is_empty()
 }
 
-/// Device and inode of the file that a process runs.
-fn program_of(pid: &str) -> Option<(u64, u64)> {
-    let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((file.dev(), file.ino()))
+/// The file that a process runs.
+fn program_of(pid: &str) -> Option<(u32, u32, u64)> {
+    process::file_at(&format!("/proc/{pid}/exe"))
 }
 
 /// A process's children are listed with the thread that made them.
@@ -40,7 +42,7 @@ fn add_children(parent: i32, except: Option<i32>, found: &mut Vec<i32>) {
         let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         for pid in text.split_ascii_whitespace().filter_map(|word| word.parse().ok()) {
             // One that changed its parent meanwhile is listed twice.
-            if Some(pid) != except && !found.contains(&pid) {
+            if Some(pid) != except && Some(pid) != rights::helper() && !found.contains(&pid) {
                 found.push(pid);
             }
         }

@@ -1,0 +1,309 @@
+//! Capabilities that the file of this program gives an ordinary user (setcap(8)).
+//!
+//! One thing needs one: the kernel reports forks by a userfaultfd only if the process that agrees on
+//! its features has CAP_SYS_PTRACE. That capability opens every process of the machine as well, so
+//! it stays in a helper process that can do nothing else: it has no descriptor but one socket, runs
+//! under a seccomp filter of seven system calls, cannot be looked into, takes a userfaultfd and a set
+//! of features, and returns what the kernel said. This process gives up all capabilities before
+//! it reads an argument, is an ordinary process of its user from then on, and starts programs with
+//! the environment that it was started with: the loader took out what would matter to a program with more rights.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, OnceLock};
+
+use sys::capabilities;
+use sys::lender::{Lender, Lent};
+use sys::packets;
+use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
+
+/// What /proc shows as the target of a userfaultfd's descriptor.
+const LINK: &[u8] = b"anon_inode:[userfaultfd]";
+/// The helper makes one system call for a request; without an answer for so long it is not asked again.
+const PATIENCE_S: libc::time_t = 2;
+
+/// The helper, as this process and its forked copies see it.
+#[derive(Debug)]
+struct Helper {
+    socket: Mutex<OwnedFd>,
+    pid: i32,
+}
+
+static HELPER: OnceLock<Helper> = OnceLock::new();
+static LENDER: &dyn Lender = &Asked;
+
+/// Gives up what this program's file gave, and starts the helper if that has something to do. Called
+/// first of all, by the only thread.
+///
+/// # Errors
+/// When a capability cannot be given up.
+pub fn give_up() -> std::io::Result<()> {
+    if !capabilities::are_of_file() {
+        return Ok(());
+    }
+    if capabilities::has(capabilities::SYS_PTRACE) {
+        if let Ok(helper) = start() {
+            let _ = HELPER.set(helper);
+            sys::lender::set(&LENDER);
+        }
+    }
+    // Portals of accelerators are mapped by this process alone, for its own measurements; under `run`
+    // the program's own file decides.
+    let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
+    capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
+    // Its programs open files by way of its descriptors.
+    // SAFETY: changes an attribute of this process.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+    restore_environment();
+    Ok(())
+}
+
+/// The helper's process id.
+pub fn helper() -> Option<i32> {
+    HELPER.get().map(|helper| helper.pid)
+}
+
+/// Whether forks of programs are reported by the kernel: this process, or its helper, may ask for that.
+pub fn reports_forks() -> bool {
+    helper().is_some() || capabilities::has(capabilities::SYS_PTRACE)
+}
+
+/// Agrees on features for another process, which sent the descriptor. It may be anything.
+pub fn agree(descriptor: i32, features: u64) -> bool {
+    match HELPER.get() {
+        Some(helper) => helper.agree(descriptor, features),
+        None => {
+            is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor).agree(features).is_ok()
+        }
+    }
+}
+
+/// Puts back the variables that the loader leaves out of a program that has more rights than its user.
+fn restore_environment() {
+    for entry in std::fs::read("/proc/self/environ").unwrap_or_default().split(|byte| *byte == 0) {
+        let Some(at) = entry.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) else { continue };
+        let (name, value) = (OsStr::from_bytes(&entry[..at]), OsStr::from_bytes(&entry[at + 1..]));
+        if std::env::var_os(name).is_none() {
+            std::env::set_var(name, value);
+        }
+    }
+}
+
+/// This process's own userfaultfds.
+struct Asked;
+
+impl Lender for Asked {
+    fn open(&self, _what: Lent) -> Option<i32> {
+        None
+    }
+
+    fn agree(&self, userfaultfd: i32, features: u64) -> bool {
+        agree(userfaultfd, features)
+    }
+}
+
+impl Helper {
+    fn agree(&self, descriptor: i32, features: u64) -> bool {
+        let Ok(socket) = self.socket.lock() else { return false };
+        let socket = socket.as_raw_fd();
+        let mut answer = [0; 4];
+        let answered = packets::send(socket, &[&features.to_le_bytes()], &[descriptor])
+            .and_then(|()| packets::receive(socket, &mut answer));
+        match answered {
+            Ok((4, _)) => answer == [0; 4],
+            Ok(_) => false,
+            // An answer that comes late would be taken for the next one.
+            Err(_) => {
+                // SAFETY: takes numbers.
+                unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+                false
+            }
+        }
+    }
+}
+
+fn start() -> std::io::Result<Helper> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: both were opened just now.
+    let [ours, its] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+    let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
+    // SAFETY: the option's value is as long as said.
+    unsafe {
+        libc::setsockopt(
+            ours.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw const patience).cast(),
+            size_of_val(&patience) as libc::socklen_t,
+        )
+    };
+    // SAFETY: this process has one thread, so the copy is whole.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()),
+        0 => {
+            if confine(its.as_raw_fd()).is_ok() {
+                help();
+            }
+            // SAFETY: ends without running this program's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        pid => Ok(Helper { socket: Mutex::new(ours), pid }),
+    }
+}
+
+/// Leaves the helper with its socket, as descriptor 0, and CAP_SYS_PTRACE.
+fn confine(socket: i32) -> std::io::Result<()> {
+    capabilities::keep_only(&[capabilities::SYS_PTRACE])?;
+    // SAFETY: system calls on this process's own attributes and descriptors, which nothing of this copy
+    // of the program uses any more.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        libc::prctl(libc::PR_SET_NAME, c"uzswap-lender".as_ptr());
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        if libc::dup2(socket, 0) < 0 || libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    filter()
+}
+
+/// Ends the process for any system call but those of [`help`].
+fn filter() -> std::io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    /// In `struct seccomp_data`: the call's number, the kind of machine, the low half of the second argument.
+    const NUMBER_AT: u32 = 0;
+    const MACHINE_AT: u32 = 4;
+    const SECOND_AT: u32 = 24;
+    /// AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64 of the kernel's audit.h.
+    const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let calls = [
+        libc::SYS_recvmsg,
+        libc::SYS_sendmsg,
+        libc::SYS_readlinkat,
+        libc::SYS_close,
+        libc::SYS_exit_group,
+        libc::SYS_restart_syscall,
+    ];
+    let mut program = vec![
+        step(LOAD, MACHINE_AT, 0, 0),
+        step(IS, MACHINE, 1, 0),
+        step(RETURN, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
+        step(LOAD, NUMBER_AT, 0, 0),
+    ];
+    for call in calls {
+        program.push(step(IS, call as u32, 0, 1));
+        program.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
+    }
+    program.extend([
+        step(IS, libc::SYS_ioctl as u32, 0, 3),
+        step(LOAD, SECOND_AT, 0, 0),
+        step(IS, UFFDIO_API as u32, 0, 1),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(RETURN, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
+    ]);
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program is as long as said; the kernel copies it.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) == 0
+    };
+    if installed {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// What the helper does until every other end of its socket is closed. Allocates nothing.
+fn help() {
+    let known = feature::NAMES.iter().fold(0, |all, (bit, _)| all | bit);
+    let mut word = [0; 8];
+    while let Ok((len, descriptors)) = packets::receive(0, &mut word) {
+        if len == 0 {
+            return;
+        }
+        let features = u64::from_le_bytes(word);
+        let [sent, more] = descriptors;
+        let is_fit = len == word.len() && features & !known == 0 && more < 0 && is_userfaultfd(sent);
+        let error = match is_fit {
+            true => match Userfaultfd::from_descriptor(sent).agree(features) {
+                Ok(()) => 0,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
+            },
+            false => libc::EINVAL,
+        };
+        for descriptor in descriptors.into_iter().filter(|descriptor| *descriptor >= 0) {
+            // SAFETY: received just now.
+            unsafe { libc::close(descriptor) };
+        }
+        if packets::send(0, &[&error.to_le_bytes()], &[]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether a descriptor of this process is a userfaultfd: nothing else is touched.
+fn is_userfaultfd(descriptor: i32) -> bool {
+    let (mut path, mut link) = ([0u8; 32], [0u8; 32]);
+    if descriptor < 0 || write!(&mut path[..], "/proc/self/fd/{descriptor}\0").is_err() {
+        return false;
+    }
+    let (from, to) = (path.as_ptr(), link.as_mut_ptr());
+    // SAFETY: a terminated path, and room for as many bytes as said.
+    let len = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, from, to, link.len()) };
+    usize::try_from(len).is_ok_and(|len| &link[..len] == LINK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn the_helper_agrees_on_userfaultfds_alone() {
+        if !capabilities::has(capabilities::SYS_PTRACE) {
+            println!("skipped: CAP_SYS_PTRACE is not there");
+            return;
+        }
+        // The copy of a process with several threads: it allocates once, in its filter.
+        let helper = start().unwrap();
+        let zero = File::open("/dev/zero").unwrap();
+        assert!(!helper.agree(zero.as_raw_fd(), feature::EVENT_FORK));
+        // SAFETY: takes numbers.
+        let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
+        if raw < 0 {
+            println!("skipped: no userfaultfd here");
+            return;
+        }
+        // SAFETY: opened just now.
+        let userfaultfd = unsafe { OwnedFd::from_raw_fd(raw) };
+        assert!(is_userfaultfd(raw) && !is_userfaultfd(zero.as_raw_fd()) && !is_userfaultfd(-1));
+        assert!(!helper.agree(raw, 1 << 63), "a feature that is not known");
+        assert!(helper.agree(raw, feature::EVENT_FORK));
+        assert!(!helper.agree(raw, feature::EVENT_FORK), "once");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", helper.pid)).unwrap();
+        let word = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        assert_eq!((word("CapPrm:"), word("CapEff:")), ("0000000000080000", "0000000000080000"));
+        assert_eq!((word("Seccomp:"), word("NoNewPrivs:")), ("2", "1"));
+        let pid = helper.pid;
+        drop((helper, userfaultfd));
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "it ends with its socket");
+    }
+}

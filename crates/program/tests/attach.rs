@@ -1,0 +1,138 @@
+//! What a program can do to the supervisor while the agent is brought into its processes: nothing.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{can_link_statically, can_manage, compile_with, has, managed, uzswap, Scratch};
+
+/// The workload, and a copy of it that is setuid root; `None` where there are no such programs.
+struct Race {
+    directory: PathBuf,
+    program: String,
+    setuid: String,
+}
+
+impl Race {
+    fn new(name: &str) -> Option<Race> {
+        // SAFETY: takes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: only root can make a setuid program");
+            return None;
+        }
+        if !can_manage() || !has("cc") || !can_link_statically(&Scratch::new("race-static")) {
+            return None;
+        }
+        // Where tests are built, other users may not be.
+        let directory = std::env::temp_dir().join(format!("uzswap-race-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+        let race = Race { program: path("race"), setuid: path("race-setuid"), directory: directory.clone() };
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/race.c");
+        assert!(compile_with(&["-static", "-pthread"], &source, Path::new(&race.program)));
+        std::fs::copy(&race.program, &race.setuid).unwrap();
+        std::fs::set_permissions(&race.setuid, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        // Started by an ordinary user it is root, unless the file system forbids.
+        let tried = Command::new(&race.setuid).uid(65534).gid(65534).output().unwrap();
+        if !tried.status.success() {
+            println!("skipped: no setuid programs here: {}", String::from_utf8_lossy(&tried.stderr));
+            return None;
+        }
+        Some(race)
+    }
+}
+
+impl Drop for Race {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// So long processes race, beside the rounds that are always run.
+fn seconds() -> String {
+    std::env::var("UZSWAP_RACE_SECONDS").unwrap_or_else(|_| "0".to_owned())
+}
+
+/// The agent was in none of the setuid programs, and in the process that stayed as it was.
+fn none_is_reached(output: &std::process::Output) {
+    let (said, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{said}{printed}");
+    assert!(printed.contains(" found 0 reached 1"), "{printed}{said}");
+}
+
+/// Root's supervisor may reach into every process: it must not into one that becomes setuid.
+#[test]
+fn processes_that_become_setuid_under_roots_supervisor() {
+    let Some(race) = Race::new("root") else { return };
+    let scratch = Scratch::new("race-root");
+    let (output, report) =
+        managed("400M", &scratch, &["-q"], &[&race.program, "drive", &race.setuid, "25", &seconds()]);
+    none_is_reached(&output);
+    let refused = report["unmanaged"].to_string();
+    assert!(refused.contains("race-setuid: it is setuid or setgid"), "{report}");
+}
+
+/// The same with an ordinary user's, whose program's file has a capability.
+#[test]
+fn processes_that_become_setuid_under_a_users_supervisor() {
+    let Some(race) = Race::new("user") else { return };
+    let Some(capable) = support::capable(&race.directory) else { return };
+    let command =
+        ["run", "-q", "--ram", "400M", "--", &race.program, "drive", &race.setuid, "25", &seconds()];
+    let Some(output) = support::as_user(&race.directory, &capable, &command) else { return };
+    none_is_reached(&output);
+}
+
+/// It gave up root, and lets no process of its new user look into it.
+#[test]
+fn a_process_that_hides_from_its_user_is_left_alone() {
+    let Some(race) = Race::new("hidden") else { return };
+    let scratch = Scratch::new("race-hidden");
+    let (output, report) = managed("400M", &scratch, &["-q"], &[&race.program, "hidden"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(report["unmanaged"].to_string().contains("it may not be looked into"), "{report}");
+}
+
+/// Reads of its code never return. Other processes of the tree are served: the supervisor passes a signal
+/// on, another static program is managed, and the run ends.
+#[test]
+fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
+    let Some(race) = Race::new("slow") else { return };
+    // The driver has a process that waits until it has an agent.
+    let script = format!(
+        "trap 'echo signalled' USR1; {0} slow & slow=$!
+        while read word; do
+            case $word in
+            race) {0} drive {1} 0 0 ;;
+            end) kill -9 $slow; exit 0 ;;
+            esac
+        done",
+        race.program, race.setuid
+    );
+    let mut run = uzswap();
+    run.args(["run", "-q", "--ram", "400M", "--", "bash", "-c", &script]);
+    let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "read", "its memory is looked into");
+    let begin = Instant::now();
+    for _ in 0..3 {
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
+        // bash has it at the latest when its read returns.
+        std::io::Write::write_all(&mut input, b"again\n").unwrap();
+        assert_eq!(lines.next().unwrap(), "signalled");
+    }
+    std::io::Write::write_all(&mut input, b"race\n").unwrap();
+    assert_eq!(lines.next().unwrap(), "rounds 0 found 0 reached 1");
+    // The limit is far above what it takes on a busy machine, and far below for ever.
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    std::io::Write::write_all(&mut input, b"end\n").unwrap();
+    assert!(child.wait().unwrap().success());
+}
