@@ -72,14 +72,6 @@ fn rights_given_up_before_anything_is_paged_and_after_paging_has_ended() {
     in_all_ways(&["early", "locked"]);
 }
 
-/// What the old user's pages on disk are sealed with is not the new one's to have.
-#[test]
-fn the_key_of_the_swap_file_is_gone_from_memory() {
-    let scratch = Scratch::new("credentials-key");
-    let Some(workload) = workload(&scratch) else { return };
-    run(&scratch, WAYS[2], &[&workload, "key", "64", RAM_MIB]);
-}
-
 /// Servers change their effective user for each request.
 #[test]
 fn another_effective_user_to_and_fro_costs_nothing() {

@@ -128,38 +128,6 @@ static void look_at_files(void) {
     if (ledgers > 1 || tables > 1) bad++, fprintf(stderr, "%d ledgers, %d tables are mapped\n", ledgers, tables);
 }
 
-// The key of the swap file, as its table has it, disguised so that this copy is not found.
-static uint64_t key[2];
-
-static void remember_key(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char text[1000];
-    while (fgets(text, sizeof text, maps) != NULL) {
-        const uint64_t *table = (const uint64_t *)strtoul(text, NULL, 16);
-        if (strstr(text, "memfd:uzswap-swap")) key[0] = ~table[6], key[1] = ~table[7];
-    }
-    fclose(maps);
-    if (key[0] == 0) bad++, fprintf(stderr, "there is no key\n");
-}
-
-// The key is nowhere in this process's memory.
-static void look_for_key(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char text[1000];
-    while (fgets(text, sizeof text, maps) != NULL) {
-        unsigned long start, end;
-        char rights[5];
-        if (sscanf(text, "%lx-%lx %4s", &start, &end, rights) != 3 || rights[0] != 'r' || strstr(text, "[v")) continue;
-        for (const char *at = (const char *)start; at + 16 <= (const char *)end; at++) {
-            if (*(const uint64_t *)at == ~key[0] && *(const uint64_t *)(at + 8) == ~key[1]) {
-                bad++;
-                fprintf(stderr, "the key is at %p: %s", (void *)at, text);
-            }
-        }
-    }
-    fclose(maps);
-}
-
 // Anonymous resident KiB.
 static long resident(void) {
     char text[200], self[30];
@@ -320,26 +288,6 @@ int main(int argc, char **argv) {
             if (others("0 0 0 0", "0 0 0 0", NULL, NULL, 1) > 0) bad++;
         }
         check(at, pages, 1);
-        return bad != 0;
-    }
-    if (strcmp(argv[1], "key") == 0) {
-        // With little in use there is no pager afterwards that could have a key again.
-        remember_key();
-        check(at, pages, 1);
-        munmap(at, pages * PAGE);
-        // A child without all of the memory has a pager of its own, and its parent's as it was.
-        char *apart = map_pages(1);
-        if (madvise(apart, PAGE, MADV_DONTFORK) != 0) bad++;
-        int status = 0;
-        pid_t pid = fork();
-        if (pid == 0) {
-            if (as_daemons_do() != 0) bad++;
-            look_for_key();
-            _exit(bad != 0);
-        }
-        if (waitpid(pid, &status, 0) != pid || status != 0) bad++, fprintf(stderr, "the child: %x\n", status);
-        if (as_daemons_do() != 0) bad++;
-        look_for_key();
         return bad != 0;
     }
     if (strcmp(argv[1], "vfork") == 0) {
