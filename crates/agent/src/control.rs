@@ -70,7 +70,8 @@ pub fn set_alive(alive: bool) {
     desk().is_alive.store(alive.into(), Ordering::Release);
 }
 
-/// In a forked child: there is no control thread and no pager any more. The parent's tables stay as dead weight; its key does not.
+/// In a forked child: there is no control thread and no pager any more. The parent's tables stay as
+/// dead weight; its key does not.
 pub fn forget() {
     set_alive(false);
     desk().has_pager.store(0, Ordering::Release);
@@ -85,16 +86,17 @@ pub fn close_desk() {
     desk().total.store(0, Ordering::Release);
 }
 
-/// The pager, of which nobody but the caller has anything any more.
+/// Takes the pager from those who look for it. No other thread has a reference to it.
 pub fn take_pager() -> Option<Box<Pager>> {
     HANDLERS.store(0, Ordering::Release);
     CHILDREN_INHERIT.store(false, Ordering::Relaxed);
     let pager = PAGER.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null or a leaked box, which nobody uses any more: all threads but the calling one have ended.
+    // SAFETY: null or a leaked box without users: all threads but the calling one have ended.
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
 }
 
-/// Sleeps between looks; answers a halt. False when the program has given up rights that the caller is to give up, too.
+/// Sleeps between looks, and does what was asked of the control thread. False when the program has
+/// given up rights that the caller is to give up, too.
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
@@ -558,7 +560,8 @@ fn is_pause_wanted(accounts: &Ledgered) -> bool {
 /// Between looks whether a pause is over.
 const PAUSE_LOOK_NS: u64 = 10_000_000;
 
-/// Brings everything in and pages nothing until whoever asked for it has seen enough. False when the program has given up rights.
+/// Brings everything in and pages nothing while a pause is wanted. False when the program has given
+/// up rights.
 fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     let Some(slot) = accounts.slot() else { return true };
     while slot.is_pause_wanted() {

@@ -1,21 +1,25 @@
 //! Rights that the program gives up, which the agent gives up, too.
 //!
-//! A process is no safer than its most powerful thread: whoever takes over a program that was root can write to the stack of any
-//! thread in its memory. The C library changes the rights of the threads that it knows, and these it does not know. So when the program
-//! has less than the agent, and cannot have it back ([`Rights::exceed`]), all of the agent ends but for the control thread, with
-//! everything brought in ([`crate::retire`]); that thread takes the rights of a thread of the program's; and it begins
-//! anew as in a young process, with a place in the ledger, a swap file and a key of the new user's.
+//! A process is no safer than its most powerful thread: code that takes over a program that was
+//! root can write to the stack of any thread in its memory. The C library changes the rights of the
+//! threads that it knows, and these it does not know. So when the program has less than the agent,
+//! and cannot have it back ([`Rights::exceed`]), all of the agent ends but for the control thread,
+//! with everything brought in ([`crate::retire`]); that thread takes the rights of a thread of the
+//! program's; and it begins again as in a young process, with a place in the ledger, a swap file
+//! and a key of the new user's.
 //!
 //! ```text
 //!   program's thread    setresuid() by the C library, compares, asks ........ returns
 //!   control thread                               looks at all, retire(), takes, answers, joins
 //! ```
 //!
-//! Where nobody asks (system calls past the C library, programs without `preload`) the control thread sees it when it looks, every
-//! [`LOOK_NS`] at most. Another effective user, to and fro, is nothing that is given up: the saved one is still there.
+//! Where no thread asks (system calls past the C library, programs without `preload`) the control
+//! thread sees it when it looks, every [`LOOK_NS`] at most. Another effective user, to and fro, is
+//! nothing that is given up: the saved one is still there.
 //!
-//! While any thread of the program's has what the agent has, so has the agent. What stays: the root and working directories
-//! that the agent began with, and that a filter (seccomp) of a thread of the program's does not bind it.
+//! While any thread of the program's has what the agent has, so has the agent. What stays: the root
+//! and working directories that the agent began with, and that a filter (seccomp) of a thread of
+//! the program's does not bind it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +31,7 @@ use sys::futex;
 use crate::desk::desk;
 use crate::{accounts, retire, threads};
 
-/// Between looks that nobody asked for.
+/// Between looks without a question.
 const LOOK_NS: u64 = 100_000_000;
 
 fn rights(of: &Credentials) -> Rights {
@@ -41,7 +45,8 @@ pub fn say_own() {
     desk().credentials.say(own.map(|(own, _)| rights(&own)));
 }
 
-/// Whether the program has given up for good what the agent has. Looks when somebody asks, or not for a while.
+/// Whether the program has given up for good what the agent has. Looks when a thread asks, and
+/// every [`LOOK_NS`].
 pub fn are_wanted() -> bool {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let asked = desk().credentials.asked.load(Ordering::Acquire);
@@ -58,7 +63,7 @@ pub fn are_wanted() -> bool {
     exceeds
 }
 
-/// Lets those go on that asked up to a number.
+/// Wakes the threads that asked, up to a number.
 fn answer(asked: u32) {
     let answered = &desk().credentials.answered;
     if answered.swap(asked, Ordering::AcqRel) != asked {
@@ -97,8 +102,8 @@ fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Cred
     }
 }
 
-/// Has the agent end but for the calling thread, and gives that the program's rights. False when that could not be: there must be no
-/// agent then.
+/// Has the agent end but for the calling thread, and gives that the program's rights. False when
+/// that could not be: there must be no agent then.
 pub fn take() -> bool {
     let asked = desk().credentials.asked.load(Ordering::Acquire);
     desk().credentials.say(None);

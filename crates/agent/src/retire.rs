@@ -1,7 +1,8 @@
-//! The end of all that the agent has but its control thread: the pager, its threads, their descriptors and what they share with others.
+//! The end of all that the agent has but its control thread: the pager, its threads, their
+//! descriptors and what they share with others.
 //!
-//! Everything is brought in before. What is left in the process's memory is address space, and what belongs to the agent's image:
-//! no page of the program's, no key, no mapping of the tree's files.
+//! Everything is brought in before. What is left in the process's memory is address space, and what
+//! belongs to the agent's image: no page of the program's, no key, no mapping of the tree's files.
 
 use std::ffi::CStr;
 
@@ -17,7 +18,7 @@ const MAPS_BYTES: usize = 16 << 10;
 
 /// Ends everything. To be called by the control thread.
 pub fn retire() {
-    // Nobody asks the pager anything more.
+    // No thread of the program's begins to ask the pager.
     control::close_desk();
     if let Some(pager) = control::pager() {
         if !pager.is_halted() {
@@ -52,12 +53,13 @@ pub fn retire() {
     }
 }
 
-/// Puts empty memory where a memory file is mapped. A thread of the program's may be reading there this moment, in the ledger.
+/// Puts empty memory where a memory file is mapped. A thread of the program's may be reading there
+/// this moment, in the ledger.
 fn unmap_all(name: &CStr, buffer: &mut [u8]) {
     let Ok(maps) = ProcFile::open(c"/proc/self/maps") else { return };
     let name = name.to_str().expect("a name of ours");
     sys::maps::for_each_of_memory_file(&maps, buffer, name, |mapping| {
-        // SAFETY: the agent's mappings; whoever reads there reads zeroes.
+        // SAFETY: the agent's mappings; a thread that reads there reads zeroes.
         let _ = unsafe { sys::memory::map_again(mapping.start, mapping.len()) };
     });
     maps.close();

@@ -1,7 +1,7 @@
 //! The agent's threads but the control thread: where each has its stack, and whether it has ended.
 //!
-//! A thread is over when the kernel clears the word that it named to set_tid_address(2), which it does when the thread can touch
-//! no memory any more. From then on its stack may be another's.
+//! A thread is over when the kernel clears the word that it named to set_tid_address(2), which it
+//! does when the thread can touch no memory any more. From then on its stack may be another's.
 
 use std::io;
 use std::ptr::NonNull;
@@ -123,7 +123,8 @@ pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
     ALL.iter().filter(|place| is_used(place) && is_wanted(place.entry.load(Ordering::Acquire))).count()
 }
 
-/// Whether a thread has begun on a stack, or is about to. What waits for another to make it ([`prepare`]) has no entry.
+/// Whether a thread has begun on a stack, or is about to. What waits for another to make it
+/// ([`prepare`]) has no entry.
 fn is_used(place: &Place) -> bool {
     place.state.load(Ordering::Acquire) == state::USED && place.entry.load(Ordering::Acquire) != 0
 }
@@ -150,7 +151,8 @@ pub fn wait_until_gone() {
     }
 }
 
-/// In a forked child, whose threads are not here: their stacks are free, but for the calling thread's.
+/// In a forked child, whose threads are not here: their stacks are free, but for the calling
+/// thread's.
 pub fn forget() {
     let local = 0u8;
     let here = (&raw const local).addr();

@@ -173,7 +173,8 @@ pub struct Forks {
 /// The agent's rights, and who asks whether it has more than the program.
 #[repr(C)]
 pub struct Credentials {
-    /// The last question's number; the control thread looks, and takes the program's rights if they are less for good.
+    /// The last question's number; the control thread looks, and takes the program's rights if they
+    /// are less for good.
     pub asked: AtomicU32,
     /// The number of the last question that it has looked into; woken when that changes.
     pub answered: AtomicU32,

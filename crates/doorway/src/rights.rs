@@ -28,8 +28,8 @@ impl Rights {
 
     /// Whether a thread with `other`'s rights lacks some of these, and cannot have them back.
     ///
-    /// Supplementary groups need no look: only CAP_SETGID changes them, and a thread that has given groups up for good has
-    /// lost it since.
+    /// Supplementary groups need no look: only CAP_SETGID changes them, and a thread that has given
+    /// groups up for good has lost it since.
     pub fn exceed(&self, other: &Rights) -> bool {
         let beyond = |own: [u32; 3], theirs: [u32; 3]| own.iter().any(|id| !theirs.contains(id));
         self.permitted & !other.permitted != 0

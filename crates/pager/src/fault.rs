@@ -206,7 +206,8 @@ impl Handler {
 }
 
 impl Pager {
-    /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its thread to one CPU.
+    /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its
+    /// thread to one CPU.
     pub fn handle_faults(&self, index: usize) {
         let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
             self.fatal(format_args!("no memory for a handler: the arena is full"));

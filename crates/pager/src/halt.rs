@@ -38,7 +38,8 @@ pub struct Halt {
     handlers: AtomicU32,
     /// Threads that are in their last system call.
     parked: AtomicU32,
-    /// A page that is registered, for one worker to map anew when all end: the report wakes handlers that wait for messages.
+    /// A page that is registered, for one worker to map again when all end: the report wakes
+    /// handlers that wait for messages.
     bell: AtomicUsize,
 }
 
@@ -53,8 +54,8 @@ impl Halt {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
-    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a worker holds nothing. False when
-    /// the worker is to end.
+    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a
+    /// worker holds nothing. False when the worker is to end.
     pub(crate) fn worker_enters(&self) -> bool {
         let enters = self.enter(&self.workers, RUNNING);
         if !enters {
@@ -134,7 +135,7 @@ impl Halt {
         futex::wake(&self.state, i32::MAX);
     }
 
-    /// Wakes handlers that wait for messages: whatever else they wait in, they leave. The caller waits until its own is read.
+    /// Wakes handlers that wait for messages, by one. The caller waits until it is read.
     fn ring(&self) {
         let bell = self.bell.swap(0, Ordering::SeqCst);
         if bell != 0 {

@@ -9,7 +9,7 @@
 //!    watermarks   what a reclaim worker does next, a pure function
 //!    stock        frames that are ready for pages to come in
 //!    halt, fork_session           standing still: for good, for a while, around a fork
-//!    retire                       the end of a pager in a process that goes on
+//!    retire                       the end of a pager whose process does not end
 //!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
 //!    executable   heaps that may be executed
 //!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write

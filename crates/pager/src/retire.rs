@@ -1,4 +1,4 @@
-//! The end of a pager in a process that goes on: another takes its place, or none does.
+//! The end of a pager whose process does not end: another takes its place, or none does.
 //!
 //! ```text
 //!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   let_go, drop
@@ -6,14 +6,15 @@
 //!  handlers                  wake, end
 //! ```
 //!
-//! A handler that waits for messages waits for nothing else. So one worker makes a message, and waits like every thread that makes
-//! one until it is read, which nobody does before all handlers have seen that there is one.
+//! A handler that waits for messages waits for nothing else. So one worker makes a message, and
+//! waits like every thread that makes one until it is read: after all handlers have seen that there
+//! is one.
 
 use crate::pager::Pager;
 
 impl Pager {
-    /// After a halt: has all threads end, those of the swap file's engine excepted, which end when the pager is dropped. They are to
-    /// be called ([`Pager::call_all`]) until they have.
+    /// After a halt: has all threads end, those of the swap file's engine excepted, which end when
+    /// the pager is dropped. They are to be called ([`Pager::call_all`]) until they have.
     pub fn dismiss(&self) {
         let Some(bell) = self.pages.register_bell() else {
             self.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
@@ -39,8 +40,8 @@ impl Pager {
         self.dismiss_gate_reports();
     }
 
-    /// Gives the system back what tables and staging had. To be called when all threads have ended; what is left to do is to drop
-    /// the pager.
+    /// Gives the system back what tables and staging had. To be called when all threads have ended;
+    /// what is left to do is to drop the pager.
     pub fn let_go(&mut self) {
         self.pages.let_go();
     }

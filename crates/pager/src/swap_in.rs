@@ -31,7 +31,8 @@ impl Pager {
         true
     }
 
-    /// Serves faults from the swap file until the process or the pager ends. `index` numbers the thread, below [`DISK_THREADS`].
+    /// Serves faults from the swap file until the process or the pager ends. `index` numbers the
+    /// thread, below [`DISK_THREADS`].
     pub fn read_from_disk(&self, index: usize) {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));

@@ -1,8 +1,9 @@
 //! Calls by which a process gives up rights: see the agent's module of this name.
 //!
-//! The C library makes the change, for all threads that it knows; the agent's it does not know. When it is done, and the program
-//! cannot have back what the agent has, the caller waits until the agent has no more than that. Calls that give up
-//! nothing for good (another effective user, to and fro) are compared with what the agent has, and nothing else.
+//! The C library makes the change, for all threads that it knows; the agent's it does not know.
+//! When it is done, and the program cannot have back what the agent has, the caller waits until the
+//! agent has no more than that. Calls that give up nothing for good (another effective user, to and
+//! fro) are compared with what the agent has, and nothing else.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
@@ -81,7 +82,8 @@ pub fn may_give_up(number: c_long) -> bool {
     )
 }
 
-/// The calling thread's rights may have changed: returns when the agent has no more than the program can have back.
+/// The calling thread's rights may have changed: returns when the agent has no more than the
+/// program can have back.
 pub fn changed() {
     let credentials = &DESK.credentials;
     if !is_alive() || !is_own_process() {
@@ -104,7 +106,8 @@ pub fn changed() {
     }
 }
 
-/// In a signal handler of a thread that forks: the control thread waits for that. It looks by itself afterwards.
+/// In a signal handler of a thread that forks: the control thread waits for that. It looks by
+/// itself afterwards.
 fn is_forking() -> bool {
     let forks = &DESK.forks;
     forks.one.load(Ordering::Acquire) != 0 && forks.forker.load(Ordering::Relaxed) == system::thread_id()

@@ -1,7 +1,7 @@
 //! Programs that give up rights: no thread in them keeps any, and they are paged as before.
 //!
-//! The agent's threads are none of the C library's, which changes those that it knows. They had root's rights in daemons that had
-//! become another user, for whoever took over the daemon.
+//! The agent's threads are none of the C library's, which changes those that it knows. They had
+//! root's rights in daemons that had become another user, for code that took over the daemon.
 
 mod support;
 
@@ -23,7 +23,8 @@ fn workload(scratch: &Scratch) -> Option<String> {
     workload_in(scratch, "credentials")
 }
 
-/// Runs a mode of the workload in a budget that is two thirds of what it fills; what it said, and the report.
+/// Runs a mode of the workload in a budget that is two thirds of what it fills; what it said, and
+/// the report.
 fn run(scratch: &Scratch, way: (&str, &[&str]), command: &[&str]) -> (String, Value) {
     let (without, options) = way;
     let ram = format!("{RAM_MIB}M");
@@ -52,7 +53,7 @@ fn rights_given_up_by_the_c_library() {
 }
 
 #[test]
-fn rights_given_up_by_system_calls_nobody_hears_of() {
+fn rights_given_up_by_system_calls_past_the_c_library() {
     in_all_ways(&["number", "bare"]);
 }
 

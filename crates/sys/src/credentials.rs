@@ -1,7 +1,7 @@
 //! Whose rights a thread has: its users, groups and capabilities.
 //!
-//! The kernel keeps them for each thread; the C library makes one set of them for the threads that it knows. A thread that it
-//! does not know takes them by itself ([`Credentials::take`]).
+//! The kernel keeps them for each thread; the C library makes one set of them for the threads that
+//! it knows. A thread that it does not know takes them by itself ([`Credentials::take`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -36,7 +36,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// What /proc says of the first thread of this process, and whether that is alive; `None` when it says nothing.
+    /// What /proc says of the first thread of this process, and whether that is alive; `None` when
+    /// it says nothing.
     pub fn of_first() -> Option<(Credentials, bool)> {
         Self::read(c"/proc/self/status")
     }
@@ -62,7 +63,8 @@ impl Credentials {
         told
     }
 
-    /// Gives the calling thread, and no other, these credentials. Whether the process may be looked into stays as it is.
+    /// Gives the calling thread, and no other, these credentials. Whether the process may be looked
+    /// into stays as it is.
     ///
     /// # Errors
     /// When the kernel refuses some of it; the thread may have any part of them then.
@@ -126,7 +128,8 @@ fn set_capabilities(inheritable: u64, permitted: u64, effective: u64) -> io::Res
     call(libc::SYS_capset, [header.as_ptr().addr(), sets.as_ptr().addr(), 0])
 }
 
-/// From the text of /proc/PID/status, and whether the thread is alive; `None` when that is cut, or something else.
+/// From the text of /proc/PID/status, and whether the thread is alive; `None` when that is cut, or
+/// something else.
 fn parse(status: &[u8]) -> Option<(Credentials, bool)> {
     let text = std::str::from_utf8(behind_name(status)?).ok()?;
     let (mut found, mut seen, mut is_alive) = (Credentials::default(), 0u32, true);

@@ -158,11 +158,11 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "munmap of an owned range");
 }
 
-/// Puts empty memory where other memory is, without a moment in which nothing is there. Returns when the end of the other has been
-/// read, where a userfaultfd reports it.
+/// Puts empty memory where other memory is, without a moment in which nothing is there. Returns
+/// when the end of the other has been read, where a userfaultfd reports it.
 ///
 /// # Safety
-/// The range is whole pages whose bytes nobody needs.
+/// The range is whole pages whose bytes are not needed.
 ///
 /// # Errors
 /// ENOMEM when there are too many mappings.

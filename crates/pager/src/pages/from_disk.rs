@@ -51,7 +51,8 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
-        // SAFETY: taken for this structure, whole pages; the address space is lost, its frames are not.
+        // SAFETY: taken for this structure, whole pages; the address space is lost, its frames are
+        // not.
         unsafe { sys::memory::discard(at, PAGES_MAX * PAGE_SIZE) };
     }
 }

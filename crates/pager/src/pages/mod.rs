@@ -306,7 +306,8 @@ impl Pages {
         let _ = self.mover.guard_own(&self.staging, on);
     }
 
-    /// Registers a page whose replacement is reported; `None` when that fails. After [`Pages::watch_changes`] was ended.
+    /// Registers a page whose replacement is reported; `None` when that fails. After
+    /// [`Pages::watch_changes`] was ended.
     pub fn register_bell(&self) -> Option<usize> {
         let probe = self.mover.guard.probe();
         self.reports().register(probe, PAGE_SIZE, MISSING).is_ok().then_some(probe)

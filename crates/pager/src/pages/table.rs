@@ -407,7 +407,7 @@ impl AddressTable {
         let leaf_bytes = LEAF_BLOCKS * std::mem::size_of::<Block>();
         for index in 0..LEAVES {
             if let Some(leaf) = NonNull::new(self.leaf(index).load(Ordering::Acquire)) {
-                // SAFETY: whole pages of the arena; nobody else has the table.
+                // SAFETY: whole pages of the arena; no other thread has the table.
                 unsafe { sys::memory::discard(leaf.cast(), leaf_bytes) };
             }
         }

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
-#define SOMEBODY 65534u
+#define OTHER 65534u
 static size_t bad;
 
 static void fill(char *at, size_t pages, uint64_t seed) {
@@ -191,20 +191,20 @@ static long bare(long number, long a, long b, long c) {
 }
 
 static int by_libc(void) {
-    return setgroups(0, 0) || setresgid(SOMEBODY, SOMEBODY, SOMEBODY) || setresuid(SOMEBODY, SOMEBODY, SOMEBODY);
+    return setgroups(0, 0) || setresgid(OTHER, OTHER, OTHER) || setresuid(OTHER, OTHER, OTHER);
 }
 
 static int as_daemons_do(void) {
-    return setgroups(0, 0) || setgid(SOMEBODY) || setuid(SOMEBODY);
+    return setgroups(0, 0) || setgid(OTHER) || setuid(OTHER);
 }
 
 static int by_number(void) {
-    return syscall(SYS_setgroups, 0, 0) || syscall(SYS_setresgid, SOMEBODY, SOMEBODY, SOMEBODY) || syscall(SYS_setresuid, SOMEBODY, SOMEBODY, SOMEBODY);
+    return syscall(SYS_setgroups, 0, 0) || syscall(SYS_setresgid, OTHER, OTHER, OTHER) || syscall(SYS_setresuid, OTHER, OTHER, OTHER);
 }
 
-// What nobody hears of: it is seen after a while.
+// Past the C library: the agent sees it after a while.
 static int by_bare_calls(void) {
-    int failed = bare(SYS_setgroups, 0, 0, 0) || bare(SYS_setresgid, SOMEBODY, SOMEBODY, SOMEBODY) || bare(SYS_setresuid, SOMEBODY, SOMEBODY, SOMEBODY);
+    int failed = bare(SYS_setgroups, 0, 0, 0) || bare(SYS_setresgid, OTHER, OTHER, OTHER) || bare(SYS_setresuid, OTHER, OTHER, OTHER);
     prctl(PR_SET_DUMPABLE, 1);
     for (int i = 0; i < 3000 && others("65534 65534 65534 65534", NULL, NULL, NULL, 0) > 0; i++) usleep(10000);
     if (prctl(PR_GET_DUMPABLE) != 1) bad++, fprintf(stderr, "not dumpable any more\n");
@@ -249,7 +249,7 @@ static int after_locking(void) {
     return mlockall(MCL_CURRENT) || munlockall() || as_daemons_do();
 }
 
-// After the drop: nothing is left, everything is right, and paging goes on.
+// After the drop: nothing is left, everything is right, and paging begins again.
 static void look(char *at, size_t pages, long budget_kib) {
     int count = others("65534 65534 65534 65534", "65534 65534 65534 65534", "", "0000000000000000", 1);
     if (count > 0) bad++;
@@ -257,7 +257,7 @@ static void look(char *at, size_t pages, long budget_kib) {
     check(at, pages, 1);
     char *more = map_pages(pages);
     fill(more, pages, 2);
-    // Twice as much as before, in the same budget: if paging goes on.
+    // Twice as much as before, in the same budget: if there is paging.
     long now = 0;
     for (int i = 0; budget_kib > 0 && i < 1000 && (now = resident()) > budget_kib * 5 / 4; i++) usleep(10000);
     if (budget_kib > 0 && now > budget_kib * 5 / 4) bad++, fprintf(stderr, "%ld KiB are resident: paging ended\n", now);
@@ -345,7 +345,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "vfork") == 0) {
         int status = 0;
         pid_t pid = vfork();
-        if (pid == 0) _exit(bare(SYS_setresuid, SOMEBODY, SOMEBODY, SOMEBODY) != 0 || setresuid(SOMEBODY, SOMEBODY, SOMEBODY) != 0);
+        if (pid == 0) _exit(bare(SYS_setresuid, OTHER, OTHER, OTHER) != 0 || setresuid(OTHER, OTHER, OTHER) != 0);
         if (waitpid(pid, &status, 0) != pid || status != 0) bad++, fprintf(stderr, "the child: %x\n", status);
         usleep(300000);
         if (others("0 0 0 0", "0 0 0 0", NULL, NULL, 1) > 0) bad++;
@@ -359,7 +359,7 @@ int main(int argc, char **argv) {
         struct timespec start, end;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
         for (int i = 0; i < 10000; i++) {
-            if (seteuid(SOMEBODY) != 0 || seteuid(0) != 0) bad++;
+            if (seteuid(OTHER) != 0 || seteuid(0) != 0) bad++;
         }
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
         printf("%ld\n", (end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000);

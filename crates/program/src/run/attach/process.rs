@@ -115,7 +115,8 @@ pub fn parent(pid: i32) -> Option<i32> {
     status_number(&status, "PPid:").map(|pid| pid as i32)
 }
 
-/// Whether a thread of the agent's runs in a process. A forked child has the agent's memory, and none of its threads.
+/// Whether a thread of the agent's runs in a process. A forked child has the agent's memory, and
+/// none of its threads.
 pub fn has_agent(pid: i32) -> bool {
     threads(pid).into_iter().filter(|thread| *thread != pid).any(|thread| {
         let name = fs::read(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
