@@ -448,20 +448,22 @@ impl Zswap {
         assert_eq!(chunk.len, pages.len());
         let cpu = sys::cpu::current();
         // Pages whose objects are still to be decompressed.
-        let mut left = 0;
-        for (at, page) in pages.iter_mut().enumerate() {
+        let is_unit = |at: &usize| chunk.source(*at).is_some_and(|source| !source.is_raw());
+        let units = (0..chunk.len).filter(is_unit).fold(0, |mask, at| mask | 1 << at);
+        let mut left = units;
+        while left != 0 {
+            self.decompress_batch(chunk, read, &mut left, pages, cpu)?;
+        }
+        // Last, so that what is written here is not waited for by the locks and fetches of a batch.
+        for (at, page) in pages.iter_mut().enumerate().filter(|(at, _)| units >> at & 1 == 0) {
             match chunk.source(at) {
                 None => filled::fill(page, chunk.words[at]),
-                Some(source) if !source.is_raw() => left |= 1 << at,
                 Some(Source::Memory(entry)) => self.copy_raw(entry, page),
                 Some(Source::Disk(entry)) => {
                     let start = entry.position() * PAGE_SIZE;
                     page.copy_from_slice(&of_disk(read, at)[start..start + PAGE_SIZE]);
                 }
             }
-        }
-        while left != 0 {
-            self.decompress_batch(chunk, read, &mut left, pages, cpu)?;
         }
         if self.config.verify {
             for (index, page) in pages.iter().enumerate() {
