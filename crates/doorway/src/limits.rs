@@ -28,7 +28,7 @@ pub fn with_room(limit: u64, room: u64) -> u64 {
     if limit >= LIMIT_MAX {
         return limit;
     }
-    (limit & !TAG_BITS) + room | TAG | u64::from((room / UNIT).trailing_zeros()) & SIZE_BITS
+    ((limit & !TAG_BITS) + room) | TAG | (u64::from((room / UNIT).trailing_zeros()) & SIZE_BITS)
 }
 
 /// The room in a limit of the kernel's; `None` in one that has none.

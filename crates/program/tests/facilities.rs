@@ -84,7 +84,6 @@ fn a_setuid_program_in_a_tree() {
         println!("skipped: only root can make a setuid program of root's");
         return;
     }
-    let scratch = Scratch::new("facilities-setuid");
     // Where another user finds it.
     let directory = std::env::temp_dir().join(format!("uzswap-setuid-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
@@ -96,7 +95,6 @@ fn a_setuid_program_in_a_tree() {
     let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let reports = as_bare("setuid", "60M", &[&user[..], &[program, "work"]].concat());
     std::fs::remove_dir_all(&directory).unwrap();
-    drop(scratch);
     for (way, report) in reports {
         let is_named = report["unmanaged"].as_array().is_some_and(|all| !all.is_empty());
         let is_paged = report["zswpout"].as_u64().unwrap() > 1000;

@@ -57,9 +57,6 @@ fn a_limit_on_memory_is_the_program_s() {
     for mode in ["address_limit", "data_limit"] {
         let reports = as_bare(mode, "60M", &[workload, mode]);
         assert_paged(mode, &reports);
-        for (way, report) in reports {
-            assert_eq!(report["unmanaged"], serde_json::json!([]), "{mode}, {way}");
-        }
     }
 }
 
@@ -71,8 +68,5 @@ fn a_limit_of_before_leaves_the_program_managed() {
     {
         let reports = as_bare_under(Some(limit), &WAYS, name, "60M", &[workload, "limits_before"]);
         assert_paged(name, &reports);
-        for (way, report) in reports {
-            assert_eq!(report["unmanaged"], serde_json::json!([]), "{name}, {way}");
-        }
     }
 }
