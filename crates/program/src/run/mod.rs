@@ -149,7 +149,6 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &attacher.path(),
         &signals,
         cgroup_limit_bytes,
-        program_file::loads_objects(&file),
         reaper,
     ) {
         Ok(child) => child,

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use doorway::limits;
 
+use super::program_file;
 use super::reaper;
 use super::signals::Signals;
 use crate::standard;
@@ -26,9 +27,8 @@ const NUMBER_DIGITS: usize = 10;
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
 /// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
-/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group, and where it
-/// `makes_room` its limits on memory have room for the agent.
-/// Orphans of it see `reaper` as their parent.
+/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group. Where objects
+/// can be loaded into it, its limits on memory have room for the agent. Orphans of it see `reaper` as their parent.
 ///
 /// # Errors
 /// What exec answered.
@@ -40,7 +40,6 @@ pub fn spawn(
     agent: &str,
     signals: &Signals,
     cgroup_limit_bytes: Option<u64>,
-    makes_room: bool,
     reaper: u32,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
@@ -49,6 +48,7 @@ pub fn spawn(
         preload.push(":");
         preload.push(other);
     }
+    let makes_room = program_file::loads_objects(file);
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
