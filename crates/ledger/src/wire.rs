@@ -107,8 +107,8 @@ impl Packet {
 
 /// A name to listen at that nobody else has. It ends with the number of this process's network namespace, in hex:
 /// abstract addresses are known in one namespace only, see [`is_elsewhere`].
-pub fn new_name(random: u32) -> String {
-    format!("uzswap-{}-{random:08x}-{:x}", std::process::id(), network_namespace().unwrap_or(0))
+pub fn new_name(pid: u32, random: u32) -> String {
+    format!("uzswap-{pid}-{random:08x}-{:x}", network_namespace().unwrap_or(0))
 }
 
 /// Whether the supervisor with this name is known to be in another network namespace than the calling thread, so that a
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_name_tells_its_network_namespace() {
-        let name = new_name(7);
+        let name = new_name(std::process::id(), 7);
         assert!(name.starts_with(&format!("uzswap-{}-00000007-", std::process::id())));
         assert!(!is_elsewhere(name.as_bytes()));
         if network_namespace().is_some() {

@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     descriptors::raise();
     // Before emulated devices start threads.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
-    let socket = ledger::wire::new_name(size::random_u32());
+    let socket = ledger::wire::new_name(front.pid(), size::random_u32());
     let object = object_file().context("cannot make the preload object's memory file")?;
     let image = attach::Image::new(embedded::AGENT).context("cannot prepare the agent")?;
     let files = [object.as_raw_fd(), image.descriptor()];
@@ -163,7 +163,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &object_path,
         &agent_path,
         &signals,
-        &process::Shown { cgroup_limit_bytes, reaper, makes_room: program_file::loads_objects(&file) },
+        &process::Shown { cgroup_limit_bytes, reaper },
     ) {
         Ok(child) => child,
         Err(error) => {

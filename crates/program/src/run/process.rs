@@ -10,6 +10,7 @@ use std::process::Command;
 
 use doorway::limits;
 
+use super::program_file;
 use super::reaper;
 use super::signals::Signals;
 use crate::standard;
@@ -30,12 +31,11 @@ pub struct Shown {
     pub cgroup_limit_bytes: Option<u64>,
     /// The parent of orphans.
     pub reaper: u32,
-    /// Whether its limits on memory have room for the agent, which are shown without.
-    pub makes_room: bool,
 }
 
 /// Starts the program with the preload object at the path `object`, which finds the agent at the path `agent`; returns its process id. It keeps
-/// uzswap's terminal, process group, standard descriptors and environment.
+/// uzswap's terminal, process group, standard descriptors and environment. Where objects can be loaded into it, its limits on
+/// memory have room for the agent.
 ///
 /// # Errors
 /// What exec answered.
@@ -53,6 +53,7 @@ pub fn spawn(
         preload.push(":");
         preload.push(other);
     }
+    let makes_room = program_file::loads_objects(file);
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
@@ -70,7 +71,7 @@ pub fn spawn(
         entries.push(terminated(&[name, OsStr::new("="), value].iter().copied().collect::<OsString>())?);
     }
     // The program's number is known when there is a process.
-    let (reaper, makes_room, namespace) = (shown.reaper, shown.makes_room, reaper::own_namespace());
+    let (reaper, namespace) = (shown.reaper, reaper::own_namespace());
     let parent = format!("{PARENT_VARIABLE}={supervisor} {reaper} {namespace} {:0NUMBER_DIGITS$}", 0);
     let mut parent = CString::new(parent)?.into_bytes_with_nul();
     // Addresses of strings that the closure below keeps.
