@@ -1,6 +1,7 @@
 //! Other processes, by handles (pidfds) that stay theirs when a number is given again.
 
 use std::io;
+use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A handle of the process that has this number now.
@@ -22,6 +23,63 @@ pub fn is_there(handle: &OwnedFd) -> bool {
     // SAFETY: takes no pointers beside a null one; signal 0 is sent to nothing.
     let answer = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), 0, info, 0) };
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+/// What the kernel tells of the process behind a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// Its parent, by the caller's numbers; 0 for one in no process namespace below.
+    pub parent: i32,
+    /// Real, effective and saved user.
+    pub users: [u32; 3],
+    /// Real, effective and saved group.
+    pub groups: [u32; 3],
+}
+
+/// `struct pidfd_info` in its first version (include/uapi/linux/pidfd.h).
+#[repr(C)]
+#[derive(Default)]
+struct RawInfo {
+    mask: u64,
+    cgroup: u64,
+    pid: u32,
+    process: u32,
+    parent: u32,
+    real_user: u32,
+    real_group: u32,
+    effective_user: u32,
+    effective_group: u32,
+    saved_user: u32,
+    saved_group: u32,
+    file_user: u32,
+    file_group: u32,
+    exit_code: i32,
+}
+const _: () = assert!(size_of::<RawInfo>() == 64);
+
+/// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`.
+const GET_INFO: u64 = 3 << 30 | 64 << 16 | 0xff << 8 | 11;
+/// Numbers, and users and groups.
+const INFO_MASK: u64 = 1 | 2;
+
+/// Asks the kernel about a process, without a number that may be another's by now.
+///
+/// # Errors
+/// ESRCH when it has been waited for. ENOTTY or EINVAL before Linux 6.13: /proc tells the same then.
+pub fn info(handle: &OwnedFd) -> io::Result<Info> {
+    let mut raw = RawInfo { mask: INFO_MASK, ..RawInfo::default() };
+    // SAFETY: the kernel writes the structure, which is as long as the request says.
+    if unsafe { libc::ioctl(handle.as_raw_fd(), GET_INFO as _, &mut raw) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if raw.mask & INFO_MASK != INFO_MASK {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(Info {
+        parent: raw.parent as i32,
+        users: [raw.real_user, raw.effective_user, raw.saved_user],
+        groups: [raw.real_group, raw.effective_group, raw.saved_group],
+    })
 }
 
 #[cfg(test)]

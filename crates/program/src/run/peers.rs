@@ -2,8 +2,8 @@
 //!
 //! Every process of the machine can find the supervisor's address. Those of the tree are told apart by what the kernel knows: a
 //! connection names the process that made it, by a pidfd, and each process its parent. The walk from parent to parent ends at
-//! this process for those of its tree, because orphans come to it. A number read from /proc belongs to the process of a pidfd
-//! if that has not been waited for afterwards, so each step looks again.
+//! this process for those of its tree, because orphans come to it. Since Linux 6.13 a pidfd tells its process's parent, users and
+//! groups. Before, /proc does, whose number belongs to the process of a pidfd if that has not been waited for afterwards.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -123,8 +123,14 @@ impl Peer {
 
     /// The users and groups it has now. `None` when it is gone, or has more rights than it had when it connected.
     pub fn ids(&self) -> Option<Ids> {
-        let status = read(&format!("/proc/{}/status", self.pid))?;
-        let ids = Ids::of(&status).filter(|_| self.is_there())?;
+        let ids = match process::info(&self.handle) {
+            Ok(info) => Ids { users: info.users, groups: info.groups },
+            Err(error) if is_unknown(&error) => {
+                let status = read(&format!("/proc/{}/status", self.pid))?;
+                Ids::of(&status).filter(|_| self.is_there())?
+            }
+            Err(_) => return None,
+        };
         // Its pager's threads keep the rights that the program has dropped since.
         (self.user == 0 || self.user == ids.users[1]).then_some(ids)
     }
@@ -175,13 +181,14 @@ impl Family {
     /// The parent of the process `pid`, whose handle is given, and the parent's handle; no handle of this process itself.
     fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
         for _ in 0..TRIES {
-            let Some(parent) = parent_of(pid).filter(|parent| *parent > 0) else { return Ok(None) };
+            let parent = parent_of(pid, handle).filter(|parent| *parent > 0);
+            let Some(parent) = parent else { return Ok(None) };
             if parent == self.supervisor {
                 return Ok(process::is_there(handle).then_some((parent, None)));
             }
             match process::handle(parent) {
                 // Still its parent, so the number was the parent's when the handle was opened.
-                Ok(opened) if parent_of(pid) == Some(parent) => {
+                Ok(opened) if parent_of(pid, handle) == Some(parent) => {
                     return Ok(process::is_there(handle).then_some((parent, Some(opened))));
                 }
                 Ok(_) => {}
@@ -203,8 +210,22 @@ fn program_of(pid: &str) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
+/// Whether this kernel does not answer such a question.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL))
+}
+
+/// The parent of the process `pid`, whose handle is given. By /proc its number counts only if the process is there afterwards.
+fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
+    match process::info(handle) {
+        Ok(info) => Some(info.parent),
+        Err(error) if is_unknown(&error) => parent_in_proc(pid),
+        Err(_) => None,
+    }
+}
+
 /// The parent that /proc names: the second word behind the name, which may hold anything.
-fn parent_of(pid: i32) -> Option<i32> {
+fn parent_in_proc(pid: i32) -> Option<i32> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }
@@ -296,6 +317,24 @@ mod tests {
         assert_eq!(peer.ids().unwrap().users[1], unsafe { libc::geteuid() });
         let another = Peer { user: 77, ..peer };
         assert_eq!(another.ids(), None, "who connected as another user has gained rights since");
+    }
+
+    /// Both ways to ask are taken, by newer and older kernels.
+    #[test]
+    fn proc_tells_what_a_handle_tells() {
+        let child = child("sleep", &["60"]);
+        let pid = child.id() as i32;
+        let handle = process::handle(pid).unwrap();
+        let status = read(&format!("/proc/{pid}/status")).unwrap();
+        assert_eq!(parent_in_proc(pid), Some(std::process::id() as i32));
+        match process::info(&handle) {
+            Ok(info) => {
+                assert_eq!(Some(info.parent), parent_in_proc(pid));
+                assert_eq!(Ids::of(&status), Some(Ids { users: info.users, groups: info.groups }));
+            }
+            Err(error) => assert!(is_unknown(&error), "{error}"),
+        }
+        stop(child);
     }
 
     #[test]
