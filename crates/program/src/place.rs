@@ -33,6 +33,7 @@ pub enum Place {
 struct Signs {
     version: String,
     has_kubernetes: bool,
+    /// Docker's file, in a root of Docker's.
     has_dockerenv: bool,
     has_containerenv: bool,
     uid_map: String,
@@ -47,7 +48,8 @@ impl Signs {
             version: fs::read_to_string("/proc/version").unwrap_or_default(),
             has_kubernetes: exists("/var/run/secrets/kubernetes.io")
                 || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
-            has_dockerenv: exists("/.dockerenv"),
+            has_dockerenv: exists("/.dockerenv")
+                && has_name_of_its_own(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()),
             has_containerenv: exists("/run/.containerenv"),
             uid_map: fs::read_to_string("/proc/self/uid_map").unwrap_or_default(),
             // SAFETY: takes nothing.
@@ -77,6 +79,13 @@ impl Signs {
             _ => Place::User,
         }
     }
+}
+
+/// Whether the machine's name is a mount, as it is in Docker's containers. An image that is unpacked or booted
+/// elsewhere has Docker's file and no such mount.
+fn has_name_of_its_own(mounts: &str) -> bool {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.into_iter().any(|point| point == "/etc/hostname")
 }
 
 impl Place {
@@ -154,7 +163,7 @@ impl Place {
             Place::Podman => "podman run --cap-add SYS_PTRACE ..., as root of the container",
             Place::Rootless | Place::UserNamespace => "none: a user namespace cannot give CAP_SYS_PTRACE",
             Place::Wsl | Place::User | Place::UserBesideGroup => {
-                "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program"
+                "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program, which keeps it for this alone"
             }
             Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
         }
@@ -198,6 +207,16 @@ mod tests {
         for (signs, place) in cases {
             assert_eq!(signs.place(), place, "{signs:?}");
         }
+    }
+
+    #[test]
+    fn a_file_of_dockers_alone_makes_no_container() {
+        let root = "25 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n";
+        assert!(!has_name_of_its_own(root));
+        let container =
+            "99 98 8:1 /var/lib/docker/containers/4f/hostname /etc/hostname rw - ext4 /dev/sda1 rw\n";
+        assert!(has_name_of_its_own(&format!("{root}{container}")));
+        assert!(!has_name_of_its_own(""));
     }
 
     #[test]

@@ -136,3 +136,41 @@ fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
     std::io::Write::write_all(&mut input, b"end\n").unwrap();
     assert!(child.wait().unwrap().success());
 }
+
+/// Small static processes have no agent that would end them: of the program's own, an orphan, one without an
+/// environment, one that is stopped. A process that is none of the tree's and has the same environment lives on.
+#[test]
+fn a_killed_supervisors_tree_ends_and_no_other_process() {
+    let Some(race) = Race::new("killed") else { return };
+    let program = &race.program;
+    let script = format!(
+        "echo $UZSWAP_SOCKET; echo $$; {program} wait & ({program} wait &); env -i {program} wait &
+        {program} wait & sleep 1; kill -STOP $!; echo all; wait"
+    );
+    let mut run = uzswap();
+    run.args(["run", "-q", "--ram", "400M", "--", "bash", "-c", &script]).stdout(Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let socket = lines.next().unwrap();
+    let pids: Vec<String> = lines.take_while(|line| line != "all").collect();
+    assert_eq!(pids.len(), 5, "{pids:?}");
+    let mut innocent = Command::new(program);
+    let mut innocent =
+        innocent.arg("wait").env("UZSWAP_SOCKET", socket).stdout(Stdio::null()).spawn().unwrap();
+    // The supervisor looks at least four times a second.
+    std::thread::sleep(Duration::from_secs(2));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let lives = |pid: &&String| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|text| !text.contains(") Z "))
+    };
+    let begin = Instant::now();
+    while pids.iter().any(|pid| lives(&pid)) && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let left: Vec<_> = pids.iter().filter(lives).collect();
+    let is_spared = innocent.try_wait().unwrap().is_none();
+    innocent.kill().unwrap();
+    innocent.wait().unwrap();
+    assert!(left.is_empty() && is_spared, "left {left:?}, spared {is_spared}");
+}

@@ -2,7 +2,6 @@
 
 use std::fs::{self, OpenOptions};
 
-use sys::capabilities;
 use sys::memory;
 use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Message, OpenError, Userfaultfd, MESSAGES_MAX, MISSING, WRITE_PROTECT};
@@ -11,6 +10,7 @@ use sys::PAGE_SIZE;
 use super::machine::UPGRADE;
 use super::row::Row;
 use crate::place::Place;
+use crate::rights;
 use crate::ways::{Eviction, Finding, Ways};
 
 /// Features without which something is lost, and what each is for.
@@ -274,8 +274,8 @@ fn rights() -> Vec<Row> {
     vec![
         Row::known(
             "right: CAP_SYS_PTRACE",
-            capabilities::has(capabilities::SYS_PTRACE),
-            "root has it; this or one of the next two is enough to page",
+            rights::reports_forks(),
+            "forks are reported; root may page with it, others need one of the next two",
             place.forks_fix(),
         ),
         match sysctl {

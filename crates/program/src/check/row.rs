@@ -43,15 +43,17 @@ pub fn is_complete(rows: &[Row]) -> bool {
     rows.iter().all(|row| row.ok || !row.needed)
 }
 
-/// The rows for people.
+/// The rows for people, who read each fix once.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
+    let mut told = Vec::new();
     for (needed, title) in [(true, "Needed by `uzswap run`"), (false, "Good to know")] {
         writeln!(text, "{title}").expect("to a string");
         for row in rows.iter().filter(|row| row.needed == needed) {
             let answer = if row.ok { "yes" } else { "no" };
             writeln!(text, "  {answer:3}  {:28} {}", row.name, row.detail).expect("to a string");
-            if let Some(fix) = &row.fix {
+            if let Some(fix) = row.fix.as_ref().filter(|fix| !told.contains(fix)) {
+                told.push(fix);
                 writeln!(text, "       {:28} fix: {fix}", "").expect("to a string");
             }
         }
@@ -80,6 +82,8 @@ mod tests {
         assert!(text.contains("fix: echo madvise") && text.contains("works here with its full"), "{text}");
         let (needed, other) = text.split_once("Good to know").unwrap();
         assert!(needed.contains("yes  moving") && other.contains("no   huge pages"), "{text}");
+        let twice = [Row::needed("one", false, "no", "upgrade"), Row::known("other", false, "no", "upgrade")];
+        assert_eq!(table(&twice).matches("fix: upgrade").count(), 1);
         let rows = [Row { ok: false, fix: Some("upgrade".into()), ..need }];
         assert!(!is_complete(&rows));
         assert!(table(&rows).contains("does not work here with its full function: moving."));

@@ -2,6 +2,7 @@
 //
 //   race drive PROGRAM ROUNDS SECONDS   runs that many racers, at least for so long, which change into PROGRAM
 //   race slow                           makes readers of its code wait for ever
+//   race wait                           prints its number and waits, too small for an agent
 //   race hidden                         gives up root, cannot be looked into, and grows
 //   PROGRAM                             a copy of this, setuid root: grows, and looks for a second thread
 #define _GNU_SOURCE
@@ -196,6 +197,11 @@ int main(int count, char **list) {
         give_up_root(0);
         grow();
         return is_reached(1, 1500) ? FOUND : 0;
+    }
+    if (!strcmp(list[1], "wait")) {
+        printf("%d\n", (int)getpid());
+        fflush(stdout);
+        for (;;) pause();
     }
     if (!strcmp(list[1], "slow")) {
         pthread_t thread;

@@ -79,11 +79,17 @@ pub struct Order {
 pub fn bring(order: &Order) -> Result<(), Failure> {
     let pid = order.pid;
     let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+    // The object brings the agent itself, which is about to say hello, or cannot.
+    if maps.as_ref().is_ok_and(|maps| maps.contains(&*super::super::OBJECT_NAME.to_string_lossy())) {
+        return Err(Failure::NotOurs);
+    }
     permit(pid, &own)?;
+    let maps = maps.map_err(|_| Failure::refused("it may not be looked into"))?;
     if process::is_anothers(pid, &order.socket) {
         return Err(Failure::Anothers);
     }
-    let place = Place::in_process(pid)?;
+    let place = Place::in_process(pid, &maps)?;
     // One that sleeps for its disk, or for a child's exec, would not come.
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
@@ -155,19 +161,9 @@ struct Place {
 }
 
 impl Place {
-    fn in_process(pid: i32) -> Result<Self, Failure> {
-        let closed = |_| Failure::refused("it may not be looked into");
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(closed)?;
-        if maps.is_empty() {
-            return Err(Failure::Gone);
-        }
-        // The object brings the agent itself, which is about to say hello, or cannot.
-        if maps.contains(&*super::super::OBJECT_NAME.to_string_lossy()) {
-            return Err(Failure::NotOurs);
-        }
-        let gate =
-            gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
-        Ok(Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) })
+    fn in_process(pid: i32, maps: &str) -> Result<Self, Failure> {
+        let gate = gate(Memory::of(pid), maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
+        Ok(Place { gate, vdso: range_of(maps, "[vdso]").map_or(0, |range| range.0) })
     }
 }
 
