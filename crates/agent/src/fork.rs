@@ -25,7 +25,8 @@
 //!
 //! A child that dies, or becomes another program, before it has taken over closes its connection, and the parent goes
 //! on. A child that is stopped at its birth (by a debugger) is waited for [`BIRTH_NS`], then it gets all its memory. A
-//! parent that is killed before its child has taken over takes the child along.
+//! parent that ends in order waits until its child has taken over (`attending`; `preload`'s module `ending`); one that is killed
+//! before takes the child along.
 //!
 //! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
 //! forks, see `Pages::populate_child`.
