@@ -148,9 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         object.as_raw_fd(),
         &attacher.path(),
         &signals,
-        cgroup_limit_bytes,
-        program_file::loads_objects(&file),
-        reaper,
+        &process::Shown { cgroup_limit_bytes, reaper, makes_room: program_file::loads_objects(&file) },
     ) {
         Ok(child) => child,
         Err(error) => {

@@ -25,10 +25,18 @@ const NUMBER_DIGITS: usize = 10;
 /// What tells the object of the limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
-/// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group, and where it
-/// `makes_room` its limits on memory have room for the agent.
-/// Orphans of it see `reaper` as their parent.
+/// What the program sees in the place of what is there.
+pub struct Shown {
+    /// The memory limit of its control group.
+    pub cgroup_limit_bytes: Option<u64>,
+    /// The parent of orphans.
+    pub reaper: u32,
+    /// Whether its limits on memory have room for the agent, which are shown without.
+    pub makes_room: bool,
+}
+
+/// Starts the program with the preload object, which finds the agent at the path `agent`; returns its process id. It keeps
+/// uzswap's terminal, process group, standard descriptors and environment.
 ///
 /// # Errors
 /// What exec answered.
@@ -39,9 +47,7 @@ pub fn spawn(
     object: RawFd,
     agent: &str,
     signals: &Signals,
-    cgroup_limit_bytes: Option<u64>,
-    makes_room: bool,
-    reaper: u32,
+    shown: &Shown,
 ) -> io::Result<i32> {
     let path = format!("/proc/{}/fd/{object}", std::process::id());
     let mut preload = OsString::from(path);
@@ -54,7 +60,7 @@ pub fn spawn(
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     // Of a uzswap that this one runs under.
     environment.remove(OsStr::new(LIMIT_VARIABLE));
-    let limit = cgroup_limit_bytes.map(|bytes| (LIMIT_VARIABLE, bytes.to_string().into()));
+    let limit = shown.cgroup_limit_bytes.map(|bytes| (LIMIT_VARIABLE, bytes.to_string().into()));
     let own = [("LD_PRELOAD", preload), ("UZSWAP_SOCKET", socket.into()), ("UZSWAP_AGENT", agent.into())];
     environment.extend(own.into_iter().chain(limit).map(|(name, value)| (name.into(), value)));
     environment.remove(OsStr::new(PARENT_VARIABLE));
@@ -66,7 +72,7 @@ pub fn spawn(
         entries.push(terminated(&[name, OsStr::new("="), value].iter().copied().collect::<OsString>())?);
     }
     // The program's number is known when there is a process.
-    let namespace = reaper::own_namespace();
+    let (reaper, makes_room, namespace) = (shown.reaper, shown.makes_room, reaper::own_namespace());
     let parent = format!("{PARENT_VARIABLE}={supervisor} {reaper} {namespace} {:0NUMBER_DIGITS$}", 0);
     let mut parent = CString::new(parent)?.into_bytes_with_nul();
     // Addresses of strings that the closure below keeps.
