@@ -144,9 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let child = match process::spawn(
         &file,
         &arguments.program,
-        &socket,
-        object.as_raw_fd(),
-        &attacher.path(),
+        process::Brought { socket: &socket, object: object.as_raw_fd(), agent: &attacher.path() },
         &signals,
         cgroup_limit_bytes,
         reaper,

@@ -26,7 +26,17 @@ const NUMBER_DIGITS: usize = 10;
 /// What tells the object of the limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// Starts the program with the preload object, which finds the agent at the path `agent`; answers its process id. It keeps uzswap's terminal, process group,
+/// What a program under `run` is given.
+pub struct Brought<'a> {
+    /// The supervisor's socket.
+    pub socket: &'a str,
+    /// The preload object's file.
+    pub object: RawFd,
+    /// The path of the agent's.
+    pub agent: &'a str,
+}
+
+/// Starts the program with the preload object, which finds the agent; answers its process id. It keeps uzswap's terminal, process group,
 /// standard descriptors and environment. It reads of `cgroup_limit_bytes` in its control group. Where objects
 /// can be loaded into it, its limits on memory have room for the agent. Orphans of it see `reaper` as their parent.
 ///
@@ -35,9 +45,7 @@ const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 pub fn spawn(
     file: &Path,
     argv: &[OsString],
-    socket: &str,
-    object: RawFd,
-    agent: &str,
+    Brought { socket, object, agent }: Brought<'_>,
     signals: &Signals,
     cgroup_limit_bytes: Option<u64>,
     reaper: u32,
