@@ -308,7 +308,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
-        kept: Some(desk().cleared.load(Ordering::Relaxed)).filter(|address| *address != 0),
+        kept: |each| desk().cleared.for_each(each),
         executable: pager::executable::dominates(),
         records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,

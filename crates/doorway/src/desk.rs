@@ -128,6 +128,41 @@ impl Announcement {
     }
 }
 
+/// Words that are noted.
+const CLEARED_MAX: usize = 256;
+
+/// Addresses that threads named by set_tid_address(2) or clone(2): the first, and the last [`CLEARED_MAX`] less one.
+#[repr(C)]
+pub struct Cleared {
+    noted: AtomicUsize,
+    each: [AtomicUsize; CLEARED_MAX],
+}
+
+impl Cleared {
+    const fn new() -> Self {
+        Cleared { noted: AtomicUsize::new(0), each: [const { AtomicUsize::new(0) }; CLEARED_MAX] }
+    }
+
+    /// Notes a word.
+    pub fn note(&self, address: usize) {
+        if address == 0 || self.each.iter().any(|noted| noted.load(Ordering::Relaxed) == address) {
+            return;
+        }
+        let index = match self.noted.fetch_add(1, Ordering::Relaxed) {
+            // That of the program's first thread is musl's for all of them.
+            0 => 0,
+            later => 1 + (later - 1) % (CLEARED_MAX - 1),
+        };
+        self.each[index].store(address, Ordering::Release);
+    }
+
+    /// Calls `each` with the words.
+    pub fn for_each(&self, each: &mut dyn FnMut(usize)) {
+        let noted = self.each.iter().map(|noted| noted.load(Ordering::Acquire));
+        noted.filter(|address| *address != 0).for_each(each);
+    }
+}
+
 /// Forks, and what they depend on.
 #[repr(C)]
 pub struct Forks {
@@ -200,8 +235,8 @@ pub struct Desk {
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
-    /// What the kernel clears when the program's first thread ends, as set_tid_address(2) told it; 0 while unknown.
-    pub cleared: AtomicUsize,
+    /// What the kernel clears when threads end, beside words in their control blocks.
+    pub cleared: Cleared,
     /// Address of the bytes that all processes of the tree use, a 64-bit number; 0 while unknown.
     pub total: AtomicUsize,
     /// The use at which memory is registered, in bytes.
@@ -231,7 +266,7 @@ impl Desk {
             nudge: word(),
             references: word(),
             end: word(),
-            cleared: AtomicUsize::new(0),
+            cleared: Cleared::new(),
             total: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
             arena: pair(),
@@ -295,6 +330,25 @@ mod tests {
         assert_eq!(announcement.question(), None);
         announcement.asked.store(u32::MAX, Ordering::Relaxed);
         assert_ne!(announcement.ask(5..6, kind::UNKNOWN), IDLE);
+    }
+
+    #[test]
+    fn the_first_word_and_the_last_ones_are_noted() {
+        let cleared = Cleared::new();
+        let noted = || {
+            let mut all = Vec::new();
+            cleared.for_each(&mut |address| all.push(address));
+            all.sort_unstable();
+            all
+        };
+        cleared.note(0);
+        assert_eq!(noted(), [0; 0]);
+        for _ in 0..2 {
+            (1..=CLEARED_MAX).for_each(|address| cleared.note(address));
+        }
+        assert_eq!(noted(), (1..=CLEARED_MAX).collect::<Vec<_>>());
+        (CLEARED_MAX + 1..=2 * CLEARED_MAX).for_each(|address| cleared.note(address));
+        assert_eq!(noted(), [1].into_iter().chain(CLEARED_MAX + 2..=2 * CLEARED_MAX).collect::<Vec<_>>());
     }
 
     #[test]

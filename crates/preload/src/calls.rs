@@ -8,7 +8,8 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use doorway::desk::{end, kind};
 
 use crate::{
-    announce, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single, system,
+    announce, cleared, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single,
+    system,
 };
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
@@ -154,9 +155,10 @@ pub unsafe extern "C" fn mremap(
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
-        // SAFETY: the request takes a structure that begins with a range.
-        let [start, len] = unsafe { *(argument as *const [u64; 2]) };
-        announce::release(start as usize, len as usize);
+        // The request takes a structure that begins with a range. Where nothing can be read the kernel refuses it.
+        if let (Some(start), Some(len)) = (system::read_own(argument), system::read_own(argument + 8)) {
+            announce::release(start as usize, len as usize);
+        }
     }
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) })
@@ -278,6 +280,7 @@ pub unsafe extern "C" fn syscall(
         // Whoever it binds, children of this thread inherit it.
         fork::expect_filter();
     }
+    cleared::note_call(number, &[a, b, c, d, e, f]);
     if number == libc::SYS_madvise {
         note_advice(a, b, c as c_int);
     }

@@ -15,8 +15,8 @@
 //! is. Nothing is loaded into setuid programs: the loader ignores names with a slash there.
 //!
 //! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16 KiB. So nothing is
-//! allocated or locked here, and the new environment is an array on the stack of [`ENTRIES_MAX`] entries. A larger one
-//! stays as it is: its child is managed only if the variables are in it.
+//! allocated or locked here, and the new environment is an array of at most [`ENTRIES_MAX`] entries (see `scratch`). A larger
+//! environment stays as it is: its child is managed only if the variables are in it.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_long, CStr};
@@ -24,12 +24,12 @@ use core::ptr::{addr_of, null, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::calls::raw_syscall;
-use crate::fork;
+use crate::{fork, scratch};
 
 /// Strings, up to a null pointer.
 pub type Strings = *const *const c_char;
 
-/// Most entries of an environment that is completed: 4 KiB of stack.
+/// Most entries of an environment that is completed: 4 KiB.
 const ENTRIES_MAX: usize = 512;
 /// The longest LD_PRELOAD that is changed.
 const PRELOAD_BYTES_MAX: usize = 1024;
@@ -327,36 +327,44 @@ impl Change<'_> {
         push(b"\0");
     }
 
-    /// Calls `act` with the changed environment. Not inlined: only large environments need a large stack.
+    /// Calls `act` with the changed environment.
     ///
     /// # Safety
     /// As [`Own::change`]; `ENTRIES` are enough.
-    #[inline(never)]
     unsafe fn with<const ENTRIES: usize>(&self, act: &mut dyn FnMut(Strings) -> c_long) -> c_long {
-        let mut text = [0; PRELOAD_BYTES_MAX];
-        let mut strings = [null::<c_char>(); ENTRIES];
-        let mut count = 0;
-        let mut push = |string: *const c_char| {
-            strings[count] = string;
-            count += 1;
-        };
-        self.write_preload(&mut text);
-        // SAFETY: the caller's environment.
-        for (at, string) in unsafe { entries(self.environment) }.enumerate() {
-            let is_preload = self.preload.is_some_and(|(place, _)| place == at);
-            push(if is_preload { text.as_ptr().cast() } else { string });
-        }
-        if self.preload.is_none() && self.loads {
-            push(self.own.preload.as_c_str().as_ptr());
-        }
-        for (index, variable) in self.own.variables().iter().enumerate() {
-            if self.missing & 1 << index != 0 {
-                push(variable.as_c_str().as_ptr());
+        scratch::with(|room: &mut Room<ENTRIES>| {
+            let mut count = 0;
+            let mut push = |string: *const c_char| {
+                room.strings[count] = string;
+                count += 1;
+            };
+            self.write_preload(&mut room.text);
+            // SAFETY: the caller's environment.
+            for (at, string) in unsafe { entries(self.environment) }.enumerate() {
+                let is_preload = self.preload.is_some_and(|(place, _)| place == at);
+                push(if is_preload { room.text.as_ptr().cast() } else { string });
             }
-        }
-        act(strings.as_ptr())
+            if self.preload.is_none() && self.loads {
+                push(room.text.as_ptr().cast());
+            }
+            for (index, variable) in self.own.variables().iter().enumerate() {
+                if self.missing & 1 << index != 0 {
+                    push(variable.as_c_str().as_ptr());
+                }
+            }
+            act(room.strings.as_ptr())
+        })
     }
 }
+
+/// A changed environment.
+struct Room<const ENTRIES: usize> {
+    strings: [*const c_char; ENTRIES],
+    text: [u8; PRELOAD_BYTES_MAX],
+}
+
+// SAFETY: null pointers and numbers.
+unsafe impl<const ENTRIES: usize> scratch::Plain for Room<ENTRIES> {}
 
 /// Calls `act` with an environment that has this object's variables.
 ///

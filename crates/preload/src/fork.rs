@@ -14,7 +14,7 @@ use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
-use crate::{announce, channel, sharing, signals, spawn, system, tasks};
+use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
@@ -251,6 +251,7 @@ unsafe extern "C" fn child() {
     announce::forget();
     sharing::forget();
     forks.attending.store(0, Ordering::Release);
+    scratch::forget();
     forks.listener.store(0, Ordering::Release);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {

@@ -11,6 +11,7 @@
 mod announce;
 mod calls;
 mod channel;
+mod cleared;
 mod credentials;
 mod desk;
 mod ending;
@@ -25,7 +26,7 @@ mod memory_limit;
 mod next;
 mod parent;
 mod remap;
-mod robust;
+mod scratch;
 mod sharing;
 mod signals;
 mod single;

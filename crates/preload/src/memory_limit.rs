@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::calls::{raw_syscall, set_errno};
 use crate::line::Line;
 use crate::next::Next;
-use crate::system;
+use crate::{scratch, system};
 
 /// Where control groups are.
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
@@ -104,12 +104,15 @@ unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
 
 /// The rest of it: seldom.
 #[cold]
+#[inline(never)]
 fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
-    let mut membership = [0; 4096];
-    let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
-    let len = system::read_at(file, &mut membership, 0);
-    system::close(file);
-    if !is_own_limit(path.to_bytes(), &membership[..len]) {
+    let is_own = scratch::with(|membership: &mut [u8; 4096]| {
+        let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
+        let len = system::read_at(file, membership, 0);
+        system::close(file);
+        is_own_limit(path.to_bytes(), &membership[..len])
+    });
+    if !is_own {
         return None;
     }
     match system::open(path, libc::O_RDONLY) {
@@ -127,18 +130,19 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    // Where there can be none (a seccomp filter, no descriptor), what is there is opened, or refused.
+    // Where there can be none (a seccomp filter, no descriptor, a limit of the size of files), what is there is opened, or refused.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
 /// Whether there is the directory that a path's last word would be in.
 fn has_directory(path: &CStr) -> bool {
-    let mut directory = [0; PATH_BYTES_MAX];
     let bytes = path.to_bytes();
     let len = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
-    room.copy_from_slice(&bytes[..len]);
-    CStr::from_bytes_until_nul(&directory).is_ok_and(system::may_read)
+    scratch::with(|directory: &mut [u8; PATH_BYTES_MAX]| {
+        let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
+        room.copy_from_slice(&bytes[..len]);
+        CStr::from_bytes_until_nul(directory).is_ok_and(system::may_read)
+    })
 }
 
 /// How a call goes on: with the C library's function, or with an answer.

@@ -28,7 +28,7 @@ pub fn count() -> Option<Count> {
     }
     let own = system::process_id() as u32;
     let mut count = Count { agents: 0, all: 0 };
-    let mut entries = [0u8; 2048];
+    let mut entries = [0u8; 256];
     loop {
         let entries = match system::read_directory(directory, &mut entries) {
             0 => break,
