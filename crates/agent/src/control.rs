@@ -94,10 +94,16 @@ pub fn take_pager() -> Option<Box<Pager>> {
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
 }
 
+/// Lets the program's threads know how many threads are not theirs.
+fn count_threads() {
+    desk().threads.store(pager().map_or(1, Pager::own_threads), Ordering::Release);
+}
+
 /// Sleeps between looks; answers a halt. False when the program has given up rights that the caller is to give up, too.
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
+    count_threads();
     let nudge = &desk().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
@@ -136,6 +142,9 @@ fn say_end(accounts: &Ledgered) {
     let why = match desk().end.swap(end::NONE, Ordering::AcqRel) {
         end::NONE => return,
         end::LOCKED => "mlockall() was called",
+        end::OPENED => {
+            "the program opened its own memory in /proc, where the kernel reads nothing that is out"
+        }
         _ => "a seccomp filter for all threads was set",
     };
     let text = pager::FixedText::new(format_args!("paging ends here: {why}"));

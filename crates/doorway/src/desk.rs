@@ -42,6 +42,8 @@ pub mod end {
     pub const LOCKED: u32 = 1;
     /// A seccomp filter for all threads.
     pub const FILTERED: u32 = 2;
+    /// The program has opened its own memory as a file.
+    pub const OPENED: u32 = 3;
 }
 
 /// What is asked when the process is about to end, and what came of it.
@@ -235,6 +237,8 @@ pub struct Desk {
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
+    /// Threads of the agent.
+    pub threads: AtomicU32,
     /// What the kernel clears when threads end, beside words in their control blocks.
     pub cleared: Cleared,
     /// Address of the bytes that all processes of the tree use, a 64-bit number; 0 while unknown.
@@ -266,6 +270,7 @@ impl Desk {
             nudge: word(),
             references: word(),
             end: word(),
+            threads: word(),
             cleared: Cleared::new(),
             total: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),

@@ -4,9 +4,11 @@
 //! They make the pager learn early of large new mappings, and in time of what would take its footing away.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ptr::null;
 
 use doorway::desk::{end, kind};
 
+use crate::next::{interposed, Next, Onward};
 use crate::{
     announce, cleared, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single,
     system,
@@ -165,22 +167,26 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: us
         as c_int
 }
 
-/// vmsplice(2): the pipe refers to pages of the program, and goes on to when they are moved away.
-///
-/// # Safety
-/// As vmsplice(2).
-#[no_mangle]
-pub unsafe extern "C" fn vmsplice(
-    pipe: c_int,
-    vectors: *const libc::iovec,
-    count: usize,
-    flags: c_uint,
-) -> isize {
+static VMSPLICE: Next = Next::new(c"vmsplice");
+
+unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint) -> Onward {
     announce::note_references();
+    let function = VMSPLICE.find();
+    if !function.is_null() {
+        return Onward { function, answer: 0 };
+    }
     let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
-    // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
+    // SAFETY: the caller's arguments.
+    let answer = unsafe { raw_syscall(libc::SYS_vmsplice, arguments) };
+    Onward { function: null(), answer: set_errno(answer) as isize }
 }
+
+interposed!(
+    /// vmsplice(2): the pipe refers to pages of the program, also after they have been moved away. Threads can be cancelled there.
+    vmsplice,
+    onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
+        vmsplice_onward(pipe, vectors, count, flags)
+);
 
 /// close_range(2): waits for forks under way, whose connections are descriptors of the process for a moment.
 ///

@@ -154,7 +154,7 @@ pub fn go_on() {
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     let forks = &DESK.forks;
     // The control thread, and the caller.
-    if !is_alive() || has_pager() || !is_own_process() || tasks::count()?.all != 2 {
+    if !is_alive() || has_pager() || !is_own_process() || tasks::count()? != 2 {
         return None;
     }
     with_halt(Some(&forks.leaving), || {
