@@ -9,9 +9,10 @@ use core::ptr::null;
 use doorway::desk::{end, kind};
 
 use crate::next::{interposed, Next, Onward};
+use crate::target::Target;
 use crate::{
-    announce, cleared, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single,
-    system,
+    announce, cleared, credentials, desk, ending, environment, exec, fork, limits, parent, remap, sharing,
+    single, system,
 };
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
@@ -303,12 +304,16 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {
         match number {
-            libc::SYS_execve => environment::completed(c as *const _, |environment| {
-                raw_syscall(number, [a, b, environment as usize, d, e, f])
-            }),
-            libc::SYS_execveat => environment::completed(d as *const _, |environment| {
-                raw_syscall(number, [a, b, c, environment as usize, e, f])
-            }),
+            libc::SYS_execve => environment::completed(
+                c as *const _,
+                Target::Path(libc::AT_FDCWD, a as *const _),
+                |environment| raw_syscall(number, [a, b, environment as usize, d, e, f]),
+            ),
+            libc::SYS_execveat => environment::completed(
+                d as *const _,
+                exec::of_directory(a as c_int, b as *const _, e as c_int),
+                |environment| raw_syscall(number, [a, b, c, environment as usize, e, f]),
+            ),
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),

@@ -149,6 +149,22 @@ pub fn go_on() {
     system::wake(&DESK.forks.state);
 }
 
+/// Calls `act` while everything is in and nothing is paged.
+pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
+    let stopped = &DESK.forks.stopped;
+    if !is_alive() || !is_own_process() || is_set(stopped) {
+        return act();
+    }
+    with_halt(None, || {
+        let answer = act();
+        // Paging that was to end for good waits for this halt, or ended just before it.
+        if !is_set(stopped) {
+            go_on();
+        }
+        answer
+    })
+}
+
 /// Calls what the kernel does for processes of one thread alone, without the agent's; it starts anew afterwards, as in a forked
 /// child. `None`, and nothing is called, where the program has several threads itself or a pager is at work.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {

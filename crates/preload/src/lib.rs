@@ -26,6 +26,7 @@ mod memory_limit;
 mod next;
 mod parent;
 mod remap;
+mod sanitizer;
 mod scratch;
 mod sharing;
 mod signals;
@@ -33,6 +34,7 @@ mod single;
 mod spawn;
 mod start;
 mod system;
+mod target;
 mod tasks;
 
 /// What is left of a panic without a standard library: none is known.

@@ -23,9 +23,6 @@ const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_byte
 /// A path of a control group is at most so long.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
-const NO_ADDRESS_BELOW: isize = 4096;
-
 /// The limit that is shown, in bytes; 0 for what is there.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
 
@@ -91,7 +88,7 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
     let limit = SHOWN.load(Ordering::Relaxed);
     // What can be no program's address, null, a small number or an error's, is the kernel's to refuse.
-    let is_address = path as isize >= NO_ADDRESS_BELOW;
+    let is_address = path as isize >= system::NO_ADDRESS_BELOW;
     if limit == 0 || !is_address || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
     }
@@ -161,7 +158,7 @@ fn is_own_memory(path: &[u8], process: i32) -> bool {
 /// Terminated, or what can be no address.
 unsafe fn note_own_memory(path: *const c_char) {
     const NAME: &[u8] = b"/proc/";
-    if (path as isize) < NO_ADDRESS_BELOW {
+    if (path as isize) < system::NO_ADDRESS_BELOW {
         return;
     }
     // SAFETY: the caller's promise; the comparison ends with the string.

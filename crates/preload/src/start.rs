@@ -5,7 +5,8 @@ use core::ops::Range;
 
 use crate::desk::{self, DESK};
 use crate::{
-    cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sharing,
+    cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
+    sharing,
 };
 
 /// Most variables that the agent is given.
@@ -33,6 +34,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     credentials::prepare();
     sharing::prepare();
     ending::prepare();
+    sanitizer::prepare();
     memory_limit::prepare();
     limits::prepare();
     parent::prepare();

@@ -6,6 +6,9 @@ use doorway::rights::Rights;
 
 use crate::calls::raw_syscall;
 
+/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
+pub const NO_ADDRESS_BELOW: isize = 4096;
+
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     // SAFETY: the functions below pass what the calls take.
     unsafe { raw_syscall(number, arguments) as isize }
@@ -102,8 +105,17 @@ pub fn exit_process(status: i32) -> ! {
 
 /// Opens a file for reading, closed on exec; negative when that fails.
 pub fn open(path: &core::ffi::CStr, flags: i32) -> isize {
+    open_from(libc::AT_FDCWD, path, flags)
+}
+
+/// The same, for reading, from a directory on.
+pub fn open_at(directory: i32, path: &core::ffi::CStr) -> isize {
+    open_from(directory, path, libc::O_RDONLY)
+}
+
+fn open_from(directory: i32, path: &core::ffi::CStr, flags: i32) -> isize {
     let flags = (flags | libc::O_CLOEXEC) as usize;
-    call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
+    call(libc::SYS_openat, [directory as usize, path.as_ptr().addr(), flags, 0, 0, 0])
 }
 
 /// Closes a descriptor.
