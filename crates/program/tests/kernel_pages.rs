@@ -14,6 +14,8 @@ use tree::watch;
 
 /// Exit status of a workload that cannot do on this machine what it is for.
 const CANNOT: i32 = 77;
+/// So long that the strings that come before it are on pages that are not in use.
+const PADDING_BYTES: usize = 30_000;
 /// A word that /proc/PID/environ must show.
 const VARIABLE: (&str, &str) = ("KERNEL_TEST", "in the environment");
 
@@ -34,7 +36,9 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     let Some(program) = workload() else { return };
     let scratch = Scratch::new(&format!("kernel-{mode}"));
     let limit = Duration::from_secs(120);
-    let bare = Command::new(program).args([mode, argument]).env(VARIABLE.0, VARIABLE.1).output().unwrap();
+    let padding = "x".repeat(PADDING_BYTES);
+    let arguments = [mode, argument, &padding];
+    let bare = Command::new(program).args(arguments).env(VARIABLE.0, VARIABLE.1).output().unwrap();
     if bare.status.code() == Some(CANNOT) {
         println!("skipped: {mode} cannot be done on this machine");
         return;
@@ -52,7 +56,7 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
             run.env("UZSWAP_WITHOUT", without);
         }
         run.args(["run", "-q", "--ram", "60M", "--report"]).arg(&report).args(options).arg("--");
-        run.arg(program).args([mode, argument]);
+        run.arg(program).args(arguments);
         let ended = watch(&mut run, &directory, limit);
         let status = ended.status.map_or_else(|| "hangs".to_owned(), |status| status.to_string());
         assert!(

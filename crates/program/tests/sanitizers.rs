@@ -88,7 +88,6 @@ fn address_sanitizer_linked() {
 #[test]
 fn leak_sanitizer() {
     is_as_bare("gcc", &["-fsanitize=leak"], &MODES, &[MOVES]);
-    is_as_bare("gcc", &["-fsanitize=leak", "-static-liblsan"], &MODES, &[MOVES]);
     is_as_bare("gcc", &["-fsanitize=leak"], &["leak"], &WAYS);
 }
 
