@@ -96,11 +96,17 @@ pub fn take_pager() -> Option<Box<Pager>> {
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
 }
 
+/// Lets the program's threads know how many threads are not theirs.
+fn count_threads() {
+    desk().threads.store(pager().map_or(1, Pager::own_threads), Ordering::Release);
+}
+
 /// Sleeps between looks, and does what was asked of the control thread. False when the program has
 /// given up rights that the caller is to give up, too.
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
+    count_threads();
     let nudge = &desk().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
@@ -139,6 +145,9 @@ fn say_end(accounts: &Ledgered) {
     let why = match desk().end.swap(end::NONE, Ordering::AcqRel) {
         end::NONE => return,
         end::LOCKED => "mlockall() was called",
+        end::OPENED => {
+            "the program opened its own memory in /proc, where the kernel reads nothing that is out"
+        }
         _ => "a seccomp filter for all threads was set",
     };
     let text = pager::FixedText::new(format_args!("paging ends here: {why}"));
@@ -313,7 +322,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
-        kept: Some(desk().cleared.load(Ordering::Relaxed)).filter(|address| *address != 0),
+        kept: |each| desk().cleared.for_each(each),
         executable: pager::executable::dominates(),
         records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,

@@ -17,7 +17,6 @@ mod heap;
 
 use std::ffi::{c_char, c_int, CStr};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use agent::{broken, control, desk, start};
 
@@ -58,7 +57,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     }
     let cleared = std::env::var("UZSWAP_CLEARED").ok();
     if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {
-        desk::desk().cleared.store(address, Ordering::Relaxed);
+        desk::desk().cleared.note(address);
     }
     broken::install();
     broken::choose_point();

@@ -42,6 +42,8 @@ pub mod end {
     pub const LOCKED: u32 = 1;
     /// A seccomp filter for all threads.
     pub const FILTERED: u32 = 2;
+    /// The program has opened its own memory as a file.
+    pub const OPENED: u32 = 3;
 }
 
 /// What is asked when the process is about to end, and what came of it.
@@ -128,6 +130,41 @@ impl Announcement {
     }
 }
 
+/// Words that are noted.
+const CLEARED_MAX: usize = 256;
+
+/// Addresses that threads named by set_tid_address(2) or clone(2): the first, and the last [`CLEARED_MAX`] less one.
+#[repr(C)]
+pub struct Cleared {
+    noted: AtomicUsize,
+    each: [AtomicUsize; CLEARED_MAX],
+}
+
+impl Cleared {
+    const fn new() -> Self {
+        Cleared { noted: AtomicUsize::new(0), each: [const { AtomicUsize::new(0) }; CLEARED_MAX] }
+    }
+
+    /// Notes a word.
+    pub fn note(&self, address: usize) {
+        if address == 0 || self.each.iter().any(|noted| noted.load(Ordering::Relaxed) == address) {
+            return;
+        }
+        let index = match self.noted.fetch_add(1, Ordering::Relaxed) {
+            // That of the program's first thread is musl's for all of them.
+            0 => 0,
+            later => 1 + (later - 1) % (CLEARED_MAX - 1),
+        };
+        self.each[index].store(address, Ordering::Release);
+    }
+
+    /// Calls `each` with the words.
+    pub fn for_each(&self, each: &mut dyn FnMut(usize)) {
+        let noted = self.each.iter().map(|noted| noted.load(Ordering::Acquire));
+        noted.filter(|address| *address != 0).for_each(each);
+    }
+}
+
 /// Forks, and what they depend on.
 #[repr(C)]
 pub struct Forks {
@@ -201,8 +238,10 @@ pub struct Desk {
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
-    /// What the kernel clears when the program's first thread ends, as set_tid_address(2) told it; 0 while unknown.
-    pub cleared: AtomicUsize,
+    /// Threads of the agent.
+    pub threads: AtomicU32,
+    /// What the kernel clears when threads end, beside words in their control blocks.
+    pub cleared: Cleared,
     /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while unknown.
     pub total: AtomicUsize,
     /// Address of what the other users' processes use; set before the former.
@@ -234,7 +273,8 @@ impl Desk {
             nudge: word(),
             references: word(),
             end: word(),
-            cleared: AtomicUsize::new(0),
+            threads: word(),
+            cleared: Cleared::new(),
             total: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
@@ -299,6 +339,25 @@ mod tests {
         assert_eq!(announcement.question(), None);
         announcement.asked.store(u32::MAX, Ordering::Relaxed);
         assert_ne!(announcement.ask(5..6, kind::UNKNOWN), IDLE);
+    }
+
+    #[test]
+    fn the_first_word_and_the_last_ones_are_noted() {
+        let cleared = Cleared::new();
+        let noted = || {
+            let mut all = Vec::new();
+            cleared.for_each(&mut |address| all.push(address));
+            all.sort_unstable();
+            all
+        };
+        cleared.note(0);
+        assert_eq!(noted(), [0; 0]);
+        for _ in 0..2 {
+            (1..=CLEARED_MAX).for_each(|address| cleared.note(address));
+        }
+        assert_eq!(noted(), (1..=CLEARED_MAX).collect::<Vec<_>>());
+        (CLEARED_MAX + 1..=2 * CLEARED_MAX).for_each(|address| cleared.note(address));
+        assert_eq!(noted(), [1].into_iter().chain(CLEARED_MAX + 2..=2 * CLEARED_MAX).collect::<Vec<_>>());
     }
 
     #[test]

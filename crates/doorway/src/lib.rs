@@ -12,6 +12,7 @@ pub mod desk;
 pub mod image;
 pub mod limits;
 pub mod rights;
+pub mod runtime;
 pub mod stack;
 
 /// Bytes in a page.

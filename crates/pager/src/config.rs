@@ -20,8 +20,8 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to be paged; `None` for the whole address space.
     pub only: Option<Range<usize>>,
-    /// What the kernel writes to for threads that are ending, beside their control blocks: its page stays in memory.
-    pub kept: Option<usize>,
+    /// Names what the kernel clears for threads that are ending, beside words in their control blocks: the pages stay in memory.
+    pub kept: fn(&mut dyn FnMut(usize)),
     /// Page memory that may be executed, and leave other memory where it is: see [`crate::executable`].
     pub executable: bool,
     /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the

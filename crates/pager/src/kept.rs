@@ -1,31 +1,53 @@
-//! Pages that must never be out: what the kernel writes when a thread ends.
+//! Pages that must never be out: what the kernel reads or writes without fault service.
 //!
-//! A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
-//! word that pthread_join() waits for, and marks the robust mutexes that the thread holds; were these pages out, somebody would
-//! wait for ever. Both begin in the thread control block, whose pages with them stay in memory. (Pages with robust mutexes are
-//! locked in memory by `preload/robust.rs`.)
+//! * A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
+//!   word that pthread_join() waits for, and marks the robust mutexes that the thread holds. Were these pages out, other threads
+//!   would wait for ever. Both begin in the thread control block; the list there leads to the mutexes.
+//! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear one, the lock of its list of
+//!   threads, which every thread takes before it ends. The kernel tells of the word to its thread alone, so it is asked for where
+//!   the agent is brought in, and `preload/cleared.rs` notes what is named later.
+//! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing where those are out: ps, pgrep,
+//!   killall and service managers would not find the process.
 //!
-//! musl has all threads clear one word, the lock of its list of threads, which every thread takes before it ends. The kernel
-//! tells of that word to its thread alone, so it is asked for where the agent is brought in.
+//! A page that is found to be out is brought in: its thread may have been made, or its mutex taken, between two looks.
 
-use std::sync::RwLock;
+use std::ops::Range;
+use std::sync::{Mutex, RwLock};
 
+use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
 use crate::pager::Pager;
-use crate::pages::BLOCK_BYTES;
+use crate::pages::{Inbound, BLOCK_BYTES};
 
-/// Between looks at the list of threads.
+/// Between looks at the list of threads, at least.
 const LOOK_NS: u64 = 20_000_000;
+/// Looking takes at most one part in so many of the time.
+const LOOK_SHARE: u64 = 20;
+/// Between looks where the arguments are: prctl(2) can move them.
+const ARGUMENTS_NS: u64 = 1_000_000_000;
+/// Arguments and environment may be megabytes: of them at most this part of the budget stays.
+const ARGUMENTS_PART: u64 = 16;
 /// The word that is cleared comes this long before the list of robust mutexes, in glibc's control blocks of all architectures
 /// (struct pthread: `tid`, `robust_head`). x86-64 aligns the block so that both are in one page; aarch64 does not.
 const CLEARED_BEFORE_BYTES: usize = 16;
-/// Threads that are followed.
-const THREADS_MAX: usize = 8192;
+/// Mutexes of one thread that the kernel looks at: ROBUST_LIST_LIMIT.
+const MUTEXES_MAX: usize = 2048;
+/// Pages that stay, as far as threads are concerned.
+const PAGES_MAX: usize = 16384;
 
 /// Addresses of such pages, in order.
 pub(crate) struct KeptPages {
     pages: RwLock<Vec<usize>>,
+    look: Mutex<Look>,
+}
+
+/// When they are looked for.
+#[derive(Default)]
+struct Look {
+    next_ns: u64,
+    arguments: [Range<usize>; 2],
+    arguments_ns: u64,
 }
 
 fn page_of(address: usize) -> usize {
@@ -38,9 +60,9 @@ fn pages_of_block(list: usize) -> [usize; 2] {
 }
 
 impl KeptPages {
-    /// That of an address, before threads were looked at.
-    pub fn new(address: Option<usize>) -> Self {
-        KeptPages { pages: RwLock::new(address.map(page_of).into_iter().collect()) }
+    /// None yet.
+    pub fn new() -> Self {
+        KeptPages { pages: RwLock::new(Vec::new()), look: Mutex::new(Look::default()) }
     }
 
     /// The pages of the block at `base` that stay.
@@ -58,22 +80,86 @@ impl KeptPages {
     }
 }
 
-impl Pager {
-    /// Looks at the threads there are, now and then.
-    pub(crate) fn keep_thread_blocks(&self, looked_ns: &mut u64, now_ns: u64) {
-        if now_ns.wrapping_sub(*looked_ns) < LOOK_NS {
+/// Calls `each` with every address that the kernel uses of a thread's robust mutexes. `read` reads words of the program, which it
+/// cannot where they are out: then the rest is found at a later look.
+fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each: impl FnMut(usize)) {
+    // struct robust_list_head: the first entry, from entries to their mutexes, the entry that is being added or removed. The
+    // lowest bit of an address tells mutexes with priority inheritance.
+    let words = [0, 1, 2].map(|index| read(list + index * size_of::<usize>()));
+    let [Some(first), Some(offset), Some(pending)] = words else { return };
+    let mut note = |entry: usize| {
+        each(entry);
+        each(entry.wrapping_add(offset));
+    };
+    if pending & !1 != 0 {
+        note(pending & !1);
+    }
+    let mut entry = first & !1;
+    for _ in 0..MUTEXES_MAX {
+        if entry == list || entry == 0 {
             return;
         }
-        *looked_ns = now_ns;
-        let mut pages: Vec<usize> = self.config.kept.map(page_of).into_iter().collect();
+        note(entry);
+        let Some(next) = read(entry) else { return };
+        entry = next & !1;
+    }
+}
+
+impl Pager {
+    /// Looks for these pages, now and then.
+    pub(crate) fn keep_pages(&self, now_ns: u64) {
+        let mut look = self.kept.look.lock().expect("no panic while held");
+        if now_ns < look.next_ns || self.config.only.is_some() {
+            return;
+        }
+        let mut pages = Vec::new();
+        (self.config.kept)(&mut |address| pages.push(page_of(address)));
+        // Reads what is there, and fails at once where it is not: for such reads the kernel asks no userfaultfd.
+        let memory = ProcFile::open(c"/proc/self/mem").ok();
+        let read = |address: usize| {
+            let mut word = [0; size_of::<usize>()];
+            let is_whole = memory?.read_at(&mut word, address as u64).len() == word.len();
+            is_whole.then(|| usize::from_ne_bytes(word))
+        };
         let saw_all = threads::for_each(|thread| {
-            if pages.len() < THREADS_MAX {
-                pages.extend(threads::robust_list(thread).map(pages_of_block).into_iter().flatten());
-            }
+            let Some(list) = threads::robust_list(thread).filter(|_| pages.len() < PAGES_MAX) else { return };
+            pages.extend(pages_of_block(list));
+            for_each_robust(list, read, |address| pages.push(page_of(address)));
         });
+        memory.into_iter().for_each(ProcFile::close);
+        if now_ns.wrapping_sub(look.arguments_ns) > ARGUMENTS_NS {
+            (look.arguments, look.arguments_ns) = (procfs::arguments(), now_ns);
+        }
+        let most = (self.accounts.budget() / ARGUMENTS_PART) as usize / PAGE_SIZE;
+        let arguments =
+            look.arguments.iter().flat_map(|range| (page_of(range.start)..range.end).step_by(PAGE_SIZE));
+        pages.extend(arguments.take(most));
         // Without a descriptor to list the threads with, those of the last look stay.
         if saw_all {
             self.kept.set(pages);
+        }
+        self.bring_kept();
+        look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);
+    }
+
+    /// Brings in those that are out.
+    fn bring_kept(&self) {
+        if self.halt.is_on() {
+            return;
+        }
+        let is_out = |page: &usize| {
+            let block = self.pages.table().find(*page);
+            block.is_some_and(|block| block.is_out(page % BLOCK_BYTES / PAGE_SIZE))
+        };
+        let out: Vec<usize> =
+            self.kept.pages.read().expect("no panic while held").iter().copied().filter(is_out).collect();
+        if !out.is_empty() {
+            let mut inbound = Inbound::new(self.own_page);
+            for page in out {
+                // What an event is in the way of is tried at the next look.
+                self.pages.bring_all(&mut inbound, page & !(BLOCK_BYTES - 1));
+            }
+            inbound.frames.empty_out(self.pages.staging());
         }
     }
 }
@@ -81,6 +167,7 @@ impl Pager {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
 
     /// The word that is cleared is the one before the list's page.
     #[test]
@@ -91,9 +178,30 @@ mod tests {
 
     #[test]
     fn the_pages_of_a_block_that_stay() {
-        let kept = KeptPages::new(Some(BLOCK_BYTES + 777));
+        let kept = KeptPages::new();
+        kept.set(vec![BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES)), (0, 1));
         kept.set(vec![BLOCK_BYTES + 3 * PAGE_SIZE, 5 * PAGE_SIZE, BLOCK_BYTES, BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
+    }
+
+    #[test]
+    fn a_thread_s_robust_mutexes_are_found_as_far_as_they_are_there() {
+        let found = |memory: &[(usize, usize)]| {
+            let memory: HashMap<_, _> = memory.iter().copied().collect();
+            let mut found = Vec::new();
+            for_each_robust(0x100, |at| memory.get(&at).copied(), |address| found.push(address));
+            found
+        };
+        let head = |first, pending| [(0x100, first), (0x108, 0usize.wrapping_sub(0x20)), (0x110, pending)];
+        assert_eq!(found(&head(0x100, 0)), [0; 0], "none is held");
+        assert_eq!(found(&head(0x100, 0x5020)), [0x5020, 0x5000], "one is being taken");
+        let two = [&head(0x1021, 0)[..], &[(0x1020, 0x2020), (0x2020, 0x101)]].concat();
+        assert_eq!(found(&two), [0x1020, 0x1000, 0x2020, 0x2000]);
+        assert_eq!(found(&two[..4]), [0x1020, 0x1000, 0x2020, 0x2000], "the second is out");
+        assert_eq!(found(&two[..3]), [0x1020, 0x1000], "both are");
+        assert_eq!(found(&two[..2]), [0; 0]);
+        let ring = [&head(0x1020, 0)[..], &[(0x1020, 0x1020)]].concat();
+        assert_eq!(found(&ring).len(), 2 * MUTEXES_MAX);
     }
 }

@@ -100,7 +100,7 @@ impl Pager {
             swap: Swap::new(pages.store().swap_file().is_some()),
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
-            kept: KeptPages::new(config.kept),
+            kept: KeptPages::new(),
             pins: Pins::default(),
             files: ProcFiles {
                 statm: ProcFile::open_own(c"statm").map_err(system("/proc/thread-self/statm"))?,
@@ -221,6 +221,8 @@ impl Pager {
 
     /// Looks at the program's mappings again.
     pub fn refresh_mappings(&self) {
+        // Before anything can go.
+        self.keep_pages(sys::now_ns());
         self.reclaim.look_again();
         let mut registrations = self.registrations.lock().expect("no panic while held");
         registrations.note_changes(&self.pages);

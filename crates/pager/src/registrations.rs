@@ -15,6 +15,9 @@ use crate::pages::Pages;
 
 /// Most mappings kept; the kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
+/// Without `PAGEMAP_SCAN` the kernel tells of each page of a mapping, there or not: a walk over the terabytes of a sanitizer's shadow
+/// takes a minute. Larger mappings are not walked, and stay.
+const UNSCANNED_BYTES_MAX: usize = 64 << 30;
 
 /// A mapping under management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +92,8 @@ impl Registrations {
                 let next =
                     cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
                 let until = next.map_or(end, |range| range.start);
-                if until > at && !add(at, until, is_evictable(&mapping, config.executable)) {
+                let evictable = is_evictable(&mapping, config.executable) && is_walked(pages, end - start);
+                if until > at && !add(at, until, evictable) {
                     return;
                 }
                 at = next.map_or(end, |range| range.end);
@@ -133,6 +137,7 @@ impl Registrations {
         }
         if pages.register(range.clone()) == Some(true) {
             let Range { start, end } = range;
+            let evictable = evictable && is_walked(pages, end - start);
             self.current.insert(index, Managed { start, end, registered: true, evictable });
         }
         true
@@ -164,6 +169,11 @@ impl Registrations {
 
 pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
     !mapping.shared && !mapping.file && !mapping.special
+}
+
+/// Whether the clock can walk so many bytes.
+fn is_walked(pages: &Pages, bytes: usize) -> bool {
+    bytes <= UNSCANNED_BYTES_MAX || pages.pagemap().has_scan()
 }
 
 /// Execute permission has to match the staging area's for a page to be movable.

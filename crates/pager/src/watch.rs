@@ -35,7 +35,6 @@ pub struct Watch {
     shared_ns: u64,
     counted: u64,
     runs: Vec<Run>,
-    threads_ns: u64,
     share_ns: u64,
     reported: bool,
     /// Faults served at the last look, if a message was waiting then.
@@ -77,9 +76,8 @@ impl Pager {
         self.step_grace(now);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
-        } else {
-            self.keep_thread_blocks(&mut watch.threads_ns, now);
         }
+        self.keep_pages(now);
         watch.waited = self.handlers.help_if_stuck(watch.waited, || self.pages.reports().wait(0));
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.

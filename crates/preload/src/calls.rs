@@ -4,11 +4,15 @@
 //! They make the pager learn early of large new mappings, and in time of what would take its footing away.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ptr::null;
 
 use doorway::desk::{end, kind};
 
+use crate::next::{interposed, Next, Onward};
+use crate::target::Target;
 use crate::{
-    announce, credentials, desk, ending, environment, fork, limits, parent, remap, sharing, single, system,
+    announce, cleared, credentials, desk, ending, environment, exec, fork, limits, parent, remap, sharing,
+    single, system,
 };
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
@@ -154,31 +158,36 @@ pub unsafe extern "C" fn mremap(
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
-        // SAFETY: the request takes a structure that begins with a range.
-        let [start, len] = unsafe { *(argument as *const [u64; 2]) };
-        announce::release(start as usize, len as usize);
+        // The request takes a structure that begins with a range. Where nothing can be read the kernel refuses it.
+        if let (Some(start), Some(len)) = (system::read_own(argument), system::read_own(argument + 8)) {
+            announce::release(start as usize, len as usize);
+        }
     }
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) })
         as c_int
 }
 
-/// vmsplice(2): the pipe refers to pages of the program, and goes on to when they are moved away.
-///
-/// # Safety
-/// As vmsplice(2).
-#[no_mangle]
-pub unsafe extern "C" fn vmsplice(
-    pipe: c_int,
-    vectors: *const libc::iovec,
-    count: usize,
-    flags: c_uint,
-) -> isize {
+static VMSPLICE: Next = Next::new(c"vmsplice");
+
+unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint) -> Onward {
     announce::note_references();
+    let function = VMSPLICE.find();
+    if !function.is_null() {
+        return Onward { function, answer: 0 };
+    }
     let arguments = [pipe as usize, vectors as usize, count, flags as usize, 0, 0];
-    // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(libc::SYS_vmsplice, arguments) }) as isize
+    // SAFETY: the caller's arguments.
+    let answer = unsafe { raw_syscall(libc::SYS_vmsplice, arguments) };
+    Onward { function: null(), answer: set_errno(answer) as isize }
 }
+
+interposed!(
+    /// vmsplice(2): the pipe refers to pages of the program, also after they have been moved away. Threads can be cancelled there.
+    vmsplice,
+    onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
+        vmsplice_onward(pipe, vectors, count, flags)
+);
 
 /// close_range(2): waits for forks under way, whose connections are descriptors of the process for a moment.
 ///
@@ -278,6 +287,7 @@ pub unsafe extern "C" fn syscall(
         // Whoever it binds, children of this thread inherit it.
         fork::expect_filter();
     }
+    cleared::note_call(number, &[a, b, c, d, e, f]);
     if number == libc::SYS_madvise {
         note_advice(a, b, c as c_int);
     }
@@ -294,12 +304,16 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller's arguments, the environment completed.
     set_errno(unsafe {
         match number {
-            libc::SYS_execve => environment::completed(c as *const _, |environment| {
-                raw_syscall(number, [a, b, environment as usize, d, e, f])
-            }),
-            libc::SYS_execveat => environment::completed(d as *const _, |environment| {
-                raw_syscall(number, [a, b, c, environment as usize, e, f])
-            }),
+            libc::SYS_execve => environment::completed(
+                c as *const _,
+                Target::Path(libc::AT_FDCWD, a as *const _),
+                |environment| raw_syscall(number, [a, b, environment as usize, d, e, f]),
+            ),
+            libc::SYS_execveat => environment::completed(
+                d as *const _,
+                exec::of_directory(a as c_int, b as *const _, e as c_int),
+                |environment| raw_syscall(number, [a, b, c, environment as usize, e, f]),
+            ),
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),

@@ -5,7 +5,7 @@
 //! that starts a program comes here first (see `exec`), and the environment is completed:
 //!
 //! * what began with `UZSWAP_` when this process started is added where its name is missing;
-//! * this object comes before the program's own names in LD_PRELOAD;
+//! * this object comes before the program's own names in LD_PRELOAD, behind a sanitizer's runtime that the child needs;
 //! * where the child's loader could not open the object (after chroot(), in another mount or process namespace, as
 //!   another user), or a seccomp filter may forbid what it does, it is taken out of LD_PRELOAD: the loader would
 //!   complain on the program's stderr. Such a child runs unmanaged, and the supervisor says so.
@@ -15,8 +15,8 @@
 //! is. Nothing is loaded into setuid programs: the loader ignores names with a slash there.
 //!
 //! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16 KiB. So nothing is
-//! allocated or locked here, and the new environment is an array on the stack of [`ENTRIES_MAX`] entries. A larger one
-//! stays as it is: its child is managed only if the variables are in it.
+//! allocated or locked here, and the new environment is an array of at most [`ENTRIES_MAX`] entries (see `scratch`). A larger
+//! environment stays as it is: its child is managed only if the variables are in it.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_long, CStr};
@@ -24,12 +24,15 @@ use core::ptr::{addr_of, null, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::calls::raw_syscall;
-use crate::fork;
+use doorway::runtime::{is_runtime, Runtime, NAME_BYTES};
+
+use crate::target::Target;
+use crate::{fork, scratch};
 
 /// Strings, up to a null pointer.
 pub type Strings = *const *const c_char;
 
-/// Most entries of an environment that is completed: 4 KiB of stack.
+/// Most entries of an environment that is completed: 4 KiB.
 const ENTRIES_MAX: usize = 512;
 /// The longest LD_PRELOAD that is changed.
 const PRELOAD_BYTES_MAX: usize = 1024;
@@ -209,6 +212,8 @@ struct Change<'a> {
     preload: Option<(usize, &'a [u8])>,
     /// Whether this object is to be in LD_PRELOAD.
     loads: bool,
+    /// The sanitizer's runtime that the program needs, which comes before this object.
+    runtime: Option<Runtime>,
     /// Bits of [`Own::variables`] that are to be added.
     missing: u32,
 }
@@ -247,13 +252,22 @@ impl Own {
                 entries(self::own()).enumerate().filter(|(_, string)| begins(*string, PRELOAD))
             {
                 let names = names_in(&CStr::from_ptr(string).to_bytes()[PRELOAD.len()..]);
-                let others = || names.clone().filter(|name| *name != own);
+                // The runtime that this program needs stands there because of this object.
+                let needs = names.clone().any(is_runtime);
+                let runtime = Target::Path(libc::AT_FDCWD, c"/proc/self/exe".as_ptr());
+                let runtime = if needs { runtime.runtime() } else { None };
+                let is_others =
+                    |name: &&[u8]| *name != own && runtime.is_none_or(|needed| needed.name() != *name);
+                let others = || names.clone().filter(is_others);
                 let separated = others().enumerate().flat_map(|(index, name)| {
                     let separator: &[u8] = if index == 0 { b"" } else { b":" };
                     [separator, name]
                 });
-                let entry = Text::of(core::iter::once(PRELOAD).chain(separated));
-                if let Some(entry) = entry.filter(|_| others().next().is_some()) {
+                let entry = match others().next() {
+                    Some(_) => Text::of(core::iter::once(PRELOAD).chain(separated)),
+                    None => runtime.map(|_| self.preload),
+                };
+                if let Some(entry) = entry {
                     *restored = entry;
                     self::own().cast_mut().add(at).write(restored.bytes.as_ptr().cast());
                 }
@@ -274,7 +288,7 @@ impl Own {
     ///
     /// # Safety
     /// As [`entries`]; the environment lives and stays as it is for as long as the answer is used.
-    unsafe fn change(&self, environment: Strings) -> Option<Change<'_>> {
+    unsafe fn change(&self, environment: Strings, target: Target) -> Option<Change<'_>> {
         let (mut count, mut preload) = (0, None);
         let mut missing = (1u32 << self.count) - 1;
         // SAFETY: the caller's environment.
@@ -300,14 +314,27 @@ impl Own {
         let is_there = preload.is_some_and(|(_, names)| names_in(names).any(|name| name == own));
         // A filter may end the process for a system call that it does not know.
         let loads = !fork::expects_filter() && self.can_load();
+        // SAFETY: the caller's target.
+        let runtime = if loads { unsafe { target.runtime() } } else { None };
         let names_len = preload.map_or(0, |(_, names)| names.len());
-        let is_long = names_len + self.preload.len + 2 > PRELOAD_BYTES_MAX;
-        let is_right = loads == is_there && missing == 0;
-        (!is_right && !is_long).then_some(Change { own: self, environment, count, preload, loads, missing })
+        let is_long = names_len + self.preload.len + NAME_BYTES + 2 > PRELOAD_BYTES_MAX;
+        let change = Change { own: self, environment, count, preload, loads, runtime, missing };
+        let is_right = loads == is_there && missing == 0 && (!loads || change.is_in_order());
+        (!is_right && !is_long).then_some(change)
     }
 }
 
 impl Change<'_> {
+    /// Whether LD_PRELOAD, which has this object, has all runtimes before it.
+    fn is_in_order(&self) -> bool {
+        let own = self.own.path().to_bytes();
+        let names = names_in(self.preload.map_or(&[], |(_, names)| names));
+        let mut before = names.clone().take_while(|name| *name != own);
+        let mut behind = names.skip_while(|name| *name != own);
+        !behind.any(is_runtime)
+            && self.runtime.is_none_or(|runtime| before.any(|name| name == runtime.name()))
+    }
+
     /// LD_PRELOAD as it is to be, as an entry.
     fn write_preload(&self, text: &mut [u8; PRELOAD_BYTES_MAX]) {
         let mut len = 0;
@@ -319,7 +346,14 @@ impl Change<'_> {
         push(PRELOAD);
         let mut separator: &[u8] = b"";
         let others = names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
-        for name in self.loads.then_some(own).into_iter().chain(others) {
+        let needed = self
+            .runtime
+            .as_ref()
+            .map(Runtime::name)
+            .filter(|needed| !others.clone().any(|name| name == *needed));
+        let runtimes = needed.into_iter().chain(others.clone().filter(|name| is_runtime(name)));
+        let rest = others.filter(|name| !is_runtime(name));
+        for name in runtimes.chain(self.loads.then_some(own)).chain(rest) {
             push(separator);
             push(name);
             separator = b":";
@@ -327,44 +361,56 @@ impl Change<'_> {
         push(b"\0");
     }
 
-    /// Calls `act` with the changed environment. Not inlined: only large environments need a large stack.
+    /// Calls `act` with the changed environment.
     ///
     /// # Safety
     /// As [`Own::change`]; `ENTRIES` are enough.
-    #[inline(never)]
     unsafe fn with<const ENTRIES: usize>(&self, act: &mut dyn FnMut(Strings) -> c_long) -> c_long {
-        let mut text = [0; PRELOAD_BYTES_MAX];
-        let mut strings = [null::<c_char>(); ENTRIES];
-        let mut count = 0;
-        let mut push = |string: *const c_char| {
-            strings[count] = string;
-            count += 1;
-        };
-        self.write_preload(&mut text);
-        // SAFETY: the caller's environment.
-        for (at, string) in unsafe { entries(self.environment) }.enumerate() {
-            let is_preload = self.preload.is_some_and(|(place, _)| place == at);
-            push(if is_preload { text.as_ptr().cast() } else { string });
-        }
-        if self.preload.is_none() && self.loads {
-            push(self.own.preload.as_c_str().as_ptr());
-        }
-        for (index, variable) in self.own.variables().iter().enumerate() {
-            if self.missing & 1 << index != 0 {
-                push(variable.as_c_str().as_ptr());
+        scratch::with(|room: &mut Room<ENTRIES>| {
+            let mut count = 0;
+            let mut push = |string: *const c_char| {
+                room.strings[count] = string;
+                count += 1;
+            };
+            self.write_preload(&mut room.text);
+            // SAFETY: the caller's environment.
+            for (at, string) in unsafe { entries(self.environment) }.enumerate() {
+                let is_preload = self.preload.is_some_and(|(place, _)| place == at);
+                push(if is_preload { room.text.as_ptr().cast() } else { string });
             }
-        }
-        act(strings.as_ptr())
+            if self.preload.is_none() && self.loads {
+                push(room.text.as_ptr().cast());
+            }
+            for (index, variable) in self.own.variables().iter().enumerate() {
+                if self.missing & 1 << index != 0 {
+                    push(variable.as_c_str().as_ptr());
+                }
+            }
+            act(room.strings.as_ptr())
+        })
     }
 }
 
-/// Calls `act` with an environment that has this object's variables.
+/// A changed environment.
+struct Room<const ENTRIES: usize> {
+    strings: [*const c_char; ENTRIES],
+    text: [u8; PRELOAD_BYTES_MAX],
+}
+
+// SAFETY: null pointers and numbers.
+unsafe impl<const ENTRIES: usize> scratch::Plain for Room<ENTRIES> {}
+
+/// Calls `act` with an environment that has this object's variables, for the program `target`.
 ///
 /// # Safety
-/// As [`entries`].
-pub unsafe fn completed(environment: Strings, mut act: impl FnMut(Strings) -> c_long) -> c_long {
+/// As [`entries`] and [`Target::runtime`].
+pub unsafe fn completed(
+    environment: Strings,
+    target: Target,
+    mut act: impl FnMut(Strings) -> c_long,
+) -> c_long {
     // SAFETY: the caller's environment, which is not changed meanwhile.
-    let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment) }) else {
+    let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment, target) }) else {
         return act(environment);
     };
     // SAFETY: as above; beside the entries there is room for LD_PRELOAD, the variables and the null pointer.
@@ -384,7 +430,7 @@ pub unsafe fn completed(environment: Strings, mut act: impl FnMut(Strings) -> c_
 /// `command` is null or a terminated string.
 pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     // SAFETY: the process's own environment, which nobody may change while programs are started.
-    let change = OWN.get().and_then(|own| unsafe { own.change(self::own()) });
+    let change = OWN.get().and_then(|own| unsafe { own.change(self::own(), Target::Shell) });
     let Some(change) = change.filter(|change| change.loads && !command.is_null()) else { return null_mut() };
     let mut preload = [0; PRELOAD_BYTES_MAX];
     change.write_preload(&mut preload);
@@ -439,13 +485,14 @@ mod tests {
 
     /// The environment after a change, or nothing when there is none.
     fn changed(own: &Own, environment: &[CString]) -> Option<Vec<CString>> {
+        let target = Target::Path(libc::AT_FDCWD, c"/bin/sh".as_ptr());
         let pointers: Vec<*const c_char> =
             environment.iter().map(|entry| entry.as_ptr()).chain([null()]).collect();
         let mut after = Vec::new();
         // SAFETY: terminated strings and a null pointer at the end, which live until the end of this function; fewer
         // than `ENTRIES_MAX` with room for the variables.
         unsafe {
-            let change = own.change(pointers.as_ptr())?;
+            let change = own.change(pointers.as_ptr(), target)?;
             assert!(change.count + OWN_MAX + 2 <= ENTRIES_MAX);
             change.with::<ENTRIES_MAX>(&mut |strings| {
                 after = entries(strings).map(|entry| CStr::from_ptr(entry).to_owned()).collect();

@@ -10,6 +10,7 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
 use crate::next::Next;
 use crate::sharing::meanwhile;
+use crate::target::Target;
 
 static EXECVPE: Next = Next::new(c"execvpe");
 static FEXECVE: Next = Next::new(c"fexecve");
@@ -37,12 +38,24 @@ fn unknown() -> c_int {
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's arguments, the environment completed.
     let answer = unsafe {
-        completed(environment, |environment| {
+        completed(environment, Target::Path(libc::AT_FDCWD, path), |environment| {
             let arguments = [path as usize, argv as usize, environment as usize, 0, 0, 0];
             raw_syscall(libc::SYS_execve, arguments)
         })
     };
     set_errno(answer) as c_int
+}
+
+/// What execveat(2) names.
+///
+/// # Safety
+/// As execveat(2).
+pub unsafe fn of_directory(directory: c_int, path: *const c_char, flags: c_int) -> Target {
+    // SAFETY: the kernel reads it, too.
+    match flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && unsafe { *path } == 0 {
+        true => Target::File(directory),
+        false => Target::Path(directory, path),
+    }
 }
 
 /// execveat(2).
@@ -59,7 +72,7 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: the caller's arguments, the environment completed.
     let answer = unsafe {
-        completed(environment, |environment| {
+        completed(environment, of_directory(directory, path, flags), |environment| {
             let arguments =
                 [directory as usize, path as usize, argv as usize, environment as usize, flags as usize, 0];
             raw_syscall(libc::SYS_execveat, arguments)
@@ -90,7 +103,10 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment
         return unknown();
     };
     // SAFETY: the caller's arguments, the environment completed.
-    unsafe { completed(environment, |environment| next(file, argv, environment).into()) as c_int }
+    unsafe {
+        completed(environment, Target::Name(file), |environment| next(file, argv, environment).into())
+            as c_int
+    }
 }
 
 /// execvp(3).
@@ -115,7 +131,10 @@ pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: String
         return unknown();
     };
     // SAFETY: the caller's arguments, the environment completed.
-    unsafe { completed(environment, |environment| next(file, argv, environment).into()) as c_int }
+    unsafe {
+        completed(environment, Target::File(file), |environment| next(file, argv, environment).into())
+            as c_int
+    }
 }
 
 /// execle(3): the environment follows the list's null pointer.
@@ -226,7 +245,7 @@ pub unsafe extern "C" fn posix_spawn(
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
         meanwhile(|| {
-            completed(environment, |environment| {
+            completed(environment, Target::Path(libc::AT_FDCWD, path), |environment| {
                 next(pid, path, actions, attributes, argv, environment).into()
             })
         }) as c_int
@@ -253,7 +272,7 @@ pub unsafe extern "C" fn posix_spawnp(
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
         meanwhile(|| {
-            completed(environment, |environment| {
+            completed(environment, Target::Name(file), |environment| {
                 next(pid, file, actions, attributes, argv, environment).into()
             })
         }) as c_int

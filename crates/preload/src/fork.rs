@@ -14,7 +14,7 @@ use doorway::desk::{end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
-use crate::{announce, channel, sharing, signals, spawn, system, tasks};
+use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
@@ -149,12 +149,28 @@ pub fn go_on() {
     system::wake(&DESK.forks.state);
 }
 
+/// Calls `act` while everything is in and nothing is paged.
+pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
+    let stopped = &DESK.forks.stopped;
+    if !is_alive() || !is_own_process() || is_set(stopped) {
+        return act();
+    }
+    with_halt(None, || {
+        let answer = act();
+        // Paging that was to end for good waits for this halt, or ended just before it.
+        if !is_set(stopped) {
+            go_on();
+        }
+        answer
+    })
+}
+
 /// Calls what the kernel does for processes of one thread alone, without the agent's; it starts anew afterwards, as in a forked
 /// child. `None`, and nothing is called, where the program has several threads itself or a pager is at work.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     let forks = &DESK.forks;
     // The control thread, and the caller.
-    if !is_alive() || has_pager() || !is_own_process() || tasks::count()?.all != 2 {
+    if !is_alive() || has_pager() || !is_own_process() || tasks::count()? != 2 {
         return None;
     }
     with_halt(Some(&forks.leaving), || {
@@ -251,6 +267,7 @@ unsafe extern "C" fn child() {
     announce::forget();
     sharing::forget();
     forks.attending.store(0, Ordering::Release);
+    scratch::forget();
     forks.listener.store(0, Ordering::Release);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {

@@ -11,6 +11,7 @@
 mod announce;
 mod calls;
 mod channel;
+mod cleared;
 mod credentials;
 mod desk;
 mod ending;
@@ -25,13 +26,15 @@ mod memory_limit;
 mod next;
 mod parent;
 mod remap;
-mod robust;
+mod sanitizer;
+mod scratch;
 mod sharing;
 mod signals;
 mod single;
 mod spawn;
 mod start;
 mod system;
+mod target;
 mod tasks;
 
 /// What is left of a panic without a standard library: none is known.

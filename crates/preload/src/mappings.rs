@@ -2,8 +2,8 @@
 
 use crate::system;
 
-/// The longest line that is read, and the bytes that are read at a time.
-const BUFFER_BYTES: usize = 8192;
+/// Bytes that are read at a time: a caller may have little stack. All but the path fits.
+const BUFFER_BYTES: usize = 256;
 
 /// One mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,25 +44,52 @@ pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
     if file < 0 {
         return None;
     }
-    let mut buffer = [0; BUFFER_BYTES];
-    let (mut offset, mut kept) = (0, 0);
+    let mut reader = Reader { buffer: [0; BUFFER_BYTES], kept: 0, skips: false };
+    let mut offset = 0;
     loop {
-        let got = system::read_at(file, &mut buffer[kept..], offset);
+        let got = system::read_at(file, reader.room(), offset);
         if got == 0 {
             break;
         }
         offset += got as u64;
-        let end = kept + got;
-        let whole = buffer[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        buffer[..whole].split(|byte| *byte == b'\n').filter_map(Mapping::parse).for_each(&mut each);
-        buffer.copy_within(whole..end, 0);
-        kept = end - whole;
-        if kept == buffer.len() {
-            kept = 0; // a line longer than the buffer
-        }
+        reader.take(got, &mut each);
     }
     system::close(file);
     Some(())
+}
+
+/// What was read of the file and not looked at yet.
+struct Reader {
+    buffer: [u8; BUFFER_BYTES],
+    kept: usize,
+    /// The rest of the line is that of a path.
+    skips: bool,
+}
+
+impl Reader {
+    /// Where more is read to.
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.kept..]
+    }
+
+    /// Reads the lines in the buffer, `got` bytes of which are new.
+    fn take(&mut self, got: usize, each: &mut impl FnMut(Mapping)) {
+        let (mut at, end) = (0, self.kept + got);
+        while let Some(len) = self.buffer[at..end].iter().position(|byte| *byte == b'\n') {
+            let is_rest = core::mem::take(&mut self.skips);
+            let line = Some(&self.buffer[at..at + len]).filter(|_| !is_rest);
+            line.and_then(Mapping::parse).into_iter().for_each(&mut *each);
+            at += len + 1;
+        }
+        self.buffer.copy_within(at..end, 0);
+        self.kept = end - at;
+        if self.skips {
+            self.kept = 0;
+        } else if self.kept == BUFFER_BYTES {
+            Mapping::parse(&self.buffer).into_iter().for_each(each);
+            (self.kept, self.skips) = (0, true);
+        }
+    }
 }
 
 /// Whether `[start, end)` is in one mapping; `None` when that cannot be seen.
@@ -122,6 +149,35 @@ mod tests {
         for line in [&b""[..], b"1000", b"x-y rw-p 0 0 0", b"1000-2000 rw", b"1000-2000 rwxp 0 0"] {
             assert_eq!(Mapping::parse(line), None);
         }
+    }
+
+    /// However the kernel cuts the file, and however long the paths are.
+    #[test]
+    fn lines_come_in_any_parts() {
+        let path = "/a path".repeat(300);
+        let line = |index: usize, path: &str| {
+            format!("{index:x}000-{:x}000 rw-p 00000000 00:00 0 {path}\n", index + 1)
+        };
+        let text: String = (1..200).map(|index| line(index, &path[..index * 37 % path.len()])).collect();
+        for step in [1, 2, 3, 7, 100, 255, 256] {
+            let mut reader = Reader { buffer: [0; BUFFER_BYTES], kept: 0, skips: false };
+            let (mut rest, mut next) = (text.as_bytes(), 1);
+            while !rest.is_empty() {
+                let room = reader.room();
+                let got = step.min(room.len()).min(rest.len());
+                room[..got].copy_from_slice(&rest[..got]);
+                rest = &rest[got..];
+                reader.take(got, &mut |mapping| {
+                    assert_eq!((mapping.start, mapping.end), (next << 12, (next + 1) << 12));
+                    next += 1;
+                });
+            }
+            assert_eq!(next, 200, "{step} bytes at a time");
+        }
+    }
+
+    #[test]
+    fn this_process_s_mappings_are_seen() {
         let here = 0u8;
         let mut found = 0;
         for_each(|mapping| {

@@ -5,14 +5,16 @@
 //! is such a limit, though no control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says, unless
 //! the group's is lower. Only reading those files is met, and only by the C library's functions; nothing else of them changes.
 
-use core::ffi::{c_char, c_int, c_long, c_void, CStr};
+use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use doorway::desk::end;
+
 use crate::calls::{raw_syscall, set_errno};
 use crate::line::Line;
-use crate::next::Next;
-use crate::system;
+use crate::next::{interposed, Next, Onward};
+use crate::{fork, scratch, system};
 
 /// Where control groups are.
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
@@ -20,9 +22,6 @@ const ROOT: &[u8] = b"/sys/fs/cgroup/";
 const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_bytes"];
 /// A path of a control group is at most so long.
 const PATH_BYTES_MAX: usize = 1024;
-
-/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
-const NO_ADDRESS_BELOW: isize = 4096;
 
 /// The limit that is shown, in bytes; 0 for what is there.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
@@ -89,7 +88,7 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
     let limit = SHOWN.load(Ordering::Relaxed);
     // What can be no program's address, null, a small number or an error's, is the kernel's to refuse.
-    let is_address = path as isize >= NO_ADDRESS_BELOW;
+    let is_address = path as isize >= system::NO_ADDRESS_BELOW;
     if limit == 0 || !is_address || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
     }
@@ -104,12 +103,15 @@ unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
 
 /// The rest of it: seldom.
 #[cold]
+#[inline(never)]
 fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
-    let mut membership = [0; 4096];
-    let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
-    let len = system::read_at(file, &mut membership, 0);
-    system::close(file);
-    if !is_own_limit(path.to_bytes(), &membership[..len]) {
+    let is_own = scratch::with(|membership: &mut [u8; 4096]| {
+        let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
+        let len = system::read_at(file, membership, 0);
+        system::close(file);
+        is_own_limit(path.to_bytes(), &membership[..len])
+    });
+    if !is_own {
         return None;
     }
     match system::open(path, libc::O_RDONLY) {
@@ -127,26 +129,44 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    // Where there can be none (a seccomp filter, no descriptor), what is there is opened, or refused.
+    // Where there can be none (a seccomp filter, no descriptor, a limit of the size of files), what is there is opened, or refused.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
 /// Whether there is the directory that a path's last word would be in.
 fn has_directory(path: &CStr) -> bool {
-    let mut directory = [0; PATH_BYTES_MAX];
     let bytes = path.to_bytes();
     let len = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
-    room.copy_from_slice(&bytes[..len]);
-    CStr::from_bytes_until_nul(&directory).is_ok_and(system::may_read)
+    scratch::with(|directory: &mut [u8; PATH_BYTES_MAX]| {
+        let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
+        room.copy_from_slice(&bytes[..len]);
+        CStr::from_bytes_until_nul(directory).is_ok_and(system::may_read)
+    })
 }
 
-/// How a call goes on: with the C library's function, or with an answer.
-#[repr(C)]
-struct Onward {
-    /// The function that the caller's arguments are for; null when there is an answer.
-    function: *const c_void,
-    answer: isize,
+/// Whether a path is that of this process's memory. Others may open it by other ways, and read errors where pages are out.
+fn is_own_memory(path: &[u8], process: i32) -> bool {
+    let name = path.strip_prefix(b"/proc/").and_then(|path| path.strip_suffix(b"/mem"));
+    name.is_some_and(|name| {
+        name == b"self" || name == b"thread-self" || number(name) == u64::try_from(process).ok()
+    })
+}
+
+/// Ends paging for a program that is about to open its own memory.
+///
+/// # Safety
+/// Terminated, or what can be no address.
+unsafe fn note_own_memory(path: *const c_char) {
+    const NAME: &[u8] = b"/proc/";
+    if (path as isize) < system::NO_ADDRESS_BELOW {
+        return;
+    }
+    // SAFETY: the caller's promise; the comparison ends with the string.
+    let may_be = NAME.iter().enumerate().all(|(at, byte)| unsafe { *path.add(at) } as u8 == *byte);
+    // SAFETY: as above.
+    if may_be && is_own_memory(unsafe { CStr::from_ptr(path) }.to_bytes(), system::process_id()) {
+        fork::stop_for_good(end::OPENED);
+    }
 }
 
 /// What open(2) and openat(2) do: the C library's function, since threads can be cancelled there; the system call where that is not known
@@ -156,6 +176,8 @@ struct Onward {
 /// As openat(2).
 unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> Onward {
     // SAFETY: the caller's arguments.
+    unsafe { note_own_memory(path) };
+    // SAFETY: as above.
     let answer = match unsafe { shown(path, flags) } {
         Some(answer) => answer as c_long,
         None if next.is_found() => return Onward { function: next.find(), answer: 0 },
@@ -181,6 +203,8 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
         _ => libc::O_RDWR,
     };
     // SAFETY: the caller's arguments.
+    unsafe { note_own_memory(path) };
+    // SAFETY: as above.
     let Some(file) = (unsafe { shown(path, flags) }) else {
         // musl has had no fopen64 since 1.2.4, but for programs that were linked with one.
         let found = [next, &FOPEN].map(Next::find).into_iter().find(|function| !function.is_null());
@@ -195,93 +219,6 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
         system::close(file);
     }
     Onward { function: null(), answer: stream as isize }
-}
-
-/// A function that asks how to go on, and jumps there with the arguments that it was called with: nothing of it is on the stack when
-/// the thread is cancelled in the C library, which unwinds.
-macro_rules! interposed {
-    ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
-        unsafe extern "C" fn $onward($($argument: $kind),*) -> Onward {
-            // SAFETY: the caller's arguments.
-            unsafe { $body }
-        }
-
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[cfg(target_arch = "x86_64")]
-        #[unsafe(naked)]
-        #[no_mangle]
-        pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "endbr64",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "push rcx",
-                ".cfi_adjust_cfa_offset 8",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {onward}",
-                "mov r11, rax",
-                "mov rax, rdx",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rcx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test r11, r11",
-                "jz 2f",
-                // No vector registers hold variable arguments.
-                "xor eax, eax",
-                "jmp r11",
-                "2: ret",
-                ".cfi_endproc",
-                onward = sym $onward,
-            )
-        }
-
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[no_mangle]
-        pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "stp x29, x30, [sp, #-48]!",
-                ".cfi_def_cfa_offset 48",
-                ".cfi_offset x30, -40",
-                "stp x0, x1, [sp, #16]",
-                "stp x2, x3, [sp, #32]",
-                "bl {onward}",
-                "mov x16, x0",
-                "mov x17, x1",
-                "ldp x0, x1, [sp, #16]",
-                "ldp x2, x3, [sp, #32]",
-                "ldp x29, x30, [sp], #48",
-                ".cfi_def_cfa_offset 0",
-                "cbz x16, 2f",
-                "br x16",
-                "2: mov x0, x17",
-                "ret",
-                ".cfi_endproc",
-                onward = sym $onward,
-            )
-        }
-    };
 }
 
 interposed!(
@@ -340,6 +277,16 @@ mod tests {
         no(b"/sys/fs/cgroup/memory/a/memory.limit_in_bytes", v1);
         no(b"/sys/fs/cgroup/memory/docker/17/memory.max", v1);
         no(b"/sys/fs/cgroup/memory/docker/17/memory.limit_in_bytes", b"4:memory");
+    }
+
+    #[test]
+    fn the_own_memory_is_known() {
+        for path in [&b"/proc/self/mem"[..], b"/proc/thread-self/mem", b"/proc/77/mem"] {
+            assert!(is_own_memory(path, 77), "{path:?}");
+        }
+        for path in [&b"/proc/78/mem"[..], b"/proc/self/maps", b"/proc/mem", b"/proc//mem", b"mem", b""] {
+            assert!(!is_own_memory(path, 77), "{path:?}");
+        }
     }
 
     #[test]

@@ -43,3 +43,100 @@ impl Next {
         (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
     }
 }
+
+/// How a call continues: with the C library's function, or with an answer.
+#[repr(C)]
+pub struct Onward {
+    /// The function that the caller's arguments are for; null when there is an answer.
+    pub function: *const c_void,
+    /// Else.
+    pub answer: isize,
+}
+
+/// A function of up to four arguments that asks how to continue, and jumps there with the arguments that it was called with: nothing
+/// of it is on the stack when the thread is cancelled in the C library, which unwinds.
+macro_rules! interposed {
+    ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
+        unsafe extern "C" fn $onward($($argument: $kind),*) -> $crate::next::Onward {
+            // SAFETY: the caller's arguments.
+            unsafe { $body }
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {onward}",
+                "mov r11, rax",
+                "mov rax, rdx",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test r11, r11",
+                "jz 2f",
+                // No vector registers hold variable arguments.
+                "xor eax, eax",
+                "jmp r11",
+                "2: ret",
+                ".cfi_endproc",
+                onward = sym $onward,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the C library's.
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x30, -40",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "bl {onward}",
+                "mov x16, x0",
+                "mov x17, x1",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                "cbz x16, 2f",
+                "br x16",
+                "2: mov x0, x17",
+                "ret",
+                ".cfi_endproc",
+                onward = sym $onward,
+            )
+        }
+    };
+}
+pub(crate) use interposed;

@@ -19,23 +19,34 @@ use doorway::PAGE_SIZE;
 use crate::calls::raw_syscall;
 use crate::mappings;
 
-/// Most pieces: more are answered as the kernel does.
+/// Most pieces and gaps: for more, the caller gets the kernel's answer.
 const PIECES_MAX: usize = 64;
 const EFAULT: c_long = -(libc::EFAULT as c_long);
 const ENOMEM: c_long = -(libc::ENOMEM as c_long);
 
-/// The mappings of a range.
+/// The mappings of a range: in few bytes, since a caller may have little stack.
 struct Pieces {
-    each: [(usize, usize); PIECES_MAX],
+    from: usize,
+    /// Pages from `from` to where each piece, or a gap before one, begins; the last one ends at what follows. [`GAP`] marks gaps.
+    bounds: [u32; PIECES_MAX + 1],
     count: usize,
 }
 
+/// The part of a range that begins here is not mapped.
+const GAP: u32 = 1 << 31;
+
 impl Pieces {
-    /// Those of `[start, end)`; `None` when there is a gap, or the kernel would not have made one mapping of them. With
-    /// `several`, when nothing is mapped at `start`.
-    fn of(start: usize, end: usize, several: bool) -> Option<Self> {
-        let mut pieces = Pieces { each: [(0, 0); PIECES_MAX], count: 0 };
-        let (mut at, mut kind, mut is_whole) = (start, None, true);
+    /// None yet, of what begins at `from`.
+    fn none(from: usize) -> Self {
+        Pieces { from, bounds: [0; PIECES_MAX + 1], count: 0 }
+    }
+
+    /// Finds those up to `end`; `None` when there is a gap, or the kernel would not have made one mapping of them. With
+    /// `several`, when nothing is mapped at the start.
+    #[inline(never)]
+    fn find(&mut self, end: usize, several: bool) -> Option<()> {
+        let start = self.from;
+        let (mut at, mut kind, mut is_whole) = (start, None, (end - start) / PAGE_SIZE < GAP as usize);
         mappings::for_each(|mapping| {
             if mapping.end <= at || at >= end || !is_whole {
                 return;
@@ -44,20 +55,33 @@ impl Pieces {
                 && *kind.get_or_insert(mapping.rights) == mapping.rights
                 && !mapping.shared()
                 && !mapping.file;
-            is_whole =
-                pieces.count < PIECES_MAX && (is_one || several && (mapping.start <= at || at > start));
+            is_whole = is_one || several && (mapping.start <= at || at > start);
+            if is_whole && mapping.start > at {
+                is_whole = self.push(mapping.start, GAP);
+            }
             if is_whole {
-                let until = mapping.end.min(end);
-                pieces.each[pieces.count] = (at.max(mapping.start), until);
-                pieces.count += 1;
-                at = until;
+                at = mapping.end.min(end);
+                is_whole = self.push(at, 0);
             }
         })?;
-        (is_whole && (at >= end || several && pieces.count > 0)).then_some(pieces)
+        (is_whole && (at >= end || several && self.count > 0)).then_some(())
     }
 
-    fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.each[..self.count].iter().copied()
+    /// Notes that what begins where the last one ended ends at `until`; false where there is no room.
+    fn push(&mut self, until: usize, kind: u32) -> bool {
+        let has_room = self.count < PIECES_MAX;
+        if has_room {
+            self.bounds[self.count] |= kind;
+            self.bounds[self.count + 1] = ((until - self.from) / PAGE_SIZE) as u32;
+            self.count += 1;
+        }
+        has_room
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + '_ {
+        let at = |bound: u32| self.from + (bound & !GAP) as usize * PAGE_SIZE;
+        let parts = self.bounds[..=self.count].windows(2).filter(|part| part[0] & GAP == 0);
+        parts.map(move |part| (at(part[0]), at(part[1])))
     }
 }
 
@@ -105,7 +129,8 @@ pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
         return None;
     }
     let several = fixed && new_len == len && moves_several();
-    let pieces = Pieces::of(from, from + len, several)?;
+    let mut pieces = Pieces::none(from);
+    pieces.find(from + len, several)?;
     Some(move_pieces(&pieces, from, [len, new_len], flags, fixed.then_some(to)))
 }
 
@@ -117,7 +142,7 @@ fn move_pieces(
     to: Option<usize>,
 ) -> c_long {
     let stays = flags & libc::MREMAP_DONTUNMAP;
-    let Some((last, _)) = pieces.iter().last() else { return EFAULT };
+    let Some((last, _)) = pieces.iter().next_back() else { return EFAULT };
     let last_len = from + len - last;
     if new_len > len && to.is_none() {
         // In place, if there is room behind.

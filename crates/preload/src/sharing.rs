@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::calls::set_errno;
 use crate::next::Next;
-use crate::system;
+use crate::{cleared, system};
 
 static VFORK: Next = Next::new(c"vfork");
 static CLONE: Next = Next::new(c"clone");
@@ -74,8 +74,17 @@ extern "C" fn next_vfork() -> *mut c_void {
 }
 
 /// Where clone() goes on.
-extern "C" fn next_clone(_function: usize, _stack: usize, flags: c_int) -> *mut c_void {
+extern "C" fn next_clone(
+    _function: usize,
+    _stack: usize,
+    flags: c_int,
+    _argument: usize,
+    _parents: usize,
+    _pointer: usize,
+    cleared: usize,
+) -> *mut c_void {
     note(flags as u64);
+    cleared::note(flags, cleared);
     let next = CLONE.find();
     if next.is_null() {
         no_clone as *mut c_void
@@ -109,8 +118,13 @@ macro_rules! passed_on {
                 "push r8",
                 "push r9",
                 "push rax",
+                // The seventh argument, if there is one.
+                "mov rax, [rsp + 64]",
+                "push rax",
+                "push rax",
                 "call {next}",
                 "mov r11, rax",
+                "add rsp, 16",
                 "pop rax",
                 "pop r9",
                 "pop r8",

@@ -1,10 +1,11 @@
 //! Calls that programs of one thread make, and that the agent's threads would get in the way of.
 
 use core::ffi::{c_char, c_int, c_long, CStr};
+use core::sync::atomic::Ordering;
 
 use crate::calls::{raw_syscall, set_errno};
-use crate::desk::is_alive;
-use crate::{fork, tasks};
+use crate::desk::{is_alive, DESK};
+use crate::fork;
 
 /// Makes a call, and again without the agent where the kernel refuses it to processes of several threads.
 pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
@@ -53,11 +54,11 @@ pub unsafe extern "C" fn fstatat(
     let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
     // SAFETY: the kernel has read the path, and filled what it is about.
     if answer == 0 && unsafe { is_tasks(path) } {
-        // One that has just begun has no name yet.
-        let begun = u64::from(is_alive());
-        let agents = tasks::count().map_or(0, |count| count.agents.max(begun).min(count.all - 1));
+        let agents = if is_alive() { DESK.threads.load(Ordering::Acquire).max(1) } else { 0 };
         // SAFETY: as above.
-        unsafe { (*to).st_nlink = (*to).st_nlink.saturating_sub(agents as _) };
+        let links = unsafe { &mut (*to).st_nlink };
+        // The directory's own two, and the caller's.
+        *links = links.saturating_sub(agents.into()).max(3);
     }
     set_errno(answer) as c_int
 }

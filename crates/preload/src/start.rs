@@ -3,9 +3,11 @@
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
-use crate::calls::raw_syscall;
 use crate::desk::{self, DESK};
-use crate::{credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sharing};
+use crate::{
+    cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
+    sharing,
+};
 
 /// Most variables that the agent is given.
 const VARIABLES_MAX: usize = 8;
@@ -32,13 +34,14 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     credentials::prepare();
     sharing::prepare();
     ending::prepare();
+    sanitizer::prepare();
     memory_limit::prepare();
     limits::prepare();
     parent::prepare();
     fork::install();
     desk::note_process();
     DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
-    DESK.cleared.store(cleared(), core::sync::atomic::Ordering::Relaxed);
+    DESK.cleared.note(cleared::of_this_thread());
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
     let all =
@@ -49,19 +52,6 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
         DESK.is_alive.store(0, core::sync::atomic::Ordering::Release);
     }
     limits::await_arena();
-}
-
-/// What the kernel clears when the calling thread ends; 0 where it does not tell.
-fn cleared() -> usize {
-    let mut address = 0usize;
-    // SAFETY: an address is written to the variable.
-    unsafe {
-        raw_syscall(
-            libc::SYS_prctl,
-            [libc::PR_GET_TID_ADDRESS as usize, (&raw mut address).addr(), 0, 0, 0, 0],
-        )
-    };
-    address
 }
 
 /// Where this object lies.

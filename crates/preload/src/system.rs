@@ -6,6 +6,9 @@ use doorway::rights::Rights;
 
 use crate::calls::raw_syscall;
 
+/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
+pub const NO_ADDRESS_BELOW: isize = 4096;
+
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     // SAFETY: the functions below pass what the calls take.
     unsafe { raw_syscall(number, arguments) as isize }
@@ -102,8 +105,17 @@ pub fn exit_process(status: i32) -> ! {
 
 /// Opens a file for reading, closed on exec; negative when that fails.
 pub fn open(path: &core::ffi::CStr, flags: i32) -> isize {
+    open_from(libc::AT_FDCWD, path, flags)
+}
+
+/// The same, for reading, from a directory on.
+pub fn open_at(directory: i32, path: &core::ffi::CStr) -> isize {
+    open_from(directory, path, libc::O_RDONLY)
+}
+
+fn open_from(directory: i32, path: &core::ffi::CStr, flags: i32) -> isize {
     let flags = (flags | libc::O_CLOEXEC) as usize;
-    call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
+    call(libc::SYS_openat, [directory as usize, path.as_ptr().addr(), flags, 0, 0, 0])
 }
 
 /// Closes a descriptor.
@@ -122,8 +134,12 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
-/// A file in memory with these bytes, to be read from the start; a negative error number when there can be none.
+/// A file in memory with these bytes, to be read from the start; a negative error number when there can be none. A limit of the
+/// size of files holds for it, too: writing past that would raise SIGXFSZ.
 pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
+    if limit_of(libc::RLIMIT_FSIZE as usize) < bytes.len() as u64 {
+        return -(libc::EFBIG as isize);
+    }
     let flags = if closes_on_exec { libc::MFD_CLOEXEC } else { 0 } as usize;
     let file = call(libc::SYS_memfd_create, [name.as_ptr().addr(), flags, 0, 0, 0, 0]);
     let arguments = [file as usize, bytes.as_ptr().addr(), bytes.len(), 0, 0, 0];
@@ -190,9 +206,13 @@ pub fn may_have_userfaultfd() -> bool {
 
 /// Most descriptors that the calling thread may have.
 pub fn descriptors_max() -> u64 {
+    limit_of(libc::RLIMIT_NOFILE as usize)
+}
+
+/// The soft limit of a resource of setrlimit(2).
+fn limit_of(resource: usize) -> u64 {
     let mut limit = [0u64; 2];
-    let arguments = [0, libc::RLIMIT_NOFILE as usize, 0, limit.as_mut_ptr().addr(), 0, 0];
-    call(libc::SYS_prlimit64, arguments);
+    call(libc::SYS_prlimit64, [0, resource, 0, limit.as_mut_ptr().addr(), 0, 0]);
     limit[0]
 }
 

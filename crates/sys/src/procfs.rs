@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 
 /// An open file of /proc, read again from its start each time.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +105,27 @@ fn processor_in(stat: &[u8]) -> Option<usize> {
     decimal(field).map(|number| number as usize)
 }
 
+/// Where this process's arguments and environment are, as /proc/PID/cmdline and environ show them; empty where the kernel does
+/// not tell.
+pub fn arguments() -> [Range<usize>; 2] {
+    let mut text = [0; 1024];
+    let file = ProcFile::open(c"/proc/self/stat").ok();
+    let found = file.and_then(|file| {
+        let found = arguments_in(file.read_at(&mut text, 0));
+        file.close();
+        found
+    });
+    found.unwrap_or_default()
+}
+
+/// Fields 48 to 51 of /proc/PID/stat.
+fn arguments_in(stat: &[u8]) -> Option<[Range<usize>; 2]> {
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    let mut fields = stat.get(behind_name..)?.split(|byte| *byte == b' ').skip(45).map(decimal);
+    let mut next = || Some(fields.next()?? as usize);
+    Some([next()?..next()?, next()?..next()?])
+}
+
 /// Anonymous resident bytes from the text of /proc/PID/statm: resident less shared pages.
 pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     let mut fields = statm.split(|byte| *byte == b' ').skip(1).map(decimal);
@@ -143,6 +165,17 @@ fn decimal(word: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn arguments_are_where_this_process_has_them() {
+        let [arguments, environment] = arguments();
+        assert!(!arguments.is_empty() && arguments.end <= environment.start && !environment.is_empty());
+        let first = std::env::args_os().next().unwrap();
+        // SAFETY: the strings that this process began with, which nothing changes.
+        let there = unsafe { CStr::from_ptr(arguments.start as *const _) };
+        assert_eq!(there.to_bytes(), first.as_encoded_bytes());
+        assert_eq!((arguments_in(b"1 (a) b) R 2"), arguments_in(b"")), (None, None));
+    }
 
     #[test]
     fn statm_gives_resident_less_shared() {

@@ -40,7 +40,7 @@ fn world() -> Arc<World> {
         handlers: 2,
         own: Vec::new(),
         only: None,
-        kept: None,
+        kept: |_| {},
         records: false,
         without_move: false,
         without_scan: false,

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 
 use doorway::limits;
+use doorway::runtime::is_runtime;
 
-use super::program_file;
-use super::reaper;
 use super::signals::Signals;
+use super::{program_file, reaper};
 use crate::standard;
 
 /// What /proc shows as the target of a descriptor of the preload object.
@@ -48,11 +48,7 @@ pub fn spawn(
     signals: &Signals,
     shown: &Shown,
 ) -> io::Result<i32> {
-    let mut preload = OsString::from(object);
-    for other in other_preloads(&std::env::var_os("LD_PRELOAD").unwrap_or_default()) {
-        preload.push(":");
-        preload.push(other);
-    }
+    let preload = preloads(object, file, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
     let makes_room = program_file::loads_objects(file);
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
@@ -135,6 +131,17 @@ fn write_number(text: &mut [u8], mut number: u32) {
     }
 }
 
+/// LD_PRELOAD for the program in `file`: the object at `path`, behind runtimes of sanitizers and before the names in `list`.
+fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
+    let needed = program_file::runtime(file);
+    let needed = needed.as_ref().map(|runtime| OsStr::from_bytes(runtime.name()));
+    let (runtimes, rest): (Vec<&OsStr>, Vec<&OsStr>) =
+        other_preloads(list).partition(|name| is_runtime(name.as_bytes()));
+    let needed = needed.filter(|name| !runtimes.contains(name));
+    let all = needed.into_iter().chain(runtimes).chain([OsStr::new(path)]).chain(rest);
+    all.collect::<Vec<_>>().join(OsStr::new(":"))
+}
+
 /// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has one pager.
 fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
     let names = list.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty());
@@ -164,6 +171,8 @@ mod tests {
         let others: Vec<&OsStr> = other_preloads(OsStr::new(&list)).collect();
         assert_eq!(others, ["libm.so.6", "/lib/x.so"]);
         assert_eq!(other_preloads(OsStr::new("")).count(), 0);
+        let all = preloads("/own", Path::new("/bin/sh"), OsStr::new("a.so:/lib/libasan.so.8"));
+        assert_eq!(all, "/lib/libasan.so.8:/own:a.so");
         // SAFETY: opened above.
         unsafe { libc::close(object) };
     }

@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use doorway::runtime::Runtime;
+
 /// Why a program cannot be started.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotFound {
@@ -59,6 +61,20 @@ pub fn missing_interpreter(path: &Path) -> Option<String> {
     };
     let is_missing = Path::new(OsStr::from_bytes(name)).metadata().is_err();
     is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
+}
+
+/// The sanitizer's runtime that a program needs, or the interpreter of a script.
+pub fn runtime(path: &Path) -> Option<Runtime> {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::FileExt;
+    let of = |file: &std::fs::File| Runtime::of(&mut |offset, room| file.read_at(room, offset).unwrap_or(0));
+    let file = std::fs::File::open(path).ok()?;
+    let mut head = [0; 256];
+    let len = file.read_at(&mut head, 0).ok()?;
+    match doorway::runtime::interpreter(&head[..len]) {
+        Some(name) => of(&std::fs::File::open(OsStr::from_bytes(name)).ok()?),
+        None => of(&file),
+    }
 }
 
 /// Finds a program as the shell does: by path if its name has a slash, else along PATH.

@@ -1,0 +1,42 @@
+//! Words that the kernel clears when a thread ends: their pages stay in memory (see the pager's `kept`).
+//!
+//! Threads of the C library have theirs in their control blocks. Here are noted those that a program names itself, by clone(2) or
+//! by a system call's number. What a program's own instruction for system calls names is not seen.
+
+use core::ffi::{c_int, c_long};
+
+use crate::calls::raw_syscall;
+use crate::desk::DESK;
+use crate::system;
+
+/// The calling thread's word; 0 where the kernel does not tell.
+pub fn of_this_thread() -> usize {
+    let mut address = 0usize;
+    let arguments = [libc::PR_GET_TID_ADDRESS as usize, (&raw mut address).addr(), 0, 0, 0, 0];
+    // SAFETY: an address is written to the variable.
+    unsafe { raw_syscall(libc::SYS_prctl, arguments) };
+    address
+}
+
+/// Notes what a system call, made by its number, names.
+pub fn note_call(number: c_long, arguments: &[usize; 6]) {
+    let [a, b, _, d, e, _] = *arguments;
+    match number {
+        libc::SYS_set_tid_address => DESK.cleared.note(a),
+        libc::SYS_clone => note(a as c_int, if cfg!(target_arch = "x86_64") { d } else { e }),
+        // struct clone_args: flags, pidfd, child_tid.
+        libc::SYS_clone3 if b >= 3 * 8 => {
+            if let (Some(flags), Some(word)) = (system::read_own(a), system::read_own(a + 2 * 8)) {
+                note(flags as c_int, word as usize);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Notes the word that a clone(2) with these flags names, for what shares this memory.
+pub fn note(flags: c_int, word: usize) {
+    if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_CHILD_CLEARTID != 0 {
+        DESK.cleared.note(word);
+    }
+}

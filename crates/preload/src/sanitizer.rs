@@ -1,0 +1,69 @@
+//! LeakSanitizer, which looks through all memory while every thread of the process stands still, the pager's included.
+//!
+//! Its tracer, a process that shares the memory, stops all threads and then reads: a page that is out would never come. It does so
+//! from within dl_iterate_phdr(), which it calls by name in all its versions. So while a function of a sanitizer's runtime is called
+//! from there, everything is in and nothing is paged. A runtime calls it to list libraries, too, for a report.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::fork;
+use crate::next::Next;
+
+type Callback = unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Option<Callback>, *mut c_void) -> c_int;
+
+static ITERATE: Next = Next::new(c"dl_iterate_phdr");
+
+/// The object that has a runtime: its first byte, null for none.
+static RUNTIME: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The object that an address is in: its first byte, null for none.
+fn object_of(address: *const c_void) -> *mut c_void {
+    // SAFETY: plain pointers, filled by dladdr, which takes any address.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        libc::dladdr(address, &mut info);
+        info.dli_fbase
+    }
+}
+
+/// Looks for a runtime. To be called by the object's constructor.
+pub fn prepare() {
+    ITERATE.find();
+    // SAFETY: terminated names; asks for numbers.
+    let (checks, makes_threads, entry) = unsafe {
+        let find = |name: &core::ffi::CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).cast_const();
+        (
+            find(c"__lsan_do_leak_check"),
+            find(c"pthread_create"),
+            libc::getauxval(libc::AT_ENTRY) as *const c_void,
+        )
+    };
+    let runtime = match checks.is_null() {
+        false => object_of(checks),
+        // Linked into a program a runtime need not show its own names, but it shows what it interposes.
+        true if object_of(makes_threads) == object_of(entry) => object_of(entry),
+        true => null::<c_void>().cast_mut(),
+    };
+    RUNTIME.store(runtime, Ordering::Relaxed);
+}
+
+/// dl_iterate_phdr(3).
+///
+/// # Safety
+/// As dl_iterate_phdr(3).
+#[no_mangle]
+pub unsafe extern "C" fn dl_iterate_phdr(callback: Option<Callback>, data: *mut c_void) -> c_int {
+    // SAFETY: the C library's function of this name.
+    let Some(iterate) = (unsafe { ITERATE.function::<Iterate>() }) else { return 0 };
+    // SAFETY: the caller's arguments.
+    let call = || unsafe { iterate(callback, data) };
+    let runtime = RUNTIME.load(Ordering::Relaxed);
+    let called = callback.map_or(null(), |callback| callback as *const c_void);
+    match !runtime.is_null() && object_of(called) == runtime {
+        true => fork::while_halted(call),
+        false => call(),
+    }
+}

@@ -1,0 +1,103 @@
+//! Room for functions that may be called where there is little stack.
+//!
+//! A signal handler may have an alternate stack that leaves it a kilobyte or two. So what needs more than the C library's own
+//! functions takes a place of this object's memory, which is never paged. Nothing waits for a place: a handler may have
+//! interrupted the thread that has it, and a forked child may lack that thread. Where none is free, the stack has to do.
+
+use core::cell::UnsafeCell;
+use core::mem::{align_of, size_of, MaybeUninit};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::desk;
+
+/// Bytes of a place.
+const BYTES: usize = 5120;
+/// More than calls are expected to be under way at once.
+const PLACES: usize = 4;
+
+/// What has a meaning when all its bytes are zero.
+///
+/// # Safety
+/// It has.
+pub unsafe trait Plain {}
+
+// SAFETY: numbers.
+unsafe impl<const LEN: usize> Plain for [u8; LEN] {}
+
+#[repr(align(16))]
+struct Place {
+    bytes: UnsafeCell<[u8; BYTES]>,
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the bytes are those of the thread that has taken the place.
+unsafe impl Sync for Place {}
+
+static ALL: [Place; PLACES] =
+    [const { Place { bytes: UnsafeCell::new([0; BYTES]), is_taken: AtomicBool::new(false) } }; PLACES];
+
+/// Gives a place back, also where a thread that is cancelled unwinds.
+struct Taken(&'static Place);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.is_taken.store(false, Ordering::Release);
+    }
+}
+
+fn take() -> Option<Taken> {
+    // A child of vfork() has its parent's memory, and does not return from an exec to give the place back.
+    if !desk::is_own_process() {
+        return None;
+    }
+    let takes = |place: &&Place| {
+        place.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    ALL.iter().find(takes).map(Taken)
+}
+
+/// Calls `act` with room for a `T` that is all zeroes.
+pub fn with<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
+    const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Place>()) };
+    let Some(taken) = take() else { return on_stack(act) };
+    let room = taken.0.bytes.get().cast::<T>();
+    // SAFETY: the place is this call's until `taken` goes; it is as large and as aligned as is asserted above, and a `T` may be
+    // zeroes.
+    unsafe {
+        room.write_bytes(0, 1);
+        act(&mut *room)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn on_stack<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
+    // SAFETY: a `T` may be zeroes.
+    act(unsafe { &mut MaybeUninit::zeroed().assume_init() })
+}
+
+/// In a forked child, which lacks the threads that had places.
+pub fn forget() {
+    ALL.iter().for_each(|place| place.is_taken.store(false, Ordering::Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_within_calls_have_room_of_their_own() {
+        fn nested(depth: u8) {
+            with(|room: &mut [u8; BYTES]| {
+                assert!(room.iter().all(|byte| *byte == 0));
+                room.fill(depth);
+                if depth > 0 {
+                    nested(depth - 1);
+                }
+                assert!(room.iter().all(|byte| *byte == depth));
+            });
+        }
+        desk::note_process();
+        nested(2 * PLACES as u8);
+    }
+}

@@ -1,0 +1,115 @@
+//! The file that an exec is about to run, as far as it matters here: the sanitizer's runtime that it needs.
+
+use core::ffi::{c_char, c_int, CStr};
+
+use doorway::runtime::{interpreter, Runtime};
+
+use crate::{scratch, system};
+
+/// The longest path that is looked at.
+const PATH_BYTES_MAX: usize = 1024;
+
+/// What an exec names.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// A path, from a directory's descriptor on.
+    Path(c_int, *const c_char),
+    /// A name that is looked for along PATH if it has no slash.
+    Name(*const c_char),
+    /// An open file.
+    File(c_int),
+    /// The shell, which needs none.
+    Shell,
+}
+
+impl Target {
+    /// The runtime that it needs; `None` also for what cannot be read.
+    ///
+    /// # Safety
+    /// Strings are terminated, or can be no addresses.
+    pub unsafe fn runtime(self) -> Option<Runtime> {
+        let file = match self {
+            Target::Shell => return None,
+            // SAFETY: the caller's promise.
+            Target::Path(directory, path) => system::open_at(directory, unsafe { text(path) }?),
+            // SAFETY: as above.
+            Target::Name(name) => find(unsafe { text(name) }?),
+            Target::File(file) => return of_file(file as isize),
+        };
+        let found = if file < 0 { None } else { of_file(file) };
+        system::close(file);
+        found
+    }
+}
+
+/// # Safety
+/// Terminated, or what can be no address.
+unsafe fn text<'a>(string: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller's promise.
+    (string as isize >= system::NO_ADDRESS_BELOW).then(|| unsafe { CStr::from_ptr(string) })
+}
+
+fn of_file(file: isize) -> Option<Runtime> {
+    let read = |offset, room: &mut [u8]| system::read_at(file, room, offset);
+    // The longest first line that the kernel reads.
+    let mut head = [0; 256];
+    let len = read(0, &mut head);
+    let Some(name) = interpreter(&head[..len]) else { return Runtime::of(&mut { read }) };
+    // What lies behind the name ends it.
+    let start = name.as_ptr() as usize - head.as_ptr() as usize;
+    let end = start + name.len();
+    *head.get_mut(end)? = 0;
+    let file = system::open(CStr::from_bytes_until_nul(&head[start..=end]).ok()?, libc::O_RDONLY);
+    let found = Runtime::of(&mut |offset, room| system::read_at(file, room, offset));
+    system::close(file);
+    found
+}
+
+/// Opens the first file of a name along PATH.
+fn find(name: &CStr) -> isize {
+    // SAFETY: a terminated name; the program changes its environment at its own risk.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if name.to_bytes().contains(&b'/') || path.is_null() {
+        return system::open(name, libc::O_RDONLY);
+    }
+    // SAFETY: getenv gives terminated strings.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    scratch::with(|room: &mut [u8; PATH_BYTES_MAX]| {
+        for directory in path.split(|byte| *byte == b':') {
+            let parts = [directory, if directory.is_empty() { b"" } else { b"/" }, name.to_bytes_with_nul()];
+            let mut len = 0;
+            for part in parts {
+                let Some(to) = room.get_mut(len..len + part.len()) else { break };
+                to.copy_from_slice(part);
+                len += part.len();
+            }
+            let candidate = room.get(..len).and_then(|path| CStr::from_bytes_with_nul(path).ok());
+            let file = candidate.map_or(-1, |path| system::open(path, libc::O_RDONLY));
+            if file >= 0 {
+                return file;
+            }
+        }
+        -1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_as_exec_finds_them() {
+        crate::desk::note_process();
+        let file = find(c"sh");
+        assert!(file >= 0);
+        system::close(file);
+        assert!(find(c"no such program") < 0 && find(c"/no/such/program") < 0);
+        // SAFETY: terminated strings, and what can be no address.
+        unsafe {
+            assert_eq!(Target::Path(libc::AT_FDCWD, c"/bin/sh".as_ptr()).runtime(), None);
+            assert_eq!(Target::Path(libc::AT_FDCWD, core::ptr::null()).runtime(), None);
+            assert_eq!(Target::Name(8 as *const c_char).runtime(), None);
+            assert_eq!(Target::File(-1).runtime(), None);
+        }
+    }
+}
