@@ -16,6 +16,7 @@ fn settings() -> Settings {
         swap_bytes: 16 << 30,
         without: WITHOUT_SCAN,
         lends: true,
+        supervisor: 0,
         records: false,
     }
 }
