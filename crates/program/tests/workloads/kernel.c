@@ -197,10 +197,16 @@ static void no_result(const void *result) { (void)result; }
     CALL(18, setns(-1, 0)) \
     CALL(19, execve("/no/such/program", words, environ)) \
     CALL(20, execve("/no/such/program", words, no_environment)) \
-    CALL(21, mlockall(0))
+    CALL(21, getppid()) \
+    CALL(22, getrlimit(RLIMIT_AS, &limit)) \
+    CALL(23, setrlimit(RLIMIT_AS, &limit)) \
+    CALL(24, close_range(1000, 1001, 0)) \
+    CALL(25, setresuid(-1, -1, -1)) \
+    CALL(26, mlockall(0))
 #include <sys/prctl.h>
 #include <sys/socket.h>
 static struct stat status;
+static struct rlimit limit;
 static char *no_environment[] = {NULL};
 static void prctl_name(void) { prctl(PR_SET_NAME, "a name"); }
 static volatile int call;
@@ -223,7 +229,9 @@ static void mode_small_stack(void) {
     sigaction(SIGUSR1, &action, NULL);
     for (int press_before = 0; press_before < 2; press_before++) {
         if (press_before) press();
-        for (call = 0; call < (int)(sizeof calls / sizeof *calls); call++) {
+        // The last one ends paging.
+        int count = (int)(sizeof calls / sizeof *calls) - !press_before;
+        for (call = 0; call < count; call++) {
             fprintf(stderr, "call %d\n", call);
             raise(SIGUSR1);
         }
