@@ -133,7 +133,7 @@ impl Announcement {
 /// Words that are noted.
 const CLEARED_MAX: usize = 256;
 
-/// Addresses that threads named by set_tid_address(2) or clone(2): the first, and the last [`CLEARED_MAX`] less one.
+/// Addresses that threads named by set_tid_address(2) or clone(2): the first, and the last `CLEARED_MAX` less one.
 #[repr(C)]
 pub struct Cleared {
     noted: AtomicUsize,

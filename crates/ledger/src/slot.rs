@@ -206,7 +206,7 @@ impl Slot {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// Adds pages stored in a form, by its number in [`Settings::forms`].
+    /// Adds pages stored in a form, by its number in [`crate::Settings::forms`].
     pub fn add_form(&self, number: usize, pages: u64) {
         self.forms[number].fetch_add(pages, Ordering::Relaxed);
     }

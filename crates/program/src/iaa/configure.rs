@@ -22,7 +22,7 @@ use super::{list, names, profile};
   sudo uzswap iaa configure -d 4 -q 2                       shared queues of 64 entries for programs
   sudo uzswap iaa configure -d 4 -q 2 --access iaa          the same, for the members of group iaa
   sudo uzswap iaa configure -d iax1,iax3 -q 1 -n 4          two devices, four engines each
-  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel, and no other devices
+  sudo uzswap iaa configure -d 4 -q 2 --type kernel         dedicated queues for the kernel alone
   uzswap iaa configure -d all -q 2 --dry-run                print what would be written
   uzswap iaa configure -d 4 -q 2 --emulate sockets=2,devices=4
 
