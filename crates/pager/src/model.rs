@@ -463,6 +463,10 @@ impl Userfaultfd {
 pub(crate) struct Pagemap;
 
 impl Pagemap {
+    pub fn has_scan(&self) -> bool {
+        true
+    }
+
     pub fn open() -> std::io::Result<Self> {
         Ok(Pagemap)
     }
