@@ -273,8 +273,17 @@ mod tests {
     use super::*;
     use std::fs::File;
 
+    /// In a process of its own: while a forked copy lives, pages of this one are shared, which other tests move.
     #[test]
     fn the_helper_agrees_on_userfaultfds_alone() {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "rights::tests::agrees_on_userfaultfds_alone", "--ignored", "--nocapture"]);
+        assert!(own.status().unwrap().success());
+    }
+
+    #[test]
+    #[ignore = "run by the test above, in a process of its own"]
+    fn agrees_on_userfaultfds_alone() {
         if !capabilities::has(capabilities::SYS_PTRACE) {
             println!("skipped: CAP_SYS_PTRACE is not there");
             return;

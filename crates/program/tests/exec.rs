@@ -102,7 +102,7 @@ fn a_failed_exec_returns_with_its_error() {
 #[test]
 fn shells_env_python_and_node_with_clean_environments() {
     let Some(workload) = workload() else { return };
-    child_is_managed("env", &["env", "-i", "MARK=1", "WANT_ENTRIES=6", workload, "work", "64"]);
+    child_is_managed("env", &["env", "-i", "MARK=1", "WANT_ENTRIES=7", workload, "work", "64"]);
     let script = format!("unset LD_PRELOAD UZSWAP_SOCKET; MARK=1 {workload} work 64; exit $?");
     for shell in ["sh", "bash", "dash"] {
         if has(shell) {

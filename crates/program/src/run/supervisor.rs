@@ -265,7 +265,8 @@ impl Supervisor {
         // A process that connects says hello, or it is not managed.
         let counts = |one: &&Connection| one.slot.is_some() || one.since.elapsed() < HELLO;
         self.rejoining.retain(|(_, since)| since.elapsed() < HELLO);
-        let rejoining = self.rejoining.iter().map(|(pid, _)| *pid);
+        // One that has begun another program has no agent any more, and may need one.
+        let rejoining = self.rejoining.iter().map(|(pid, _)| *pid).filter(|pid| attach::has_agent(*pid));
         let connected = self.connections.iter().filter(counts).map(|one| one.peer.pid);
         let managed: Vec<i32> = connected.chain(rejoining).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);

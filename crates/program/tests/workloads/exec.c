@@ -77,9 +77,9 @@ int main(int argc, char **argv) {
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 102;
     self = path;
     list = (char *[]){self, "work", (char *)size, NULL};
-    /* LD_PRELOAD, UZSWAP_SOCKET, UZSWAP_AGENT and UZSWAP_CGROUP_LIMIT are added. */
-    char *few[] = {"MARK=1", "WANT_ENTRIES=6", NULL};
-    char *preloads[] = {"LD_PRELOAD=libm.so.6:libpthread.so.0", "MARK=1", "WANT_ENTRIES=7",
+    /* LD_PRELOAD, UZSWAP_SOCKET, UZSWAP_AGENT, UZSWAP_CGROUP_LIMIT and UZSWAP_PARENT are added. */
+    char *few[] = {"MARK=1", "WANT_ENTRIES=7", NULL};
+    char *preloads[] = {"LD_PRELOAD=libm.so.6:libpthread.so.0", "MARK=1", "WANT_ENTRIES=8",
                         "WANT_PRELOAD=libm.so.6:libpthread.so.0", NULL};
     char *strange[] = {"UZSWAP_SOCKET=", "MARK=1", "WANT_ENTRIES=3", NULL};
     static char *many[20001], text[20000][16];
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
         many[at] = text[at];
     }
     many[0] = "MARK=1";
-    many[1] = count == 500 ? "WANT_ENTRIES=504" : "WANT_ENTRIES=20000";
+    many[1] = count == 500 ? "WANT_ENTRIES=505" : "WANT_ENTRIES=20000";
     environment = few;
     pid_t pid;
     snprintf(command, sizeof command, "%s work %s", self, size);

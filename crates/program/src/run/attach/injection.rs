@@ -85,7 +85,10 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
         return Err(Failure::NotOurs);
     }
     permit(pid, &own)?;
-    let maps = maps.map_err(|_| Failure::refused("it may not be looked into"))?;
+    let maps = maps.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::refused("it may not be looked into"),
+        _ => Failure::Gone,
+    })?;
     if process::is_anothers(pid, &order.socket) {
         return Err(Failure::Anothers);
     }
@@ -122,6 +125,8 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
 fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
     let rights = Rights::of(thread).ok_or(Failure::Gone)?;
     match rights.refusal(own, sys::thread::id() as u64) {
+        // Without memory, at its end, everything of it is root's.
+        Some(_) if !process::has_memory(thread) => Err(Failure::Gone),
         Some(why) => Err(Failure::refused(why)),
         None => Ok(()),
     }

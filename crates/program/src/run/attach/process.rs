@@ -38,6 +38,12 @@ pub fn anonymous_bytes(pid: i32) -> Option<u64> {
     sys::procfs::anonymous_bytes(&fs::read(path_of(pid, "statm")?).ok()?)
 }
 
+/// Whether a process has memory still: at its end it gives that up before it is a zombie.
+pub fn has_memory(pid: i32) -> bool {
+    let statm = fs::read(format!("/proc/{pid}/statm")).unwrap_or_default();
+    sys::procfs::sizes(&statm).is_some_and(|(total, _)| total > 0)
+}
+
 /// The words behind a name in /proc/PID/status; none where the kernel does not tell.
 fn status_words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -234,6 +240,7 @@ mod tests {
         assert_eq!(Identity::of(pid), Identity::of(pid));
         assert!(Identity::of(pid).is_some_and(|identity| identity.stack != 0 || identity.started != 0));
         assert!(anonymous_bytes(pid).unwrap() > 0);
+        assert!(has_memory(pid) && !has_memory(i32::MAX));
         assert_eq!(threads(pid)[0], pid);
         assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
         assert!(share_memory(pid, pid));
