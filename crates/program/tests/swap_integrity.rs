@@ -26,8 +26,11 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// The swap file of a supervisor, as root opens it.
-fn swap_file(supervisor: u32, directory: &Path) -> File {
+/// The swap file of a run, as root opens it: the supervisor is the only child of the process that was started.
+fn swap_file(run: u32, directory: &Path) -> File {
+    let children =
+        std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).expect("the run's children");
+    let supervisor = children.split_whitespace().next().expect("the supervisor");
     let descriptors = read_dir(format!("/proc/{supervisor}/fd")).expect("the supervisor's descriptors");
     let ours = |path: &Path| read_link(path).is_ok_and(|link| link.starts_with(directory));
     let path = descriptors.flatten().map(|entry| entry.path()).find(|path| ours(path));
