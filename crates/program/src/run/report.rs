@@ -194,7 +194,10 @@ impl Report {
             refaults: sum(Counter::Refaults),
             zero_filled: sum(Counter::ZeroFilled),
             batches: sum(Counter::Batches),
-            pages_per_batch: ratio(stored_pages_by_folio.values().sum(), sum(Counter::Batches)),
+            pages_per_batch: ratio(
+                stored_pages_by_folio.values().fold(0, |all, pages| pages.saturating_add(all)),
+                sum(Counter::Batches),
+            ),
             stored_pages_by_folio,
             over_budget: sum(Counter::OverBudget),
             brought_in: sum(Counter::BroughtIn),
