@@ -62,6 +62,8 @@ pub struct Rights {
     /// To whom the kernel's files about the thread belong: to its effective user, unless its process may
     /// not be looked into.
     owner: u32,
+    /// The user namespace that its capabilities are for; `None` where the kernel does not tell.
+    namespace: Option<u64>,
 }
 
 impl Rights {
@@ -70,7 +72,8 @@ impl Rights {
         let mut file = File::open(format!("/proc/{thread}/status")).ok()?;
         let mut status = String::new();
         file.read_to_string(&mut status).ok()?;
-        Some(Rights { status, owner: file.metadata().ok()?.uid() })
+        let namespace = fs::metadata(format!("/proc/{thread}/ns/user")).ok().map(|link| link.ino());
+        Some(Rights { status, owner: file.metadata().ok()?.uid(), namespace })
     }
 
     /// Of the calling thread.
@@ -106,6 +109,14 @@ impl Rights {
             .unwrap_or(u64::MAX)
     }
 
+    /// Whether it has capabilities that a thread with `own` rights lacks. Those for another user namespace do not count: they
+    /// are for what is inside, and the kernel asks for more than these before a process of it is traced from outside.
+    fn exceeds(&self, own: &Rights) -> bool {
+        let is_elsewhere =
+            self.namespace.is_some() && own.namespace.is_some() && self.namespace != own.namespace;
+        !is_elsewhere && self.permitted() & !own.permitted() != 0
+    }
+
     /// Filters that this process runs under let through what is needed. Others may kill for it.
     fn filters(&self) -> (bool, u64) {
         let mode = self.number("Seccomp:").unwrap_or(0);
@@ -123,7 +134,7 @@ impl Rights {
         if !own.is_root() && !is_same() {
             return Some("it is another user's, and uzswap is not root's");
         }
-        if self.permitted() & !own.permitted() != 0 {
+        if self.exceeds(own) {
             return Some(MORE);
         }
         if u64::from(self.owner) != user {
@@ -150,7 +161,7 @@ pub fn is_above_us(pid: i32) -> bool {
         !own.is_root()
             && (rights.only_id("Uid:").is_none_or(|user| own.only_id("Uid:") != Some(user))
                 || rights.only_id("Gid:").is_none_or(|group| own.only_id("Gid:") != Some(group))
-                || rights.permitted() & !own.permitted() != 0)
+                || rights.exceeds(&own))
     };
     Rights::of(pid).zip(Rights::own()).is_none_or(|(rights, own)| is_above(rights, own))
 }
@@ -263,12 +274,16 @@ mod tests {
     /// A text as the kernel has it, and a file of that owner's.
     fn rights(users: &str, groups: &str, permitted: &str, owner: u32) -> Rights {
         let more = "TracerPid:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n";
-        Rights { status: format!("Uid:\t{users}\nGid:\t{groups}\nCapPrm:\t{permitted}\n{more}"), owner }
+        Rights {
+            status: format!("Uid:\t{users}\nGid:\t{groups}\nCapPrm:\t{permitted}\n{more}"),
+            owner,
+            namespace: Some(1),
+        }
     }
 
     fn changed(rights: &Rights, from: &str, to: &str) -> Rights {
         assert!(rights.status.contains(from));
-        Rights { status: rights.status.replace(from, to), owner: rights.owner }
+        Rights { status: rights.status.replace(from, to), owner: rights.owner, namespace: rights.namespace }
     }
 
     const OURS: &str = "7\t7\t7\t7";
@@ -295,7 +310,13 @@ mod tests {
             let other = rights(users, groups, permitted, owner);
             assert!(other.refusal(&own, 0).is_some(), "{other:?}");
         }
-        assert!(Rights { status: String::new(), owner: 7 }.refusal(&own, 0).is_some(), "nothing is known");
+        assert!(
+            Rights { status: String::new(), owner: 7, namespace: None }.refusal(&own, 0).is_some(),
+            "nothing is known"
+        );
+        let elsewhere = Rights { namespace: Some(2), ..rights(OURS, OURS, "000001ffffffffff", 7) };
+        assert_eq!(elsewhere.refusal(&own, 0), None, "they are for its own namespace");
+        assert!(Rights { namespace: None, ..elsewhere }.refusal(&own, 0).is_some(), "perhaps they are not");
         let ambient = rights(OURS, OURS, "0000000000000400", 7);
         assert_eq!(ambient.refusal(&ambient, 0), None, "as all of this user's");
         assert!(is_above_us(i32::MAX), "no such process");
