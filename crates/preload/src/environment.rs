@@ -529,12 +529,12 @@ mod tests {
         };
         let variables = ["UZSWAP_SOCKET=here".to_owned()];
         // The longest that fits alone, and not with others.
-        let longest = PRELOAD_BYTES_MAX - PRELOAD.len() - 2;
+        let longest = PRELOAD_BYTES_MAX - PRELOAD.len() - NAME_BYTES - 2;
         let own = own_at(&object(longest), &variables).expect("it fits");
         assert!(own.can_load());
         assert_eq!(changed(&own, &[]).map(|after| after.len()), Some(2));
         assert_eq!(changed(&own, &[c"LD_PRELOAD=/lib/x.so".to_owned()]), None);
-        assert!(own_at(&object(longest + 2), &variables).is_none());
+        assert!(own_at(&object(PRELOAD_BYTES_MAX - PRELOAD.len()), &variables).is_none());
         std::fs::remove_dir_all(root).unwrap();
     }
 
