@@ -17,7 +17,7 @@ use crate::pages::Pages;
 const MAPPINGS_MAX: usize = 65536;
 /// Without `PAGEMAP_SCAN` the kernel tells of each page of a mapping, there or not: a walk over the terabytes of a sanitizer's shadow
 /// takes a minute. Larger mappings are not walked, and stay.
-const UNSCANNED_BYTES_MAX: usize = 64 << 30;
+const UNSCANNED_BYTES_MAX: usize = 1 << 40;
 
 /// A mapping under management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
