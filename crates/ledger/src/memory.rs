@@ -290,7 +290,10 @@ fn machine_bytes() -> u64 {
     }
 }
 
+/// No sum is above this: readers may add up to 255 of them without an overflow.
+const SUM_MAX: u64 = 1 << 56;
+
 /// A sum of figures that anybody may have written.
 pub(crate) fn total(figures: impl Iterator<Item = u64>) -> u64 {
-    figures.fold(0, u64::saturating_add)
+    figures.fold(0, u64::saturating_add).min(SUM_MAX)
 }

@@ -16,7 +16,7 @@ fn settings() -> Settings {
         swap_bytes: 16 << 30,
         without: WITHOUT_SCAN,
         lends: true,
-        supervisor: 0,
+        supervisor: 4711,
         records: false,
     }
 }
@@ -221,7 +221,7 @@ fn an_onlooker_sees_the_figures_of_one_moment() {
     let snapshot = snapshot(&[&one, &two]);
     one.ledger().publish(0, 0, 0, 0, 0);
     assert_eq!(snapshot.settings(), settings());
-    assert_eq!(snapshot.supervisor(), std::process::id());
+    assert_eq!(snapshot.supervisor(), 4711);
     assert_eq!((snapshot.total_bytes(), snapshot.total_peak_bytes()), (8192, 8192));
     assert_eq!(snapshot.sum(Counter::ZswpIn), 23);
     assert_eq!(snapshot.forms()["same"], 4);

@@ -175,7 +175,7 @@ fn a_ledger_of_garbage_harms_no_relative() {
     for (without, options) in [("", &["--swap", "256M"][..]), ("", &[]), ("move,scan", &[])] {
         let scratch = Scratch::new("intruders-garbage");
         let script = format!(
-            "{} garbage 60 & hostile=$!; {w} plain 64 && {w} threads 64 && {w} fork 64; end=$?; kill $hostile 2>/dev/null; exit $end",
+            "{} garbage & hostile=$!; {w} plain 64 && {w} threads 64 && {w} fork 64; end=$?; kill $hostile; exit $end",
             programs.intruder,
             w = programs.workload
         );

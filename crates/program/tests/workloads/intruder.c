@@ -2,7 +2,7 @@
  *
  *   outside SUPERVISOR ROUNDS   from outside of its tree: sends everything, and is to get nothing
  *   join                        as a process of the tree: prints what it was given, and whether that is as it should be
- *   garbage SECONDS             the same, and writes random words into what it may write
+ *   garbage                     the same, and writes random words into what it may write, until its parent has ended
  *   noise SUPERVISOR            many descriptors to keep, many lines with control characters
  */
 #define _GNU_SOURCE
@@ -16,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <dirent.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { HELLO = 1, WELCOME = 2, SAY = 4, KEEP = 5, UNMANAGED = 7, SWAP = 8, OPEN = 10, AGREE = 12, RECORD = 14, KINDS = 20 };
@@ -192,8 +193,9 @@ static void join(void)
 		fail("there is something where nothing should be");
 }
 
-static void garbage(double seconds)
+static void garbage(void)
 {
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int files[2];
 	hello(files);
 	size_t len = size(files[1]);
@@ -202,9 +204,7 @@ static void garbage(double seconds)
 		fail("the ledger cannot be mapped");
 	puts("begins");
 	fflush(stdout);
-	struct timespec now, start;
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	do {
+	for (;;) {
 		uint64_t values[] = { any(), 0, UINT64_MAX, 1ull << 62, any() % (1 << 30), 1 };
 		/* The sum, and the slots: those in use come first. Whether somebody wants a pause is left as
 		   it is: who may write that may have paging pause. */
@@ -214,8 +214,7 @@ static void garbage(double seconds)
 				words[at] = values[any() % 6];
 		}
 		usleep(any() % 3000);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	} while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < seconds);
+	}
 }
 
 static int count(const char *directory)
@@ -263,7 +262,7 @@ int main(int count, char **words)
 	else if (strcmp(mode, "join") == 0)
 		join();
 	else if (strcmp(mode, "garbage") == 0)
-		garbage(atof(words[2]));
+		garbage();
 	else if (strcmp(mode, "noise") == 0)
 		noise(words[2]);
 	else
