@@ -46,6 +46,7 @@ impl Front {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(ours);
+                super::peers::take_name();
                 let front = Front { socket: theirs, pid };
                 front.tie(libc::SIGKILL);
                 // The front may have died before the line above took effect.

@@ -5,6 +5,7 @@
 //! this process for those of its tree, because orphans come to it. Since Linux 6.13 a pidfd tells its process's parent, users and
 //! groups. Before, /proc does, whose number belongs to the process of a pidfd if that has not been waited for afterwards.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -16,6 +17,8 @@ use sys::{packets, process};
 const DEPTH_MAX: usize = 4096;
 /// Times that a parent is asked for which changes.
 const TRIES: usize = 16;
+/// The name of a supervisor's process.
+const NAME: &CStr = c"uzswap-serve";
 
 /// Why a connection is closed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +150,7 @@ fn refusal(error: &io::Error) -> Refusal {
 /// How processes of this tree are known.
 pub struct Family {
     supervisor: i32,
-    /// Device and inode of the file that this process runs: others that run it have trees of their own.
+    /// Device and inode of the file that this process runs: other supervisors run it, too, and have trees of their own.
     program: Option<(u64, u64)>,
     /// A child that is none of the tree.
     guardian: Option<i32>,
@@ -199,9 +202,21 @@ impl Family {
         Ok(None)
     }
 
+    /// Whether a process supervises a run of its own. Other commands of this program may be members like any program.
     fn is_supervisor(&self, pid: i32) -> bool {
-        self.program.is_some() && program_of(&pid.to_string()) == self.program
+        self.program.is_some() && program_of(&pid.to_string()) == self.program && has_supervisor_name(pid)
     }
+}
+
+/// Gives this process the name of a supervisor.
+pub fn take_name() {
+    // SAFETY: a string of fewer than 16 bytes that ends in a null.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+}
+
+fn has_supervisor_name(pid: i32) -> bool {
+    let name = fs::read(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(NAME.to_bytes()))
 }
 
 /// Device and inode of the file that a process runs.
@@ -278,12 +293,26 @@ mod tests {
         let elsewhere = Family { supervisor: i32::MAX, ..Family::new(None) };
         let handle = process::handle(grandchild).unwrap();
         let parent = shell.id() as i32;
-        // This process runs the program of the family, so the walk ends there if not before.
         assert!(!elsewhere.has(grandchild, &handle, |_| false).unwrap());
         assert!(elsewhere.has(grandchild, &handle, |pid| pid == parent).unwrap());
         // SAFETY: a process of this test, which has not been waited for by its parent, the shell.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
         [sleeping, shell].into_iter().for_each(stop);
+    }
+
+    #[test]
+    fn a_supervisor_is_told_from_other_commands_of_its_program() {
+        let folder = std::env::temp_dir().join(format!("uzswap-peers-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let link = folder.join(NAME.to_str().unwrap());
+        std::os::unix::fs::symlink("/bin/cat", &link).unwrap();
+        // Processes are named after the path that was executed. They wait for input.
+        let (named, other) = (child(link.to_str().unwrap(), &[]), child("/bin/cat", &[]));
+        let family = Family { program: program_of(&named.id().to_string()), ..Family::new(None) };
+        assert!(family.is_supervisor(named.id() as i32) && !family.is_supervisor(other.id() as i32));
+        assert!(!Family::new(None).is_supervisor(named.id() as i32), "it runs another program");
+        [named, other].into_iter().for_each(stop);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
