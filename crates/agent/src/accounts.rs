@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
-use pager::{Accounts, Count};
+use pager::Accounts;
 use replacement::trace::{Kind as ReferenceKind, Reference};
 use sys::lender::{Lender, Lent};
 use sys::PAGE_SIZE;
@@ -309,54 +309,11 @@ impl Accounts for Ledgered {
         }
     }
 
-    fn add(&self, count: Count, by: u64) {
-        let counter = match count {
-            Count::Faults => Counter::Faults,
-            Count::FaultNs => Counter::FaultNs,
-            Count::Refaults => Counter::Refaults,
-            Count::PagesIn => Counter::ZswpIn,
-            Count::PagesOut => Counter::ZswpOut,
-            Count::Batches => Counter::Batches,
-            Count::Stored4k => Counter::Stored4k,
-            Count::Stored8k => Counter::Stored8k,
-            Count::Stored16k => Counter::Stored16k,
-            Count::Stored32k => Counter::Stored32k,
-            Count::Stored64k => Counter::Stored64k,
-            Count::Poor => Counter::RejectCompressPoor,
-            Count::Refused => Counter::RejectAllocFail,
-            Count::ZeroFilled => Counter::ZeroFilled,
-            Count::OverBudget => Counter::OverBudget,
-            Count::BroughtIn => Counter::BroughtIn,
-            Count::Forks => Counter::Forks,
-            Count::Promoted => Counter::Promoted,
-            Count::PagesWritten => Counter::ZswpWb,
-            Count::DiskFaults => Counter::DiskFaults,
-            Count::DiskPagesIn => Counter::DiskPagesIn,
-            Count::DiskReadNs => Counter::DiskReadNs,
-            Count::DiskReads => Counter::DiskReads,
-            Count::SwapBytesWritten => Counter::SwapBytesWritten,
-            Count::SwapBytesRead => Counter::SwapBytesRead,
-            Count::SwapObjectBytes => Counter::SwapObjectBytes,
-            Count::SwapWriteNs => Counter::SwapWriteNs,
-            Count::SwapBytesCleaned => Counter::SwapBytesCleaned,
-            Count::SwapSegmentsCleaned => Counter::SwapSegmentsCleaned,
-            Count::SwapCleanNs => Counter::SwapCleanNs,
-            Count::SwapNoSpace => Counter::SwapNoSpace,
-            Count::SwapWritesFailed => Counter::SwapWritesFailed,
-            Count::SwapReadsFailed => Counter::SwapReadsFailed,
-            Count::SwapWaitNs => Counter::SwapWaitNs,
-            Count::Returned => Counter::Returned,
-            Count::ReturnDistance => Counter::ReturnDistance,
-            Count::LookedAt => Counter::LookedAt,
-            Count::Spared => Counter::Spared,
-            Count::Tried => Counter::Tried,
-            Count::ReadAhead => Counter::ReadAhead,
-            Count::ReadAheadWasted => Counter::ReadAheadWasted,
-        };
+    fn add(&self, counter: Counter, by: u64) {
         if let Some(slot) = self.slot() {
             slot.add(counter, by);
         }
-        if count == Count::PagesOut {
+        if counter == Counter::ZswpOut {
             broken::here(Point::Store);
             broken::here(Point::Memory);
         }

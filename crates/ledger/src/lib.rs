@@ -12,6 +12,7 @@
 //! descriptor or process number is taken from a ledger. The socket carries what memory cannot: descriptors and text.
 
 mod board;
+mod counters;
 mod file;
 #[cfg(test)]
 mod garbage_tests;
@@ -26,8 +27,9 @@ mod tree;
 pub mod wire;
 
 pub use board::{Settings, BOARD_NAME, COMPRESSOR_LEN_MAX, WITHOUT_ENCRYPTION, WITHOUT_MOVE, WITHOUT_SCAN};
+pub use counters::{Counter, Described, Unit, COUNTERS};
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
 pub use memory::{Keeper, Ledger, LEDGER_NAME, SLOTS};
-pub use slot::{Counter, Slot, COUNTERS, FORMS_MAX};
+pub use slot::{Slot, FORMS_MAX};
 pub use snapshot::{Seen, Sight, Snapshot};
 pub use tree::{Live, Tree};

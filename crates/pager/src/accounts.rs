@@ -1,97 +1,6 @@
 //! Where a pager reports to and learns its budget from.
 
-/// What is counted. The names of the report follow the kernel's where the meaning matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
-    /// Faults served.
-    Faults,
-    /// Nanoseconds between reading faults and having served them.
-    FaultNs,
-    /// Pages moved back from staging, never compressed: second chances.
-    Refaults,
-    /// Pages loaded from the pool.
-    PagesIn,
-    /// Pages stored in the pool.
-    PagesOut,
-    /// Calls that stored pages: folios, or what was evicted of one, all or nothing.
-    Batches,
-    /// Pages stored by calls that stored one page, and see [`Count::STORED`].
-    Stored4k,
-    /// By calls of 2 and 3 pages.
-    Stored8k,
-    /// By calls of 4 to 7 pages.
-    Stored16k,
-    /// By calls of 8 to 15 pages.
-    Stored32k,
-    /// By calls of 16 pages, the most there are.
-    Stored64k,
-    /// Pages refused because they did not shrink.
-    Poor,
-    /// Pages refused for other reasons.
-    Refused,
-    /// Pages given on first touch.
-    ZeroFilled,
-    /// Times the budget was exceeded with nothing left to evict.
-    OverBudget,
-    /// Pages brought in because paging had to end.
-    BroughtIn,
-    /// Forks prepared for.
-    Forks,
-    /// Stored pages whose objects were made denser.
-    Promoted,
-    /// Pages written to the swap file.
-    PagesWritten,
-    /// Faults served by reading from the swap file.
-    DiskFaults,
-    /// Pages that came in with them.
-    DiskPagesIn,
-    /// Nanoseconds that reading from the swap file took.
-    DiskReadNs,
-    /// Requests to read from it.
-    DiskReads,
-    /// Bytes written to it.
-    SwapBytesWritten,
-    /// Bytes read from it.
-    SwapBytesRead,
-    /// Bytes of objects written to it for the first time.
-    SwapObjectBytes,
-    /// Nanoseconds that writes took together.
-    SwapWriteNs,
-    /// Bytes written by cleaning.
-    SwapBytesCleaned,
-    /// Segments cleaned.
-    SwapSegmentsCleaned,
-    /// Nanoseconds spent cleaning.
-    SwapCleanNs,
-    /// Writes that found no room.
-    SwapNoSpace,
-    /// Writes that failed and were given up.
-    SwapWritesFailed,
-    /// Reads that failed, or found something else than was written.
-    SwapReadsFailed,
-    /// Nanoseconds that faults waited for pages to be written.
-    SwapWaitNs,
-    /// Pages that came back because they were needed, from staging or the pool.
-    Returned,
-    /// Sum of their distances: pages that came in between a page's going and its return.
-    ReturnDistance,
-    /// Present pages that were looked at to find some that can go.
-    LookedAt,
-    /// Of these, were left where they are.
-    Spared,
-    /// Pages that went only to learn whether they return.
-    Tried,
-    /// Pages that came in ahead of any use.
-    ReadAhead,
-    /// Of these, pages of windows behind which the thread did not go on.
-    ReadAheadWasted,
-}
-
-impl Count {
-    /// Pages stored, by the binary logarithm of the pages that the call stored.
-    pub const STORED: [Count; 5] =
-        [Count::Stored4k, Count::Stored8k, Count::Stored16k, Count::Stored32k, Count::Stored64k];
-}
+pub use ledger::Counter;
 
 /// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain
 /// atomics on shared memory: every method may be called on the fault path.
@@ -103,7 +12,7 @@ pub trait Accounts: Sync {
     /// Publishes this process's use: anonymous resident bytes, and what of it is pool and staging.
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64);
     /// Adds to a counter.
-    fn add(&self, count: Count, by: u64);
+    fn add(&self, counter: Counter, by: u64);
     /// Notes one fault's latency.
     fn fault(&self, ns: u64);
     /// Notes the latency of a fault that was served by reading from the swap file.
@@ -146,7 +55,7 @@ impl Accounts for Plenty {
         0
     }
     fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
-    fn add(&self, _: Count, _: u64) {}
+    fn add(&self, _: Counter, _: u64) {}
     fn fault(&self, _: u64) {}
     fn say(&self, text: &str) {
         eprintln!("{text}");

@@ -5,7 +5,7 @@ use replacement::policy::Leaps;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::{now_ms, BLOCK_BYTES};
 use crate::span;
@@ -83,9 +83,11 @@ impl Pager {
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
         self.reclaim.note_looked_at(looked.pages);
-        for (count, by) in
-            [(Count::LookedAt, looked.pages), (Count::Spared, looked.spared), (Count::Tried, looked.tried)]
-        {
+        for (count, by) in [
+            (Counter::LookedAt, looked.pages),
+            (Counter::Spared, looked.spared),
+            (Counter::Tried, looked.tried),
+        ] {
             if by > 0 {
                 self.accounts.add(count, by);
             }

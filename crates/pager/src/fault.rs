@@ -21,7 +21,7 @@ use std::sync::Mutex;
 
 use sys::PAGE_SIZE;
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::handlers::Record;
 use crate::pager::Pager;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
@@ -270,7 +270,7 @@ impl Pager {
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over);
         if stream.wasted() > 0 {
-            self.accounts.add(Count::ReadAheadWasted, stream.wasted());
+            self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
             // Somebody else's from here on.
@@ -283,7 +283,7 @@ impl Pager {
         self.reclaim.note_arrivals(done + ahead);
         self.count_fault(fault);
         if over == Over::Out && done + ahead > 1 {
-            self.accounts.add(Count::ReadAhead, (done + ahead - 1) as u64);
+            self.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
         }
         self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
         handler.owed = done + ahead;
@@ -293,8 +293,8 @@ impl Pager {
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
         self.accounts.fault(ns);
-        self.accounts.add(Count::Faults, 1);
-        self.accounts.add(Count::FaultNs, ns);
+        self.accounts.add(Counter::Faults, 1);
+        self.accounts.add(Counter::FaultNs, ns);
         ns
     }
 

@@ -33,7 +33,7 @@ use sys::procfs::{self, ProcFile};
 use sys::userfaultfd::{feature, Message, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, thread, PAGE_SIZE};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
@@ -298,7 +298,7 @@ impl Pager {
                 self.ask_gate(session);
                 if matches!(brought, Brought::Done(_)) {
                     self.accounts.fault(sys::now_ns() - fault.read_ns);
-                    self.accounts.add(Count::Faults, 1);
+                    self.accounts.add(Counter::Faults, 1);
                 }
                 matches!(brought, Brought::Done(_))
             };
@@ -406,7 +406,7 @@ impl Pager {
         self.end_gate();
         session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
         self.halt.over();
-        self.accounts.add(Count::Forks, 1);
+        self.accounts.add(Counter::Forks, 1);
         self.note_relatives();
         for index in 0..session.held_count {
             if let Some(fault) = session.held[index] {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sys::memory::USER_END;
 use sys::{futex, thread, PAGE_SIZE};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::Inbound;
 
@@ -184,7 +184,7 @@ impl Pager {
             thread::sleep_ns(50_000);
         }
         inbound.frames.empty_out(self.pages.staging());
-        self.accounts.add(Count::BroughtIn, brought as u64);
+        self.accounts.add(Counter::BroughtIn, brought as u64);
         self.unregister_everything();
         self.pages.watch_changes(false);
         while self.faults.any_busy()

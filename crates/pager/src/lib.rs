@@ -45,7 +45,7 @@ mod trial;
 mod watch;
 mod watermarks;
 
-pub use accounts::{Accounts, Count};
+pub use accounts::{Accounts, Counter};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;

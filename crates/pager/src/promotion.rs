@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::{now_ms, GROUP};
 
@@ -45,7 +45,7 @@ impl Pager {
         let mut more = true;
         if now_ms().wrapping_sub(last_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
             let report = self.pages.store().promote(GROUP, COLD_PERCENT, LEAVES);
-            self.accounts.add(Count::Promoted, report.pages);
+            self.accounts.add(Counter::Promoted, report.pages);
             let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
             // Compacting looks at every object.

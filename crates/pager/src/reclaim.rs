@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sys::{futex, PAGE_SIZE};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::table::ALL_PAGES;
 use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
@@ -463,7 +463,7 @@ impl Pager {
 
     fn note_stuck(&self, total: u64) {
         if total > self.accounts.budget() {
-            self.accounts.add(Count::OverBudget, 1);
+            self.accounts.add(Counter::OverBudget, 1);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use sys::{futex, PAGE_SIZE};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::cluster::CLUSTER_PAGES;
 use crate::fault::{Fault, Handler};
 use crate::pager::Pager;
@@ -88,8 +88,8 @@ impl Pager {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
                 self.accounts.disk_fault(ns);
-                self.accounts.add(Count::DiskFaults, 1);
-                self.accounts.add(Count::DiskPagesIn, pages as u64);
+                self.accounts.add(Counter::DiskFaults, 1);
+                self.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
                 self.streams.ended(stream, end as u64);
                 self.reclaim.note_arrivals(pages);

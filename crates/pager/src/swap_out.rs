@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use swapfile::Counters;
 use sys::{futex, PAGE_SIZE};
 
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::{now_ms, GROUP};
 
@@ -297,7 +297,7 @@ impl Pager {
             // Whoever moves pages out waits for events to be read, and they may be this thread's to read.
             self.read_on();
         }
-        self.accounts.add(Count::SwapWaitNs, sys::now_ns() - began_ns);
+        self.accounts.add(Counter::SwapWaitNs, sys::now_ns() - began_ns);
     }
 
     /// Tells the ledger what happened since the last time.
@@ -307,19 +307,19 @@ impl Pager {
         let (now, zswpwb) = (file.counters(), self.pages.store().group_usage(GROUP).zswpwb);
         let Published { file: before, zswpwb: zswpwb_before } = &*published;
         for (count, now, before) in [
-            (Count::PagesWritten, zswpwb, *zswpwb_before),
-            (Count::DiskReadNs, now.load_ns, before.load_ns),
-            (Count::DiskReads, now.loads, before.loads),
-            (Count::SwapBytesWritten, now.bytes_written, before.bytes_written),
-            (Count::SwapBytesRead, now.bytes_read, before.bytes_read),
-            (Count::SwapObjectBytes, now.object_bytes, before.object_bytes),
-            (Count::SwapWriteNs, now.write_ns, before.write_ns),
-            (Count::SwapBytesCleaned, now.bytes_cleaned, before.bytes_cleaned),
-            (Count::SwapSegmentsCleaned, now.segments_cleaned, before.segments_cleaned),
-            (Count::SwapCleanNs, now.clean_ns, before.clean_ns),
-            (Count::SwapNoSpace, now.no_space, before.no_space),
-            (Count::SwapWritesFailed, now.writes_failed, before.writes_failed),
-            (Count::SwapReadsFailed, now.reads_failed, before.reads_failed),
+            (Counter::ZswpWb, zswpwb, *zswpwb_before),
+            (Counter::DiskReadNs, now.load_ns, before.load_ns),
+            (Counter::DiskReads, now.loads, before.loads),
+            (Counter::SwapBytesWritten, now.bytes_written, before.bytes_written),
+            (Counter::SwapBytesRead, now.bytes_read, before.bytes_read),
+            (Counter::SwapObjectBytes, now.object_bytes, before.object_bytes),
+            (Counter::SwapWriteNs, now.write_ns, before.write_ns),
+            (Counter::SwapBytesCleaned, now.bytes_cleaned, before.bytes_cleaned),
+            (Counter::SwapSegmentsCleaned, now.segments_cleaned, before.segments_cleaned),
+            (Counter::SwapCleanNs, now.clean_ns, before.clean_ns),
+            (Counter::SwapNoSpace, now.no_space, before.no_space),
+            (Counter::SwapWritesFailed, now.writes_failed, before.writes_failed),
+            (Counter::SwapReadsFailed, now.reads_failed, before.reads_failed),
         ] {
             if now > before {
                 self.accounts.add(count, now - before);

@@ -11,7 +11,7 @@ use super::refs::PageRefs;
 use super::staging::FrameCache;
 use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP};
-use crate::accounts::Count;
+use crate::accounts::Counter;
 
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
@@ -161,7 +161,7 @@ impl Pages {
             // What was filled was missing: the discarding that it was marked for is over, or takes what is new along.
             block.change_kernels(span(index, filled), PageState::Kernel);
             if write {
-                self.accounts.add(Count::ZeroFilled, filled as u64);
+                self.accounts.add(Counter::ZeroFilled, filled as u64);
             }
             return Brought::Done(filled);
         }
@@ -236,7 +236,7 @@ impl Pages {
         if !block.is_compressing() {
             block.drop_slot_if_unused();
         }
-        self.accounts.add(Count::Refaults, back as u64);
+        self.accounts.add(Counter::Refaults, back as u64);
         Brought::Done(back)
     }
 
@@ -327,7 +327,7 @@ impl Pages {
         block.change(span(index, pages), PageState::Stored, PageState::Kernel);
         let key = (block.base() / PAGE_SIZE + index) as u64;
         self.store.invalidate(GROUP, key, pages as u64);
-        self.accounts.add(Count::PagesIn, pages as u64);
+        self.accounts.add(Counter::ZswpIn, pages as u64);
         Ok((pages, pages == wanted))
     }
 
@@ -490,7 +490,7 @@ impl Pages {
         drop(quiet);
         drop(run);
         self.staging.give_extent(extent);
-        let count_as = if is_stored { Count::PagesIn } else { Count::ZeroFilled };
+        let count_as = if is_stored { Counter::ZswpIn } else { Counter::ZeroFilled };
         self.accounts.add(count_as, arrived.count_ones().into());
         if progress.stop.is_some() && arrived != 0 {
             self.mover.wake(at, count);

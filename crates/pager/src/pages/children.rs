@@ -7,7 +7,7 @@ use sys::{maps, PAGE_SIZE};
 use super::fork_point::ForkPoint;
 use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Guard, Pages};
-use crate::accounts::Count;
+use crate::accounts::Counter;
 use crate::sync::sleep_ns;
 
 /// A change of the child's address space since the fork.
@@ -172,7 +172,7 @@ impl Pages {
         child.place_among(reports, applied);
         child.leave_out_wiped();
         self.hand_over_all(&mut child);
-        self.accounts.add(Count::Forks, 1);
+        self.accounts.add(Counter::Forks, 1);
         child.close();
     }
 

@@ -10,7 +10,7 @@ use zswap::StoreError;
 use super::mover::Way;
 use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
-use crate::accounts::Count;
+use crate::accounts::Counter;
 
 /// What compressing a slot came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Pages {
             self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
         }
         block.change(stored & kept, PageState::Staged, PageState::Stored);
-        self.accounts.add(Count::PagesOut, (stored & kept).count_ones().into());
+        self.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
         block.set_compressing(false);
         let refused = kept & !stored;
         let is_empty = refused == 0 || self.put_back(&block, slot, refused);
@@ -90,20 +90,20 @@ impl Pages {
             let key = (base / PAGE_SIZE + at) as u64;
             match self.store.store(GROUP, key, &pages[..next - at]) {
                 Ok(()) => {
-                    self.accounts.add(Count::Batches, 1);
-                    self.accounts.add(Count::STORED[(next - at).ilog2() as usize], (next - at) as u64);
+                    self.accounts.add(Counter::Batches, 1);
+                    self.accounts.add(Counter::STORED[(next - at).ilog2() as usize], (next - at) as u64);
                     *stored |= span(at, next - at);
                     at = next;
                 }
                 Err(StoreError::Poor { index }) => {
-                    self.accounts.add(Count::Poor, 1);
+                    self.accounts.add(Counter::RejectCompressPoor, 1);
                     if index > 0 {
                         self.store_run(base, slot, at, index, stored);
                     }
                     at += index + 1;
                 }
                 Err(_) => {
-                    self.accounts.add(Count::Refused, (next - at) as u64);
+                    self.accounts.add(Counter::RejectAllocFail, (next - at) as u64);
                     at = next;
                 }
             }

@@ -46,7 +46,7 @@ use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
 
-use crate::accounts::{Accounts, Count};
+use crate::accounts::{Accounts, Counter};
 use crate::config::{Config, FixedText, StartError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
@@ -207,8 +207,8 @@ impl Pages {
     fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
         let returned = self.policy.returned(history, mask, needed, in_run);
         if returned.pages > 0 {
-            self.accounts.add(Count::Returned, returned.pages);
-            self.accounts.add(Count::ReturnDistance, returned.distance_pages);
+            self.accounts.add(Counter::Returned, returned.pages);
+            self.accounts.add(Counter::ReturnDistance, returned.distance_pages);
         }
     }
 

@@ -4,6 +4,7 @@ mod attach;
 mod books;
 mod cgroup_limit;
 mod claims;
+mod counts;
 mod descriptors;
 mod front;
 mod guardian;

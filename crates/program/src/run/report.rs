@@ -6,6 +6,7 @@ use std::time::Duration;
 use ledger::{percentile_ns, Counter};
 use serde::Serialize;
 
+use super::counts::{ratio, Counts};
 use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
@@ -40,9 +41,9 @@ pub struct Report {
     eviction: Eviction,
     page_finding: Finding,
     verified: bool,
-    zswpout: u64,
-    zswpin: u64,
-    zswpwb: u64,
+    /// Counters of the report itself: `ledger::COUNTERS` has their names.
+    #[serde(flatten)]
+    counts: Counts,
     /// Pages stored, by the form they were stored in: what `auto` chose, `same` for a repeated word, which takes no object.
     /// Their sum is zswpout and the few pages that a fault took back while they were being stored.
     forms: BTreeMap<String, u64>,
@@ -54,29 +55,12 @@ pub struct Report {
     pool_total_size_at_peak: u64,
     /// Bytes stored by the pool's bytes, at that peak; 0 when nothing was stored.
     compression_ratio: f64,
-    stored_incompressible_pages: u64,
-    reject_compress_poor: u64,
-    reject_compress_fail: u64,
-    reject_alloc_fail: u64,
-    pool_limit_hit: u64,
-    faults: u64,
-    fault_seconds_total: f64,
     fault_latency_us: Latency,
-    /// Pages that came back from staging before they were compressed.
-    refaults: u64,
-    zero_filled: u64,
-    /// Calls that stored pages, each a folio or what was evicted of one, and pages a call.
-    batches: u64,
+    /// Pages a call that stored some.
     pages_per_batch: f64,
     /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with forms, their sum is zswpout and
     /// the few pages that a fault took back meanwhile.
-    stored_pages_by_folio: BTreeMap<&'static str, u64>,
-    /// Times the budget was exceeded with nothing left to evict.
-    over_budget: u64,
-    brought_in: u64,
-    forks: u64,
-    /// Pages made denser when they had become cold.
-    promoted: u64,
+    stored_pages_by_folio: Counts,
     /// What the swap file came to; nothing without one.
     swap: Option<SwapReport>,
     replacement: Replacement,
@@ -92,32 +76,15 @@ pub struct Report {
     wrong_figures: u64,
 }
 
-/// Counters of pages stored, by the size of what a call stored, named as the kernel names its huge pages.
-const STORED: [(&str, Counter); 5] = [
-    ("4kB", Counter::Stored4k),
-    ("8kB", Counter::Stored8k),
-    ("16kB", Counter::Stored16k),
-    ("32kB", Counter::Stored32k),
-    ("64kB", Counter::Stored64k),
-];
-
-/// What the replacement policy did, in pages.
+/// What the replacement policy did.
 #[derive(Debug, Serialize)]
 struct Replacement {
-    /// Pages that came back because they were needed, from staging or the pool.
-    returned: u64,
+    #[serde(flatten)]
+    counts: Counts,
     /// Pages that came in between a page's going and its return, on average.
     mean_distance: f64,
-    /// Present pages that were looked at to find some that can go.
-    looked_at: u64,
-    /// The share of these that was left where it is.
+    /// The share of the pages looked at that was left where it is.
     protected_share: f64,
-    /// Pages that went only to learn whether they return.
-    tried: u64,
-    /// Pages that came in ahead of any use.
-    read_ahead: u64,
-    /// Of these, pages of windows behind which the thread did not go on.
-    read_ahead_wasted: u64,
 }
 
 /// Percentiles in microseconds.
@@ -151,9 +118,8 @@ impl Report {
         let settings = books.settings().clone();
         let ways = Ways::of_this_kernel(settings.without);
         let peaks = &supervisor.figures;
-        let sum = |counter| tree.sum(counter);
-        let ratio = |over: u64, under: u64| if under == 0 { 0.0 } else { over as f64 / under as f64 };
-        let stored_pages_by_folio = BTreeMap::from(STORED.map(|(size, counter)| (size, sum(counter))));
+        let counts = Counts::of(tree, "");
+        let stored = Counter::STORED.iter().fold(0, |all: u64, size| all.saturating_add(counts.sum(*size)));
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
@@ -171,48 +137,25 @@ impl Report {
             eviction: ways.eviction,
             page_finding: ways.finding,
             verified: settings.verify,
-            zswpout: sum(Counter::ZswpOut),
-            zswpin: sum(Counter::ZswpIn),
-            zswpwb: sum(Counter::ZswpWb),
             forms: tree.forms(),
             stored_pages: peaks.stored_pages,
             pool_total_size: peaks.pool_bytes,
             stored_pages_peak: peaks.stored_pages_peak,
             pool_total_size_at_peak: peaks.pool_bytes_at_peak,
             compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
-            stored_incompressible_pages: sum(Counter::StoredIncompressiblePages),
-            reject_compress_poor: sum(Counter::RejectCompressPoor),
-            reject_compress_fail: sum(Counter::RejectCompressFail),
-            reject_alloc_fail: sum(Counter::RejectAllocFail),
-            pool_limit_hit: sum(Counter::PoolLimitHit),
-            faults: sum(Counter::Faults),
-            fault_seconds_total: sum(Counter::FaultNs) as f64 / 1e9,
             fault_latency_us: Latency::of(
                 &tree.fault_counts(),
-                ratio(sum(Counter::FaultNs), sum(Counter::Faults)) / 1000.0,
+                counts.ratio(Counter::FaultNs, Counter::Faults) / 1000.0,
             ),
-            refaults: sum(Counter::Refaults),
-            zero_filled: sum(Counter::ZeroFilled),
-            batches: sum(Counter::Batches),
-            pages_per_batch: ratio(
-                stored_pages_by_folio.values().fold(0, |all, pages| pages.saturating_add(all)),
-                sum(Counter::Batches),
-            ),
-            stored_pages_by_folio,
-            over_budget: sum(Counter::OverBudget),
-            brought_in: sum(Counter::BroughtIn),
-            forks: sum(Counter::Forks),
-            promoted: sum(Counter::Promoted),
+            pages_per_batch: ratio(stored, counts.sum(Counter::Batches)),
+            stored_pages_by_folio: Counts::of(tree, "stored_pages_by_folio"),
             swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
-                returned: sum(Counter::Returned),
-                mean_distance: ratio(sum(Counter::ReturnDistance), sum(Counter::Returned)),
-                looked_at: sum(Counter::LookedAt),
-                protected_share: ratio(sum(Counter::Spared), sum(Counter::LookedAt)),
-                tried: sum(Counter::Tried),
-                read_ahead: sum(Counter::ReadAhead),
-                read_ahead_wasted: sum(Counter::ReadAheadWasted),
+                mean_distance: counts.ratio(Counter::ReturnDistance, Counter::Returned),
+                protected_share: counts.ratio(Counter::Spared, Counter::LookedAt),
+                counts: Counts::of(tree, "replacement"),
             },
+            counts,
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
             refused_connections: peaks.refused_connections,
@@ -236,16 +179,16 @@ impl Report {
                 self.cpu_seconds,
             );
         }
-        if self.zswpout > 0 || self.faults > 0 {
+        if self.counts.sum(Counter::ZswpOut) > 0 || self.counts.sum(Counter::Faults) > 0 {
             eprintln!(
                 "uzswap: {} pages out, {} in, ratio {:.2} ({}{}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
-                self.zswpout,
-                self.zswpin,
+                self.counts.sum(Counter::ZswpOut),
+                self.counts.sum(Counter::ZswpIn),
                 self.compression_ratio,
                 self.compressor,
                 if self.emulated { ", emulated" } else { "" },
-                self.faults,
-                self.fault_seconds_total,
+                self.counts.sum(Counter::Faults),
+                self.counts.seconds(Counter::FaultNs),
                 self.fault_latency_us.p50,
                 self.fault_latency_us.p99,
             );
@@ -253,11 +196,14 @@ impl Report {
         if let Some(line) = forms_line(&self.forms) {
             eprintln!("uzswap: stored as {line}");
         }
-        if self.promoted > 0 {
-            eprintln!("uzswap: {} of them became denser when they were cold", self.promoted);
+        if self.counts.sum(Counter::Promoted) > 0 {
+            eprintln!(
+                "uzswap: {} of them became denser when they were cold",
+                self.counts.sum(Counter::Promoted)
+            );
         }
         if let Some(swap) = &self.swap {
-            swap.summarise(self.zswpwb);
+            swap.summarise(self.counts.sum(Counter::ZswpWb));
         }
         let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
         if let Some(reason) = over.reason().filter(|_| over.bytes() > tolerated) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ledger::{bucket_range_ns, Counter, BUCKETS};
+use ledger::{bucket_range_ns, Counter, Unit, BUCKETS, COUNTERS};
 
 use super::figures::Tree;
 use super::find::Found;
@@ -123,30 +123,14 @@ fn levels(text: &mut Text, known: &[Known<'_>]) {
 }
 
 fn counters(text: &mut Text, known: &[Known<'_>]) {
-    let sums = [
-        ("uzswap_stored_pages_total", "Pages stored.", Counter::ZswpOut),
-        ("uzswap_loaded_pages_total", "Pages loaded.", Counter::ZswpIn),
-        ("uzswap_written_back_pages_total", "Pages written to the swap file.", Counter::ZswpWb),
-        ("uzswap_zero_filled_pages_total", "Pages given at their first touch.", Counter::ZeroFilled),
-        (
-            "uzswap_refaulted_pages_total",
-            "Pages that came back before they were compressed.",
-            Counter::Refaults,
-        ),
-        (
-            "uzswap_incompressible_pages_total",
-            "Pages that did not shrink and stay in memory.",
-            Counter::RejectCompressPoor,
-        ),
-        (
-            "uzswap_over_budget_total",
-            "Times the budget was exceeded with nothing left to evict.",
-            Counter::OverBudget,
-        ),
-        ("uzswap_forks_total", "Forks prepared for.", Counter::Forks),
-    ];
-    for (name, help, counter) in sums {
-        text.each(name, "counter", help, known, |one| one.found.snapshot.sum(counter) as f64);
+    for line in COUNTERS {
+        text.each(line.prometheus, "counter", line.sentence(), known, |one| {
+            let sum = one.found.snapshot.sum(line.counter) as f64;
+            match line.unit {
+                Unit::Nanoseconds => sum / 1e9,
+                Unit::Pages | Unit::Times | Unit::Bytes => sum,
+            }
+        });
     }
     let mut forms = Vec::new();
     for one in known {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pager::{Accounts, Count};
+use pager::{Accounts, Counter};
 use sys::PAGE_SIZE;
 
 /// What became of a space's pages so far.
@@ -138,22 +138,22 @@ impl Accounts for Counters {
         self.arrived.store(0, Ordering::Relaxed);
     }
 
-    fn add(&self, count: Count, by: u64) {
-        let counter = match count {
-            Count::Faults => &self.faults,
-            Count::FaultNs => &self.fault_ns,
-            Count::Refaults => &self.refaults,
-            Count::PagesIn => &self.pages_in,
-            Count::PagesOut => &self.pages_out,
-            Count::ZeroFilled => &self.zero_filled,
-            Count::Poor => &self.incompressible,
-            Count::OverBudget => &self.over_budget,
-            Count::PagesWritten => &self.pages_written,
-            Count::DiskFaults => &self.disk_faults,
+    fn add(&self, counter: Counter, by: u64) {
+        let figure = match counter {
+            Counter::Faults => &self.faults,
+            Counter::FaultNs => &self.fault_ns,
+            Counter::Refaults => &self.refaults,
+            Counter::ZswpIn => &self.pages_in,
+            Counter::ZswpOut => &self.pages_out,
+            Counter::ZeroFilled => &self.zero_filled,
+            Counter::RejectCompressPoor => &self.incompressible,
+            Counter::OverBudget => &self.over_budget,
+            Counter::ZswpWb => &self.pages_written,
+            Counter::DiskFaults => &self.disk_faults,
             _ => return,
         };
-        counter.fetch_add(by, Ordering::Relaxed);
-        if matches!(count, Count::ZeroFilled | Count::PagesIn | Count::Refaults) {
+        figure.fetch_add(by, Ordering::Relaxed);
+        if matches!(counter, Counter::ZeroFilled | Counter::ZswpIn | Counter::Refaults) {
             self.arrived.fetch_add(by, Ordering::Relaxed);
         }
     }

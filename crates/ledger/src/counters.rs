@@ -1,0 +1,220 @@
+//! The table of counters. A counter is added here, in one line, and counted with `accounts.add(Counter::…, by)` where it happens:
+//! its field in the ledger, its key in the report, its line for Prometheus and its row in `docs/report.md` follow from the line.
+
+/// What a counter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Pages of 4096 bytes.
+    Pages,
+    /// Events.
+    Times,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds, reported in seconds.
+    Nanoseconds,
+}
+
+impl Unit {
+    /// Its name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Pages => "pages",
+            Unit::Times => "times",
+            Unit::Bytes => "bytes",
+            Unit::Nanoseconds => "seconds",
+        }
+    }
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Described {
+    /// The counter.
+    pub counter: Counter,
+    /// What it counts.
+    pub unit: Unit,
+    /// Its key in the report. What stands before a dot is the object that has it.
+    pub report: &'static str,
+    /// Its name for Prometheus.
+    pub prometheus: &'static str,
+    /// Whether the key is the kernel's name of a counter that means the same.
+    pub is_kernels: bool,
+    sentence: &'static str,
+}
+
+impl Described {
+    /// What it counts, in one sentence of Markdown.
+    pub fn sentence(&self) -> &'static str {
+        self.sentence.trim()
+    }
+
+    /// Its key in the object of the report that is named `group`; "" for the report itself. `None` when it is elsewhere.
+    pub fn key_in(&self, group: &str) -> Option<&'static str> {
+        let (own, key) = self.report.rsplit_once('.').unwrap_or(("", self.report));
+        (own == group).then_some(key)
+    }
+}
+
+macro_rules! counters {
+    ($(
+        #[doc = $sentence:literal]
+        $name:ident: $unit:ident, report $report:literal, prometheus $prometheus:literal $(, $kernel:ident)?;
+    )*) => {
+        /// What is counted for each process. The names in reports are the kernel's where the meaning matches.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter {
+            $(#[doc = $sentence] $name,)*
+        }
+
+        /// The table, in the order of [`Counter`].
+        pub const COUNTERS: &[Described] = &[
+            $(Described {
+                counter: Counter::$name,
+                unit: Unit::$unit,
+                report: $report,
+                prometheus: $prometheus,
+                is_kernels: counters!(@is_kernels $($kernel)?),
+                sentence: $sentence,
+            },)*
+        ];
+    };
+    (@is_kernels) => { false };
+    (@is_kernels kernel) => { true };
+}
+
+counters! {
+    /// Pages stored in the pool.
+    ZswpOut: Pages, report "zswpout", prometheus "uzswap_stored_pages_total", kernel;
+    /// Pages loaded from the pool.
+    ZswpIn: Pages, report "zswpin", prometheus "uzswap_loaded_pages_total", kernel;
+    /// Pages written to the swap file (0 without `--swap`).
+    ZswpWb: Pages, report "zswpwb", prometheus "uzswap_written_back_pages_total", kernel;
+    /// Pages kept in the pool as they are (none, under `run`).
+    StoredIncompressiblePages: Pages, report "stored_incompressible_pages", prometheus "uzswap_stored_raw_pages_total", kernel;
+    /// Pages that did not shrink and stay in memory.
+    RejectCompressPoor: Pages, report "reject_compress_poor", prometheus "uzswap_incompressible_pages_total", kernel;
+    /// Pages on which the compressor failed, and that stay in memory.
+    RejectCompressFail: Pages, report "reject_compress_fail", prometheus "uzswap_compress_failed_pages_total", kernel;
+    /// Pages refused for other reasons, such as lack of memory.
+    RejectAllocFail: Pages, report "reject_alloc_fail", prometheus "uzswap_refused_pages_total", kernel;
+    /// Stores refused because the pool was full.
+    PoolLimitHit: Times, report "pool_limit_hit", prometheus "uzswap_pool_limit_hit_total", kernel;
+    /// Faults served.
+    Faults: Times, report "faults", prometheus "uzswap_faults_total";
+    /// Time from reading each fault to having served it.
+    FaultNs: Nanoseconds, report "fault_seconds_total", prometheus "uzswap_fault_seconds_total";
+    /// Pages that came back before they were compressed: second chances.
+    Refaults: Pages, report "refaults", prometheus "uzswap_refaulted_pages_total";
+    /// Pages given at their first touch.
+    ZeroFilled: Pages, report "zero_filled", prometheus "uzswap_zero_filled_pages_total";
+    /// Calls that stored pages, each a folio or what was evicted of one; refused calls are not counted.
+    Batches: Times, report "batches", prometheus "uzswap_batches_total";
+    /// Pages stored by calls of one page.
+    Stored4k: Pages, report "stored_pages_by_folio.4kB", prometheus "uzswap_folio_4kb_pages_total";
+    /// Pages stored by calls of 2 and 3 pages.
+    Stored8k: Pages, report "stored_pages_by_folio.8kB", prometheus "uzswap_folio_8kb_pages_total";
+    /// Pages stored by calls of 4 to 7 pages.
+    Stored16k: Pages, report "stored_pages_by_folio.16kB", prometheus "uzswap_folio_16kb_pages_total";
+    /// Pages stored by calls of 8 to 15 pages.
+    Stored32k: Pages, report "stored_pages_by_folio.32kB", prometheus "uzswap_folio_32kb_pages_total";
+    /// Pages stored by calls of 16 pages, the most there are.
+    Stored64k: Pages, report "stored_pages_by_folio.64kB", prometheus "uzswap_folio_64kb_pages_total";
+    /// Times the budget was exceeded with nothing left to evict.
+    OverBudget: Times, report "over_budget", prometheus "uzswap_over_budget_total";
+    /// Pages brought in because paging had to end.
+    BroughtIn: Pages, report "brought_in", prometheus "uzswap_brought_in_pages_total";
+    /// Forks prepared for.
+    Forks: Times, report "forks", prometheus "uzswap_forks_total";
+    /// Stored pages made denser when they had become cold: `auto-t16h` alone does that.
+    Promoted: Pages, report "promoted", prometheus "uzswap_promoted_pages_total";
+    /// Faults served by reading from the swap file.
+    DiskFaults: Times, report "swap.disk_faults", prometheus "uzswap_disk_faults_total";
+    /// Time from reading each fault served from the swap file to its page in place.
+    DiskFaultNs: Nanoseconds, report "swap.disk_fault_seconds", prometheus "uzswap_disk_fault_seconds_total";
+    /// Pages that came in with faults served from the swap file.
+    DiskPagesIn: Pages, report "swap.disk_pages_in", prometheus "uzswap_disk_loaded_pages_total";
+    /// Time that requests to read from the swap file took.
+    DiskReadNs: Nanoseconds, report "swap.read_seconds", prometheus "uzswap_swap_read_seconds_total";
+    /// Requests to read from the swap file.
+    DiskReads: Times, report "swap.reads", prometheus "uzswap_swap_reads_total";
+    /// Bytes written to the swap file, all told.
+    SwapBytesWritten: Bytes, report "swap.bytes_written", prometheus "uzswap_swap_written_bytes_total";
+    /// Bytes read from the swap file, all told.
+    SwapBytesRead: Bytes, report "swap.bytes_read", prometheus "uzswap_swap_read_bytes_total";
+    /// Bytes of objects that went to the swap file for the first time.
+    SwapObjectBytes: Bytes, report "swap.object_bytes", prometheus "uzswap_swap_object_bytes_total";
+    /// Time that writes to the swap file took together.
+    SwapWriteNs: Nanoseconds, report "swap.write_seconds", prometheus "uzswap_swap_write_seconds_total";
+    /// Bytes written by cleaning.
+    SwapBytesCleaned: Bytes, report "swap.bytes_cleaned", prometheus "uzswap_swap_cleaned_bytes_total";
+    /// Segments cleaned.
+    SwapSegmentsCleaned: Times, report "swap.segments_cleaned", prometheus "uzswap_swap_cleaned_segments_total";
+    /// Time spent cleaning.
+    SwapCleanNs: Nanoseconds, report "swap.clean_seconds", prometheus "uzswap_swap_clean_seconds_total";
+    /// Writes that found no room in the swap file or on its disk.
+    SwapNoSpace: Times, report "swap.no_space", prometheus "uzswap_swap_no_space_total";
+    /// Writes that failed and were given up.
+    SwapWritesFailed: Times, report "swap.writes_failed", prometheus "uzswap_swap_writes_failed_total";
+    /// Reads that failed, or found other bytes than were written.
+    SwapReadsFailed: Times, report "swap.reads_failed", prometheus "uzswap_swap_reads_failed_total";
+    /// Time that faults waited for others' pages to be written, because the budget was exceeded.
+    SwapWaitNs: Nanoseconds, report "swap.write_wait_seconds", prometheus "uzswap_swap_write_wait_seconds_total";
+    /// Pages that came back because they were needed, from the pool or from staging.
+    Returned: Pages, report "replacement.returned", prometheus "uzswap_returned_pages_total";
+    /// Sum of the refault distances of returned pages: pages that came in between a page's going and its return.
+    ReturnDistance: Pages, report "replacement.return_distance", prometheus "uzswap_return_distance_pages_total";
+    /// Present pages that were looked at to find some that can go.
+    LookedAt: Pages, report "replacement.looked_at", prometheus "uzswap_looked_at_pages_total";
+    /// Pages looked at that were left where they are.
+    Spared: Pages, report "replacement.spared", prometheus "uzswap_spared_pages_total";
+    /// Pages that went only to learn whether they return.
+    Tried: Pages, report "replacement.tried", prometheus "uzswap_tried_pages_total";
+    /// Pages that came in beside one that was needed.
+    ReadAhead: Pages, report "replacement.read_ahead", prometheus "uzswap_read_ahead_pages_total";
+    /// Pages read ahead in windows behind which the thread did not go on.
+    ReadAheadWasted: Pages, report "replacement.read_ahead_wasted", prometheus "uzswap_read_ahead_wasted_pages_total";
+}
+
+impl Counter {
+    /// Counters of pages stored, by the binary logarithm of the pages that the call stored.
+    pub const STORED: [Counter; 5] =
+        [Counter::Stored4k, Counter::Stored8k, Counter::Stored16k, Counter::Stored32k, Counter::Stored64k];
+
+    /// Its line in the table.
+    pub fn described(self) -> &'static Described {
+        &COUNTERS[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_line_and_names_of_its_own() {
+        let mut names = BTreeSet::new();
+        for (index, line) in COUNTERS.iter().enumerate() {
+            assert_eq!(line.counter as usize, index);
+            assert!(names.insert(line.report), "{} twice", line.report);
+            assert!(names.insert(line.prometheus), "{} twice", line.prometheus);
+            assert!(line.prometheus.starts_with("uzswap_") && line.prometheus.ends_with("_total"));
+            let is_time = line.unit == Unit::Nanoseconds;
+            assert_eq!(line.prometheus.ends_with("_seconds_total"), is_time, "{}", line.prometheus);
+            assert_eq!(line.report.contains("seconds"), is_time, "{}", line.report);
+            assert!(line.sentence().ends_with('.') && !line.sentence().contains('|'), "{}", line.sentence());
+        }
+    }
+
+    #[test]
+    fn a_key_belongs_to_one_object() {
+        let reads = Counter::DiskReads.described();
+        assert_eq!(
+            (reads.key_in("swap"), reads.key_in(""), reads.key_in("replacement")),
+            (Some("reads"), None, None)
+        );
+        assert_eq!(Counter::Faults.described().key_in(""), Some("faults"));
+    }
+}
