@@ -17,6 +17,28 @@ pub struct OverLimit {
     poor_pages: u64,
     brought_in_pages: u64,
     forks: u64,
+    pauses: Pauses,
+}
+
+/// What pauses of paging do to a tree's use.
+#[derive(Debug, Default, Clone, Copy)]
+struct Pauses {
+    /// A pause began, and the tree has not been within its budget since it ended: the excess is the pause's.
+    lasts: bool,
+    /// Pages that came in by pauses, and the sum of all that had come in at the last look.
+    brought_in_pages: u64,
+    seen_pages: u64,
+}
+
+impl Pauses {
+    fn note(&mut self, is_paused: bool, is_over: bool, brought_in_pages: u64) {
+        self.lasts = is_paused || self.lasts && is_over;
+        if self.lasts {
+            let more = brought_in_pages.saturating_sub(self.seen_pages);
+            self.brought_in_pages = self.brought_in_pages.saturating_add(more);
+        }
+        self.seen_pages = brought_in_pages;
+    }
 }
 
 /// What made a tree exceed its budget.
@@ -40,15 +62,20 @@ impl OverLimit {
     /// Takes the tree's present use into account.
     pub fn note(&mut self, tree: &Tree, total_bytes: u64, budget_bytes: u64) {
         let bytes = total_bytes.saturating_sub(budget_bytes);
+        // The pages come in before the process says that it is paused.
+        let is_paused = tree.live().any(|live| live.slot.is_pause_wanted() || live.slot.is_paused());
+        let brought_in_pages = tree.sum(Counter::BroughtIn);
+        self.pauses.note(is_paused, bytes > 0, brought_in_pages);
         if bytes > self.bytes {
             *self = OverLimit {
                 bytes,
                 budget_bytes,
-                is_paused: tree.live().any(|live| live.slot.is_paused()),
+                is_paused: self.pauses.lasts,
                 pool_bytes: tree.live().fold(0, |sum, live| live.slot.pool_bytes().saturating_add(sum)),
                 poor_pages: tree.sum(Counter::RejectCompressPoor),
-                brought_in_pages: tree.sum(Counter::BroughtIn),
+                brought_in_pages: brought_in_pages.saturating_sub(self.pauses.brought_in_pages),
                 forks: tree.sum(Counter::Forks),
+                pauses: self.pauses,
             };
         }
     }
@@ -56,6 +83,11 @@ impl OverLimit {
     /// The largest excess in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether the largest excess was that of a pause.
+    pub fn is_paused(&self) -> bool {
+        self.cause() == Some(Cause::Paused)
     }
 
     /// The cause of the largest excess; `None` when there was none.
@@ -128,6 +160,36 @@ mod tests {
         let paused = over(|one| (one.is_paused, one.brought_in_pages) = (true, 1 << 20));
         assert_eq!(paused.cause(), Some(Cause::Paused));
         assert_eq!(paused.advice(false), None, "a swap file is no help against a pause");
+    }
+
+    #[test]
+    fn an_excess_is_the_pause_s_until_it_is_over() {
+        let mut keeper = ledger::Keeper::create(&ledger::Settings::default(), 1).unwrap();
+        keeper.claim(std::process::id()).unwrap();
+        let slot = keeper.ledger().slot(0);
+        let mut tree = Tree::default();
+        tree.add(keeper.ledger());
+        let mut over = OverLimit::default();
+        let mut look = |total, change: &dyn Fn()| {
+            change();
+            over.note(&tree, total, 100 << 20);
+            over.cause()
+        };
+        assert_eq!(look(90 << 20, &|| ()), None);
+        // Everything comes in before the process says that it is paused.
+        let comes_in = || {
+            slot.want_pause(true);
+            slot.add(Counter::BroughtIn, 10000);
+        };
+        assert_eq!(look(120 << 20, &comes_in), Some(Cause::Paused));
+        // When paging goes on, pages leave little by little.
+        let resumes = || slot.want_pause(false);
+        assert_eq!(look(130 << 20, &resumes), Some(Cause::Paused));
+        assert_eq!(look(90 << 20, &|| ()), Some(Cause::Paused));
+        // A larger excess of later has a cause of its own, and pages that came in by the pause are none.
+        assert_eq!(look(140 << 20, &|| ()), Some(Cause::Pace));
+        let ends = || slot.add(Counter::BroughtIn, 10000);
+        assert_eq!(look(150 << 20, &ends), Some(Cause::PagingEnded));
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Report {
         let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
         if let Some(reason) = over.reason().filter(|_| over.bytes() > tolerated) {
             eprintln!("uzswap: the budget was exceeded by up to {}: {reason}", Size::from(over.bytes()));
-            if self.swap.as_ref().is_some_and(SwapReport::was_full) {
+            if self.swap.as_ref().is_some_and(SwapReport::was_full) && !over.is_paused() {
                 eprintln!(
                     "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"
                 );
