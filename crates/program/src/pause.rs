@@ -3,24 +3,37 @@
 //! gdb, py-spy, /proc/PID/mem and core dumps get no fault service: to them a page that is out looks as if it could not be read.
 //! A paused process has all its pages in memory, as if it were not managed.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Result};
-use ledger::Ledger;
+use anyhow::{bail, ensure, Context, Result};
+use ledger::{Ledger, Slot};
 
+use crate::run::{exit_status_of, Signals};
 use crate::top::find;
+use crate::top::named::{self, Named};
 
 /// Bring everything in and page nothing, so that a debugger sees all of a process
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  uzswap pause 1234 && gdb -p 1234; uzswap resume 1234
-  uzswap pause 1234 && gcore 1234; uzswap resume 1234     a complete core dump
+#[command(
+    override_usage = "uzswap pause [OPTIONS] PID [-- COMMAND ARG...]",
+    after_help = "Examples:
+  uzswap pause 1234 -- gdb -p {}                          a debugger; paging goes on when it ends
+  uzswap pause 1234 -- gcore {}                           a complete core dump
+  uzswap pause 1234 && py-spy dump -p 1234; uzswap resume 1234
 
-PID is a managed process, or the `uzswap run` that manages it: then all its processes pause. While one pauses the budget may be \
-exceeded.")]
+PID is a managed process, or the `uzswap run` that manages it: then all its processes pause. In the command {} stands for the \
+process, of a run for its program. The command's exit status is the answer. While a process pauses the budget may be exceeded."
+)]
 pub struct PauseArguments {
     #[command(flatten)]
     common: Common,
+    /// Run this while it is paused, and then resume what was not paused before
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 /// Go on paging after `uzswap pause`
@@ -42,59 +55,188 @@ struct Common {
     timeout: u64,
 }
 
-/// Pauses; answers the exit status.
+/// Pauses; returns the exit status.
 pub fn pause(arguments: &PauseArguments) -> Result<i32> {
-    change(&arguments.common, true)
-}
-
-/// Goes on; answers the exit status.
-pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
-    change(&arguments.common, false)
-}
-
-fn change(common: &Common, pauses: bool) -> Result<i32> {
-    let (ledgers, supervisor) = ledgers_of(common.pid)?;
-    let is_meant = |pid: u32| pid == common.pid || supervisor == common.pid;
-    let places: Vec<_> = ledgers
-        .iter()
-        .flat_map(|ledger| ledger.live().map(move |(index, pid, slot)| (ledger, index, pid, slot)))
-        .filter(|(_, _, pid, _)| is_meant(*pid))
-        .collect();
-    places.iter().for_each(|(.., slot)| slot.want_pause(pauses));
-    let give_up = Instant::now() + Duration::from_secs(common.timeout);
-    // One that ends meanwhile needs no answer.
-    let is_there = |ledger: &Ledger, index: usize, pid: u32| ledger.pid(index) == pid;
-    while let Some((_, _, pid, _)) = places
-        .iter()
-        .find(|(ledger, index, pid, slot)| is_there(ledger, *index, *pid) && slot.is_paused() != pauses)
-    {
-        if Instant::now() > give_up {
-            let what = if pauses { "paused" } else { "gone on" };
-            bail!("process {pid} has not {what} within {} s; is it stopped?", common.timeout);
+    let common = &arguments.common;
+    let meant = Meant::find(common.pid)?;
+    let Some((program, words)) = arguments.command.split_first() else {
+        return meant.report(common, true);
+    };
+    let pid = match meant.named.is_run {
+        false => common.pid,
+        true => {
+            let chosen = named::program_of(&meant.named.found);
+            let chosen = chosen.with_context(|| format!("no process of the run {} lives", common.pid))?;
+            eprintln!("uzswap: {}", chosen.words(common.pid));
+            chosen.pid
         }
-        std::thread::sleep(Duration::from_millis(2));
+    };
+    // A signal that ended this process would leave the others paused.
+    let signals = Signals::new().context("cannot receive signals")?;
+    let paused_before: Vec<u32> =
+        meant.places().filter(|place| place.slot.is_pause_wanted()).map(|place| place.pid).collect();
+    let resume = |timeout| {
+        let places = meant.places().filter(|place| !paused_before.contains(&place.pid));
+        change(places.collect(), false, timeout)
+    };
+    if let Err(error) = change(meant.places().collect(), true, common.timeout) {
+        let _ = resume(0);
+        return Err(error);
     }
-    let there = places.iter().filter(|(ledger, index, pid, _)| is_there(ledger, *index, *pid));
-    let pids: Vec<u32> = there.map(|(_, _, pid, _)| *pid).collect();
-    if common.json {
-        println!("{}", serde_json::json!({ "paused": pauses, "pids": pids }));
-    } else {
+    let words = words.iter().map(|word| with_pid(word, pid));
+    let mut command = Command::new(program);
+    let mask = signals.mask_before();
+    // SAFETY: one system call on a copy of plain bits.
+    unsafe {
+        command.args(words).pre_exec(move || {
+            libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    let started = command.spawn();
+    let ended = started.map(|mut child| wait(&mut child, &signals));
+    resume(common.timeout)?;
+    match ended {
+        Ok(status) => {
+            let status = status.context("cannot wait for the command")?;
+            Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+        }
+        Err(error) => {
+            eprintln!("uzswap: {}: {error}", program.to_string_lossy());
+            Ok(exit_status_of(&error))
+        }
+    }
+}
+
+/// Goes on; returns the exit status.
+pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
+    Meant::find(arguments.common.pid)?.report(&arguments.common, false)
+}
+
+/// Waits for a command. Signals of the terminal are for the command, which has them too; others are passed on.
+fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let mut polled = libc::pollfd { fd: signals.descriptor(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&mut polled, 1, -1) };
+        while let Some(signal) = signals.next() {
+            if signal.number == libc::SIGTSTP && !signal.from_process {
+                // The shell sees its job stop, and continues both.
+                // SAFETY: stops this process until it is continued.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            } else if signal.number != libc::SIGCHLD && signal.from_process {
+                // SAFETY: a signal to our own child, which has not been waited for.
+                unsafe { libc::kill(child.id() as i32, signal.number) };
+            }
+        }
+    }
+}
+
+/// A word of the command with the process in place of each {}.
+fn with_pid(word: &OsStr, pid: u32) -> OsString {
+    let (mut rest, mut bytes) = (word.as_bytes(), Vec::new());
+    while let Some(at) = rest.windows(2).position(|two| two == b"{}") {
+        bytes.extend_from_slice(&rest[..at]);
+        bytes.extend_from_slice(pid.to_string().as_bytes());
+        rest = &rest[at + 2..];
+    }
+    bytes.extend_from_slice(rest);
+    OsString::from_vec(bytes)
+}
+
+/// The processes that a command is about.
+struct Meant {
+    pid: u32,
+    named: Named,
+    ledgers: Vec<Ledger>,
+}
+
+/// A process in its ledger.
+struct Place<'a> {
+    ledger: &'a Ledger,
+    index: usize,
+    pid: u32,
+    slot: &'a Slot,
+}
+
+impl Place<'_> {
+    /// Whether the process has not ended.
+    fn is_there(&self) -> bool {
+        self.ledger.pid(self.index) == self.pid
+    }
+}
+
+impl Meant {
+    fn find(pid: u32) -> Result<Self> {
+        let Some(named) = named::run_of(pid) else {
+            bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)");
+        };
+        let ledgers = find::ledgers(named.found.holder, named.found.tree);
+        ensure!(!ledgers.is_empty(), "its ledger is gone, cannot be written or is of another version");
+        let meant = Meant { pid, named, ledgers };
+        let front = meant.named.found.pid;
+        ensure!(
+            meant.named.is_run || meant.places().next().is_some(),
+            "process {pid} of the run {front} is not managed: it is small or the report says why; its pages are in memory"
+        );
+        Ok(meant)
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        let all = self.ledgers.iter().flat_map(|ledger| {
+            ledger.live().map(move |(index, pid, slot)| Place { ledger, index, pid, slot })
+        });
+        all.filter(|place| self.named.is_run || place.pid == self.pid)
+    }
+
+    /// Pauses or resumes all, and prints which.
+    fn report(&self, common: &Common, pauses: bool) -> Result<i32> {
+        let pids = change(self.places().collect(), pauses, common.timeout)?;
+        if common.json {
+            println!("{}", serde_json::json!({ "paused": pauses, "pids": pids }));
+            return Ok(0);
+        }
+        if pids.is_empty() {
+            println!("no process of the run {} is managed", self.named.found.pid);
+        }
         for pid in pids {
             println!("{pid} {}", if pauses { "paused" } else { "goes on" });
         }
+        Ok(0)
     }
-    Ok(0)
 }
 
-/// The ledgers of the tree that a process is in, writable, and its supervisor.
-fn ledgers_of(pid: u32) -> Result<(Vec<Ledger>, u32)> {
-    for tree in find::trees() {
-        if pid != tree.pid && pid != tree.holder && !tree.snapshot.live().any(|seen| seen.pid == pid) {
-            continue;
+/// Pauses or resumes processes; returns those that still live then.
+fn change(places: Vec<Place<'_>>, pauses: bool, timeout_seconds: u64) -> Result<Vec<u32>> {
+    places.iter().for_each(|place| place.slot.want_pause(pauses));
+    let give_up = Instant::now() + Duration::from_secs(timeout_seconds);
+    // One that ends is not waited for.
+    let waits = |place: &&Place<'_>| place.is_there() && place.slot.is_paused() != pauses;
+    while let Some(Place { pid, .. }) = places.iter().find(waits) {
+        if Instant::now() > give_up {
+            let what = if pauses { "paused" } else { "gone on" };
+            bail!("process {pid} has not {what} within {timeout_seconds} s; is it stopped?");
         }
-        let ledgers = find::ledgers(tree.holder, tree.tree);
-        ensure!(!ledgers.is_empty(), "its ledger is gone, cannot be written or is of another version");
-        return Ok((ledgers, if pid == tree.holder { pid } else { tree.pid }));
+        std::thread::sleep(Duration::from_millis(2));
     }
-    bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)")
+    Ok(places.iter().filter(|place| place.is_there()).map(|place| place.pid).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_stands_in_place_of_braces() {
+        for (word, expected) in
+            [("{}", "17"), ("--pid={}", "--pid=17"), ("{}{}.{", "1717.{"), ("", ""), ("{ }", "{ }")]
+        {
+            assert_eq!(with_pid(OsStr::new(word), 17), OsStr::new(expected));
+        }
+        let bytes = OsStr::from_bytes(b"\xff{}\xfe");
+        assert_eq!(with_pid(bytes, 5).as_bytes(), b"\xff5\xfe");
+    }
 }

@@ -11,10 +11,13 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use uzswap::PAGE_SIZE;
 
+use crate::top::find;
+use crate::top::named::{self, Named};
+
 /// Arguments of `uzswap pages capture`.
 #[derive(Debug, clap::Args)]
 pub struct CaptureArgs {
-    /// The process. Its user's rights, or CAP_SYS_PTRACE, are needed.
+    /// The process, or the `uzswap run` whose program is meant. Its user's rights, or CAP_SYS_PTRACE, are needed.
     #[arg(long)]
     pid: u32,
     /// Where to; written anew.
@@ -44,7 +47,8 @@ const CHUNK_PAGES: usize = 256;
 
 impl CaptureArgs {
     pub fn run(&self) -> Result<()> {
-        let process = Process::open(self.pid)?;
+        let pid = self.program()?;
+        let process = Process::open(pid)?;
         let output = File::create(&self.output).with_context(|| self.output.display().to_string())?;
         let mut output = BufWriter::with_capacity(1 << 20, output);
         let captured = capture(&process, self.max_pages, &mut output)?;
@@ -53,8 +57,45 @@ impl CaptureArgs {
             "{} pages in {} runs of neighbours; {} zero pages left out",
             captured.pages, captured.runs, captured.zero_pages
         );
+        let out = named::run_of(pid).map_or(0, |named| pages_out(&named, pid));
+        if out > 0 {
+            eprintln!(
+                "uzswap: {out} pages of process {pid} are out of memory and not among them; to have them too: \
+                 uzswap pause {pid} -- uzswap pages capture --pid {{}} -o {}",
+                self.output.display()
+            );
+        }
         Ok(())
     }
+
+    /// The process whose memory is meant.
+    fn program(&self) -> Result<u32> {
+        let pid = self.pid;
+        match named::run_of(pid) {
+            Some(named) if named.is_run => {
+                let chosen = named::program_of(&named.found);
+                let chosen = chosen.with_context(|| format!("no process of the run {pid} lives"))?;
+                eprintln!("uzswap: {}", chosen.words(pid));
+                Ok(chosen.pid)
+            }
+            None if find::is_uzswap(pid) => {
+                eprintln!("uzswap: process {pid} is uzswap itself and no run: these are its own pages");
+                Ok(pid)
+            }
+            _ => Ok(pid),
+        }
+    }
+}
+
+/// Pages of a managed process that are not in its memory.
+fn pages_out(named: &Named, pid: u32) -> u64 {
+    let slots = named.found.snapshot.live().filter(|seen| seen.pid == pid).map(|seen| seen.slot);
+    // Staging keeps some frames while paging pauses.
+    let out = slots.filter(|slot| !slot.is_paused()).map(|slot| {
+        let staged = slot.staged_bytes() / PAGE_SIZE as u64;
+        slot.stored_pages().saturating_add(slot.disk_pages()).saturating_add(staged)
+    });
+    out.fold(0, u64::saturating_add)
 }
 
 /// What is read of a process.

@@ -23,6 +23,9 @@ mod supervisor;
 pub mod swap;
 mod swap_report;
 
+pub use program_file::exit_status_of;
+pub use signals::Signals;
+
 use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io::Write;

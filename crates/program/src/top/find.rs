@@ -48,6 +48,12 @@ fn may_supervise(process: &Path, own: Option<(u64, u64)>) -> bool {
     fs::read_link(&exe).is_ok_and(|path| is_named_uzswap(&path)) || is_own()
 }
 
+/// Whether a process runs this program.
+pub fn is_uzswap(pid: u32) -> bool {
+    let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
+    may_supervise(Path::new(&format!("/proc/{pid}")), own)
+}
+
 /// By any path, and also when the file has been replaced since.
 fn is_named_uzswap(exe: &Path) -> bool {
     let name = exe.file_name().map_or(&b""[..], |name| name.as_bytes());

@@ -3,15 +3,17 @@
 mod figures;
 pub mod find;
 mod minute;
+pub mod named;
 mod prometheus;
 mod table;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 
 use figures::Before;
+use find::Found;
 use minute::Minute;
 
 /// Show the programs that run under `uzswap run`: budget, use, ratio, rates, fault latency, and the last minute
@@ -24,6 +26,8 @@ With --json each look is one line, an array of trees; [] when none runs. With --
 format, for a textfile collector: `uzswap top --prometheus > FILE`. Other users' trees are seen by root only."
 )]
 pub struct Arguments {
+    /// Only the run that this process is in, or is the `uzswap run` of
+    pid: Option<u32>,
     /// Look once, after one interval
     #[arg(long)]
     once: bool,
@@ -47,7 +51,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Shows the trees; answers the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    match show(arguments) {
+    let tree = match arguments.pid {
+        None => None,
+        Some(pid) => match named::run_of(pid) {
+            Some(named) => Some(named.found.tree),
+            None => bail!(
+                "{pid} is in no run: `uzswap top` shows those there are (other users' are seen by root only)"
+            ),
+        },
+    };
+    match show(arguments, tree) {
         // Whoever read this has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(error.into()),
@@ -55,13 +68,18 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-fn show(arguments: &Arguments) -> std::io::Result<()> {
+/// Shows all trees, or the one of that number.
+fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
+    let trees = || -> Vec<Found> {
+        let is_meant = |found: &Found| tree.is_none_or(|tree| found.tree == tree);
+        find::trees().into_iter().filter(is_meant).collect()
+    };
     let mut out = std::io::stdout();
     let is_screen = out.is_terminal() && !arguments.once && !arguments.json;
     let interval = Duration::from_secs_f64(arguments.interval);
     let started = Instant::now();
     let mut looked = started;
-    let mut found = find::trees();
+    let mut found = trees();
     if arguments.prometheus {
         // Whoever reads this makes rates of its own.
         let text = prometheus::text(&found, &figures::trees(&found, &[], 1.0));
@@ -77,13 +95,13 @@ fn show(arguments: &Arguments) -> std::io::Result<()> {
         }
         let since = looked.elapsed();
         looked = Instant::now();
-        found = find::trees();
-        let trees = figures::trees(&found, &before, since.as_secs_f64());
-        minute.add(&trees, started.elapsed().as_secs_f64(), since.as_secs_f64());
+        found = trees();
+        let shown = figures::trees(&found, &before, since.as_secs_f64());
+        minute.add(&shown, started.elapsed().as_secs_f64(), since.as_secs_f64());
         let text = match (arguments.json, arguments.once) {
-            (true, _) => serde_json::to_string(&trees)? + "\n",
-            (false, true) => table::table(&trees),
-            (false, false) => table::table(&trees) + &minute.lines(&trees),
+            (true, _) => serde_json::to_string(&shown)? + "\n",
+            (false, true) => table::table(&shown),
+            (false, false) => table::table(&shown) + &minute.lines(&shown),
         };
         if is_screen {
             // To the upper left corner, and away with what was there.

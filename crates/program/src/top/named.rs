@@ -1,0 +1,140 @@
+//! The run and the process that a user means by a process number.
+//!
+//! A run has processes of uzswap's own: the front that the user started, the supervisor and the guardian. Users have the number
+//! of the first and see all three in ps(1). None of them is paged, so each stands for the run, and where one process
+//! is wanted, for its program.
+
+use std::fs;
+
+use super::find::{self, name_of, Found};
+
+/// Processes between one of a run and its supervisor.
+const DEPTH_MAX: usize = 1000;
+
+/// A run that has a process of this number.
+pub struct Named {
+    /// The run.
+    pub found: Found,
+    /// The number is of one of uzswap's own processes and stands for all of the run.
+    pub is_run: bool,
+}
+
+/// A process that stands for a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Processes of the run among which it was chosen.
+    pub among: usize,
+}
+
+/// The run that a process is in, or is uzswap's own process of; `None` when there is none that this user may look at.
+pub fn run_of(pid: u32) -> Option<Named> {
+    let above = ancestors(pid);
+    find::trees().into_iter().find_map(|found| {
+        let is_guardian = || above.first() == Some(&found.holder) && is_guardian(pid);
+        let is_run = pid == found.pid || pid == found.holder || is_guardian();
+        let is_member = || above.contains(&found.holder) || found.snapshot.live().any(|seen| seen.pid == pid);
+        (is_run || is_member()).then_some(Named { found, is_run })
+    })
+}
+
+/// The process that a run's own processes stand for: the program, while it lives; then the oldest of those that it left.
+pub fn program_of(found: &Found) -> Option<Chosen> {
+    let mut members: Vec<Member> = members(found.holder);
+    // Children of the supervisor are the program and orphans, of which the program is the oldest.
+    members.sort_by_key(|member| (member.depth, member.started, member.pid));
+    let first = members.first()?;
+    Some(Chosen { pid: first.pid, name: name_of(first.pid), among: members.len() })
+}
+
+impl Chosen {
+    /// Which process is taken for `pid`, in words.
+    pub fn words(&self, pid: u32) -> String {
+        let Chosen { pid: program, name, among } = self;
+        let of = if *among > 1 { format!(", the first of {among} processes") } else { String::new() };
+        format!("{pid} is `uzswap run`; taking its program, process {program} ({name}){of}")
+    }
+}
+
+struct Member {
+    pid: u32,
+    depth: usize,
+    /// In ticks since the machine's start.
+    started: u64,
+}
+
+/// The living processes below a supervisor, its guardian aside.
+fn members(supervisor: u32) -> Vec<Member> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let members = pids.filter_map(|pid| {
+        let depth = ancestors(pid).iter().position(|above| *above == supervisor)?;
+        let (_, started) = status_of(pid)?;
+        (depth > 0 || !is_guardian(pid)).then_some(Member { pid, depth, started })
+    });
+    members.collect()
+}
+
+/// The parents of a process, nearest first.
+fn ancestors(pid: u32) -> Vec<u32> {
+    let parent = |pid: &u32| status_of(*pid).map(|(parent, _)| parent).filter(|parent| *parent != 0);
+    std::iter::successors(parent(&pid), parent).take(DEPTH_MAX).collect()
+}
+
+fn is_guardian(pid: u32) -> bool {
+    name_of(pid) == "uzswap-guardian"
+}
+
+/// Parent and start of a process that has not ended.
+fn status_of(pid: u32) -> Option<(u32, u64)> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The same from the text of /proc/PID/stat. The name in it may be any bytes.
+fn parse(stat: &[u8]) -> Option<(u32, u64)> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let (state, parent, started) = (fields.first()?, fields.get(1)?, fields.get(19)?);
+    if matches!(*state, "Z" | "X") {
+        return None;
+    }
+    Some((parent.parse().ok()?, started.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parent_and_start_follow_any_name() {
+        let stat = |name: &str, state: &str| {
+            let numbers: Vec<String> = (4..30).map(|field: u32| field.to_string()).collect();
+            parse(format!("17 ({name}) {state} {}\n", numbers.join(" ")).as_bytes())
+        };
+        assert_eq!(stat("cat", "S"), Some((4, 22)));
+        assert_eq!(stat(") R 1 1 (", "R"), Some((4, 22)));
+        assert_eq!(stat("cat", "Z"), None);
+        assert_eq!(parse(b"17 (cat) S 4"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn parents_lead_to_the_first_process() {
+        // SAFETY: takes nothing.
+        let parent = unsafe { libc::getppid() } as u32;
+        let above = ancestors(std::process::id());
+        assert_eq!(above.first(), Some(&parent));
+        assert!(!above.contains(&std::process::id()));
+    }
+
+    #[test]
+    fn the_choice_is_said() {
+        let chosen = |among| Chosen { pid: 7, name: "sort".into(), among };
+        assert_eq!(chosen(1).words(5), "5 is `uzswap run`; taking its program, process 7 (sort)");
+        assert!(chosen(3).words(5).ends_with("(sort), the first of 3 processes"));
+    }
+}
