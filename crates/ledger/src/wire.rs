@@ -105,10 +105,17 @@ impl Packet {
     }
 }
 
-/// A name to listen at that nobody else has. It ends with the number of this process's network namespace, in hex:
-/// abstract addresses are known in one namespace only, see [`is_elsewhere`].
-pub fn new_name(pid: u32, random: u32) -> String {
-    format!("uzswap-{pid}-{random:08x}-{:x}", network_namespace().unwrap_or(0))
+/// A name for this process to listen at, `uzswap-RUN-LISTENER-RANDOM-NAMESPACE`: the run's process number, this
+/// process's, a random number in hex, and the number of this network namespace in hex. Abstract addresses
+/// are known in one namespace only, see [`is_elsewhere`].
+pub fn new_name(run: u32, random: u32) -> String {
+    let (listener, namespace) = (std::process::id(), network_namespace().unwrap_or(0));
+    format!("uzswap-{run}-{listener}-{random:08x}-{namespace:x}")
+}
+
+/// The process that a name says listens there.
+fn listener(name: &[u8]) -> Option<i32> {
+    std::str::from_utf8(name).ok()?.split('-').nth(2)?.parse().ok()
 }
 
 /// Whether the supervisor with this name is known to be in another network namespace than the calling thread, so that a
@@ -148,7 +155,7 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
 /// Connects to the supervisor at the abstract address `name`.
 ///
 /// # Errors
-/// ECONNREFUSED when it is gone, EPERM when another user listens there by now.
+/// ECONNREFUSED when it is gone, EPERM when another process listens there by now.
 pub fn connect(name: &[u8]) -> io::Result<i32> {
     let descriptor = packets::socket()?;
     let (address, len) = address(name);
@@ -159,7 +166,7 @@ pub fn connect(name: &[u8]) -> io::Result<i32> {
         unsafe { libc::close(descriptor) };
         return Err(error);
     }
-    if !packets::peer(descriptor).is_some_and(|(_, user)| may_supervise(user)) {
+    if !packets::peer(descriptor).is_some_and(|(pid, user)| may_supervise(user) && is_named(pid, name)) {
         // SAFETY: opened above.
         unsafe { libc::close(descriptor) };
         return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -176,6 +183,12 @@ fn may_supervise(user: u32) -> bool {
     // SAFETY: take nothing.
     let own = unsafe { [libc::getuid(), libc::geteuid()] };
     matches!(user, 0 | OVERFLOW_USER) || own.contains(&user)
+}
+
+/// Whether a process is the one that the name of its address names. After a supervisor was killed, another process of
+/// the same user can take the address. A process of a namespace above this one's has the number 0 here.
+fn is_named(pid: i32, name: &[u8]) -> bool {
+    pid == 0 || listener(name) == Some(pid)
 }
 
 /// Connections that wait to be accepted. Others' are among them: they are closed at once, and those of the tree wait behind them.
@@ -289,7 +302,7 @@ mod tests {
     #[test]
     fn a_name_tells_its_network_namespace() {
         let name = new_name(std::process::id(), 7);
-        assert!(name.starts_with(&format!("uzswap-{}-00000007-", std::process::id())));
+        assert!(name.starts_with(&format!("uzswap-{0}-{0}-00000007-", std::process::id())));
         assert!(!is_elsewhere(name.as_bytes()));
         if network_namespace().is_some() {
             assert!(is_elsewhere(format!("{name}0").as_bytes()));
@@ -301,7 +314,7 @@ mod tests {
 
     #[test]
     fn packets_and_descriptors_cross_a_connection() {
-        let name = format!("uzswap-test-{}", std::process::id());
+        let name = new_name(std::process::id(), 8);
         let listener = listen(name.as_bytes()).unwrap();
         assert!(listen(name.as_bytes()).is_err(), "the name is taken");
         let client = connect(name.as_bytes()).unwrap();
@@ -319,6 +332,28 @@ mod tests {
         // SAFETY: descriptors of this test.
         unsafe { libc::close(client) };
         assert!(receive(server).unwrap().is_none(), "the end is noticed");
-        assert!(connect(b"uzswap-nobody-listens-here").is_err());
+        assert!(connect(b"uzswap-no-listener-here").is_err());
+    }
+
+    #[test]
+    fn a_listener_that_is_not_the_named_process_is_refused() {
+        let own = std::process::id();
+        let name = |listener: u32| format!("uzswap-{own}-{listener}-00000009-0");
+        for (name, is_right) in [(name(own), true), (name(own + 1), false), (format!("uzswap-{own}"), false)]
+        {
+            // SAFETY: opened by this test, closed with the owner.
+            let _listener = unsafe { OwnedFd::from_raw_fd(listen(name.as_bytes()).unwrap()) };
+            match connect(name.as_bytes()) {
+                // SAFETY: opened by this test.
+                Ok(descriptor) => unsafe {
+                    libc::close(descriptor);
+                    assert!(is_right, "{name}");
+                },
+                Err(error) => {
+                    assert!(!is_right && error.raw_os_error() == Some(libc::EPERM), "{name}: {error}")
+                }
+            }
+        }
+        assert!(is_named(0, b"uzswap-1-2-3-4"), "the supervisor is in a process namespace above");
     }
 }

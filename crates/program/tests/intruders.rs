@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -244,4 +245,92 @@ fn the_program_has_its_own_limit_of_descriptors() {
     let (text, errors) = said(&output);
     let bare = Command::new("sh").args(["-c", &format!("ulimit -Sn 100; {inner}")]).output().unwrap();
     assert_eq!((output.status.code(), text), (Some(0), said(&bare).0), "{errors}");
+}
+
+/// The process `pid`'s children of that name.
+fn children(pid: u32, name: &str) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |other: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
+        let Some((before, behind)) = stat.rsplit_once(')') else { return false };
+        before.ends_with(&format!("({name}")) && behind.split(' ').nth(2) == Some(&pid.to_string())
+    };
+    numbers.filter(is_child).collect()
+}
+
+/// A killed supervisor's address is free, and while the guardian is stopped its tree goes on. A process that takes the address hears
+/// nothing: descriptors of a program's memory are sent there.
+#[test]
+fn a_false_supervisor_hears_nothing() {
+    if !can_manage() || !has("busybox") {
+        return;
+    }
+    let mut run = uzswap();
+    // The kernel ends the program with the supervisor, but not the program's child. That is static and small, so that no
+    // agent ends it. Each program that it starts has one.
+    run.args(["run", "-q", "--ram", "100M", "--", "busybox", "sh", "-c"]);
+    run.arg(
+        "busybox sh -c 'echo $$; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); /usr/bin/env true; done' & wait",
+    );
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(run.stdout.take().unwrap()), &mut line).unwrap();
+    let child: i32 = line.trim().parse().unwrap();
+    let addresses = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let begin = format!("@uzswap-{}-", run.id());
+    let name = addresses
+        .split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix('@').filter(|_| word.starts_with(&begin)));
+    let name = name.expect("the supervisor listens").to_owned();
+    let supervisor: u32 = name.split('-').nth(2).unwrap().parse().unwrap();
+    let guardian = children(supervisor, "uzswap-guardian");
+    assert_eq!(guardian.len(), 1);
+    // The guardian has the object that programs load, so it stays.
+    for (pid, signal) in [(guardian[0], libc::SIGSTOP), (supervisor as i32, libc::SIGKILL)] {
+        // SAFETY: signals to processes of this test's run.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+    let listener = loop {
+        if let Ok(listener) = listen(&name) {
+            break listener;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    for _ in 0..3 {
+        let mut entry = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let (none, mut byte) = (std::ptr::null_mut(), 0u8);
+        // SAFETY: valid places of those sizes; the accepted socket is this function's.
+        let heard = unsafe {
+            assert_eq!(libc::poll(&mut entry, 1, 60_000), 1, "programs still look for their supervisor");
+            let socket = OwnedFd::from_raw_fd(libc::accept(listener.as_raw_fd(), none, none.cast()));
+            libc::recv(socket.as_raw_fd(), std::ptr::from_mut(&mut byte).cast(), 1, 0)
+        };
+        assert!(heard <= 0, "it was told something");
+    }
+    for pid in [child, guardian[0]] {
+        // SAFETY: signals to processes of this test's run.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+    run.wait().unwrap();
+}
+
+/// Listens for packets at an abstract address.
+fn listen(name: &str) -> std::io::Result<OwnedFd> {
+    // SAFETY: plain numbers and bytes, of which the length is told; the socket is new.
+    unsafe {
+        let socket =
+            OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0));
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let len = (std::mem::size_of::<libc::sa_family_t>() + 1 + name.len()) as libc::socklen_t;
+        let answer = libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), len);
+        match answer == 0 && libc::listen(socket.as_raw_fd(), 64) == 0 {
+            true => Ok(socket),
+            false => Err(std::io::Error::last_os_error()),
+        }
+    }
 }

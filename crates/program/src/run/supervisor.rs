@@ -1,6 +1,6 @@
 //! The supervisor: waits for the program, keeps the ledger, answers its processes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use ledger::wire::{self, Kind, Packet, Received};
 
-use sys::capabilities;
 use sys::lender::Lent;
 
 use super::attach::{self, Attacher};
@@ -18,10 +17,12 @@ use super::descriptors;
 use super::front::Front;
 use super::guardian::Guardian;
 use super::history::History;
+use super::lending;
 use super::orphans::Orphans;
 use super::over_limit::OverLimit;
-use super::peers::{Family, Ids, Owner, Peer, Refusal};
+use super::peers::{Family, Owner, Peer, Refusal};
 use super::signals::Signals;
+use super::strangers::Strangers;
 use super::swap::{self, Swap};
 use crate::plain::plain;
 use crate::rights;
@@ -36,9 +37,6 @@ const STRANGERS: Duration = Duration::from_millis(500);
 
 /// Most lines of each kind in the report.
 const NOTES_MAX: usize = 1000;
-
-/// Looks at which a process had the object and no connection, until it counts as a stranger: it may be slow.
-const LOOKS: u32 = 10;
 
 /// Between connecting and saying hello, on a busy machine.
 const HELLO: Duration = Duration::from_secs(2);
@@ -76,14 +74,6 @@ struct Connection {
     lines: u32,
 }
 
-/// A process that may be running without uzswap.
-struct Suspect {
-    pid: i32,
-    name: String,
-    /// Looks in a row at which it had no connection.
-    looks: u32,
-}
-
 /// Serves one process tree.
 pub struct Supervisor {
     books: Books,
@@ -114,9 +104,7 @@ pub struct Supervisor {
     /// What broke in uzswap itself.
     failures: Vec<String>,
     broken: Vec<u32>,
-    known_strangers: Vec<i32>,
-    /// Processes without a connection at the last look.
-    suspects: Vec<Suspect>,
+    strangers: Strangers,
     pub(super) figures: Peaks,
     /// Taken down when there is to be a report.
     pub(super) history: Option<History>,
@@ -200,8 +188,7 @@ impl Supervisor {
             unmanaged: Vec::new(),
             failures: Vec::new(),
             broken: Vec::new(),
-            known_strangers: Vec::new(),
-            suspects: Vec::new(),
+            strangers: Strangers::new(),
             has_dumped: false,
             figures: Peaks::default(),
             history: None,
@@ -433,18 +420,21 @@ impl Supervisor {
             }
             Some(Kind::Swap) => return self.give_swap(index, packet.number),
             Some(Kind::Open) => {
-                let opened = self.lend(index, packet.number);
+                let peer = &self.connections[index].peer;
+                let opened = Lent::from_number(packet.number).and_then(|what| lending::lend(peer, what));
                 return self.give(index, &Packet::new(Kind::Opened, packet.number, 0), opened.as_ref());
             }
             Some(Kind::Agree) => {
                 let agreed = descriptor.is_some_and(|userfaultfd| {
-                    self.entitled(index).is_some() && rights::agree(userfaultfd.as_raw_fd(), packet.token)
+                    lending::entitled(&self.connections[index].peer).is_some()
+                        && rights::agree(userfaultfd.as_raw_fd(), packet.token)
                 });
                 return self.give(index, &Packet::new(Kind::Agreed, (!agreed).into(), 0), None::<&OwnedFd>);
             }
             Some(Kind::Record) => {
                 let recorder = self.recorder.as_ref().and_then(|pipe| pipe.try_clone().ok());
-                let recorder = recorder.filter(|_| self.entitled(index).is_some());
+                let recorder =
+                    recorder.filter(|_| lending::entitled(&self.connections[index].peer).is_some());
                 return self.give(index, &Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
             }
             Some(
@@ -491,12 +481,6 @@ impl Supervisor {
         true
     }
 
-    /// The users a process has, if it is one that something may be given to.
-    fn entitled(&self, index: usize) -> Option<Ids> {
-        let peer = &self.connections[index].peer;
-        peer.ids().filter(|_| !attach::is_above_us(peer.pid) && peer.is_there())
-    }
-
     /// Gives a process a part of the swap file that is its user's, as long as it is that user's.
     fn give_swap(&mut self, index: usize, number: u32) -> bool {
         let Connection { slot, owner, peer, .. } = &self.connections[index];
@@ -509,18 +493,6 @@ impl Supervisor {
             _ => None,
         };
         self.give(index, &Packet::new(Kind::Swapped, number, 0), part.as_ref())
-    }
-
-    /// Opens for a process what it may not open itself, if this process may. What was opened is its own only if it has
-    /// become nothing else on the way.
-    fn lend(&self, index: usize, number: u32) -> Option<File> {
-        let before = self.entitled(index)?;
-        let what = Lent::from_number(number)?;
-        if what == Lent::Pagemap && !before.agree() {
-            return None;
-        }
-        let opened = lent(what, self.connections[index].peer.pid as u32)?;
-        (self.entitled(index)? == before).then_some(opened)
     }
 
     /// Shows a process's line, unless there were too many.
@@ -674,27 +646,9 @@ impl Supervisor {
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.books.tree().live().map(|live| live.pid as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
-        let mut suspects = Vec::new();
-        for pid in attach::descendants(guardian) {
-            if managed.contains(&pid) || self.known_strangers.contains(&pid) {
-                continue;
-            }
-            // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an
-            // old process, for long on a busy machine.
-            let Some(name) = settled_name(pid).filter(|_| has_object(pid)) else { continue };
-            let before = self.suspects.iter().find(|known| known.pid == pid && known.name == name);
-            let looks = before.map_or(0, |known| known.looks) + 1;
-            if looks >= LOOKS {
-                self.note_unmanaged(&format!("{name}: its pager does not reach this process"));
-                if self.known_strangers.len() > 1 << 16 {
-                    self.known_strangers.clear();
-                }
-                self.known_strangers.push(pid);
-            } else {
-                suspects.push(Suspect { pid, name, looks });
-            }
+        for name in self.strangers.look(&attach::descendants(guardian), &managed) {
+            self.note_unmanaged(&format!("{name}: its pager does not reach this process"));
         }
-        self.suspects = suspects;
     }
 
     /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one counts.
@@ -736,38 +690,10 @@ impl Supervisor {
     }
 }
 
-/// Whether the object is mapped in a process.
-fn has_object(pid: i32) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.contains(&*super::OBJECT_NAME.to_string_lossy())
-}
-
 /// Resident pages of a process's shared mappings, memory files and System V segments.
 fn shared_bytes(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(sys::procfs::path_of(pid as i32, "status")?).ok()?;
     sys::procfs::kilobytes_field(text.as_bytes(), b"RssShmem:")
-}
-
-/// A process's name, if it is alive and at least half a second old.
-fn settled_name(pid: i32) -> Option<String> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let (name, started) = alive_in(&stat)?;
-    let uptime: f64 =
-        std::fs::read_to_string("/proc/uptime").ok()?.split_ascii_whitespace().next()?.parse().ok()?;
-    // SAFETY: asks for a constant.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    (uptime - started / ticks > 0.5).then(|| String::from_utf8_lossy(name).into_owned())
-}
-
-/// Name and start, in ticks since the machine's, from the text of /proc/PID/stat, unless the process has ended. The name
-/// may be any bytes, parentheses and spaces among them.
-fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
-    let (_, from_name) = stat.split_at(stat.iter().position(|byte| *byte == b'(')? + 1);
-    let (name, rest) = from_name.split_at(from_name.iter().rposition(|byte| *byte == b')')?);
-    let mut fields = rest[1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    let state = fields.next()?;
-    let started = std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
-    (!matches!(state, b"Z" | b"X")).then_some((name, started))
 }
 
 /// Accepts a connection.
@@ -787,18 +713,6 @@ fn spare() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Opens what a process of the tree may not open itself, if this process may.
-fn lent(what: Lent, pid: u32) -> Option<File> {
-    match what {
-        Lent::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
-        // Whoever opens it with that right has physical addresses in it.
-        Lent::Pagemap => {
-            let path = sys::procfs::path_of(pid as i32, "pagemap")?;
-            capabilities::without(capabilities::SYS_ADMIN, || File::open(path).ok()).ok()?
-        }
-    }
-}
-
 /// Whether a descriptor is a userfaultfd: nothing else that a process sends is touched, as this process may do more with it.
 fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
@@ -813,44 +727,10 @@ fn kept_is_right(kept: usize, descriptor: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn nothing_but_a_userfaultfd_is_agreed_on() {
         assert!(!rights::agree(File::open("/dev/zero").unwrap().as_raw_fd(), 0));
-        let number = std::process::id();
         assert!(!kept_is_right(0, &File::open("/dev/zero").unwrap().into()));
-        assert!(lent(Lent::Pagemap, number).is_some());
-    }
-
-    #[test]
-    fn this_process_is_alive() {
-        let stat = std::fs::read("/proc/self/stat").unwrap();
-        let (name, started) = alive_in(&stat).unwrap();
-        let comm = std::fs::read("/proc/self/comm").unwrap();
-        assert!(comm.strip_suffix(b"\n") == Some(name) && started > 0.0);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn a_process_of_any_name_is_known(
-            name in prop::collection::vec(any::<u8>(), 0..16), state in "[RSDZTX]", started in any::<u64>(),
-        ) {
-            let mut stat = b"17 (".to_vec();
-            stat.extend(&name);
-            let fields = "1 ".repeat(18);
-            stat.extend(format!(") {state} {fields}{started} 5 6\n").bytes());
-            let expected = (state != "Z" && state != "X").then_some((&name[..], started as f64));
-            prop_assert_eq!(alive_in(&stat), expected);
-        }
-
-        #[test]
-        fn any_text_is_a_process_or_none(text in prop::collection::vec(prop_oneof![Just(b')'), Just(b'('), Just(b' '), any::<u8>()], 0..200)) {
-            if let Some((name, _)) = alive_in(&text) {
-                prop_assert!(text.windows(name.len() + 2).any(|part| part[0] == b'(' && part[part.len() - 1] == b')'));
-            }
-        }
     }
 }

@@ -6,10 +6,15 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use ledger::{Ledger, Sight, Snapshot, BOARD_NAME, LEDGER_NAME};
 
 use crate::plain::plain;
+use crate::run::looks::look_within;
+
+/// How long a supervisor's command may take to be read.
+const COMMAND: Duration = Duration::from_secs(1);
 
 /// A running tree as it was when it was looked at.
 pub struct Found {
@@ -68,7 +73,8 @@ fn look(pid: u32) -> Option<Found> {
 /// The trees whose boards and ledgers are among a process's descriptors.
 fn snapshots(pid: u32) -> Vec<Found> {
     let mut trees: Vec<Found> = Vec::new();
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = look_within(COMMAND, move || fs::read(format!("/proc/{pid}/cmdline")));
+    let text = text.and_then(Result::ok).unwrap_or_default();
     for (sight, _, ledger) in pairs(pid) {
         let number = sight.tree();
         let at = trees.iter().position(|other| other.tree == number).unwrap_or_else(|| {

@@ -92,6 +92,13 @@ static int others(const char *users, const char *groups, const char *more, const
     return count;
 }
 
+static int is_shared_file(const char *path, char *link, size_t size) {
+    ssize_t len = readlink(path, link, size - 1);
+    if (len < 0) return 0;
+    link[len] = 0;
+    return strstr(link, "memfd:uzswap-swap") || strstr(link, "memfd:uzswap-ledger");
+}
+
 // No task has a descriptor of what the tree shares, and no more than one of each is mapped.
 static void look_at_files(void) {
     DIR *tasks = opendir("/proc/self/task");
@@ -103,13 +110,10 @@ static void look_at_files(void) {
         if (files == NULL) continue;
         for (struct dirent *file; (file = readdir(files)) != NULL;) {
             snprintf(path, sizeof path, "/proc/self/task/%s/fd/%s", task->d_name, file->d_name);
-            ssize_t len = readlink(path, link, sizeof link - 1);
-            if (len < 0) continue;
-            link[len] = 0;
-            if (strstr(link, "memfd:uzswap-swap") || strstr(link, "memfd:uzswap-ledger")) {
-                // The new agent may be joining this moment.
-                usleep(300000);
-                if (readlink(path, link, sizeof link - 1) < 0) continue;
+            // A new agent may be joining: it has them until it has mapped them.
+            int looks = 0;
+            while (is_shared_file(path, link, sizeof link) && ++looks < 300) usleep(100000);
+            if (looks == 300) {
                 bad++;
                 fprintf(stderr, "task %s has %s\n", task->d_name, link);
             }

@@ -35,7 +35,7 @@ impl History {
         History {
             started: Instant::now(),
             series: series::Series::new(),
-            processes: processes::Processes::default(),
+            processes: processes::Processes::new(),
         }
     }
 
@@ -61,6 +61,7 @@ impl History {
             self.processes.saw(live.place, live.slot);
         }
         self.series.sample(&levels, tree, self.now());
+        self.processes.take_commands();
     }
 
     /// The history of a tree whose program has ended.

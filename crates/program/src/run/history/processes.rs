@@ -1,12 +1,15 @@
 //! The processes of a tree: who started whom, from when to when, and what paging did for each.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
+use std::time::{Duration, Instant};
 
 use ledger::{Counter, Slot, Tree};
 use serde::Serialize;
 
 use crate::plain::plain;
+use crate::run::looks::Looks;
 
 /// Processes that are remembered. A build may start a million.
 const PROCESSES_MAX: usize = 1024;
@@ -14,6 +17,8 @@ const PROCESSES_MAX: usize = 1024;
 const COMMAND_MAX: usize = 200;
 /// Parents that are asked for their parents, to find one that is known.
 const ANCESTORS_MAX: usize = 64;
+/// How long the end of a run waits for commands that have not been read.
+const COMMANDS: Duration = Duration::from_secs(1);
 
 /// A process in the report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,8 +29,9 @@ pub struct Process {
     pub parent: Option<u32>,
     /// By the supervisor's numbers.
     pub pid: u32,
-    /// Its last program's name and command.
+    /// Its last program's name.
     pub name: String,
+    /// Its last program's command. Empty if the process was gone before it was read, or kept it from being read.
     command: String,
     started_seconds: f64,
     /// Nothing if it outlived the program.
@@ -43,6 +49,9 @@ pub struct Process {
     /// When the machine started it, in ticks: a number may be given again.
     #[serde(skip)]
     ticks: u64,
+    /// The look at its command.
+    #[serde(skip)]
+    look: u64,
 }
 
 impl Process {
@@ -67,7 +76,6 @@ impl Process {
 }
 
 /// All processes so far.
-#[derive(Default)]
 pub struct Processes {
     known: BTreeMap<u32, Process>,
     by_slot: HashMap<usize, u32>,
@@ -75,19 +83,39 @@ pub struct Processes {
     by_pid: HashMap<u32, u32>,
     next: u32,
     left_out: u64,
+    /// Looks at commands, and the number of the last one.
+    commands: Looks<String>,
+    last_look: u64,
 }
 
 impl Processes {
+    /// None so far.
+    pub fn new() -> Self {
+        Processes {
+            known: BTreeMap::new(),
+            by_slot: HashMap::new(),
+            by_pid: HashMap::new(),
+            next: 0,
+            left_out: 0,
+            commands: Looks::new(),
+            last_look: 0,
+        }
+    }
+
     /// A process has a slot. It may be one that is known, and has a new program now.
     pub fn joined(&mut self, pid: u32, slot: usize, now: f64) {
         // It may have ended already.
         let (parent, ticks) =
             fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse(&stat)).unwrap_or((0, 0));
-        let (name, command) = (crate::top::find::name_of(pid), command_of(pid));
+        let name = crate::top::find::name_of(pid);
+        self.last_look += 1;
+        let look = self.last_look;
         if let Some(number) = self.by_pid.get(&pid).copied() {
             if let Some(process) = self.known.get_mut(&number).filter(|process| process.ticks == ticks) {
-                (process.name, process.command, process.ended_seconds) = (name, command, None);
+                (process.name, process.command, process.ended_seconds) = (name, String::new(), None);
+                process.look = look;
                 self.by_slot.insert(slot, number);
+                self.commands.ask(look, move || command_of(pid));
                 return;
             }
         }
@@ -105,7 +133,7 @@ impl Processes {
             parent: self.nearest(parent),
             pid,
             name,
-            command,
+            command: String::new(),
             started_seconds: now,
             ended_seconds: None,
             managed: false,
@@ -116,7 +144,9 @@ impl Processes {
             faults: 0,
             fault_seconds: 0.0,
             ticks,
+            look,
         };
+        self.commands.ask(look, move || command_of(pid));
         self.known.insert(number, process);
         self.by_slot.insert(slot, number);
         self.by_pid.insert(pid, number);
@@ -134,6 +164,20 @@ impl Processes {
             pid = parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.0;
         }
         None
+    }
+
+    /// Takes the commands that have been read.
+    pub fn take_commands(&mut self) {
+        while let Some((look, command)) = self.commands.take() {
+            self.has_command(look, command);
+        }
+    }
+
+    fn has_command(&mut self, look: u64, command: String) {
+        // The youngest are the last.
+        if let Some(process) = self.known.values_mut().rev().find(|process| process.look == look) {
+            process.command = command;
+        }
     }
 
     /// Takes in the levels of a live process.
@@ -179,6 +223,10 @@ impl Processes {
 
     /// All that are known, and how many are not.
     pub fn finish(mut self, tree: &Tree) -> (Vec<Process>, u64) {
+        let limit = Instant::now() + COMMANDS;
+        while let Some((look, command)) = self.commands.take_until(limit) {
+            self.has_command(look, command);
+        }
         for (slot, number) in &self.by_slot {
             if let Some(process) = self.known.get_mut(number) {
                 process.settle(tree.slot(*slot));
@@ -196,9 +244,11 @@ fn parse(stat: &[u8]) -> Option<(u32, u64)> {
     Some((parent, fields.nth(17)?.parse().ok()?))
 }
 
-/// The beginning of a process's command, in one line.
+/// The beginning of a process's command, in one line. May take as long as the process likes.
 fn command_of(pid: u32) -> String {
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut text = Vec::new();
+    let file = File::open(format!("/proc/{pid}/cmdline"));
+    let _ = file.and_then(|file| file.take(COMMAND_MAX as u64 + 2).read_to_end(&mut text));
     let text = text.strip_suffix(b"\0").unwrap_or(&text);
     let is_long = text.len() > COMMAND_MAX;
     let text = String::from_utf8_lossy(&text[..text.len().min(COMMAND_MAX)]);
@@ -225,7 +275,7 @@ mod tests {
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {
         let (keeper, tree) = ledger();
         let ledger = keeper.ledger();
-        let mut processes = Processes::default();
+        let mut processes = Processes::new();
         let own = std::process::id();
         // The ancestor that is known lives two generations above.
         let mut shell = std::process::Command::new("sh");
@@ -241,10 +291,16 @@ mod tests {
         ledger.publish(0, 4096, 0, 0, 0);
         processes.saw(0, slot);
         processes.joined(child.id(), 1, 1.9);
+        processes.take_commands();
         processes.left(0, slot, 2.0);
         ledger.slot(1).add(Counter::ZswpOut, 6);
         processes.joined(line.trim().parse().unwrap(), 2, 2.2);
         processes.joined(own, 3, 2.3);
+        // Commands are read by other threads.
+        while processes.known[&0].command.is_empty() {
+            processes.take_commands();
+            std::thread::yield_now();
+        }
         drop(child.stdin.take());
         child.wait().unwrap();
         let (all, left_out) = processes.finish(&tree);
@@ -259,7 +315,7 @@ mod tests {
     fn of_too_many_the_large_ones_are_remembered() {
         let (keeper, tree) = ledger();
         let ledger = keeper.ledger();
-        let mut processes = Processes::default();
+        let mut processes = Processes::new();
         for pid in 0..5000u32 {
             // Numbers that no process has.
             processes.joined(u32::MAX - pid, 0, 1.0);
