@@ -170,7 +170,7 @@ static int drive(int rounds, int seconds) {
     if (pid == 0) {
         give_up_root(1);
         grow();
-        _exit(is_reached(1, 30000) ? REACHED : 0);
+        _exit(is_reached(1, 300000) ? REACHED : 0);
     }
     waitpid(pid, &reached, 0);
     for (; done < rounds || time(NULL) - begin < seconds; done++) {
