@@ -52,6 +52,13 @@ pub use pager::Pager;
 pub use pages::staging::Staging;
 pub use swap_in::DISK_THREADS;
 
+/// Of what moves a page, as much as the documentation of its proofs compiles against.
+#[doc(hidden)]
+pub mod proofs {
+    pub use crate::pages::table::{AddressTable, BlockGuard, PageRun};
+    pub use crate::pages::{EventQueue, Mover};
+}
+
 /// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use pages::table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};

@@ -4,12 +4,11 @@ use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
-use super::events::Quiet;
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use super::mover::Way;
+use super::mover::{Quiet, Way};
 use super::refs::PageRefs;
-use super::staging::FrameCache;
-use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::staging::{Frame, FrameCache};
+use super::table::{part, runs, span, BlockGuard, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
 
@@ -143,17 +142,17 @@ impl Pages {
         count: usize,
         write: bool,
     ) -> Brought {
-        let at = block.base() + index * PAGE_SIZE;
-        let Some(quiet) = self.events.quiet(block) else { return Brought::Again };
+        let run = PageRun::new(index, count);
+        let Some(quiet) = self.quiet(block) else { return Brought::Again };
         let (filled, stop) = match self.mover.way {
-            _ if !write => self.fill_shared(&quiet, at),
+            _ if !write => fill_shared(&quiet, index),
             Way::Remap => {
-                let progress = self.copy_in(&quiet, at, self.zeroes(), count);
+                let progress = copy_in(&quiet, run, self.zeroes());
                 (progress.done / PAGE_SIZE, progress.stop)
             }
-            Way::Move => match self.move_zeroes(&quiet, inbound, at, count) {
+            Way::Move => match self.move_zeroes(&quiet, inbound, run) {
                 // No frame in stock, or a mapping that nothing can be moved into: not writable any more, or locked.
-                (0, None | Some(Stop::Invalid)) => self.fill_shared(&quiet, at),
+                (0, None | Some(Stop::Invalid)) => fill_shared(&quiet, index),
                 other => other,
             },
         };
@@ -170,33 +169,22 @@ impl Pages {
             Some(Stop::NoMemory) => Brought::NoMemory,
             // Present already, or gone: either way the thread looks again by itself.
             Some(_) => {
-                self.mover.wake(at, 1);
+                quiet.wake(run.one());
                 Brought::Done(1)
             }
         }
     }
 
-    fn fill_shared(&self, quiet: &Quiet<'_>, at: usize) -> (usize, Option<Stop>) {
-        let progress = self.mover.zero(quiet, at, 1);
-        (progress.done / PAGE_SIZE, progress.stop)
-    }
-
-    /// Moves up to `count` pages of zeroes in; answers how many, and what the kernel said when it was not all. Nothing
+    /// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all. Nothing
     /// said means that there were no frames left.
-    fn move_zeroes(
-        &self,
-        quiet: &Quiet<'_>,
-        inbound: &mut Inbound,
-        at: usize,
-        count: usize,
-    ) -> (usize, Option<Stop>) {
+    fn move_zeroes(&self, quiet: &Quiet<'_>, inbound: &mut Inbound, run: PageRun) -> (usize, Option<Stop>) {
         let mut done = 0;
-        while done < count {
-            let Some(pages) = inbound.frames.pages(&self.staging, count - done) else { break };
-            let source = self.staging.address(pages.slot, pages.first);
+        while done < run.count {
+            let Some(pages) = inbound.frames.pages(&self.staging, run.count - done) else { break };
+            let source = self.staging.frame(pages.slot, pages.first);
             // SAFETY: the cached frames belong to this thread.
-            unsafe { std::ptr::write_bytes(source as *mut u8, 0, pages.count * PAGE_SIZE) };
-            let progress = self.mover.move_in(quiet, at + done * PAGE_SIZE, source, pages.count);
+            unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, pages.count * PAGE_SIZE) };
+            let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
             let moved = progress.done / PAGE_SIZE;
             inbound.frames.spend(&self.staging, pages, moved);
             done += moved;
@@ -209,13 +197,13 @@ impl Pages {
 
     /// The second chance: staged pages go straight back.
     fn unstage(&self, block: &BlockGuard<'_>, index: usize, count: usize) -> Brought {
-        let Some(quiet) = self.events.quiet(block) else { return Brought::Again };
-        let (at, slot) = (block.base() + index * PAGE_SIZE, block.slot());
-        let source = self.staging.address(slot, index);
+        let Some(quiet) = self.quiet(block) else { return Brought::Again };
+        let (run, slot) = (PageRun::new(index, count), block.slot());
+        let source = self.staging.frame(slot, index);
         // What a compressor reads must not change: the page comes back as a copy then, and its frame stays.
         let placed = match block.is_compressing() {
-            true => self.place_copies(&quiet, at, source, count),
-            false => self.place(&quiet, at, source, count),
+            true => place_copies(&quiet, run, source.address()),
+            false => self.place(&quiet, run, source),
         };
         let back = match placed {
             Placed::Moved(moved) => {
@@ -248,15 +236,14 @@ impl Pages {
             let placed = match self.frames(inbound, count - done) {
                 // Without moves frames are copied from, too, and the handler's own page is the warmer one.
                 Some(pages) if count > 1 || self.mover.way == Way::Move => {
-                    let source = self.staging.address(pages.slot, pages.first);
-                    let at = block.base() + first * PAGE_SIZE;
-                    let found =
-                        self.decompress((at / PAGE_SIZE) as u64, source, pages.count, inbound.reads_disk);
+                    let source = self.staging.frame(pages.slot, pages.first);
+                    let key = (block.base() / PAGE_SIZE + first) as u64;
+                    let found = self.decompress(key, source.address(), pages.count, inbound.reads_disk);
                     if found == 0 {
                         return partly(done, Brought::OnDisk);
                     }
-                    let Some(quiet) = self.events.quiet(block) else { return partly(done, Brought::Again) };
-                    let placed = self.place(&quiet, at, source, found);
+                    let Some(quiet) = self.quiet(block) else { return partly(done, Brought::Again) };
+                    let placed = self.place(&quiet, PageRun::new(first, found), source);
                     if let Placed::Moved(moved) = placed {
                         inbound.frames.spend(&self.staging, pages, moved);
                     }
@@ -290,8 +277,8 @@ impl Pages {
         if self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1, inbound.reads_disk) == 0 {
             return Err(Brought::OnDisk);
         }
-        let Some(quiet) = self.events.quiet(block) else { return Err(Brought::Again) };
-        let placed = self.place_copies(&quiet, at, inbound.page, 1);
+        let Some(quiet) = self.quiet(block) else { return Err(Brought::Again) };
+        let placed = place_copies(&quiet, PageRun::new(index, 1), inbound.page);
         drop(quiet);
         let answer = self.settle_loaded(block, index, placed, 1)?;
         self.note_copied(inbound, 1);
@@ -348,12 +335,12 @@ impl Pages {
         })
     }
 
-    /// Puts whole pages at `at`, by moving or, where mappings do not allow that, by copying the first.
-    fn place(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
+    /// Puts whole pages in their place, by moving or, where mappings do not allow that, by copying the first.
+    fn place(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
         if self.mover.way == Way::Remap {
-            return self.place_copies(quiet, at, source, count);
+            return place_copies(quiet, run, source.address());
         }
-        let progress = self.mover.move_in(quiet, at, source, count);
+        let progress = quiet.move_in(run, source);
         if progress.done > 0 || progress.stop.is_none() {
             return Placed::Moved(progress.done / PAGE_SIZE);
         }
@@ -361,62 +348,29 @@ impl Pages {
             Stop::Again => Placed::Again,
             Stop::NoMemory => Placed::NoMemory,
             Stop::Gone => sys::thread::end_process(),
-            Stop::Invalid | Stop::Busy => self.place_one(quiet, at, source, count),
+            Stop::Invalid | Stop::Busy => place_one(quiet, run, source),
             Stop::Exists => {
-                let arrived = self.mover.arrived(at, source, count).trailing_ones() as usize;
-                self.mover.wake(at, arrived.max(1));
+                let arrived = quiet.arrived(run, source).trailing_ones() as usize;
+                quiet.wake(PageRun::new(run.first, arrived.max(1)));
                 match arrived {
                     0 => Placed::Gone,
                     arrived => Placed::Moved(arrived),
                 }
             }
             Stop::Hole => {
-                self.mover.wake(at, 1);
+                quiet.wake(run.one());
                 Placed::Gone
             }
         }
     }
 
-    fn place_one(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
-        // The run may only have crossed a border between mappings.
-        if count > 1 && self.mover.move_in(quiet, at, source, 1).done == PAGE_SIZE {
-            return Placed::Moved(1);
-        }
-        // Copying works whatever the protection.
-        self.place_copies(quiet, at, source, 1)
-    }
-
-    pub(super) fn place_copies(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Placed {
-        let progress = self.copy_in(quiet, at, source, count);
-        match progress.stop {
-            _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
-            None | Some(Stop::Again) => Placed::Again,
-            Some(Stop::NoMemory) => Placed::NoMemory,
-            Some(Stop::Gone) => sys::thread::end_process(),
-            Some(_) => {
-                self.mover.wake(at, 1);
-                Placed::Gone
-            }
-        }
-    }
-
-    /// Puts one page back at `at`, for whoever cannot do anything about it; whether its frame went along. `None`: not now.
-    pub(super) fn place_back(&self, quiet: &Quiet<'_>, at: usize, source: usize) -> Option<bool> {
-        match self.place(quiet, at, source, 1) {
+    /// Puts one page back, for a caller that cannot do anything about it; whether its frame went along. `None`: not now.
+    pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> Option<bool> {
+        match self.place(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => Some(true),
             Placed::Copied(_) | Placed::Gone => Some(false),
             Placed::Again | Placed::NoMemory => None,
         }
-    }
-
-    /// Copies pages into the program, as many as one mapping takes.
-    fn copy_in(&self, quiet: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
-        let progress = self.mover.copy_in(quiet, at, source, count);
-        if progress.stop == Some(Stop::Hole) && progress.done == 0 && count > 1 {
-            // The run may only have crossed a border between mappings: not a page is copied then.
-            return self.mover.copy_in(quiet, at, source, 1);
-        }
-        progress
     }
 
     /// Brings in up to `window` pages from `at` on with one call, all stored or all never touched. Answers how many, or
@@ -445,12 +399,12 @@ impl Pages {
             return None;
         }
         let extent = self.staging.filling_extent()?;
-        let source = self.staging.address(extent, 0);
+        let source = self.staging.frame(extent, 0);
         let count = match is_stored {
-            true => self.decompress((at / PAGE_SIZE) as u64, source, count, reads_disk),
+            true => self.decompress((at / PAGE_SIZE) as u64, source.address(), count, reads_disk),
             false => {
                 // SAFETY: the extent was taken for this.
-                unsafe { std::ptr::write_bytes(source as *mut u8, 0, count * PAGE_SIZE) };
+                unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, count * PAGE_SIZE) };
                 count
             }
         };
@@ -458,14 +412,15 @@ impl Pages {
             self.staging.give_extent(extent);
             return None;
         }
-        let Some(quiet) = self.events.quiet(run.first()) else {
+        let Some(quiet) = self.quiet(&run) else {
             self.staging.give_extent(extent);
             return None;
         };
-        let progress = self.mover.move_in(&quiet, at, source, count);
+        let places = PageRun::new(skipped, count);
+        let progress = quiet.move_in(places, source);
         let arrived = match progress.stop {
             None => u128::MAX >> (EXTENT_PAGES - count),
-            Some(_) => self.mover.arrived(at, source, count),
+            Some(_) => quiet.arrived(places, source),
         };
         for index in 0..EXTENT_SLOTS {
             self.staging.left(extent + index as u32, part(arrived, index));
@@ -517,6 +472,46 @@ impl Pages {
     fn zeroes(&self) -> usize {
         self.staging.hole()
     }
+}
+
+/// Maps the zero page at one missing page.
+fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
+    let progress = quiet.zero(PageRun::new(page, 1));
+    (progress.done / PAGE_SIZE, progress.stop)
+}
+
+fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
+    // The run may only have crossed a border between mappings.
+    if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
+        return Placed::Moved(1);
+    }
+    // Copying works whatever the protection.
+    place_copies(quiet, run.one(), source.address())
+}
+
+/// Puts copies of pages in their place.
+pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
+    let progress = copy_in(quiet, run, source);
+    match progress.stop {
+        _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
+        None | Some(Stop::Again) => Placed::Again,
+        Some(Stop::NoMemory) => Placed::NoMemory,
+        Some(Stop::Gone) => sys::thread::end_process(),
+        Some(_) => {
+            quiet.wake(run.one());
+            Placed::Gone
+        }
+    }
+}
+
+/// Copies pages into the program, as many as one mapping takes.
+fn copy_in(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Progress {
+    let progress = quiet.copy_in(run, source);
+    if progress.stop == Some(Stop::Hole) && progress.done == 0 && run.count > 1 {
+        // The run may only have crossed a border between mappings: not a page is copied then.
+        return quiet.copy_in(run.one(), source);
+    }
+    progress
 }
 
 /// What an attempt comes to that brought in `done` pages before it ended.

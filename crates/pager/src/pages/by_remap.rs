@@ -61,8 +61,8 @@ use sys::remap::{self, Refusal};
 use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 
-use super::events::QuietAlone;
-use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
+use super::mover::QuietAlone;
+use super::table::{runs, span, BlockGuard, PageRun, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages};
 
 /// Most slots: each can become a mapping, of which a process may have 65530 by default.
@@ -89,7 +89,7 @@ impl Pages {
         if wanted == 0 || block.slot() != NO_SLOT || block.is_compressing() {
             return false;
         }
-        let Some(quiet) = self.events.quiet_alone(&block) else {
+        let Some(quiet) = self.mover.quiet_alone(&self.events, &block) else {
             drop(block);
             self.apply_events();
             return false;
@@ -110,7 +110,7 @@ impl Pages {
                 // From a page that was seen to be present, and in one mapping: Linux 6.17 moves the first of several, and
                 // then refuses.
                 let first = rest.trailing_zeros() as usize;
-                let count = match self.is_registered(&quiet, base + first * PAGE_SIZE, end - first) {
+                let count = match is_registered(&quiet, PageRun::new(first, end - first)) {
                     true => end - first,
                     false => 1,
                 };
@@ -150,12 +150,13 @@ impl Pages {
             block.refuse(run, now_ms());
             return 0;
         }
-        if !self.is_registered(quiet, at, count) {
+        let places = PageRun::new(first, count);
+        if !is_registered(quiet, places) {
             return 0;
         }
         block.change(run, PageState::Kernel, PageState::Staged);
         self.policy.evicted(block.history(), run);
-        let came = match self.take(quiet, slot, at, target, len) {
+        let came = match self.take(quiet, slot, places) {
             Taken::Ours => (self.mover.mapped(target, count) as u32) << first,
             Taken::Foreign => 0,
             Taken::Refused(Refusal::NotOneMapping | Refusal::NoMemory) => 0,
@@ -168,12 +169,13 @@ impl Pages {
         came
     }
 
-    fn take(&self, quiet: &QuietAlone<'_>, slot: u32, at: usize, target: usize, len: usize) -> Taken {
+    /// Takes pages of a block to their places in an empty slot.
+    fn take(&self, quiet: &QuietAlone<'_>, slot: u32, run: PageRun) -> Taken {
+        let frame = self.staging.frame(slot, run.first);
+        let (target, len) = (frame.address(), run.count * PAGE_SIZE);
         let drainer = self.drainers.near();
         drainer.begin(target);
-        // SAFETY: the slot is empty and ours. The pages are not lost: their state says where they are before anybody
-        // can look, by the block's lock.
-        let answer = unsafe { remap::move_out(at, target, len) };
+        let answer = quiet.take_out(run, frame);
         let is_ours = drainer.end();
         match answer {
             Ok(()) if is_ours => {
@@ -185,7 +187,7 @@ impl Pages {
                 Taken::Ours
             }
             Ok(()) => {
-                self.give_back(quiet, at, target, len);
+                self.give_back(quiet, run, target);
                 self.renew(target, len);
                 Taken::Foreign
             }
@@ -193,7 +195,7 @@ impl Pages {
                 // Linux 6.17 and later may have moved a first mapping before they refused a second.
                 let has_some = refusal == Refusal::NotOneMapping && self.keeps_target;
                 if has_some && self.mover.mapped(target, len / PAGE_SIZE) != 0 {
-                    self.give_back(quiet, at, target, len);
+                    self.give_back(quiet, run, target);
                     self.renew(target, len);
                     return Taken::Foreign;
                 }
@@ -219,31 +221,33 @@ impl Pages {
 
     /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move. Only
     /// missing pages are filled, so nothing is lost that was written there since.
-    fn give_back(&self, quiet: &QuietAlone<'_>, at: usize, target: usize, len: usize) {
-        let came = self.mover.mapped(target, len / PAGE_SIZE) as u32;
+    fn give_back(&self, quiet: &QuietAlone<'_>, run: PageRun, target: usize) {
+        let came = self.mover.mapped(target, run.count) as u32;
         if came == 0 {
             return;
         }
-        if !self.mover.guard_foreign(at, len, true) {
+        if !quiet.guard_foreign(run, true) {
+            let at = quiet.address(run.first);
             self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back"));
         }
         for (first, count) in runs(came) {
-            let (at, source) = (at + first * PAGE_SIZE, target + first * PAGE_SIZE);
-            let progress = self.mover.copy_to_foreign(quiet, at, source, count);
+            let place = PageRun::new(run.first + first, count);
+            let progress = quiet.copy_to_foreign(place, target + first * PAGE_SIZE);
             if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
                 self.fatal(format_args!(
-                    "{at:#x} was mapped anew and touched while its pages were being evicted: {progress:?}"
+                    "{:#x} was mapped anew and touched while its pages were being evicted: {progress:?}",
+                    quiet.address(place.first)
                 ));
             }
         }
-        self.mover.guard_foreign(at, len, false);
+        quiet.guard_foreign(run, false);
     }
+}
 
-    /// Whether pages, of which the first was seen present, are in one mapping that is registered, and no event is unread.
-    /// Asked with a filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
-    fn is_registered(&self, quiet: &QuietAlone<'_>, at: usize, count: usize) -> bool {
-        matches!(self.mover.zero(quiet, at, count), Progress { stop: None | Some(Stop::Exists), .. })
-    }
+/// Whether pages, of which the first was seen present, are in one mapping that is registered, and no event is unread.
+/// Asked with a filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
+fn is_registered(quiet: &QuietAlone<'_>, run: PageRun) -> bool {
+    matches!(quiet.zero(run), Progress { stop: None | Some(Stop::Exists), .. })
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -312,16 +316,16 @@ mod tests {
         let slot = pager.pages.staging.take_empty().unwrap();
         let target = pager.pages.staging.address(slot, 0);
         let block = pager.pages.lock(base);
-        let quiet = pager.pages.events.quiet_alone(&block).unwrap();
-        assert!(!pager.pages.is_registered(&quiet, base, 1));
+        let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
+        assert!(!is_registered(&quiet, PageRun::new(0, 1)));
         // As if it had replaced ours after the question.
-        assert!(matches!(pager.pages.take(&quiet, slot, base, target, BLOCK_BYTES), Taken::Foreign));
+        assert!(matches!(pager.pages.take(&quiet, slot, PageRun::new(0, BLOCK_PAGES)), Taken::Foreign));
         assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
         assert_eq!(pager.pages.mover.pagemap.mapped(target, 16), 0);
         // It is the program's alone again.
         write(base, 5, 500);
         assert_eq!(read(base, 5), 500);
-        assert!(!pager.pages.is_registered(&quiet, base, 1));
+        assert!(!is_registered(&quiet, PageRun::new(0, 1)));
     }
 
     #[test]
@@ -333,8 +337,8 @@ mod tests {
         let slot = pager.pages.staging.take_empty().unwrap();
         let target = pager.pages.staging.address(slot, 0);
         let block = pager.pages.lock(base);
-        let quiet = pager.pages.events.quiet_alone(&block).unwrap();
-        let taken = pager.pages.take(&quiet, slot, base, target, BLOCK_BYTES);
+        let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
+        let taken = pager.pages.take(&quiet, slot, PageRun::new(0, BLOCK_PAGES));
         assert!(matches!(taken, Taken::Refused(Refusal::NotOneMapping)));
         // The slot is still memory.
         write(target, 3, 9);

@@ -166,7 +166,7 @@ impl ChildMemory {
 impl Pages {
     /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
     /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
-    /// managed mapping it copies until the event is read, and from then on nobody has a [`super::events::Quiet`] until this is over.
+    /// managed mapping it copies until the event is read, and from then on nobody has a [`super::mover::Quiet`] until this is over.
     pub(super) fn populate_child(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
         let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
         child.place_among(reports, applied);

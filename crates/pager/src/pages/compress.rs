@@ -114,12 +114,13 @@ impl Pages {
     /// the way and they stay staged.
     fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
         block.refuse(mask, now_ms());
-        let Some(quiet) = self.events.quiet(block) else { return false };
+        let Some(quiet) = self.quiet(block) else { return false };
         for (first, count) in runs(mask) {
             for index in first..first + count {
-                let (at, source) = (block.base() + index * PAGE_SIZE, self.staging.address(slot, index));
                 // The frame of a copied page, shared with a forked relative, is left in the slot as a ready page.
-                let Some(moved) = self.place_back(&quiet, at, source) else { return false };
+                let Some(moved) = self.place_back(&quiet, index, self.staging.frame(slot, index)) else {
+                    return false;
+                };
                 match (moved, self.mover.way) {
                     (true, _) => self.staging.left(slot, span(index, 1)),
                     (false, Way::Remap) => self.staging.discard_pages(slot, span(index, 1)),

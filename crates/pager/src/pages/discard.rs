@@ -136,6 +136,7 @@ impl Pages {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::pages::table::PageRun;
     use crate::pages::{Brought, Inbound, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read, write};
 
@@ -181,12 +182,9 @@ mod tests {
         // The thread goes on at last. Nobody reads the event here, so the pages are taken away by hand.
         let slot = pages.staging().take_empty().unwrap();
         let block = pages.lock(base);
-        let quiet = pages.events.quiet(&block).unwrap();
-        assert!(pages
-            .mover
-            .move_out(&quiet, pages.staging().address(slot, 0), base, BLOCK_PAGES)
-            .stop
-            .is_none());
+        let quiet = pages.quiet(&block).unwrap();
+        let all = PageRun::new(0, BLOCK_PAGES);
+        assert!(quiet.move_out(all, pages.staging().frame(slot, 0)).stop.is_none());
         drop(quiet);
         drop(block);
         let mut inbound = Inbound::new(pager.own_page);

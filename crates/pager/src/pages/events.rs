@@ -2,19 +2,17 @@
 //!
 //! The kernel lets the thread behind an event go on as soon as the event has been *read*. From then on the range may
 //! be discarded or reused at any moment, so a page that is moved in on the strength of older state would bring stale
-//! bytes back. Hence [`Quiet`]: the proof that every event read so far has been applied to the table, and that none is
-//! read while the proof lives. Whoever holds a block's lock and gets it may believe what the block says; whoever does not
-//! get it lets go of the block and starts again.
+//! bytes back. Hence [`super::mover::Quiet`]: the proof that every event read so far has been applied to the table, and that none
+//! is read while the proof lives. A thread that holds a block's lock and gets the proof may believe what the block says;
+//! one that does not get it lets go of the block and starts again.
 //!
 //! A move that happens before the event is read is covered by the kernel: it answers EAGAIN while an event is unread,
 //! and what was moved in earlier still is discarded by the thread that goes on.
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 
 use sys::userfaultfd::Message;
 
-use super::table::BlockGuard;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -32,16 +30,14 @@ pub struct EventQueue {
     unsettled: AtomicBool,
 }
 
-/// Every event read has been applied, and none is read meanwhile. Made while a block's lock is held, and let go of before.
-pub struct Quiet<'a> {
+/// Every event read has been applied, and none is read while this lives. [`super::mover::Quiet`] has it, with what is locked.
+pub struct Still<'a> {
     _gate: RwLockReadGuard<'a, ()>,
-    _block: PhantomData<&'a ()>,
 }
 
-/// The same, and nobody else has it: for calls that raise an event themselves.
-pub struct QuietAlone<'a> {
+/// The same, and no other thread has it: for calls that raise an event themselves.
+pub struct StillAlone<'a> {
     _gate: RwLockWriteGuard<'a, ()>,
-    _block: PhantomData<&'a ()>,
 }
 
 /// The right to read messages: no page moves meanwhile.
@@ -59,7 +55,7 @@ impl Reading<'_> {
 
 impl EventQueue {
     /// None yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         EventQueue {
             gate: RwLock::new(()),
             queue: Mutex::new(VecDeque::with_capacity(EVENTS_MAX)),
@@ -77,7 +73,7 @@ impl EventQueue {
         has_room.then_some(Reading { queue: self, _gate: gate })
     }
 
-    /// Notes an event that was read by somebody who may: under [`Reading`], in the name of one who is [`QuietAlone`],
+    /// Notes an event that was read by somebody who may: under [`Reading`], in the name of a thread that is [`StillAlone`],
     /// or while all others stand still.
     pub fn push(&self, event: Message) {
         self.queue.lock().expect("no panic while held").push_back(event);
@@ -110,20 +106,16 @@ impl EventQueue {
         self.is_quiet().then(act)
     }
 
-    /// The proof, for whoever holds `block`; `None` when events wait to be applied.
-    ///
-    /// The block's lock makes it good for what was seen of the block since it was taken: an event about the block that was
-    /// read in between cannot have been applied, and so the proof is refused. An event that was applied without the
-    /// lock changed nothing here.
-    pub fn quiet<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<Quiet<'a>> {
+    /// Keeps events from being read; `None` when some wait to be applied.
+    pub(super) fn still(&self) -> Option<Still<'_>> {
         let gate = self.gate.read().expect("no panic while held");
-        self.is_quiet().then_some(Quiet { _gate: gate, _block: PhantomData })
+        self.is_quiet().then_some(Still { _gate: gate })
     }
 
     /// The same, alone.
-    pub fn quiet_alone<'a>(&'a self, _block: &'a BlockGuard<'_>) -> Option<QuietAlone<'a>> {
+    pub(super) fn still_alone(&self) -> Option<StillAlone<'_>> {
         let gate = self.gate.write().expect("no panic while held");
-        self.is_quiet().then_some(QuietAlone { _gate: gate, _block: PhantomData })
+        self.is_quiet().then_some(StillAlone { _gate: gate })
     }
 
     /// Applies queued events in order, one applier at a time. Hold no block's lock here.
@@ -142,21 +134,19 @@ impl EventQueue {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::table::AddressTable;
 
     const EVENT: Message = Message::Remove { start: 0, end: 4096 };
 
     #[test]
     fn an_event_stops_moves_until_it_is_applied() {
-        let (events, table) = (EventQueue::new(), AddressTable::new().unwrap());
-        let block = table.lock(0).unwrap();
-        assert!(events.quiet(&block).is_some());
+        let events = EventQueue::new();
+        assert!(events.still().is_some());
         events.reading().unwrap().push(EVENT);
-        assert!(events.quiet(&block).is_none() && events.quiet_alone(&block).is_none());
+        assert!(events.still().is_none() && events.still_alone().is_none());
         let mut seen = Vec::new();
         events.apply(|event| seen.push(event));
         assert_eq!(seen, [EVENT]);
-        assert!(events.quiet(&block).is_some() && events.quiet_alone(&block).is_some());
+        assert!(events.still().is_some() && events.still_alone().is_some());
     }
 
     #[test]

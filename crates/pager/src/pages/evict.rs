@@ -10,18 +10,14 @@
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
 
-use super::events::Quiet;
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use super::mover::Way;
-use super::table::{part, runs, span, BlockGuard, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, NO_SLOT};
+use super::mover::{Quiet, Way};
+use super::table::{
+    part, runs, span, BlockGuard, PageRun, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, NO_SLOT,
+};
 use super::{now_ms, Pages};
 
 impl Pages {
-    /// Whether a page is in a mapping registered with us and no change of mappings is under way.
-    fn is_guarded(&self, _quiet: &Quiet<'_>, at: usize) -> bool {
-        self.mover.is_registered(at) == Some(true)
-    }
-
     /// Moves the present pages of a block out: into the slot where others of its pages wait already, else into `spare`,
     /// which is taken then. False when nothing could be moved. Where a page is shared with a forked relative a copy is asked for
     /// if `may_wait`, since that may wait for a fault to be served.
@@ -37,7 +33,7 @@ impl Pages {
             let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.is_compressing()) else {
                 return false;
             };
-            let Some(quiet) = self.events.quiet(&block) else {
+            let Some(quiet) = self.quiet(&block) else {
                 drop(block);
                 self.apply_events();
                 return false;
@@ -46,10 +42,10 @@ impl Pages {
             self.staging.discard_pages(slot, self.staging.present(slot) & wanted);
             let (mut moved, mut busy) = (0, None);
             for (first, count) in runs(wanted) {
-                let at = base + first * PAGE_SIZE;
-                if !self.is_guarded(&quiet, at) {
+                if !quiet.is_guarded(first) {
                     continue;
                 }
+                let at = base + first * PAGE_SIZE;
                 let (left, shared) = self.move_run(&quiet, &block, slot, first, count);
                 moved |= left;
                 busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
@@ -101,8 +97,7 @@ impl Pages {
         let (mut at, end) = (first, first + count);
         let (mut moved, mut busy, mut heals) = (0, None, 0);
         while at < end {
-            let (source, target) = (block.base() + at * PAGE_SIZE, self.staging.address(slot, at));
-            let progress = self.mover.move_out(quiet, target, source, end - at);
+            let progress = quiet.move_out(PageRun::new(at, end - at), self.staging.frame(slot, at));
             let done = progress.done / PAGE_SIZE;
             moved |= span(at, done);
             at += done;
@@ -110,7 +105,8 @@ impl Pages {
                 None => {}
                 Some(Stop::Again) if done > 0 => {}
                 Some(Stop::Busy) => {
-                    busy.get_or_insert(source);
+                    // From where this call began.
+                    busy.get_or_insert(quiet.address(at - done));
                     at += 1;
                 }
                 Some(Stop::Again) if self.mover.is_changing() => break,
@@ -150,12 +146,13 @@ impl Pages {
             return false;
         }
         let Some(first) = self.staging.take_empty_extent() else { return false };
-        let Some(quiet) = self.events.quiet(run.first()).filter(|quiet| self.is_guarded(quiet, base)) else {
+        let Some(quiet) = self.quiet(&run).filter(|quiet| quiet.is_guarded(0)) else {
             self.staging.give_extent(first);
             return false;
         };
-        let target = self.staging.address(first, 0);
-        let progress = self.mover.move_out(&quiet, target, base, EXTENT_PAGES);
+        let frame = self.staging.frame(first, 0);
+        let target = frame.address();
+        let progress = quiet.move_out(PageRun::new(0, EXTENT_PAGES), frame);
         let moved = match progress.stop {
             None => u128::MAX,
             Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),

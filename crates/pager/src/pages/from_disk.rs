@@ -9,8 +9,8 @@ use std::ops::Range;
 use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
-use super::bring::{Inbound, Placed};
-use super::table::{runs, span, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::bring::{place_copies, Inbound, Placed};
+use super::table::{runs, span, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Brought, Pages, GROUP};
 
 /// Blocks read at a time at most: as many pages as one request to the swap file has.
@@ -169,9 +169,9 @@ impl Pages {
                 self.note_copied(inbound, done);
                 return done;
             };
-            let placed = match self.events.quiet(&block) {
+            let placed = match self.quiet(&block) {
                 None => Placed::Again,
-                Some(quiet) => self.place_copies(&quiet, base + first * PAGE_SIZE, place_of(first), count),
+                Some(quiet) => place_copies(&quiet, PageRun::new(first, count), place_of(first)),
             };
             match self.settle_loaded(&block, first, placed, count) {
                 Ok((pages, _)) => {

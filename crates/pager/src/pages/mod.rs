@@ -13,8 +13,8 @@
 //! | hand over | - | copied into a child | `children` |
 //!
 //! Each takes the lock of the page's block ([`table::BlockGuard`]) and, to call the kernel for the page, the proof that
-//! no event about the address space is unread or unapplied ([`events::Quiet`]). Neither the state of a page nor the
-//! system calls that move one can be reached without them.
+//! no event about the address space is unread or unapplied ([`mover::Quiet`]), which is made from that lock and has the
+//! calls. Neither the state of a page nor the system calls that move one can be reached without them.
 
 mod bring;
 mod by_remap;
@@ -55,11 +55,11 @@ pub(crate) use bring::{Brought, Inbound};
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
 use drainer::Drainers;
-use events::EventQueue;
+pub use events::EventQueue;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::{Guard, Reports};
-use mover::Mover;
+pub use mover::Mover;
 pub(crate) use mover::Way;
 use own_threads::OwnThreads;
 use sink::Sink;
@@ -427,6 +427,11 @@ impl Pages {
     /// Says something about this process.
     pub fn say(&self, what: std::fmt::Arguments<'_>) {
         self.accounts.say(FixedText::new(what).as_str());
+    }
+
+    /// The proof for what is locked; `None` when events wait to be applied.
+    fn quiet<'a>(&'a self, locked: &'a impl table::Locked) -> Option<mover::Quiet<'a>> {
+        self.mover.quiet(&self.events, locked)
     }
 
     /// The lock of a block that must have a record.

@@ -1,15 +1,53 @@
-//! The system calls on managed pages: each asks for the proof that no event about the address space is unread.
+//! The system calls on managed pages. They are methods of a proof, and of nothing else.
 //!
-//! Private to this module's parent: the transitions beside it are the only callers, so that whoever moves, copies or fills a
-//! managed page holds its block's lock (without which there is no proof) and knows what the table says.
+//! A [`Quiet`] is made from a block's lock, or those of adjacent blocks, while no event about the address space is unread or
+//! unapplied. Its calls name pages by their numbers in what is locked. So there is no call that moves, copies or fills a
+//! page whose block is not locked, and none on stale knowledge of it:
+//!
+//! ```
+//! use pager::proofs::{BlockGuard, EventQueue, Mover, PageRun};
+//!
+//! fn fill(mover: &Mover, events: &EventQueue, block: &BlockGuard<'_>) {
+//!     if let Some(quiet) = mover.quiet(events, block) {
+//!         quiet.zero(PageRun::new(3, 1));
+//!     }
+//! }
+//! ```
+//!
+//! A page of another block cannot be named:
+//!
+//! ```compile_fail,E0308
+//! use pager::proofs::{BlockGuard, EventQueue, Mover, PageRun};
+//!
+//! fn fill(mover: &Mover, events: &EventQueue, block: &BlockGuard<'_>, other: &BlockGuard<'_>) {
+//!     if let Some(quiet) = mover.quiet(events, block) {
+//!         quiet.zero(other.base());
+//!     }
+//! }
+//! ```
+//!
+//! and the lock cannot be released while the proof lives:
+//!
+//! ```compile_fail,E0505
+//! use pager::proofs::{BlockGuard, EventQueue, Mover, PageRun};
+//!
+//! fn fill(mover: &Mover, events: &EventQueue, block: BlockGuard<'_>) {
+//!     if let Some(quiet) = mover.quiet(events, &block) {
+//!         drop(block);
+//!         quiet.zero(PageRun::new(3, 1));
+//!     }
+//! }
+//! ```
 
+use sys::remap::{self, Refusal};
 use sys::userfaultfd::{Progress, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
-use super::events::{Quiet, QuietAlone};
+use super::events::{EventQueue, Still, StillAlone};
 use super::extents::EXTENT_PAGES;
 use super::guard::Guard;
-use super::staging::Staging;
+use super::staging::{Frame, Staging};
+use super::table::{Locked, PageRun};
 use crate::sync::{Pagemap, Userfaultfd};
 
 /// How pages leave the program and come back.
@@ -21,23 +59,18 @@ pub enum Way {
     Remap,
 }
 
-/// The proof that no event is unread, however it was had.
-pub(super) trait NothingUnread {}
-impl NothingUnread for Quiet<'_> {}
-impl NothingUnread for QuietAlone<'_> {}
-
 /// The descriptors of one process.
-pub(super) struct Mover {
+pub struct Mover {
     /// Guards the program's memory, and where pages are moved staging too.
-    pub guard: Guard,
+    pub(super) guard: Guard,
     /// Where pages are not moved: has no event features, and returns what was taken by mistake.
     foreign: Option<Userfaultfd>,
-    pub pagemap: Pagemap,
-    pub way: Way,
+    pub(super) pagemap: Pagemap,
+    pub(super) way: Way,
 }
 
 impl Mover {
-    pub fn new(
+    pub(super) fn new(
         uffd: Userfaultfd,
         foreign: Option<Userfaultfd>,
         pagemap: Pagemap,
@@ -54,33 +87,29 @@ impl Mover {
         }
     }
 
-    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is under way.
-    pub fn move_out(&self, _proof: &Quiet<'_>, target: usize, source: usize, count: usize) -> Progress {
-        // SAFETY: the caller has the lock of the pages' block and says where they are before it lets go; it owns the target's
-        // slot, in which these places are empty.
-        unsafe { self.guard.move_pages(target, source, count * PAGE_SIZE, false) }
+    /// The proof for what is locked; `None` when events wait to be applied.
+    ///
+    /// The lock makes it good for what was seen of the block since it was taken: an event about the block that was
+    /// read in between cannot have been applied, and so the proof is refused. An event that was applied without the
+    /// lock changed nothing here.
+    pub fn quiet<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Quiet<'a>> {
+        let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
+        events.still().map(|still| Quiet { pages, _still: still })
     }
 
-    /// Moves pages into the program.
-    pub fn move_in(&self, _proof: &Quiet<'_>, at: usize, source: usize, count: usize) -> Progress {
-        // SAFETY: the caller has the lock of the block and puts there what belongs there; present pages refuse.
-        unsafe { self.guard.move_pages(at, source, count * PAGE_SIZE, true) }
-    }
-
-    /// Copies pages into the program.
-    pub fn copy_in(&self, _proof: &impl NothingUnread, at: usize, source: usize, count: usize) -> Progress {
-        // SAFETY: as above; the source is memory of the pager's that nobody changes meanwhile.
-        unsafe { self.guard.copy(at, source, count * PAGE_SIZE) }
-    }
-
-    /// Maps the zero page at missing pages of one mapping.
-    pub fn zero(&self, _proof: &impl NothingUnread, at: usize, count: usize) -> Progress {
-        self.guard.zero(at, count * PAGE_SIZE)
+    /// The same, alone: no other thread has a proof or reads events.
+    pub fn quiet_alone<'a>(
+        &'a self,
+        events: &'a EventQueue,
+        locked: &'a impl Locked,
+    ) -> Option<QuietAlone<'a>> {
+        let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
+        events.still_alone().map(|still| QuietAlone { pages, _still: still })
     }
 
     /// Registers the probe and staging, or not: while nothing is registered a fork must not wait for anybody to read of it.
     /// Whether that could be.
-    pub fn guard_own(&self, staging: &Staging, on: bool) -> bool {
+    pub(super) fn guard_own(&self, staging: &Staging, on: bool) -> bool {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
         // to the kernel. No page is ever protected.
         let set = |start: usize, len: usize, mode: u64| match on {
@@ -94,38 +123,18 @@ impl Mover {
     }
 
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
-    pub fn is_changing(&self) -> bool {
+    pub(super) fn is_changing(&self) -> bool {
         self.guard.is_changing()
     }
 
     /// Whether the mapping at `at` is registered with us; `None` while a call is under way.
-    pub fn is_registered(&self, at: usize) -> Option<bool> {
+    pub(super) fn is_registered(&self, at: usize) -> Option<bool> {
         self.guard.is_registered(at)
     }
 
     /// Has threads that wait for pages look again.
-    pub fn wake(&self, at: usize, count: usize) {
+    pub(super) fn wake(&self, at: usize, count: usize) {
         self.guard.reports().wake(at, count * PAGE_SIZE);
-    }
-
-    /// Returns copies to a mapping that turned out not to be registered; answers how far that came.
-    pub fn copy_to_foreign(
-        &self,
-        _proof: &QuietAlone<'_>,
-        at: usize,
-        source: usize,
-        count: usize,
-    ) -> Progress {
-        // SAFETY: the bytes return to where they were a moment ago; present pages refuse.
-        unsafe { self.foreign().copy(at, source, count * PAGE_SIZE) }
-    }
-
-    /// Guards such a mapping for [`Mover::copy_to_foreign`], or does so no more.
-    pub fn guard_foreign(&self, at: usize, len: usize, on: bool) -> bool {
-        match on {
-            true => self.foreign().register(at, len, MISSING).is_ok(),
-            false => self.foreign().unregister(at, len).is_ok(),
-        }
     }
 
     fn foreign(&self) -> &Userfaultfd {
@@ -133,7 +142,7 @@ impl Mover {
     }
 
     /// Which of the first `count` pages from `start` are mapped; at most an extent's.
-    pub fn mapped(&self, start: usize, count: usize) -> u128 {
+    pub(super) fn mapped(&self, start: usize, count: usize) -> u128 {
         const HALF: usize = EXTENT_PAGES / 2;
         let low = self.pagemap.mapped(start, count.min(HALF));
         let high = match count.saturating_sub(HALF) {
@@ -149,7 +158,133 @@ impl Mover {
     /// accessed bit that changed), it forgets to count what the second attempt moves, tries once more and finds the
     /// pages there. Taking its word means losing them (seen as zeroes under `stress-ng --vm` with huge pages, November
     /// 2026).
-    pub fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
+    pub(super) fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
         self.mapped(target, count) & !self.mapped(source, count)
+    }
+}
+
+/// The pages that a proof is of.
+struct Subject<'a> {
+    mover: &'a Mover,
+    base: usize,
+    pages: usize,
+}
+
+impl Subject<'_> {
+    /// Where a run of them begins, and its length in bytes.
+    fn locate(&self, run: PageRun) -> (usize, usize) {
+        assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
+        (self.base + run.first * PAGE_SIZE, run.count * PAGE_SIZE)
+    }
+
+    fn copy_in(&self, run: PageRun, source: usize) -> Progress {
+        let (at, len) = self.locate(run);
+        // SAFETY: only missing pages are filled, and their block's lock is held; the kernel reads the source, and refuses
+        // what cannot be read.
+        unsafe { self.mover.guard.copy(at, source, len) }
+    }
+
+    fn zero(&self, run: PageRun) -> Progress {
+        let (at, len) = self.locate(run);
+        self.mover.guard.zero(at, len)
+    }
+}
+
+/// The proof that a block's lock is held, that every event read has been applied, and that none is read while this lives.
+/// Its methods are the only calls that move, copy or fill a managed page.
+pub struct Quiet<'a> {
+    pages: Subject<'a>,
+    _still: Still<'a>,
+}
+
+impl Quiet<'_> {
+    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is under way.
+    pub fn move_out(&self, run: PageRun, target: Frame) -> Progress {
+        let (at, len) = self.pages.locate(run);
+        // SAFETY: the source's lock is held, and its state is changed under it. The target is staging memory, which has no
+        // objects; the kernel moves to missing pages only.
+        unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
+    }
+
+    /// Moves pages into the program.
+    pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
+        let (at, len) = self.pages.locate(run);
+        // SAFETY: only missing pages are filled, and their block's lock is held. The source is staging memory, which has no
+        // objects.
+        unsafe { self.pages.mover.guard.move_pages(at, source.address(), len, true) }
+    }
+
+    /// Copies pages into the program.
+    pub fn copy_in(&self, run: PageRun, source: usize) -> Progress {
+        self.pages.copy_in(run, source)
+    }
+
+    /// Maps the zero page at missing pages of one mapping.
+    pub fn zero(&self, run: PageRun) -> Progress {
+        self.pages.zero(run)
+    }
+
+    /// Whether a page is in a mapping registered with us and no change of mappings is under way.
+    pub(super) fn is_guarded(&self, page: usize) -> bool {
+        self.pages.mover.is_registered(self.address(page)) == Some(true)
+    }
+
+    /// Has threads that wait for pages look again.
+    pub(super) fn wake(&self, run: PageRun) {
+        let (at, len) = self.pages.locate(run);
+        self.pages.mover.guard.reports().wake(at, len);
+    }
+
+    /// Which of the pages a move brought, whatever it returned: see [`Mover::arrived`].
+    pub(super) fn arrived(&self, run: PageRun, source: Frame) -> u128 {
+        let (at, _) = self.pages.locate(run);
+        self.pages.mover.arrived(at, source.address(), run.count)
+    }
+
+    /// Address of a page.
+    pub(super) fn address(&self, page: usize) -> usize {
+        self.pages.locate(PageRun::new(page, 1)).0
+    }
+}
+
+/// The same, and no other thread has a proof or reads events: for calls that raise an event themselves.
+pub struct QuietAlone<'a> {
+    pages: Subject<'a>,
+    _still: StillAlone<'a>,
+}
+
+impl QuietAlone<'_> {
+    /// Takes pages out of the program to staging, whose frames there are unmapped first.
+    pub(super) fn take_out(&self, run: PageRun, target: Frame) -> Result<(), Refusal> {
+        let (at, len) = self.pages.locate(run);
+        // SAFETY: the source's lock is held, and its state is changed under it. The target is staging memory, which has no
+        // objects.
+        unsafe { remap::move_out(at, target.address(), len) }
+    }
+
+    /// Maps the zero page at missing pages of one mapping.
+    pub fn zero(&self, run: PageRun) -> Progress {
+        self.pages.zero(run)
+    }
+
+    /// Returns copies to a mapping that turned out not to be registered; how far that came. Only missing pages are filled.
+    pub(super) fn copy_to_foreign(&self, run: PageRun, source: usize) -> Progress {
+        let (at, len) = self.pages.locate(run);
+        // SAFETY: the bytes return to where they were a moment ago; present pages refuse. The kernel reads the source.
+        unsafe { self.pages.mover.foreign().copy(at, source, len) }
+    }
+
+    /// Address of a page.
+    pub(super) fn address(&self, page: usize) -> usize {
+        self.pages.locate(PageRun::new(page, 1)).0
+    }
+
+    /// Guards such a mapping for [`QuietAlone::copy_to_foreign`], or does so no more.
+    pub(super) fn guard_foreign(&self, run: PageRun, on: bool) -> bool {
+        let (at, len) = self.pages.locate(run);
+        match on {
+            true => self.pages.mover.foreign().register(at, len, MISSING).is_ok(),
+            false => self.pages.mover.foreign().unregister(at, len).is_ok(),
+        }
     }
 }

@@ -137,6 +137,7 @@ impl Pages {
 mod tests {
     use super::*;
     use crate::pager::Pager;
+    use crate::pages::table::PageRun;
     use crate::pages::{Brought, Inbound};
     use crate::trial::{blocks, pager, read};
     use sys::userfaultfd::Message;
@@ -210,9 +211,9 @@ mod tests {
         // SAFETY: as above; the target is missing as after mremap().
         let slot = pager.pages.staging.take_empty().unwrap();
         let block = pager.pages.lock(base + BLOCK_BYTES);
-        let quiet = pager.pages.events.quiet(&block).unwrap();
-        let aside = pager.pages.staging.address(slot, 0);
-        assert!(pager.pages.mover.move_out(&quiet, aside, base + BLOCK_BYTES, BLOCK_PAGES).stop.is_none());
+        let quiet = pager.pages.quiet(&block).unwrap();
+        let aside = pager.pages.staging.frame(slot, 0);
+        assert!(quiet.move_out(PageRun::new(0, BLOCK_PAGES), aside).stop.is_none());
         drop(quiet);
         drop(block);
         remap(pager, base, base + BLOCK_BYTES, BLOCK_BYTES);
@@ -237,7 +238,7 @@ mod tests {
         pages.apply(Message::Remap { from: base, to, len: BLOCK_BYTES });
         assert!(pages.events.is_unsettled(), "there are other threads");
         let block = pages.lock(to);
-        assert!(pages.events.quiet(&block).is_none(), "nothing moves until the order is known");
+        assert!(pages.quiet(&block).is_none(), "nothing moves until the order is known");
         drop(block);
         pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
         // The target is registered still: the report was about what was there before.

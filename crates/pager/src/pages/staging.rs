@@ -46,6 +46,17 @@ pub(crate) struct Lists {
     pub(crate) extents: Extents,
 }
 
+/// A place in staging memory, which has room for pages and no objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame(usize);
+
+impl Frame {
+    /// Its address.
+    pub fn address(self) -> usize {
+        self.0
+    }
+}
+
 /// All slots of a pager. A slot outside the lists belongs to whoever took it; a queued slot's pages belong to its
 /// owner's block and are touched under that block's lock only.
 pub struct Staging {
@@ -162,6 +173,12 @@ impl Staging {
     /// Address of page `index` of `slot`.
     pub fn address(&self, slot: u32, index: usize) -> usize {
         self.base + slot as usize * BLOCK_BYTES + index * PAGE_SIZE
+    }
+
+    /// Place of page `index` of `slot`.
+    pub fn frame(&self, slot: u32, index: usize) -> Frame {
+        assert!((slot as usize) < self.slots.len() && index < BLOCK_PAGES, "page {index} of slot {slot}");
+        Frame(self.address(slot, index))
     }
 
     /// Reusable pages in listed slots.

@@ -325,6 +325,55 @@ impl BlockGuard<'_> {
     }
 }
 
+/// Adjacent pages of what is locked, by their numbers in it: a block's first page is page 0, a run's that of its first block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRun {
+    /// The first page.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+}
+
+impl PageRun {
+    /// `count` pages from `first` on.
+    pub fn new(first: usize, count: usize) -> Self {
+        PageRun { first, count }
+    }
+
+    /// The first of them alone.
+    pub fn one(self) -> Self {
+        PageRun { count: 1, ..self }
+    }
+}
+
+/// One block or more whose locks are held as long as this lives.
+pub trait Locked {
+    /// Address of the first page.
+    fn base(&self) -> usize;
+    /// Pages.
+    fn pages(&self) -> usize;
+}
+
+impl Locked for BlockGuard<'_> {
+    fn base(&self) -> usize {
+        self.base
+    }
+
+    fn pages(&self) -> usize {
+        BLOCK_PAGES
+    }
+}
+
+impl Locked for RunGuard<'_> {
+    fn base(&self) -> usize {
+        self.first().base
+    }
+
+    fn pages(&self) -> usize {
+        self.count * BLOCK_PAGES
+    }
+}
+
 /// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for, since a thread that
 /// waits for a block may hold another.
 pub struct RunGuard<'a> {
