@@ -12,7 +12,7 @@
 //!    retire                       the end of a pager whose process does not end
 //!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
 //!    executable   heaps that may be executed
-//!    grace, kept, watch, pins     threads outside of calls, pages that stay, what is stuck, what devices write
+//!    grace, kept, watch           threads outside of calls, pages that stay, what is stuck
 //! ```
 
 pub mod accounts;
@@ -30,7 +30,6 @@ mod kept;
 mod model;
 mod pager;
 mod pages;
-mod pins;
 mod promotion;
 mod readahead;
 mod reclaim;

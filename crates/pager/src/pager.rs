@@ -18,8 +18,7 @@ use crate::grace::GracePeriod;
 use crate::halt::Halt;
 use crate::handlers::Handlers;
 use crate::kept::KeptPages;
-use crate::pages::{Pages, Way, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
-use crate::pins::Pins;
+use crate::pages::{Pages, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::Promotion;
 use crate::readahead::Streams;
 use crate::reclaim::Reclaim;
@@ -52,7 +51,6 @@ pub struct Pager {
     pub(crate) halt: Halt,
     pub(crate) grace: Mutex<GracePeriod>,
     pub(crate) kept: KeptPages,
-    pub(crate) pins: Pins,
     pub(crate) files: ProcFiles,
     /// Guards a page of the arena while a fork is expected, to tell when the kernel begins to copy the arena. `None`
     /// where forks may not be watched.
@@ -80,7 +78,7 @@ impl Pager {
         // The caller, which is to be the control thread.
         pages.add_own_thread();
         let gate = match arena::lowest_pages() {
-            Some(_) if features & feature::EVENT_FORK != 0 && pages.way() == Way::Move => {
+            Some(_) if features & feature::EVENT_FORK != 0 && pages.sink().is_some() => {
                 Some(Userfaultfd::open(feature::EVENT_FORK)?)
             }
             _ => None,
@@ -101,7 +99,6 @@ impl Pager {
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
             kept: KeptPages::new(),
-            pins: Pins::default(),
             files: ProcFiles {
                 statm: ProcFile::open_own(c"statm").map_err(system("/proc/thread-self/statm"))?,
                 maps: ProcFile::open_own(c"maps").map_err(system("/proc/thread-self/maps"))?,

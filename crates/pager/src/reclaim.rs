@@ -8,7 +8,7 @@ use sys::{futex, PAGE_SIZE};
 use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::table::ALL_PAGES;
-use crate::pages::{now_ms, Compressed, Way, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::pages::{now_ms, Compressed, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::promotion::PROMOTE_MS;
 use crate::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 use crate::watermarks::{next_action, Action, Figures, Stream};
@@ -323,8 +323,8 @@ impl Pager {
     /// Whether something may be moved out, or wait to be compressed: not when a look has just found nothing, and not where moves would take
     /// pages from under a device.
     pub(crate) fn can_move_out(&self) -> bool {
-        let is_held = self.pages.way() == Way::Remap && self.may_have_pins();
-        !is_held && (!self.reclaim.backs_off() || self.pages.staging().queued_slots() > 0)
+        !self.pages.is_held(&self.files.maps)
+            && (!self.reclaim.backs_off() || self.pages.staging().queued_slots() > 0)
     }
 
     /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Not when
@@ -350,7 +350,7 @@ impl Pager {
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
     fn may_share(&self) -> bool {
-        self.pages.way() == Way::Move
+        self.pages.moves_frames()
             && self.config.handlers > 1
             && self.reclaim.workers.load(Ordering::Relaxed) > 0
     }
@@ -420,7 +420,7 @@ impl Pager {
     /// an extent at a time, or wait for room for as many: a block at a time costs eight times the calls and interrupts.
     fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
-        if wide && self.pages.way() == Way::Move {
+        if wide && self.pages.moves_frames() {
             let progress = if self.pages.staging().has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
@@ -469,10 +469,7 @@ impl Pager {
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
     pub(crate) fn compress_oldest(&self) -> Step {
-        let before = match self.pages.way() {
-            Way::Move => u64::MAX,
-            Way::Remap => self.had_no_pins_ns(),
-        };
+        let before = self.pages.settled_ns(&self.files.maps);
         match self.pages.compress_oldest_moved_before(before) {
             // What was refused went back and is left alone: that makes room for others, too.
             Compressed::Stored | Compressed::Refused => Step::Progress,
@@ -580,15 +577,13 @@ impl Pager {
 
     /// Moves the pages of one block out, if nothing forbids that now.
     fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
-        // Without moves a mapping that replaces one of ours is known by having no event: nothing is registered meanwhile, and
-        // nothing tells pages that devices write to.
-        let _registrations = match self.pages.way() {
-            Way::Move => None,
-            Way::Remap if self.may_have_pins() => return false,
-            Way::Remap => match self.registrations.try_lock() {
-                Ok(guard) => Some(guard),
-                Err(_) => return false,
-            },
+        if self.pages.is_held(&self.files.maps) {
+            return false;
+        }
+        let _registrations = match self.pages.keeps_mappings().then(|| self.registrations.try_lock()) {
+            None => None,
+            Some(Ok(guard)) => Some(guard),
+            Some(Err(_)) => return false,
         };
         let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
         if evicted {

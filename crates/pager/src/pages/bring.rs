@@ -1,11 +1,12 @@
 //! Bringing in: zeroes for what was never touched, pages back from staging, pages out of the pool.
 
-use sys::userfaultfd::{Progress, Stop};
+use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
+use super::evict::{fill_shared, place_copies, Placed};
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use super::mover::{Quiet, Way};
+use super::mover::Quiet;
 use super::refs::PageRefs;
 use super::staging::{Frame, FrameCache};
 use super::table::{part, runs, span, BlockGuard, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
@@ -49,22 +50,10 @@ pub(crate) enum Brought {
     OnDisk,
 }
 
-/// How pages got to their place.
-pub(super) enum Placed {
-    /// Their frames were moved there.
-    Moved(usize),
-    /// Copies were made.
-    Copied(usize),
-    /// There is no place any more, or something newer is there.
-    Gone,
-    Again,
-    NoMemory,
-}
-
 impl Pages {
     /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
     pub fn bring(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> Brought {
-        if window >= LONG_WINDOW_MIN && self.mover.way == Way::Move {
+        if window >= LONG_WINDOW_MIN && self.moves_frames() {
             if let Some(pages) = self.bring_long(at, write, window, inbound.reads_disk) {
                 return Brought::Done(pages);
             }
@@ -144,17 +133,9 @@ impl Pages {
     ) -> Brought {
         let run = PageRun::new(index, count);
         let Some(quiet) = self.quiet(block) else { return Brought::Again };
-        let (filled, stop) = match self.mover.way {
-            _ if !write => fill_shared(&quiet, index),
-            Way::Remap => {
-                let progress = copy_in(&quiet, run, self.zeroes());
-                (progress.done / PAGE_SIZE, progress.stop)
-            }
-            Way::Move => match self.move_zeroes(&quiet, inbound, run) {
-                // No frame in stock, or a mapping that nothing can be moved into: not writable any more, or locked.
-                (0, None | Some(Stop::Invalid)) => fill_shared(&quiet, index),
-                other => other,
-            },
+        let (filled, stop) = match write {
+            false => fill_shared(&quiet, index),
+            true => self.backend.fill(&self.staging, &quiet, inbound, run),
         };
         if filled > 0 {
             // What was filled was missing: the discarding that it was marked for is over, or takes what is new along.
@@ -175,26 +156,6 @@ impl Pages {
         }
     }
 
-    /// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all. Nothing
-    /// said means that there were no frames left.
-    fn move_zeroes(&self, quiet: &Quiet<'_>, inbound: &mut Inbound, run: PageRun) -> (usize, Option<Stop>) {
-        let mut done = 0;
-        while done < run.count {
-            let Some(pages) = inbound.frames.pages(&self.staging, run.count - done) else { break };
-            let source = self.staging.frame(pages.slot, pages.first);
-            // SAFETY: the cached frames belong to this thread.
-            unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, pages.count * PAGE_SIZE) };
-            let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
-            let moved = progress.done / PAGE_SIZE;
-            inbound.frames.spend(&self.staging, pages, moved);
-            done += moved;
-            if progress.stop.is_some() {
-                return (done, progress.stop);
-            }
-        }
-        (done, None)
-    }
-
     /// The second chance: staged pages go straight back.
     fn unstage(&self, block: &BlockGuard<'_>, index: usize, count: usize) -> Brought {
         let Some(quiet) = self.quiet(block) else { return Brought::Again };
@@ -203,7 +164,7 @@ impl Pages {
         // What a compressor reads must not change: the page comes back as a copy then, and its frame stays.
         let placed = match block.is_compressing() {
             true => place_copies(&quiet, run, source.address()),
-            false => self.place(&quiet, run, source),
+            false => self.backend.fault_in(&quiet, run, source),
         };
         let back = match placed {
             Placed::Moved(moved) => {
@@ -211,8 +172,8 @@ impl Pages {
                 moved
             }
             Placed::Copied(copied) => {
-                if self.mover.way == Way::Remap && !block.is_compressing() {
-                    self.staging.discard_pages(slot, span(index, copied));
+                if !block.is_compressing() {
+                    self.backend.came_as_copies(&self.staging, slot, span(index, copied));
                 }
                 copied
             }
@@ -233,9 +194,8 @@ impl Pages {
         let mut done = 0;
         while done < count {
             let first = index + done;
-            let placed = match self.frames(inbound, count - done) {
-                // Without moves frames are copied from, too, and the handler's own page is the warmer one.
-                Some(pages) if count > 1 || self.mover.way == Way::Move => {
+            let placed = match self.backend.frames(&self.staging, inbound, count, count - done) {
+                Some(pages) => {
                     let source = self.staging.frame(pages.slot, pages.first);
                     let key = (block.base() / PAGE_SIZE + first) as u64;
                     let found = self.decompress(key, source.address(), pages.count, inbound.reads_disk);
@@ -243,14 +203,14 @@ impl Pages {
                         return partly(done, Brought::OnDisk);
                     }
                     let Some(quiet) = self.quiet(block) else { return partly(done, Brought::Again) };
-                    let placed = self.place(&quiet, PageRun::new(first, found), source);
+                    let placed = self.backend.fault_in(&quiet, PageRun::new(first, found), source);
                     if let Placed::Moved(moved) = placed {
                         inbound.frames.spend(&self.staging, pages, moved);
                     }
                     drop(quiet);
                     self.settle_loaded(block, first, placed, found)
                 }
-                _ => self.load_single(block, inbound, first),
+                None => self.load_single(block, inbound, first),
             };
             match placed {
                 Ok((pages, more)) => {
@@ -287,7 +247,7 @@ impl Pages {
 
     /// The frames that were ready for pages that came in as copies are not needed; they are given back sixteen at a time.
     pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
-        if self.mover.way == Way::Move {
+        if self.moves_frames() {
             inbound.copied += pages;
         }
         while inbound.copied >= BLOCK_PAGES {
@@ -335,38 +295,9 @@ impl Pages {
         })
     }
 
-    /// Puts whole pages in their place, by moving or, where mappings do not allow that, by copying the first.
-    fn place(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-        if self.mover.way == Way::Remap {
-            return place_copies(quiet, run, source.address());
-        }
-        let progress = quiet.move_in(run, source);
-        if progress.done > 0 || progress.stop.is_none() {
-            return Placed::Moved(progress.done / PAGE_SIZE);
-        }
-        match progress.stop.expect("nothing was done") {
-            Stop::Again => Placed::Again,
-            Stop::NoMemory => Placed::NoMemory,
-            Stop::Gone => sys::thread::end_process(),
-            Stop::Invalid | Stop::Busy => place_one(quiet, run, source),
-            Stop::Exists => {
-                let arrived = quiet.arrived(run, source).trailing_ones() as usize;
-                quiet.wake(PageRun::new(run.first, arrived.max(1)));
-                match arrived {
-                    0 => Placed::Gone,
-                    arrived => Placed::Moved(arrived),
-                }
-            }
-            Stop::Hole => {
-                quiet.wake(run.one());
-                Placed::Gone
-            }
-        }
-    }
-
     /// Puts one page back, for a caller that cannot do anything about it; whether its frame went along. `None`: not now.
     pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> Option<bool> {
-        match self.place(quiet, PageRun::new(page, 1), source) {
+        match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => Some(true),
             Placed::Copied(_) | Placed::Gone => Some(false),
             Placed::Again | Placed::NoMemory => None,
@@ -455,63 +386,6 @@ impl Pages {
             done => Some(done),
         }
     }
-
-    /// Frames to fill with what is brought in. Those that are moved away are replaced; where pages are copied, a cache
-    /// keeps a whole slot for as long as it lives.
-    fn frames(&self, inbound: &mut Inbound, wanted: usize) -> Option<super::staging::Pages> {
-        match self.mover.way {
-            Way::Move => inbound.frames.pages(&self.staging, wanted),
-            Way::Remap => {
-                let pages = inbound.frames.pages(&self.staging, BLOCK_PAGES)?;
-                Some(super::staging::Pages { count: pages.count.min(wanted), ..pages })
-            }
-        }
-    }
-
-    /// Memory of zeroes, as long as a block.
-    fn zeroes(&self) -> usize {
-        self.staging.hole()
-    }
-}
-
-/// Maps the zero page at one missing page.
-fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
-    let progress = quiet.zero(PageRun::new(page, 1));
-    (progress.done / PAGE_SIZE, progress.stop)
-}
-
-fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-    // The run may only have crossed a border between mappings.
-    if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
-        return Placed::Moved(1);
-    }
-    // Copying works whatever the protection.
-    place_copies(quiet, run.one(), source.address())
-}
-
-/// Puts copies of pages in their place.
-pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
-    let progress = copy_in(quiet, run, source);
-    match progress.stop {
-        _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
-        None | Some(Stop::Again) => Placed::Again,
-        Some(Stop::NoMemory) => Placed::NoMemory,
-        Some(Stop::Gone) => sys::thread::end_process(),
-        Some(_) => {
-            quiet.wake(run.one());
-            Placed::Gone
-        }
-    }
-}
-
-/// Copies pages into the program, as many as one mapping takes.
-fn copy_in(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Progress {
-    let progress = quiet.copy_in(run, source);
-    if progress.stop == Some(Stop::Hole) && progress.done == 0 && run.count > 1 {
-        // The run may only have crossed a border between mappings: not a page is copied then.
-        return quiet.copy_in(run.one(), source);
-    }
-    progress
 }
 
 /// What an attempt comes to that brought in `done` pages before it ended.

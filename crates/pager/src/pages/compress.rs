@@ -7,7 +7,6 @@
 use sys::PAGE_SIZE;
 use zswap::StoreError;
 
-use super::mover::Way;
 use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
@@ -121,10 +120,9 @@ impl Pages {
                 let Some(moved) = self.place_back(&quiet, index, self.staging.frame(slot, index)) else {
                     return false;
                 };
-                match (moved, self.mover.way) {
-                    (true, _) => self.staging.left(slot, span(index, 1)),
-                    (false, Way::Remap) => self.staging.discard_pages(slot, span(index, 1)),
-                    (false, Way::Move) => {}
+                match moved {
+                    true => self.staging.left(slot, span(index, 1)),
+                    false => self.backend.came_as_copies(&self.staging, slot, span(index, 1)),
                 }
                 block.change(span(index, 1), PageState::Staged, PageState::Kernel);
                 self.note_returned(block.history(), span(index, 1), 0, false);

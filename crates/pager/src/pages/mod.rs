@@ -5,7 +5,7 @@
 //!
 //! | transition | from | to | file |
 //! |---|---|---|---|
-//! | evict | kernel | staged | `evict`, `by_remap` |
+//! | evict | kernel | staged | `evict/` |
 //! | compress | staged | stored, or back | `compress` |
 //! | bring in | staged, stored, nothing | kernel | `bring`, `from_disk` |
 //! | discard | staged, stored | kernel (nothing) | `discard` |
@@ -17,11 +17,9 @@
 //! calls. Neither the state of a page nor the system calls that move one can be reached without them.
 
 mod bring;
-mod by_remap;
 mod children;
 mod compress;
 mod discard;
-mod drainer;
 mod events;
 mod evict;
 mod extents;
@@ -42,6 +40,7 @@ pub(crate) mod table;
 use std::ops::Range;
 
 use replacement::policy::{History, Policy};
+use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
@@ -54,13 +53,12 @@ use crate::sync::{Mutex, Pagemap, Userfaultfd};
 pub(crate) use bring::{Brought, Inbound};
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
-use drainer::Drainers;
 pub use events::EventQueue;
+use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::{Guard, Reports};
 pub use mover::Mover;
-pub(crate) use mover::Way;
 use own_threads::OwnThreads;
 use sink::Sink;
 pub(crate) use staging::Staging;
@@ -108,9 +106,8 @@ pub(crate) struct Pages {
     policy: Policy,
     events: EventQueue,
     mover: Mover,
-    drainers: Drainers,
-    /// Whether the kernel leaves the target of an mremap() alone that it refuses.
-    keeps_target: bool,
+    /// How pages leave and come back on this kernel.
+    backend: Box<dyn EvictBackend>,
     folio_pages: usize,
     /// Frames that pages left in are filled anew; else they go back to the system, because something beside the program
     /// may still refer to them.
@@ -138,28 +135,13 @@ impl Pages {
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
-        let can_move = Userfaultfd::features()? & feature::MOVING == feature::MOVING;
-        let way = if can_move && !config.without_move { Way::Move } else { Way::Remap };
-        let (staging, foreign, keeps_target) = match way {
-            Way::Move => {
-                let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-                staging.sink = Some(Sink::new(uffd, config.executable)?);
-                if config.executable {
-                    staging.allow_execution().map_err(system("executable staging memory"))?;
-                }
-                (staging, None, true)
-            }
-            Way::Remap => {
-                let slots = config.staging_pages.min(by_remap::SLOTS_MAX);
-                let staging =
-                    Staging::with_slots(config.staging_pages, slots, 0).map_err(system("staging memory"))?;
-                let keeps_target = sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?;
-                (staging, Some(Userfaultfd::open(0)?), keeps_target)
-            }
-        };
+        let (backend, staging) = evict::choose(config, uffd)?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
-        let mover = Mover::new(uffd, foreign, pagemap, way, &staging).map_err(system("a page"))?;
+        let mover = Mover::new(uffd, pagemap).map_err(system("a page"))?;
+        if !backend.protect(mover.guard.reports(), &staging, true) {
+            return Err(system("a page")(std::io::Error::last_os_error()));
+        }
         let pages = Pages {
             accounts,
             table: AddressTable::new().map_err(system("page table memory"))?,
@@ -169,8 +151,7 @@ impl Pages {
             policy: Policy::new(accounts.budget() / PAGE_SIZE as u64),
             events: EventQueue::new(),
             mover,
-            drainers: Drainers::new(),
-            keeps_target,
+            backend,
             folio_pages: config.folio_pages,
             recycles: AtomicBool::new(true),
             odd: AtomicBool::new(false),
@@ -183,9 +164,34 @@ impl Pages {
         Ok((pages, features))
     }
 
-    /// How pages leave and come back.
-    pub fn way(&self) -> Way {
-        self.mover.way
+    /// Moves the present pages of `mask` out of a block: see [`EvictBackend::move_out`].
+    pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
+        self.backend.move_out(self, spare, base, mask, may_wait)
+    }
+
+    /// Moves an extent's worth of adjacent blocks out with one call: see [`EvictBackend::move_out_extent`].
+    pub fn evict_extent(&self, base: usize) -> bool {
+        self.backend.move_out_extent(self, base)
+    }
+
+    /// Whether a frame goes with its page: then frames are a stock, and runs move with one call.
+    pub fn moves_frames(&self) -> bool {
+        self.backend.moves_frames()
+    }
+
+    /// Whether nothing may leave now, by `maps`, the file of /proc: a device may write to it.
+    pub fn is_held(&self, maps: &ProcFile) -> bool {
+        self.backend.is_held(self, maps)
+    }
+
+    /// Until when what was moved out may be compressed.
+    pub fn settled_ns(&self, maps: &ProcFile) -> u64 {
+        self.backend.settled_ns(self, maps)
+    }
+
+    /// Whether nothing may be registered while a page moves out.
+    pub fn keeps_mappings(&self) -> bool {
+        self.backend.keeps_mappings()
     }
 
     /// The pool.
@@ -250,7 +256,7 @@ impl Pages {
 
     /// Whether frames are filled anew.
     pub fn recycles(&self) -> bool {
-        self.mover.way == Way::Move && self.recycles.load(Ordering::Acquire)
+        self.moves_frames() && self.recycles.load(Ordering::Acquire)
     }
 
     /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it cannot be now: what the
@@ -303,7 +309,8 @@ impl Pages {
     /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered then.
     pub fn watch_changes(&self, on: bool) {
         // It may be so already.
-        let _ = self.mover.guard_own(&self.staging, on);
+        let _ = self.mover.guard_probe(on);
+        let _ = self.backend.protect(self.reports(), &self.staging, on);
     }
 
     /// Registers a page whose replacement is reported; `None` when that fails. After
@@ -315,7 +322,7 @@ impl Pages {
 
     /// Has the threads end that run [`Pages::drain_events`].
     pub fn end_drainers(&self) {
-        self.drainers.end();
+        self.backend.end();
     }
 
     /// Gives back what staging and the table had, neither of which is used any more.
@@ -404,18 +411,18 @@ impl Pages {
 
     /// Whether this kernel, or a test, needs threads that run [`Pages::drain_events`].
     pub fn needs_drainer(&self) -> bool {
-        self.mover.way == Way::Remap
+        self.backend.needs_drainer()
     }
 
     /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
     pub fn drain_events(&self, cpu: usize) {
-        self.drainers.of(cpu).serve(self.mover.guard.reports(), &self.events);
+        self.backend.drain(cpu, self.reports(), &self.events);
     }
 
     /// Whether evictions by mremap() can begin.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub fn drainers_run(&self) -> bool {
-        self.drainers.any()
+        self.backend.as_remap().is_some_and(|remap| remap.drainers_run())
     }
 
     /// Ends the process with a message that names what broke: the alternative is a wrong byte.

@@ -40,48 +40,31 @@
 //! ```
 
 use sys::remap::{self, Refusal};
-use sys::userfaultfd::{Progress, MISSING, WRITE_PROTECT};
+use sys::userfaultfd::{Progress, MISSING};
 use sys::PAGE_SIZE;
 
 use super::events::{EventQueue, Still, StillAlone};
 use super::extents::EXTENT_PAGES;
 use super::guard::Guard;
-use super::staging::{Frame, Staging};
+use super::staging::Frame;
 use super::table::{Locked, PageRun};
 use crate::sync::{Pagemap, Userfaultfd};
-
-/// How pages leave the program and come back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// `UFFDIO_MOVE` both ways.
-    Move,
-    /// mremap() out, `UFFDIO_COPY` in.
-    Remap,
-}
 
 /// The descriptors of one process.
 pub struct Mover {
     /// Guards the program's memory, and where pages are moved staging too.
     pub(super) guard: Guard,
-    /// Where pages are not moved: has no event features, and returns what was taken by mistake.
-    foreign: Option<Userfaultfd>,
     pub(super) pagemap: Pagemap,
-    pub(super) way: Way,
 }
 
 impl Mover {
-    pub(super) fn new(
-        uffd: Userfaultfd,
-        foreign: Option<Userfaultfd>,
-        pagemap: Pagemap,
-        way: Way,
-        staging: &Staging,
-    ) -> std::io::Result<Self> {
+    /// With a page of the arena to ask about, registered from now on.
+    pub(super) fn new(uffd: Userfaultfd, pagemap: Pagemap) -> std::io::Result<Self> {
         let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
-        let mover = Mover { guard: Guard::new(uffd, probe), foreign, pagemap, way };
-        match mover.guard_own(staging, true) {
+        let mover = Mover { guard: Guard::new(uffd, probe), pagemap };
+        match mover.guard_probe(true) {
             true => Ok(mover),
             false => Err(std::io::Error::last_os_error()),
         }
@@ -107,19 +90,12 @@ impl Mover {
         events.still_alone().map(|still| QuietAlone { pages, _still: still })
     }
 
-    /// Registers the probe and staging, or not: while nothing is registered a fork must not wait for anybody to read of it.
-    /// Whether that could be.
-    pub(super) fn guard_own(&self, staging: &Staging, on: bool) -> bool {
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
-        // to the kernel. No page is ever protected.
-        let set = |start: usize, len: usize, mode: u64| match on {
-            true => self.guard.reports().register(start, len, mode).is_ok(),
-            false => self.guard.reports().unregister(start, len).is_ok(),
-        };
-        let staging = staging.range();
-        let has_set_probe = set(self.guard.probe(), PAGE_SIZE, MISSING);
-        let has_set_staging = self.way == Way::Remap || set(staging.start, staging.len(), WRITE_PROTECT);
-        has_set_probe && has_set_staging
+    /// Registers the probe, or not: while nothing is registered a fork must not wait for any reader. Whether that could be.
+    pub(super) fn guard_probe(&self, on: bool) -> bool {
+        match on {
+            true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
+            false => self.guard.reports().unregister(self.guard.probe(), PAGE_SIZE).is_ok(),
+        }
     }
 
     /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
@@ -135,10 +111,6 @@ impl Mover {
     /// Has threads that wait for pages look again.
     pub(super) fn wake(&self, at: usize, count: usize) {
         self.guard.reports().wake(at, count * PAGE_SIZE);
-    }
-
-    fn foreign(&self) -> &Userfaultfd {
-        self.foreign.as_ref().expect("only where pages are not moved")
     }
 
     /// Which of the first `count` pages from `start` are mapped; at most an extent's.
@@ -268,10 +240,10 @@ impl QuietAlone<'_> {
     }
 
     /// Returns copies to a mapping that turned out not to be registered; how far that came. Only missing pages are filled.
-    pub(super) fn copy_to_foreign(&self, run: PageRun, source: usize) -> Progress {
+    pub(super) fn copy_to_foreign(&self, foreign: &Userfaultfd, run: PageRun, source: usize) -> Progress {
         let (at, len) = self.pages.locate(run);
         // SAFETY: the bytes return to where they were a moment ago; present pages refuse. The kernel reads the source.
-        unsafe { self.pages.mover.foreign().copy(at, source, len) }
+        unsafe { foreign.copy(at, source, len) }
     }
 
     /// Address of a page.
@@ -280,11 +252,11 @@ impl QuietAlone<'_> {
     }
 
     /// Guards such a mapping for [`QuietAlone::copy_to_foreign`], or does so no more.
-    pub(super) fn guard_foreign(&self, run: PageRun, on: bool) -> bool {
+    pub(super) fn guard_foreign(&self, foreign: &Userfaultfd, run: PageRun, on: bool) -> bool {
         let (at, len) = self.pages.locate(run);
         match on {
-            true => self.pages.mover.foreign().register(at, len, MISSING).is_ok(),
-            false => self.pages.mover.foreign().unregister(at, len).is_ok(),
+            true => foreign.register(at, len, MISSING).is_ok(),
+            false => foreign.unregister(at, len).is_ok(),
         }
     }
 }

@@ -51,22 +51,32 @@
 //! * A page that comes back is a copy: the frame it left in is given back to the system, never used for another page.
 //!   So a page that a device still reads from (O_DIRECT, zero-copy sockets) keeps its bytes for the device.
 //! * A page that a device still *writes* to would come back without what is written later. `UFFDIO_MOVE` refuses such
-//!   pages; here nothing does, so processes that may have some are recognised by [`crate::pins`] and left alone. Where such
+//!   pages; here nothing does, so processes that may have some are recognised by [`super::pins`] and left alone. Where such
 //!   a process is recognised only after a page has left, the frame stays in the slot meanwhile, uncompressed: a page that comes
 //!   back then has what was written until then.
 //! * Pages shared with forked relatives go like others; their frames stay with the relatives.
 //! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots: [`SLOTS_MAX`].
 
+use sys::procfs::ProcFile;
 use sys::remap::{self, Refusal};
 use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 
-use super::mover::QuietAlone;
-use super::table::{runs, span, BlockGuard, PageRun, PageState, BLOCK_PAGES, NO_SLOT};
-use super::{now_ms, Pages};
+use super::drainer::Drainers;
+use super::pins::Pins;
+use super::{copy_in, place_copies, EvictBackend, Placed};
+use crate::config::{Config, StartError};
+use crate::pages::bring::Inbound;
+use crate::pages::events::EventQueue;
+use crate::pages::guard::Reports;
+use crate::pages::mover::{Quiet, QuietAlone};
+use crate::pages::staging::{self, Frame, Staging};
+use crate::pages::table::{runs, span, BlockGuard, PageRun, PageState, BLOCK_PAGES, NO_SLOT};
+use crate::pages::{now_ms, Pages};
+use crate::sync::Userfaultfd;
 
 /// Most slots: each can become a mapping, of which a process may have 65530 by default.
-pub(crate) const SLOTS_MAX: usize = 4096;
+const SLOTS_MAX: usize = 4096;
 
 /// How one mremap() ended.
 enum Taken {
@@ -78,20 +88,110 @@ enum Taken {
     Refused(Refusal),
 }
 
-impl Pages {
-    /// Takes the pages of `mask` out of a block into `spare`, which is taken then; false when none could be. The caller
-    /// keeps the list of mappings as it is: nothing is registered meanwhile.
-    pub(super) fn evict_by_remap(&self, spare: &mut Option<u32>, base: usize, mask: u32) -> bool {
+/// The back end.
+pub(in crate::pages) struct ByRemap {
+    /// Returns what was taken by mistake: has no event features.
+    foreign: Userfaultfd,
+    /// Whether the kernel leaves the target of an mremap() alone that it refuses.
+    keeps_target: bool,
+    drainers: Drainers,
+    pins: Pins,
+}
+
+impl EvictBackend for ByRemap {
+    fn moves_frames(&self) -> bool {
+        false
+    }
+
+    /// Slots are registered with their pages' mappings, and unregistered at once.
+    fn protect(&self, _reports: Reports, _staging: &Staging, _on: bool) -> bool {
+        true
+    }
+
+    fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
+        place_copies(quiet, run, source.address())
+    }
+
+    fn fill(
+        &self,
+        staging: &Staging,
+        quiet: &Quiet<'_>,
+        _inbound: &mut Inbound,
+        run: PageRun,
+    ) -> (usize, Option<Stop>) {
+        // Memory of zeroes, as long as a block.
+        let progress = copy_in(quiet, run, staging.hole());
+        (progress.done / PAGE_SIZE, progress.stop)
+    }
+
+    /// Frames are copied from, and a cache keeps a whole slot for as long as it lives; for a single page the handler's own is the
+    /// warmer one.
+    fn frames(
+        &self,
+        staging: &Staging,
+        inbound: &mut Inbound,
+        run: usize,
+        wanted: usize,
+    ) -> Option<staging::Pages> {
+        if run == 1 {
+            return None;
+        }
+        let pages = inbound.frames.pages(staging, BLOCK_PAGES)?;
+        Some(staging::Pages { count: pages.count.min(wanted), ..pages })
+    }
+
+    fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32) {
+        staging.discard_pages(slot, mask);
+    }
+
+    fn is_held(&self, pages: &Pages, maps: &ProcFile) -> bool {
+        self.pins.may_be(pages, maps)
+    }
+
+    fn settled_ns(&self, pages: &Pages, maps: &ProcFile) -> u64 {
+        self.pins.were_none_ns(pages, maps)
+    }
+
+    /// A mapping that replaces one of ours is known by having no event.
+    fn keeps_mappings(&self) -> bool {
+        true
+    }
+
+    fn needs_drainer(&self) -> bool {
+        true
+    }
+
+    fn drain(&self, cpu: usize, reports: Reports, events: &EventQueue) {
+        self.drainers.of(cpu).serve(reports, events);
+    }
+
+    fn end(&self) {
+        self.drainers.end();
+    }
+
+    #[cfg(all(test, not(feature = "shuttle")))]
+    fn as_remap(&self) -> Option<&ByRemap> {
+        Some(self)
+    }
+
+    fn move_out(
+        &self,
+        pages: &Pages,
+        spare: &mut Option<u32>,
+        base: usize,
+        mask: u32,
+        _may_wait: bool,
+    ) -> bool {
         let (Some(slot), true) = (*spare, self.drainers.any()) else { return false };
-        let Some(block) = self.table.try_lock(base) else { return false };
+        let Some(block) = pages.table.try_lock(base) else { return false };
         let kernel = block.mask(PageState::Kernel);
         let wanted = mask & kernel;
         if wanted == 0 || block.slot() != NO_SLOT || block.is_compressing() {
             return false;
         }
-        let Some(quiet) = self.mover.quiet_alone(&self.events, &block) else {
+        let Some(quiet) = pages.mover.quiet_alone(&pages.events, &block) else {
             drop(block);
-            self.apply_events();
+            pages.apply_events();
             return false;
         };
         block.set_slot(slot);
@@ -102,8 +202,8 @@ impl Pages {
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
         let elsewhere =
-            (self.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
-        let unwanted = self.mover.mapped(base, BLOCK_PAGES) as u32 & !wanted;
+            (pages.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
+        let unwanted = pages.mover.mapped(base, BLOCK_PAGES) as u32 & !wanted;
         for (first, count) in runs(kernel & span(first, last - first) & !elsewhere & !unwanted) {
             let (mut rest, end) = (wanted & span(first, count), first + count);
             while rest != 0 {
@@ -114,28 +214,49 @@ impl Pages {
                     true => end - first,
                     false => 1,
                 };
-                moved |= self.take_run(&quiet, &block, slot, first, count);
+                moved |= self.take_run(pages, &quiet, &block, slot, first, count);
                 rest &= !span(first, count);
             }
         }
         if moved != 0 {
-            self.staging.arrived(slot, moved);
-            self.staging.set_owner(slot, base);
+            pages.staging.arrived(slot, moved);
+            pages.staging.set_owner(slot, base);
         }
         block.drop_slot_if_unused();
         drop(quiet);
         drop(block);
         if moved != 0 {
-            self.staging.note_moved(slot);
-            self.staging.queue(slot, base);
+            pages.staging.note_moved(slot);
+            pages.staging.queue(slot, base);
             *spare = None;
         }
         moved != 0
     }
+}
 
-    /// Takes adjacent pages, of which the first was seen to be present; answers which came.
+impl ByRemap {
+    /// With staging of few slots, each of which becomes a mapping of its own.
+    pub fn new(config: &Config) -> Result<(Self, Staging), StartError> {
+        let system = |what| move |source| StartError::System { what, source };
+        let slots = config.staging_pages.min(SLOTS_MAX);
+        let staging =
+            Staging::with_slots(config.staging_pages, slots, 0).map_err(system("staging memory"))?;
+        let keeps_target = sys::remap::probe().map_err(system("mremap with MREMAP_DONTUNMAP"))?;
+        let foreign = Userfaultfd::open(0)?;
+        let backend = ByRemap { foreign, keeps_target, drainers: Drainers::new(), pins: Pins::default() };
+        Ok((backend, staging))
+    }
+
+    /// Whether evictions can begin.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub fn drainers_run(&self) -> bool {
+        self.drainers.any()
+    }
+
+    /// Takes adjacent pages, of which the first was seen to be present; returns which came.
     fn take_run(
         &self,
+        pages: &Pages,
         quiet: &QuietAlone<'_>,
         block: &BlockGuard<'_>,
         slot: u32,
@@ -144,7 +265,7 @@ impl Pages {
     ) -> u32 {
         let base = block.base();
         let (at, target, len) =
-            (base + first * PAGE_SIZE, self.staging.address(slot, first), count * PAGE_SIZE);
+            (base + first * PAGE_SIZE, pages.staging.address(slot, first), count * PAGE_SIZE);
         let run = span(first, count);
         if remap::is_locked(at, len) {
             block.refuse(run, now_ms());
@@ -155,9 +276,9 @@ impl Pages {
             return 0;
         }
         block.change(run, PageState::Kernel, PageState::Staged);
-        self.policy.evicted(block.history(), run);
-        let came = match self.take(quiet, slot, places) {
-            Taken::Ours => (self.mover.mapped(target, count) as u32) << first,
+        pages.policy.evicted(block.history(), run);
+        let came = match self.take(pages, quiet, slot, places) {
+            Taken::Ours => (pages.mover.mapped(target, count) as u32) << first,
             Taken::Foreign => 0,
             Taken::Refused(Refusal::NotOneMapping | Refusal::NoMemory) => 0,
             Taken::Refused(Refusal::Invalid) => {
@@ -170,8 +291,8 @@ impl Pages {
     }
 
     /// Takes pages of a block to their places in an empty slot.
-    fn take(&self, quiet: &QuietAlone<'_>, slot: u32, run: PageRun) -> Taken {
-        let frame = self.staging.frame(slot, run.first);
+    fn take(&self, pages: &Pages, quiet: &QuietAlone<'_>, slot: u32, run: PageRun) -> Taken {
+        let frame = pages.staging.frame(slot, run.first);
         let (target, len) = (frame.address(), run.count * PAGE_SIZE);
         let drainer = self.drainers.near();
         drainer.begin(target);
@@ -179,24 +300,24 @@ impl Pages {
         let is_ours = drainer.end();
         match answer {
             Ok(()) if is_ours => {
-                if let Err(stop) = self.mover.guard.reports().unregister(target, len) {
-                    self.fatal(format_args!("staging memory stays registered: {stop:?}"));
+                if let Err(stop) = pages.mover.guard.reports().unregister(target, len) {
+                    pages.fatal(format_args!("staging memory stays registered: {stop:?}"));
                 }
                 // SAFETY: the slot is ours.
                 unsafe { remap::make_plain(target, len) };
                 Taken::Ours
             }
             Ok(()) => {
-                self.give_back(quiet, run, target);
-                self.renew(target, len);
+                self.give_back(pages, quiet, run, target);
+                renew(pages, target, len);
                 Taken::Foreign
             }
             Err(refusal) => {
                 // Linux 6.17 and later may have moved a first mapping before they refused a second.
                 let has_some = refusal == Refusal::NotOneMapping && self.keeps_target;
-                if has_some && self.mover.mapped(target, len / PAGE_SIZE) != 0 {
-                    self.give_back(quiet, run, target);
-                    self.renew(target, len);
+                if has_some && pages.mover.mapped(target, len / PAGE_SIZE) != 0 {
+                    self.give_back(pages, quiet, run, target);
+                    renew(pages, target, len);
                     return Taken::Foreign;
                 }
                 // SAFETY: the slot was ours; if the kernel has unmapped it, and somebody was given the address since,
@@ -204,43 +325,43 @@ impl Pages {
                 let is_back = unsafe { remap::occupy(target, len) };
                 // A move that finds no memory usually ends before anything is unmapped.
                 if !is_back && !self.keeps_target && refusal != Refusal::NoMemory {
-                    self.staging.retire(slot);
+                    pages.staging.retire(slot);
                 }
                 Taken::Refused(refusal)
             }
         }
     }
 
-    /// Maps a part of a slot anew: what came along is of a kind that nobody knows.
-    fn renew(&self, target: usize, len: usize) {
-        // SAFETY: the range is ours, and nobody needs what is in it any more.
-        if !unsafe { remap::renew(target, len) } {
-            self.fatal(format_args!("staging memory cannot be mapped again"));
-        }
-    }
-
     /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move. Only
     /// missing pages are filled, so nothing is lost that was written there since.
-    fn give_back(&self, quiet: &QuietAlone<'_>, run: PageRun, target: usize) {
-        let came = self.mover.mapped(target, run.count) as u32;
+    fn give_back(&self, pages: &Pages, quiet: &QuietAlone<'_>, run: PageRun, target: usize) {
+        let came = pages.mover.mapped(target, run.count) as u32;
         if came == 0 {
             return;
         }
-        if !quiet.guard_foreign(run, true) {
+        if !quiet.guard_foreign(&self.foreign, run, true) {
             let at = quiet.address(run.first);
-            self.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back"));
+            pages.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back"));
         }
         for (first, count) in runs(came) {
             let place = PageRun::new(run.first + first, count);
-            let progress = quiet.copy_to_foreign(place, target + first * PAGE_SIZE);
+            let progress = quiet.copy_to_foreign(&self.foreign, place, target + first * PAGE_SIZE);
             if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
-                self.fatal(format_args!(
+                pages.fatal(format_args!(
                     "{:#x} was mapped anew and touched while its pages were being evicted: {progress:?}",
                     quiet.address(place.first)
                 ));
             }
         }
-        quiet.guard_foreign(run, false);
+        quiet.guard_foreign(&self.foreign, run, false);
+    }
+}
+
+/// Maps a part of a slot anew: what came along is of a kind that nobody knows.
+fn renew(pages: &Pages, target: usize, len: usize) {
+    // SAFETY: the range is ours, and nobody needs what is in it any more.
+    if !unsafe { remap::renew(target, len) } {
+        pages.fatal(format_args!("staging memory cannot be mapped again"));
     }
 }
 
@@ -313,13 +434,17 @@ mod tests {
     fn a_mapping_that_is_not_ours_has_its_pages_back() {
         let Some(pager) = pager(true) else { return };
         let base = blocks(1);
+        let remap = pager.pages.backend.as_remap().unwrap();
         let slot = pager.pages.staging.take_empty().unwrap();
         let target = pager.pages.staging.address(slot, 0);
         let block = pager.pages.lock(base);
         let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
         assert!(!is_registered(&quiet, PageRun::new(0, 1)));
         // As if it had replaced ours after the question.
-        assert!(matches!(pager.pages.take(&quiet, slot, PageRun::new(0, BLOCK_PAGES)), Taken::Foreign));
+        assert!(matches!(
+            remap.take(&pager.pages, &quiet, slot, PageRun::new(0, BLOCK_PAGES)),
+            Taken::Foreign
+        ));
         assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
         assert_eq!(pager.pages.mover.pagemap.mapped(target, 16), 0);
         // It is the program's alone again.
@@ -334,11 +459,12 @@ mod tests {
         // Not where a mapping has just been: the next one of another test would be put there. The kernel chooses places
         // from the top of the address space downwards and comes nowhere near this one.
         let base = 0x1000_0000;
+        let remap = pager.pages.backend.as_remap().unwrap();
         let slot = pager.pages.staging.take_empty().unwrap();
         let target = pager.pages.staging.address(slot, 0);
         let block = pager.pages.lock(base);
         let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
-        let taken = pager.pages.take(&quiet, slot, PageRun::new(0, BLOCK_PAGES));
+        let taken = remap.take(&pager.pages, &quiet, slot, PageRun::new(0, BLOCK_PAGES));
         assert!(matches!(taken, Taken::Refused(Refusal::NotOneMapping)));
         // The slot is still memory.
         write(target, 3, 9);

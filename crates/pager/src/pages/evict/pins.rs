@@ -9,14 +9,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::pager::Pager;
+use sys::procfs::ProcFile;
+
+use crate::pages::Pages;
 
 /// Between looks: one costs a few system calls for each open file.
 const LOOK_NS: u64 = 10_000_000;
 
 /// What the last look said.
 #[derive(Debug, Default)]
-pub(crate) struct Pins {
+pub(super) struct Pins {
     looked_ns: AtomicU64,
     /// When the last look began that found nothing.
     clean_ns: AtomicU64,
@@ -24,38 +26,38 @@ pub(crate) struct Pins {
     said: AtomicBool,
 }
 
-impl Pager {
+impl Pins {
     /// Whether pages may be pinned, by the last look or a new one.
-    pub(crate) fn may_have_pins(&self) -> bool {
-        let (now, looked) = (sys::now_ns(), self.pins.looked_ns.load(Ordering::Relaxed));
+    pub(super) fn may_be(&self, pages: &Pages, maps: &ProcFile) -> bool {
+        let (now, looked) = (sys::now_ns(), self.looked_ns.load(Ordering::Relaxed));
         let is_due = now.wrapping_sub(looked) > LOOK_NS;
         let (order, ours) = (Ordering::AcqRel, Ordering::Relaxed);
-        if is_due && self.pins.looked_ns.compare_exchange(looked, now, order, ours).is_ok() {
-            self.look_for_pins(now);
+        if is_due && self.looked_ns.compare_exchange(looked, now, order, ours).is_ok() {
+            self.look(pages, maps, now);
         }
-        self.pins.found.load(Ordering::Acquire)
+        self.found.load(Ordering::Acquire)
     }
 
     /// Until when what was moved out had no pins: looks anew if that is before the pages that have waited longest for compression
     /// were moved out. One look does for all that wait.
-    pub(crate) fn had_no_pins_ns(&self) -> u64 {
-        let clean = self.pins.clean_ns.load(Ordering::Acquire);
-        let is_known = self.pages.staging().oldest_moved_ns().is_none_or(|moved| moved < clean);
-        if is_known || self.pins.found.load(Ordering::Acquire) && self.may_have_pins() {
+    pub(super) fn were_none_ns(&self, pages: &Pages, maps: &ProcFile) -> u64 {
+        let clean = self.clean_ns.load(Ordering::Acquire);
+        let is_known = pages.staging().oldest_moved_ns().is_none_or(|moved| moved < clean);
+        if is_known || self.found.load(Ordering::Acquire) && self.may_be(pages, maps) {
             return clean;
         }
-        self.look_for_pins(sys::now_ns());
-        self.pins.clean_ns.load(Ordering::Acquire)
+        self.look(pages, maps, sys::now_ns());
+        self.clean_ns.load(Ordering::Acquire)
     }
 
-    fn look_for_pins(&self, now: u64) {
-        let found = sys::pins::look(&self.files.maps);
+    fn look(&self, pages: &Pages, maps: &ProcFile, now: u64) {
+        let found = sys::pins::look(maps);
         if found.is_none() {
-            self.pins.clean_ns.fetch_max(now, Ordering::AcqRel);
+            self.clean_ns.fetch_max(now, Ordering::AcqRel);
         }
-        self.pins.found.store(found.is_some(), Ordering::Release);
-        if let Some(evidence) = found.filter(|_| !self.pins.said.swap(true, Ordering::Relaxed)) {
-            self.say(format_args!(
+        self.found.store(found.is_some(), Ordering::Release);
+        if let Some(evidence) = found.filter(|_| !self.said.swap(true, Ordering::Relaxed)) {
+            pages.say(format_args!(
                 "nothing is evicted while {}: kernels before 6.8 cannot tell pages that devices write to",
                 evidence.describe()
             ));

@@ -12,7 +12,7 @@
 //! There is an drainer on every CPU, and the one beside the evicting thread works for it: it runs at once when that one
 //! sleeps, and waking another CPU is the most expensive step of all.
 //!
-//! Only one thread evicts at a time: it holds the right to read messages ([`super::mover::Mover::quiet_alone`]) from begin
+//! Only one thread evicts at a time: it holds the right to read messages ([`crate::pages::mover::Mover::quiet_alone`]) from begin
 //! to end, and the drainer reads in its name. Faults that the drainer reads are sent again: their threads are woken once the
 //! event has been read, and run into the same fault.
 
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sys::userfaultfd::{Message, MESSAGES_MAX};
 use sys::{futex, PAGE_SIZE};
 
-use super::events::EventQueue;
-use super::guard::Reports;
+use crate::pages::events::EventQueue;
+use crate::pages::guard::Reports;
 use crate::HANDLERS_MAX;
 
 /// Nothing to read for anybody.
