@@ -441,17 +441,30 @@ impl Pages {
         self.mover.quiet(&self.events, locked)
     }
 
+    /// Checks, in debug builds, that the staged pages of a block that was just locked are in its slot.
+    fn checked<'a>(&self, block: table::BlockGuard<'a>) -> table::BlockGuard<'a> {
+        if cfg!(debug_assertions) {
+            let (staged, slot) = (block.mask(table::PageState::Staged), block.slot());
+            if staged != 0 {
+                let (owner, present) = (self.staging.owner(slot), self.staging.present(slot));
+                assert_eq!(owner, block.base(), "the owner of slot {slot}");
+                assert_eq!(staged & !present, 0, "staged pages of {owner:#x} that are not in slot {slot}");
+            }
+        }
+        block
+    }
+
     /// The lock of a block that must have a record.
     fn lock(&self, address: usize) -> table::BlockGuard<'_> {
         match self.table.lock(address) {
-            Ok(guard) => guard,
+            Ok(guard) => self.checked(guard),
             Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
         }
     }
 
     fn lock_settled(&self, address: usize) -> table::BlockGuard<'_> {
         match self.table.lock_settled(address) {
-            Ok(guard) => guard,
+            Ok(guard) => self.checked(guard),
             Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
         }
     }

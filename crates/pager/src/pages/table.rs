@@ -162,11 +162,48 @@ pub struct BlockGuard<'a> {
 
 impl Drop for BlockGuard<'_> {
     fn drop(&mut self) {
+        // A panic tells what broke already.
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.check("unlocked");
+        }
         unlock_bits(&self.block.word);
     }
 }
 
+impl<'a> BlockGuard<'a> {
+    /// Of the block at `base`, whose lock the caller has just taken.
+    fn locked(block: &'a Block, base: usize) -> Self {
+        let guard = BlockGuard { block, base };
+        if cfg!(debug_assertions) {
+            guard.check("locked");
+        }
+        guard
+    }
+}
+
 impl BlockGuard<'_> {
+    /// Checks what is true of every block whose lock is free: debug builds ask at each lock and unlock.
+    ///
+    /// # Panics
+    /// When something is not.
+    fn check(&self, when: &str) {
+        let (word, base) = (self.block.word.load(Ordering::Relaxed), self.base);
+        let broken = |what: &str| panic!("the block at {base:#x} is {when} although {what}: {word:#x}");
+        let (staged, stored) = (self.mask(PageState::Staged), self.mask(PageState::Stored));
+        if self.slot() == NO_SLOT && staged != 0 {
+            broken("it has staged pages and no slot");
+        }
+        if self.slot() == NO_SLOT && self.is_compressing() {
+            broken("a slot is being compressed that it does not have");
+        }
+        if self.watched() & !stored != 0 || self.watched() != 0 && !self.is_reading() {
+            broken("pages are watched that are not read from the swap file");
+        }
+        if self.block.refused.load(Ordering::Relaxed) >> 28 > REFUSED_LEVEL_MAX {
+            broken("pages were refused more often than is counted");
+        }
+    }
+
     /// Address of the block.
     pub fn base(&self) -> usize {
         self.base
@@ -504,14 +541,14 @@ impl AddressTable {
     pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         let block = self.block(address)?;
         block.lock();
-        Ok(BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+        Ok(BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
     }
 
     /// The same for a block that may have no record yet: `None` then.
     pub fn lock_existing(&self, address: usize) -> Option<BlockGuard<'_>> {
         let block = self.find(address)?;
         block.lock();
-        Some(BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+        Some(BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
     }
 
     /// Takes the lock if it is free.
@@ -520,7 +557,7 @@ impl AddressTable {
             return None;
         }
         let block = self.block(address).ok()?;
-        try_lock_bits(&block.word).then(|| BlockGuard { block, base: address & !(BLOCK_BYTES - 1) })
+        try_lock_bits(&block.word).then(|| BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
     }
 
     /// Waits for the lock of a block whose slot nobody is compressing. Compressing takes microseconds and waits for
@@ -696,6 +733,24 @@ mod tests {
         block.end_reading();
         assert!(!block.is_reading() && block.watched() == 0);
         assert_eq!(block.mask(PageState::Stored), 0xb0);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "staged pages and no slot")]
+    fn a_block_that_broke_is_noticed_when_it_is_unlocked() {
+        let table = AddressTable::new().unwrap();
+        table.lock(0).unwrap().change(8, PageState::Kernel, PageState::Staged);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "watched that are not read")]
+    fn a_reader_that_left_its_marks_is_noticed() {
+        let table = AddressTable::new().unwrap();
+        let block = table.lock(0).unwrap();
+        block.change(1, PageState::Kernel, PageState::Stored);
+        block.block.pages.fetch_or(WATCHED, Ordering::Relaxed);
     }
 
     #[test]
