@@ -59,7 +59,13 @@ impl Algorithm for Iaa {
     /// Emulated devices are memory, and so copied with all else; their engines' threads, if they have any, are not. A real
     /// queue's portal is bound to the address space that opened it.
     fn survives_fork(&self) -> bool {
-        self.driver.machine().is_some_and(|machine| machine.spec().run != Run::Threads)
+        let machine = self.driver.machine();
+        self.driver.is_emulated() && machine.is_some_and(|machine| machine.spec().run != Run::Threads)
+    }
+
+    /// Follows queues that come and go.
+    fn tend(&self) {
+        self.driver.refresh();
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {

@@ -1,7 +1,8 @@
 //! Devices, the current table, and what is counted.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use idxd::Waiter;
 use crate::current::{Anchor, Current};
 use crate::device::{Device, Port};
 use crate::queue::Queue;
+use crate::real::{Real, RealOrEmulated};
 use crate::settings::Settings;
 use crate::shared_counters::SharedCounters;
-use crate::statistics::{DeviceStatistics, QueueStatistics, Statistics, Traffic};
+use crate::source::{Emulated, Sight, Source};
+use crate::statistics::{DeviceStatistics, Health, QueueStatistics, Statistics, Traffic};
 use crate::table::{Attached, Table};
 use crate::topology::Topology;
 
@@ -23,10 +26,14 @@ const SOFTWARE_MAX: usize = 4;
 /// How long [`Driver::detach`] waits for requests that use a queue, and how long between two looks.
 const DETACH_WAIT_NS: u64 = 5_000_000_000;
 const DETACH_LOOK: Duration = Duration::from_micros(50);
+/// How long a queue that was revoked stays closed before it is opened again, in nanoseconds; doubles with each time.
+const REOPEN_NS: u64 = 500_000_000;
+/// Longest such time, in doublings of the first.
+const REOPEN_DOUBLINGS_MAX: u32 = 7;
 
 /// The driver: spreads requests over queues. Shared by all contexts of both algorithms.
 ///
-/// Queues and devices may come and go at any time ([`Driver::attach`], [`Driver::detach`]). Requests that are under way
+/// Queues and devices may come and go at any time ([`Driver::refresh`], [`Driver::attach`], [`Driver::detach`]). Requests that are under way
 /// finish on the queues they began with.
 pub struct Driver {
     pub(crate) settings: Settings,
@@ -36,9 +43,19 @@ pub struct Driver {
     software: Box<[Mutex<Software>]>,
     devices: Mutex<Vec<Attached>>,
     topology: Topology,
-    is_emulated: bool,
+    is_emulated: AtomicBool,
+    source: Option<Box<dyn Source>>,
+    watched: Mutex<BTreeMap<String, Watched>>,
     // Behind everything that holds its portals.
-    machine: Option<Machine>,
+    machine: Option<Arc<Machine>>,
+}
+
+/// What [`Driver::refresh`] remembers of a queue by its name.
+#[derive(Debug, Default)]
+struct Watched {
+    identity: u64,
+    revocations: u32,
+    not_before_ns: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,7 +76,9 @@ impl Driver {
             software: (0..codecs).map(|_| Mutex::new(Software::new())).collect(),
             devices: Mutex::default(),
             topology,
-            is_emulated,
+            is_emulated: AtomicBool::new(is_emulated),
+            source: None,
+            watched: Mutex::default(),
             machine: None,
         };
         driver.counters.set_emulated(is_emulated);
@@ -75,30 +94,54 @@ impl Driver {
     /// # Errors
     /// When engines are to be threads and those cannot be started.
     pub fn emulated(spec: &EmulateSpec, settings: Settings) -> io::Result<Self> {
-        let machine = Machine::new(spec)?;
+        let mut driver = Self::of_machine(spec, settings)?;
+        if spec.control.is_some() {
+            driver.source = driver
+                .machine
+                .as_ref()
+                .map(|machine| Box::new(Emulated::new(Arc::clone(machine), false)) as Box<dyn Source>);
+            driver.refresh();
+        }
+        Ok(driver)
+    }
+
+    fn of_machine(spec: &EmulateSpec, settings: Settings) -> io::Result<Self> {
+        let machine = Arc::new(Machine::new(spec)?);
         let devices = (0..machine.devices()).map(|index| Self::emulated_device(&machine, index)).collect();
         let mut driver = Self::new(devices, Topology::emulated(spec.sockets as usize), settings);
-        driver.is_emulated = true;
-        driver.counters.set_emulated(true);
         driver.machine = Some(machine);
+        driver.note_emulation(&lock(&driver.devices));
         Ok(driver)
+    }
+
+    /// A driver of this machine's devices, `devices` to begin with. [`Driver::refresh`] finds others.
+    pub(crate) fn real(devices: Vec<Device>, settings: Settings) -> Self {
+        let driver = Self::new(devices, Topology::of_this_machine(), settings);
+        Driver { source: Some(Box::new(Real::new())), ..driver }
+    }
+
+    /// A driver of emulated devices as `spec` says, until [`Driver::refresh`] finds queues of this machine.
+    pub(crate) fn emulated_for_now(spec: &EmulateSpec, real: Real, settings: Settings) -> io::Result<Self> {
+        let machine = Arc::new(Machine::new(spec)?);
+        let mut driver = Self::new(Vec::new(), Topology::of_this_machine(), settings);
+        let emulated = Emulated::new(Arc::clone(&machine), true);
+        emulated.sights().into_iter().for_each(|sight| {
+            driver.open_all(sight, &mut BTreeMap::new(), 0);
+        });
+        driver.machine = Some(machine);
+        driver.source = Some(Box::new(RealOrEmulated(real, emulated)));
+        Ok(driver)
+    }
+
+    /// Whether [`Driver::refresh`] can find anything new.
+    pub fn has_changing_devices(&self) -> bool {
+        self.source.is_some()
     }
 
     /// Device `index` of an emulated machine, with all its queues that can be opened now.
     pub fn emulated_device(machine: &Machine, index: usize) -> Device {
         let spec = machine.spec();
-        let port = |queue: usize| {
-            let portal = machine.open(QueueId { device: index, queue }).ok()?;
-            Some(Port {
-                name: format!("wq{index}.{queue}"),
-                entries: match spec.threshold {
-                    0 => spec.queue_size(),
-                    threshold => threshold,
-                },
-                blocks_on_fault: spec.block_on_fault,
-                portal: Box::new(portal),
-            })
-        };
+        let port = |queue: usize| Self::emulated_port(machine, QueueId { device: index, queue });
         Device {
             name: format!("iax{index}"),
             id: index as u32,
@@ -108,14 +151,29 @@ impl Driver {
         }
     }
 
-    /// The emulated machine behind [`Driver::emulated`].
-    pub fn machine(&self) -> Option<&Machine> {
-        self.machine.as_ref()
+    /// A queue of an emulated machine, opened.
+    pub(crate) fn emulated_port(machine: &Machine, id: QueueId) -> Option<Port> {
+        let spec = machine.spec();
+        let portal = machine.open(id).ok()?;
+        Some(Port {
+            name: format!("wq{}.{}", id.device, id.queue),
+            entries: match spec.threshold {
+                0 => spec.queue_size(),
+                threshold => threshold,
+            },
+            blocks_on_fault: spec.block_on_fault,
+            portal: Box::new(portal),
+        })
     }
 
-    /// Whether any device is emulated.
+    /// The emulated machine behind [`Driver::emulated`].
+    pub fn machine(&self) -> Option<&Machine> {
+        self.machine.as_deref()
+    }
+
+    /// Whether any device is emulated, now.
     pub fn is_emulated(&self) -> bool {
-        self.is_emulated
+        self.is_emulated.load(Ordering::Relaxed)
     }
 
     /// The parameters.
@@ -124,11 +182,7 @@ impl Driver {
     }
 
     fn insert(&self, devices: &mut Vec<Attached>, device: Device) {
-        let queue = |port| {
-            let generates = device.has_header_generation;
-            let quarantine_ms = self.settings.quarantine_ms;
-            Arc::new(Queue::new(port, generates, quarantine_ms, Arc::clone(&self.counters)))
-        };
+        let queue = |port| self.queue(port, device.has_header_generation);
         let attached = Attached {
             package: device.package,
             id: device.id,
@@ -140,7 +194,23 @@ impl Driver {
         devices.sort_by_key(|device| (device.package, device.id));
     }
 
+    fn queue(&self, port: Port, generates: bool) -> Arc<Queue> {
+        let counters = Arc::clone(&self.counters);
+        Arc::new(Queue::new(port, generates, self.settings.quarantine_ms, counters))
+    }
+
+    fn note_emulation(&self, devices: &[Attached]) {
+        let mut queues = devices.iter().flat_map(|device| &device.queues).peekable();
+        let is_emulated = match queues.peek() {
+            Some(_) => queues.any(|queue| queue.portal().is_emulated()),
+            None => self.machine.is_some(),
+        };
+        self.is_emulated.store(is_emulated, Ordering::Relaxed);
+        self.counters.set_emulated(is_emulated);
+    }
+
     fn rebalance(&self, devices: &[Attached]) {
+        self.note_emulation(devices);
         self.current.replace(Table::new(devices, &self.topology, &self.settings));
     }
 
@@ -181,6 +251,119 @@ impl Driver {
             std::thread::sleep(DETACH_LOOK);
         }
         true
+    }
+
+    /// Follows devices and queues that have come and gone since the last look: opens those that are new or back, closes
+    /// those that are disabled, removed or dead, and spreads the processors over what there is. Requests under way end on
+    /// the queues they began with, or in software. Returns whether anything changed.
+    ///
+    /// For a thread that may block, a few times a second: opening and closing a queue are system calls, and closing waits
+    /// for the queue's jobs.
+    pub fn refresh(&self) -> bool {
+        let Some(source) = &self.source else { return false };
+        // Another thread is at it.
+        let Ok(mut watched) = self.watched.try_lock() else { return false };
+        self.current.reap();
+        let now_ns = sys::now_ns();
+        let is_dead = |queue: &Queue| queue.health() == Health::Revoked || !queue.portal().is_there();
+        let is_forced = {
+            let devices = lock(&self.devices);
+            let mut names = watched.iter().filter(|(_, known)| known.not_before_ns != 0);
+            let waits = names.any(|(_, known)| now_ns >= known.not_before_ns);
+            waits || devices.iter().flat_map(|device| &device.queues).any(|queue| is_dead(queue))
+        };
+        let Some(mut sights) = source.look(is_forced) else { return false };
+        let seen = |name: &str| {
+            let mut queues = sights.iter().flat_map(|sight| &sight.queues);
+            queues.find(|seen| seen.name == name).map(|seen| seen.identity)
+        };
+        watched.retain(|name, _| seen(name).is_some());
+        // Dedicated queues cannot be opened while they are: closing comes first.
+        let mut has_changed = self.close_all(|queue| {
+            let Some(identity) = seen(&queue.name) else { return true };
+            let known =
+                watched.entry(queue.name.clone()).or_insert(Watched { identity, ..Watched::default() });
+            if queue.health() == Health::Revoked {
+                let doublings = known.revocations.min(REOPEN_DOUBLINGS_MAX);
+                known.revocations += 1;
+                known.not_before_ns = now_ns + (REOPEN_NS << doublings);
+            }
+            let is_other = known.identity != identity;
+            if is_other {
+                known.not_before_ns = 0;
+            }
+            is_other || is_dead(queue)
+        });
+        self.current.reap();
+        sights.sort_by_key(|sight| sight.is_fallback);
+        let (mut has_others, mut superfluous) = (false, Vec::new());
+        for sight in sights {
+            if sight.is_fallback && has_others {
+                superfluous.extend(sight.queues.into_iter().map(|seen| seen.name));
+                continue;
+            }
+            let is_fallback = sight.is_fallback;
+            let (opened, attached) = self.open_all(sight, &mut watched, now_ns);
+            has_changed |= opened > 0;
+            has_others |= !is_fallback && attached > 0;
+        }
+        has_changed | self.close_all(|queue| superfluous.contains(&queue.name))
+    }
+
+    /// Closes the queues that `is_over` names. Whether there were any.
+    fn close_all(&self, mut is_over: impl FnMut(&Queue) -> bool) -> bool {
+        let mut devices = lock(&self.devices);
+        let count = |devices: &[Attached]| devices.iter().map(|device| device.queues.len()).sum::<usize>();
+        let before = count(&devices);
+        for device in devices.iter_mut() {
+            device.queues.retain(|queue| !is_over(queue));
+        }
+        if count(&devices) == before {
+            return false;
+        }
+        devices.retain(|device| !device.queues.is_empty());
+        self.rebalance(&devices);
+        true
+    }
+
+    /// Opens the queues of `sight` that are not attached. Returns how many were opened, and how many are attached now.
+    fn open_all(&self, sight: Sight, watched: &mut BTreeMap<String, Watched>, now_ns: u64) -> (usize, usize) {
+        let known: Vec<Arc<Queue>> = {
+            let devices = lock(&self.devices);
+            let device = devices.iter().find(|device| device.name == sight.name);
+            device.map(|device| device.queues.clone()).unwrap_or_default()
+        };
+        let mut queues = Vec::new();
+        let mut opened = 0;
+        for seen in sight.queues {
+            if let Some(queue) = known.iter().find(|queue| queue.name == seen.name) {
+                queues.push(Arc::clone(queue));
+                continue;
+            }
+            let entry = watched.entry(seen.name).or_default();
+            if now_ns < entry.not_before_ns {
+                continue;
+            }
+            match (seen.open)() {
+                Some(port) => {
+                    (entry.identity, entry.not_before_ns) = (seen.identity, 0);
+                    queues.push(self.queue(port, sight.has_header_generation));
+                    opened += 1;
+                }
+                // Busy for now, or refused: tried again before long.
+                None => entry.not_before_ns = sys::now_ns() + REOPEN_NS,
+            }
+        }
+        let attached = queues.len();
+        if opened > 0 {
+            let mut devices = lock(&self.devices);
+            devices.retain(|device| device.name != sight.name);
+            let Sight { name, id, package, .. } = sight;
+            devices.push(Attached { name, id, package, queues });
+            devices.sort_by_key(|device| (device.package, device.id));
+            self.rebalance(&devices);
+        }
+        (opened, attached)
     }
 
     /// Descriptors under way, over all queues.

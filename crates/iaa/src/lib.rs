@@ -17,6 +17,7 @@ mod real;
 mod register;
 mod settings;
 mod shared_counters;
+mod source;
 mod statistics;
 mod table;
 mod topology;

@@ -110,6 +110,17 @@ impl Queue {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
+    /// Whether the way to the device is there; leaves the queue alone where it is not. Asked before a request submits
+    /// anything: a store to a portal that is unmapped would end the process.
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        let is_there = self.portal.is_there();
+        if !is_there {
+            self.quarantine();
+        }
+        is_there
+    }
+
     pub fn health(&self) -> Health {
         match self.state.load(Ordering::Acquire) {
             LIVE => Health::Live,
@@ -163,7 +174,9 @@ impl Queue {
             return false;
         }
         // This thread alone is here, until it sets the next time.
-        self.send_probe();
+        if self.portal.is_there() {
+            self.send_probe();
+        }
         self.postpone();
         self.has_answered() && self.is_live()
     }

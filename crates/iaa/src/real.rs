@@ -1,11 +1,15 @@
 //! The devices of this machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
-use idxd::sysfs::{discover, Files, QueueMode, QueueType, Tree};
-use idxd::Portal;
+use idxd::real::OpenError;
+use idxd::sysfs::{discover, Discovery, Files, Queue, QueueMode, QueueType, Tree};
+use idxd::{DeviceFile, Portal};
 
 use crate::device::{Device, Port};
+use crate::source::{Seen, Sight, Source};
 
 /// What was found.
 pub(crate) struct Found {
@@ -27,17 +31,8 @@ fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
         let mut queues = Vec::new();
         // Queues without a type are not configured: nothing to complain about.
         for queue in device.queues.iter().filter(|queue| queue.kind != QueueType::None) {
-            match idxd::real::open(dev, device, queue) {
-                Ok(portal) => queues.push(Port {
-                    name: queue.name.clone(),
-                    entries: match queue.mode {
-                        QueueMode::Dedicated => queue.size,
-                        QueueMode::Shared => queue.threshold,
-                    }
-                    .max(1),
-                    blocks_on_fault: queue.block_on_fault,
-                    portal: Box::new(portal) as Box<dyn Portal>,
-                }),
+            match open_queue(dev, device, queue) {
+                Ok(port) => queues.push(port),
                 Err(refusal) => found.refusals.push(refusal.to_string()),
             }
         }
@@ -59,6 +54,95 @@ fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
         });
     }
     found
+}
+
+fn open_queue(dev: &Path, device: &idxd::sysfs::Device, queue: &Queue) -> Result<Port, OpenError> {
+    let portal = idxd::real::open(dev, device, queue)?;
+    Ok(Port {
+        name: queue.name.clone(),
+        entries: match queue.mode {
+            QueueMode::Dedicated => queue.size,
+            QueueMode::Shared => queue.threshold,
+        }
+        .max(1),
+        blocks_on_fault: queue.block_on_fault,
+        portal: Box::new(portal) as Box<dyn Portal>,
+    })
+}
+
+/// Looks between which the devices' attributes are read although no file of a queue changed: in containers files stay.
+const LOOKS_MAX: u64 = 60;
+
+/// This machine's queues, as they come and go.
+pub(crate) struct Real {
+    tree: Box<dyn Tree + Send + Sync>,
+    dev: PathBuf,
+    /// Of the queues' files at the last full look.
+    identities: AtomicU64,
+    looks: AtomicU64,
+}
+
+impl Real {
+    pub fn new() -> Self {
+        Self::below(Box::new(Files::system()), "/dev".into())
+    }
+
+    pub fn below(tree: Box<dyn Tree + Send + Sync>, dev: PathBuf) -> Self {
+        Real { tree, dev, identities: AtomicU64::new(0), looks: AtomicU64::new(0) }
+    }
+
+    fn sights(&self, discovery: Discovery) -> Vec<Sight> {
+        let dev: Arc<Path> = self.dev.as_path().into();
+        let sight = |device: idxd::sysfs::Device| {
+            let facts = Arc::new(device);
+            let seen = |queue: &Queue| {
+                let file = DeviceFile::find(&dev, &queue.name).filter(|file| file.may_open)?;
+                let (dev, facts, queue) = (Arc::clone(&dev), Arc::clone(&facts), queue.clone());
+                let name = queue.name.clone();
+                let open = Box::new(move || open_queue(&dev, &facts, &queue).ok());
+                Some(Seen { name, identity: file.identity, open })
+            };
+            let is_enabled = facts.state == idxd::sysfs::State::Enabled;
+            let usable = facts.queues.iter().filter(|queue| is_enabled && queue.is_for_programs());
+            Sight {
+                name: facts.name.clone(),
+                id: facts.number,
+                package: facts.package.unwrap_or(0) as usize,
+                has_header_generation: facts.capabilities.header_generation(),
+                is_fallback: false,
+                queues: usable.filter_map(seen).collect(),
+            }
+        };
+        discovery.devices.into_iter().map(sight).collect()
+    }
+}
+
+impl Source for Real {
+    fn look(&self, is_forced: bool) -> Option<Vec<Sight>> {
+        let identities = DeviceFile::all_identities(&self.dev);
+        let is_due = self.looks.fetch_add(1, Ordering::Relaxed) % LOOKS_MAX == 0;
+        if !is_forced && !is_due && identities == self.identities.load(Ordering::Relaxed) {
+            return None;
+        }
+        let discovery = discover(&*self.tree);
+        // Without the bus there is no driver, or no sight of it: a program may have changed its root.
+        if !discovery.has_bus {
+            return None;
+        }
+        self.identities.store(identities, Ordering::Relaxed);
+        Some(self.sights(discovery))
+    }
+}
+
+/// This machine's queues while there are any, and emulated ones otherwise.
+pub(crate) struct RealOrEmulated(pub Real, pub crate::source::Emulated);
+
+impl Source for RealOrEmulated {
+    fn look(&self, is_forced: bool) -> Option<Vec<Sight>> {
+        let mut sights = self.0.look(is_forced)?;
+        sights.extend(self.1.sights());
+        Some(sights)
+    }
 }
 
 #[cfg(test)]
@@ -217,6 +301,80 @@ mod tests {
         assert_eq!((counted.total_comp_calls, counted.total_decomp_calls), (32, 32));
         assert_eq!((counted.total_sw_comp_calls, counted.total_sw_decomp_calls), (0, 0));
         assert_eq!(driver.outstanding(), 0);
+    }
+
+    /// A model that a test goes on changing.
+    struct Shared(Arc<Model>);
+
+    impl Tree for Shared {
+        fn read(&self, path: &str) -> std::io::Result<String> {
+            self.0.read(path)
+        }
+        fn write(&self, path: &str, value: &str) -> std::io::Result<()> {
+            self.0.write(path, value)
+        }
+        fn list(&self, path: &str) -> std::io::Result<Vec<String>> {
+            self.0.list(path)
+        }
+        fn link(&self, path: &str) -> Option<String> {
+            self.0.link(path)
+        }
+        fn shown(&self, path: &str) -> String {
+            self.0.shown(path)
+        }
+    }
+
+    fn attached(driver: &Driver) -> Vec<String> {
+        let devices = driver.statistics().devices.into_iter();
+        devices.flat_map(|device| device.queues).map(|queue| queue.name).collect()
+    }
+
+    /// A driver that began with an emulated device goes over to queues that are configured later, loses one of them, finds
+    /// one that was made anew, and goes back to emulation when all are gone. Pages come back at every step.
+    #[test]
+    fn queues_that_are_configured_later_are_used() {
+        let model = Arc::new(Model::new(&"mode=shared,queues=2,threshold=16".parse().unwrap()));
+        let dev = std::env::temp_dir().join(format!("uzswap-iaa-later-dev-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dev);
+        std::fs::create_dir_all(&dev).unwrap();
+        let real = Real::below(Box::new(Shared(Arc::clone(&model))), dev.clone());
+        let settings = Settings { patience: Patience::Time(Duration::from_secs(60)), ..Settings::default() };
+        let spec = "generation=2".parse().unwrap();
+        let driver = Arc::new(Driver::emulated_for_now(&spec, real, settings).unwrap());
+        let expect = |names: &[&str], is_emulated: bool| {
+            assert_eq!(attached(&driver), names);
+            assert_eq!(driver.is_emulated(), is_emulated);
+            round_trip(&driver);
+            assert_eq!(driver.outstanding(), 0);
+        };
+        expect(&["wq0.0-emulated"], true);
+        driver.refresh();
+        expect(&["wq0.0-emulated"], true);
+
+        let pipes = Pipes::new("later", 2, usize::MAX);
+        std::os::unix::fs::symlink(pipes.directory.join("iax"), dev.join("iax")).unwrap();
+        assert!(driver.refresh());
+        expect(&["wq0.0", "wq0.1"], false);
+        assert!(!driver.refresh());
+
+        // A queue is disabled: its file goes. The files' directory tells, without a look at any attribute.
+        let (file, aside) = (pipes.directory.join("iax/wq0.1"), pipes.directory.join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        assert!(driver.refresh());
+        expect(&["wq0.0"], false);
+        let before = driver.statistics();
+        std::fs::rename(&aside, &file).unwrap();
+        assert!(driver.refresh());
+        expect(&["wq0.0", "wq0.1"], false);
+        let counted = driver.statistics();
+        assert_eq!(counted.total_sw_comp_calls, before.total_sw_comp_calls);
+
+        // All are gone.
+        std::fs::remove_file(dev.join("iax")).unwrap();
+        assert!(driver.refresh());
+        expect(&["wq0.0-emulated"], true);
+        drop(pipes);
+        std::fs::remove_dir_all(&dev).unwrap();
     }
 
     /// A device that takes descriptors and answers no more: its portal is closed, and software does the work.

@@ -4,15 +4,15 @@
 //! a compressor uses it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use acomp::{Algorithm, Registry};
 use idxd::emulated::{EmulateSpec, Run};
 
 use crate::algorithm::Iaa;
 use crate::driver::Driver;
-use crate::real;
+use crate::real::{self, Real};
 use crate::settings::Settings;
-use crate::topology::Topology;
 
 /// Environment variable that selects emulated devices: `devices=4,queues=2`, or empty for one device.
 pub const EMULATE_VARIABLE: &str = "UZSWAP_IAA_EMULATE";
@@ -145,6 +145,9 @@ fn driver(parameter: Option<&str>, options: &Options) -> Result<Arc<Driver>, Str
         }
     }
     let driver = Arc::new(open(&source, settings)?);
+    if !options.inline {
+        keep_watch(&driver);
+    }
     drivers.push(Known { process, source, driver: Arc::downgrade(&driver) });
     Ok(driver)
 }
@@ -161,7 +164,7 @@ fn open(source: &Source, settings: Settings) -> Result<Driver, String> {
         Source::Any | Source::Real => {
             let found = real::open();
             if !found.devices.is_empty() {
-                return Ok(Driver::new(found.devices, Topology::of_this_machine(), settings));
+                return Ok(Driver::real(found.devices, settings));
             }
             let reasons = found.refusals.join("; ");
             if *source == Source::Real {
@@ -170,10 +173,35 @@ fn open(source: &Source, settings: Settings) -> Result<Driver, String> {
             note(format!(
                 "deflate-iaa works on an emulated device, because {reasons}: figures say nothing of a device's own speed"
             ));
-            FALLBACK.parse().expect("a specification that is tested")
+            let spec = FALLBACK.parse().expect("a specification that is tested");
+            return Driver::emulated_for_now(&spec, Real::new(), settings).map_err(cannot_emulate);
         }
     };
-    Driver::emulated(&spec, settings).map_err(|error| format!("cannot emulate devices: {error}"))
+    Driver::emulated(&spec, settings).map_err(cannot_emulate)
+}
+
+fn cannot_emulate(error: std::io::Error) -> String {
+    format!("cannot emulate devices: {error}")
+}
+
+/// How often a driver looks for devices that came or went.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Has a thread follow the devices of `driver` as long as it is used. Where no thread may be started,
+/// [`acomp::Algorithm::tend`] does. Without the thread, queues that are gone are left for software all the same.
+fn keep_watch(driver: &Arc<Driver>) {
+    if !driver.has_changing_devices() {
+        return;
+    }
+    let driver = Arc::downgrade(driver);
+    let watch = move || {
+        while let Some(driver) = driver.upgrade() {
+            driver.refresh();
+            drop(driver);
+            std::thread::sleep(LOOK);
+        }
+    };
+    let _ = std::thread::Builder::new().name("iaa-watch".to_owned()).spawn(watch);
 }
 
 fn note(text: String) {

@@ -149,7 +149,7 @@ impl<'a> Work<'a> {
             }
             let queue = &*list[at];
             at = if at + 1 == list.len() { 0 } else { at + 1 };
-            if queue.is_live() || queue.revive() {
+            if (queue.is_live() || queue.revive()) && queue.is_there() {
                 work.lanes[work.lane_count] = Some(Lane { queue, held: 0, free: 0, calls: 0, bytes: 0 });
                 work.lane_count += 1;
             }
@@ -551,6 +551,9 @@ impl<'a> Work<'a> {
         let completion = &self.memory.drains[index];
         completion.reset();
         let mut tries = 0;
+        if !queue.portal().is_there() {
+            return false;
+        }
         let submit = || {
             // A drain takes an entry of the queue like any other descriptor.
             if queue.take(1) == 0 {

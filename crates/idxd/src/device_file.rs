@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// A queue's device file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,9 @@ pub struct DeviceFile {
     pub mode: u32,
     /// Whether it is a character device, as it should be.
     pub is_device: bool,
+    /// Tells the file from one of the same name made later, as when a queue was disabled and enabled: the kernel makes a
+    /// new file then. Inode and time of birth.
+    pub identity: u64,
     /// Whether this process may open it for reading and writing.
     pub may_open: bool,
 }
@@ -41,9 +45,21 @@ impl DeviceFile {
             uid: metadata.uid(),
             gid: metadata.gid(),
             mode: metadata.mode() & 0o7777,
+            identity: identity(&metadata),
             is_device: metadata.file_type().is_char_device(),
             may_open,
             path,
+        })
+    }
+
+    /// The identities of all files of queues below `dev`, in one figure. Cheap: no file is opened.
+    pub fn all_identities(dev: &Path) -> u64 {
+        let directory = dev.join("iax");
+        let mut names = sys::directory::names(&directory).unwrap_or_default();
+        names.sort_unstable();
+        names.iter().fold(0, |all, name| {
+            let own = fs::metadata(directory.join(name)).map_or(0, |metadata| identity(&metadata));
+            mix(all ^ own)
         })
     }
 
@@ -52,6 +68,16 @@ impl DeviceFile {
         let bits = self.mode;
         (0..9).rev().map(|bit| if bits & 1 << bit == 0 { '-' } else { ['x', 'w', 'r'][bit % 3] }).collect()
     }
+}
+
+fn mix(word: u64) -> u64 {
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+fn identity(metadata: &fs::Metadata) -> u64 {
+    // Not the time of change, which moves with the file's rights.
+    let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    mix(metadata.ino() ^ mix(born.map_or(0, |born| born.as_nanos() as u64)))
 }
 
 #[cfg(test)]
@@ -72,6 +98,13 @@ mod tests {
         assert!(plain.path.ends_with("iax/wq1.0") && plain.may_open && !plain.is_device);
         assert_eq!((plain.mode, plain.permissions().as_str()), (0o660, "rw-rw----"));
         assert!(found("wq1.1").unwrap().path.ends_with("iax/wq1.1-uzswap"));
+        // A file in its place is another one.
+        let before = DeviceFile::all_identities(&dev);
+        assert_eq!(DeviceFile::all_identities(&dev), before);
+        fs::write(dev.join("new"), "").unwrap();
+        fs::rename(dev.join("new"), dev.join("iax/wq1.0")).unwrap();
+        assert_ne!(found("wq1.0").unwrap().identity, plain.identity);
+        assert_ne!(DeviceFile::all_identities(&dev), before);
         assert_eq!(found("wq1"), None);
         assert_eq!(found("wq2.0"), None);
         fs::remove_dir_all(&dev).unwrap();

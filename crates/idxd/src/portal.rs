@@ -47,6 +47,12 @@ pub trait Portal: Send + Sync {
     /// without threads works here.
     fn progress(&self) {}
 
+    /// Whether the way to the device is still there, as far as can be told without using it: false once the device was
+    /// removed or the portal unmapped. Asked once a request, before anything is submitted.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// Whether an emulated device is behind this portal.
     fn is_emulated(&self) -> bool {
         false
@@ -65,6 +71,10 @@ impl<P: Portal + ?Sized> Portal for std::sync::Arc<P> {
 
     fn progress(&self) {
         (**self).progress();
+    }
+
+    fn is_there(&self) -> bool {
+        (**self).is_there()
     }
 
     fn is_emulated(&self) -> bool {

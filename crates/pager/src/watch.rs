@@ -23,6 +23,8 @@ const RUNS: usize = 4096;
 /// many processes these are.
 const WAYS_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
+/// How often compressors look for devices that came or went.
+const TEND_NS: u64 = 250_000_000;
 /// When memory changes by more while it is counted, others are not found to have more than before.
 const DRIFT_BYTES: u64 = 256 << 10;
 
@@ -36,6 +38,7 @@ pub struct Watch {
     counted: u64,
     runs: Vec<Run>,
     share_ns: u64,
+    tended_ns: u64,
     reported: bool,
     /// Faults served at the last look, if a message was waiting then.
     waited: Option<u32>,
@@ -72,6 +75,10 @@ impl Pager {
         if now - watch.share_ns > SHARE_NS {
             watch.share_ns = now;
             self.share_ways();
+        }
+        if now - watch.tended_ns > TEND_NS {
+            watch.tended_ns = now;
+            self.pages.store().tend_compressors();
         }
         self.step_grace(now);
         if let Some(range) = &self.config.only {

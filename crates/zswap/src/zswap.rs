@@ -134,6 +134,12 @@ impl Zswap {
         self.pools.each().all(|refs| refs.pool().algorithm.survives_fork())
     }
 
+    /// Lets every compressor in use look after what it works with: devices that came or went. A few times a second, from a
+    /// thread that may block.
+    pub fn tend_compressors(&self) {
+        self.pools.each().for_each(|refs| refs.pool().algorithm.tend());
+    }
+
     /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for key `key + i`.
     pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::present)

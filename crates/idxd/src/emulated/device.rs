@@ -105,6 +105,8 @@ pub(crate) struct Device {
     inside: Mutex<Inside>,
     wake: Condvar,
     halted: AtomicBool,
+    /// Moves on whenever the device is removed and when it comes back: odd while it is not there. A portal is of one epoch.
+    epoch: AtomicU64,
     spec: EmulateSpec,
     /// Number of this device's first queue over all devices, for the faults.
     first_queue: u64,
@@ -172,6 +174,7 @@ impl Device {
             }),
             wake: Condvar::new(),
             halted: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             spec: spec.clone(),
             first_queue: u64::from(index * spec.queues),
             born: Instant::now(),
@@ -179,7 +182,7 @@ impl Device {
             is_immediate: spec.run == Run::Inline
                 && spec.latency_ns == 0
                 && spec.faults == Default::default()
-                && !matches!(spec.work, Work::Timed { .. }),
+                && !matches!(spec.work, Work::Timed { .. } | Work::RealTimed { .. }),
         }
     }
 
@@ -299,9 +302,9 @@ impl Device {
     fn pump(&self, inside: &mut Inside, pool: &CodecPool) {
         let now = self.now_ns();
         while let Some(job) = self.next_job(inside, now) {
-            let free = inside.free_ns.iter_mut().min().expect("engines");
-            let start = job.submitted_ns.max(*free);
             let (record, engine_ns, latency_ns) = self.serve(&job, pool);
+            let free = inside.free_ns.iter_mut().min().expect("engines");
+            let start = self.engine_start(job.submitted_ns).max(*free);
             *free = start + engine_ns;
             if self.halted.load(Ordering::Acquire) {
                 self.drop_all(inside);
@@ -323,6 +326,16 @@ impl Device {
             let done = inside.pending.swap_remove(at);
             self.finish(inside, done.job, done.record);
             // What was moved here is looked at next; a drain that waited for this one is seen at the next poll.
+        }
+    }
+
+    /// From when an engine's time counts for a job that came at `submitted_ns` and was just served. What emulation itself
+    /// takes is no part of [`Work::RealTimed`]'s time, or else a batch would have the time of its jobs' computation and
+    /// nothing would be left of the device's.
+    fn engine_start(&self, submitted_ns: u64) -> u64 {
+        match self.spec.work {
+            Work::RealTimed { .. } => self.now_ns(),
+            _ => submitted_ns,
         }
     }
 
@@ -371,7 +384,9 @@ impl Device {
             _ => {}
         }
         let engine_ns = match self.spec.work {
-            Work::Timed { page_ns } => page_ns * u64::from(descriptor.source_size.max(4096)) / 4096,
+            Work::Timed { page_ns } | Work::RealTimed { page_ns } => {
+                page_ns * u64::from(descriptor.source_size.max(4096)) / 4096
+            }
             _ => 0,
         };
         // SAFETY: whoever submitted the job promised that its buffers stay valid until it completes.
@@ -383,7 +398,7 @@ impl Device {
     /// The job's buffers are valid, see [`crate::Portal::submit`].
     unsafe fn execute(&self, job: &Job, pool: &CodecPool) -> Record {
         match self.spec.work {
-            Work::Real => {
+            Work::Real | Work::RealTimed { .. } => {
                 let rules = Rules {
                     generation: self.spec.generation,
                     max_transfer: assumptions::MAX_TRANSFER_OF_QUEUE,
@@ -471,7 +486,7 @@ impl Device {
 
             let start = self.now_ns();
             let (record, engine_ns, latency_ns) = self.serve(&job, pool);
-            let due = start + engine_ns + latency_ns;
+            let due = self.engine_start(start) + engine_ns + latency_ns;
             while self.now_ns() < due {
                 // Short waits: a sleep is longer than what a device takes.
                 std::thread::yield_now();
@@ -514,21 +529,64 @@ impl Device {
         self.wake.notify_all();
     }
 
-    /// Opens queue `index`.
-    pub fn open(&self, index: usize) -> Result<(), OpenError> {
+    /// Opens queue `index`; returns the epoch that its portal is of.
+    pub fn open(&self, index: usize) -> Result<u64, OpenError> {
         let queue = self.queues.get(index).ok_or(OpenError::Missing)?;
+        let epoch = self.epoch();
+        if epoch % 2 == 1 {
+            return Err(OpenError::Missing);
+        }
         if !queue.enabled.load(Ordering::Acquire) || self.halted.load(Ordering::Acquire) {
             return Err(OpenError::Disabled);
         }
         if queue.is_open.swap(true, Ordering::AcqRel) && queue.mode == QueueMode::Dedicated {
             return Err(OpenError::Busy);
         }
-        Ok(())
+        Ok(epoch)
     }
 
-    /// Undoes [`Device::open`].
-    pub fn close(&self, index: usize) {
-        self.queues[index].is_open.store(false, Ordering::Release);
+    /// Undoes [`Device::open`] of `epoch`.
+    pub fn close(&self, index: usize, epoch: u64) {
+        let _inside = lock(&self.inside);
+        // The queue of a device that was removed and came back may have another opener.
+        if self.epoch() == epoch {
+            self.queues[index].is_open.store(false, Ordering::Release);
+        }
+    }
+
+    /// Which of its lives the device is in: odd while it is not there.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Takes the device away with all that it holds: records of what it accepted are never written, portals are dead.
+    pub fn remove(&self) {
+        let mut inside = lock(&self.inside);
+        if self.epoch() % 2 == 1 {
+            return;
+        }
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.halted.store(true, Ordering::Release);
+        for queue in self.queues.iter() {
+            queue.enabled.store(false, Ordering::Release);
+        }
+        if self.spec.run != Run::Threads {
+            self.drop_all(&mut inside);
+        }
+    }
+
+    /// Brings a removed device back, with all queues enabled and none open.
+    pub fn restore(&self) {
+        if self.epoch() % 2 == 0 {
+            return;
+        }
+        self.reset();
+        let _inside = lock(&self.inside);
+        for queue in self.queues.iter() {
+            queue.is_open.store(false, Ordering::Release);
+        }
+        self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Forgets what no engine has taken of a portal, and waits for what one has. The portal is marked as revoked.

@@ -49,7 +49,7 @@ impl Machine {
         let engines = devices.len() * spec.engines as usize;
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let codecs = match spec.work {
-            Work::Real => engines.min(cpus).min(CODECS_MAX),
+            Work::Real | Work::RealTimed { .. } => engines.min(cpus).min(CODECS_MAX),
             _ => 1,
         };
         let shared = Arc::new(Shared {
@@ -95,9 +95,10 @@ impl Machine {
     /// A dedicated queue has one opener at a time; a disabled one has none.
     pub fn open(&self, id: QueueId) -> Result<EmulatedPortal, OpenError> {
         let device = self.shared.devices.get(id.device).ok_or(OpenError::Missing)?;
-        device.open(id.queue)?;
+        let epoch = device.open(id.queue)?;
         let serial = self.shared.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(EmulatedPortal { shared: Arc::clone(&self.shared), id, serial, revoked: AtomicBool::new(false) })
+        let (shared, revoked) = (Arc::clone(&self.shared), AtomicBool::new(false));
+        Ok(EmulatedPortal { shared, id, serial, epoch, revoked })
     }
 
     fn device(&self, id: QueueId) -> &Device {
@@ -137,6 +138,21 @@ impl Machine {
     /// Resets a device: it works, with all queues enabled.
     pub fn reset(&self, device: usize) {
         self.shared.devices[device].reset();
+    }
+
+    /// Takes a device away while it may be in use: what it accepted is never answered, portals to it are dead for good.
+    pub fn remove(&self, device: usize) {
+        self.shared.devices[device].remove();
+    }
+
+    /// Brings a device back that was taken away, all queues enabled. Portals of before stay dead.
+    pub fn restore(&self, device: usize) {
+        self.shared.devices[device].restore();
+    }
+
+    /// Which of its lives a device is in. Odd while it is removed.
+    pub fn epoch(&self, device: usize) -> u64 {
+        self.shared.devices[device].epoch()
     }
 
     /// What a device could not say in a completion record, once.
@@ -267,6 +283,7 @@ pub struct EmulatedPortal {
     shared: Arc<Shared>,
     id: QueueId,
     serial: u64,
+    epoch: u64,
     revoked: AtomicBool,
 }
 
@@ -279,6 +296,9 @@ impl EmulatedPortal {
 
 impl Portal for EmulatedPortal {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
+        if !self.is_there() {
+            return Submission::Gone;
+        }
         let from = (self.serial, &self.revoked);
         // SAFETY: the caller's promise is passed on unchanged.
         unsafe {
@@ -298,11 +318,15 @@ impl Portal for EmulatedPortal {
     fn is_emulated(&self) -> bool {
         true
     }
+
+    fn is_there(&self) -> bool {
+        self.shared.devices[self.id.device].epoch() == self.epoch
+    }
 }
 
 impl Drop for EmulatedPortal {
     fn drop(&mut self) {
         self.revoke();
-        self.shared.devices[self.id.device].close(self.id.queue);
+        self.shared.devices[self.id.device].close(self.id.queue, self.epoch);
     }
 }

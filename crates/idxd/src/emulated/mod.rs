@@ -7,12 +7,14 @@
 //! What is served, refused and assumed is listed in `docs/idxd-emulated.md`.
 
 pub(crate) mod codec;
+mod control;
 mod device;
 mod faults;
 mod machine;
 mod spec;
 pub(crate) mod validate;
 
+pub use control::{Control, Presence};
 pub use device::{OpenError, QueueStatistics, SoftwareError};
 pub use faults::{Faults, RETRY_STORM, SLOW_NS};
 pub use machine::{EmulatedPortal, Machine, QueueId};

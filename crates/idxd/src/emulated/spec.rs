@@ -1,5 +1,6 @@
 //! What is to be emulated, as text: `sockets=2,devices=4,engines=8,queues=2,generation=1`.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::faults::Faults;
@@ -38,6 +39,12 @@ pub enum Work {
     Real,
     /// Nothing: success at once, half the input as output size. For measuring what a driver costs by itself.
     Null,
+    /// The job, and beside the time that this takes the emulating thread an engine is busy for so long a page: for whole
+    /// workloads at a device's latency.
+    RealTimed {
+        /// Nanoseconds that an engine is busy for 4096 bytes of input once the job's output is there.
+        page_ns: u64,
+    },
     /// Nothing, for so long a page. Engines work side by side however few CPUs there are.
     Timed {
         /// Nanoseconds that an engine is busy for 4096 bytes of input.
@@ -88,6 +95,8 @@ pub struct EmulateSpec {
     pub seed: u64,
     /// The faults.
     pub faults: Faults,
+    /// A [control file](super::Control): what of the devices is removed or disabled at the moment.
+    pub control: Option<PathBuf>,
 }
 
 impl Default for EmulateSpec {
@@ -107,6 +116,7 @@ impl Default for EmulateSpec {
             block_on_fault: false,
             seed: 0,
             faults: Faults::default(),
+            control: None,
         }
     }
 }
@@ -122,8 +132,8 @@ pub struct SpecError {
 }
 
 const KEYS: &str = "sockets, devices, engines, queues, generation, mode=dedicated|shared, threshold, \
-run=inline|poll|threads, work=real|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
-faults=lost:P/page:P/hardware:P/halt:P/disable:P/retry:P/slow:P";
+run=inline|poll|threads, work=real[:NS]|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
+faults=lost:P/page:P/hardware:P/halt:P/disable:P/retry:P/slow:P, control=FILE";
 
 impl EmulateSpec {
     /// Entries of each queue.
@@ -138,7 +148,7 @@ impl EmulateSpec {
     /// [`SpecError`], which names the part and the fix.
     pub fn ensure_real_work(&self) -> Result<(), SpecError> {
         let part = match self.work {
-            Work::Real => return Ok(()),
+            Work::Real | Work::RealTimed { .. } => return Ok(()),
             Work::Null => "work=null".to_owned(),
             Work::Timed { page_ns } => format!("work=timed:{page_ns}"),
         };
@@ -165,6 +175,10 @@ benches of the driver: leave out work=";
             "seed" => self.seed = number(0, u64::MAX)?,
             "block_on_fault" => self.block_on_fault = number(0, 1)? == 1,
             "faults" => self.faults = value.parse()?,
+            "control" => match value.starts_with('/') {
+                true => self.control = Some(value.into()),
+                false => return Err("wants an absolute path: programs change their directory".to_owned()),
+            },
             "mode" => {
                 self.mode = match value {
                     "dedicated" => QueueMode::Dedicated,
@@ -190,6 +204,10 @@ benches of the driver: leave out work=";
             "work" => {
                 self.work = match value.split_once(':').unwrap_or((value, "")) {
                     ("real", "") => Work::Real,
+                    ("real", ns) => match ns.parse() {
+                        Ok(page_ns @ 1..=1_000_000_000) => Work::RealTimed { page_ns },
+                        _ => return Err("wants the nanoseconds of a page: real:3500".to_owned()),
+                    },
                     ("null", "") => Work::Null,
                     ("timed", ns) => match ns.parse() {
                         Ok(page_ns @ 1..=1_000_000_000) => Work::Timed { page_ns },
@@ -259,7 +277,7 @@ mod tests {
     #[test]
     fn devices_that_do_no_work_are_told_from_those_that_do() {
         let spec = |text: &str| text.parse::<EmulateSpec>().unwrap();
-        for text in ["", "work=real", "run=poll,latency_ns=900"] {
+        for text in ["", "work=real", "work=real:3500", "run=poll,latency_ns=900"] {
             assert_eq!(spec(text).ensure_real_work(), Ok(()), "{text}");
         }
         for text in ["work=null", "work=timed:3500"] {
@@ -280,6 +298,7 @@ mod tests {
         assert!(error("queues=8,threshold=17").contains("threshold"));
         assert!(error("threads,clock=steps").contains("real time"));
         assert!(error("work=timed").contains("timed:3500"));
+        assert!(error("work=real:fast").contains("real:3500"));
         assert!(error("faults=lost:9").contains("between 0 and 1"));
     }
 }

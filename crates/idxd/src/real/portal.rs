@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -99,7 +100,7 @@ enum Door {
     /// The portal's page. The mapping alone keeps the queue open, so that programs which close every file do no harm.
     Mapped(NonNull<u8>),
     /// The file, and one that takes no writes to put in its place.
-    File(OwnedFd, OwnedFd),
+    File(ManuallyDrop<OwnedFd>, ManuallyDrop<OwnedFd>),
 }
 
 /// A queue of a real device, open for this process. Dropping it closes the queue, which waits for its jobs.
@@ -160,7 +161,11 @@ impl RealPortal {
         }
         // SAFETY: just made, owned by nobody else.
         let sink = unsafe { OwnedFd::from_raw_fd(sink) };
-        let portal = RealPortal { door: Door::File(OwnedFd::from(file), sink), way: Way::Write, validity };
+        let portal = RealPortal {
+            door: Door::File(ManuallyDrop::new(OwnedFd::from(file)), ManuallyDrop::new(sink)),
+            way: Way::Write,
+            validity,
+        };
         portal.probe(name, refusal)?;
         Ok(portal)
     }
@@ -224,6 +229,17 @@ fn map(file: &File) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(page.cast()).expect("mappings are not at zero"))
 }
 
+/// Whether anything is mapped at `page`. A store where nothing is would end the process.
+///
+/// The kernel's driver never takes a portal's mapping away, also when its queue is disabled or its device unbound (a store
+/// goes to the device's window then, and is dropped); so this is about mappings that were undone from within the process.
+/// What mincore(2) says of the page itself is of no use: it skips mappings of devices.
+fn is_mapped(page: NonNull<u8>) -> bool {
+    let mut resident = 0u8;
+    // SAFETY: a place for one page's byte; the call looks at mappings and touches no memory.
+    unsafe { libc::mincore(page.as_ptr().cast(), sys::PAGE_SIZE, &mut resident) == 0 }
+}
+
 /// Hands a descriptor to the kernel, which hands it to the device.
 fn write(file: &OwnedFd, descriptor: &Descriptor) -> io::Result<()> {
     let bytes = descriptor.to_bytes();
@@ -275,6 +291,13 @@ impl Portal for RealPortal {
         }
     }
 
+    fn is_there(&self) -> bool {
+        match &self.door {
+            Door::Mapped(page) => self.validity.is_valid() && is_mapped(*page),
+            Door::File(..) => self.validity.is_valid(),
+        }
+    }
+
     fn revoke(&self) {
         self.validity.is_revoked.store(true, Ordering::Release);
         // A fork has nothing to revoke: no mapping, and a file that the kernel refuses.
@@ -282,6 +305,8 @@ impl Portal for RealPortal {
             return;
         }
         match &self.door {
+            // What is unmapped keeps no queue open, and its place may be another's before long.
+            Door::Mapped(page) if !is_mapped(*page) => {}
             Door::Mapped(page) => {
                 // Plain memory in the portal's place: stores of threads that are about to submit go there. With the
                 // mapping the queue's last reference goes, and closing waits for its jobs.
@@ -310,11 +335,24 @@ impl Portal for RealPortal {
 
 impl Drop for RealPortal {
     fn drop(&mut self) {
-        let Door::Mapped(page) = &self.door else { return };
-        // A fork does not have the mapping; something else may be there.
-        if self.validity.is_own_process() {
-            // SAFETY: this portal's page, which nobody uses any more.
-            unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) };
+        // A fork does not have the mapping; something else may be there. Nor need it have the descriptors: their numbers may
+        // be others'.
+        if !self.validity.is_own_process() {
+            return;
+        }
+        match &mut self.door {
+            Door::Mapped(page) if is_mapped(*page) => {
+                // SAFETY: this portal's page, which is not used any more.
+                unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) };
+            }
+            Door::Mapped(_) => {}
+            Door::File(file, sink) => {
+                // SAFETY: dropped here alone, and not used afterwards.
+                unsafe {
+                    ManuallyDrop::drop(file);
+                    ManuallyDrop::drop(sink);
+                }
+            }
         }
     }
 }
@@ -502,6 +540,26 @@ mod tests {
         portal.revoke();
         // SAFETY: as above.
         assert_eq!(unsafe { portal.submit(&noop) }, Submission::Gone);
+        drop(portal);
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// A portal that was unmapped from within the process: nothing is stored there, and nothing is mapped over what may be
+    /// another's by now.
+    #[test]
+    fn an_unmapped_portal_is_not_there() {
+        let path = path("unmapped");
+        fs::write(&path, vec![0u8; 4096]).unwrap();
+        let claimed = Instructions { movdir64b: true, enqcmd: true };
+        let portal = RealPortal::open_with(&path, "wq1.0", QueueMode::Shared, claimed).unwrap();
+        assert!(portal.is_there());
+        let Door::Mapped(page) = &portal.door else { panic!("mapped") };
+        let page = *page;
+        // SAFETY: the portal's own page, which nothing uses.
+        assert_eq!(unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) }, 0);
+        assert!(!portal.is_there());
+        portal.revoke();
+        assert!(!is_mapped(page));
         drop(portal);
         fs::remove_file(&path).unwrap();
     }

@@ -1,0 +1,194 @@
+//! Devices that come and go while the driver is used, by a control file: compared with a plain model of what should be
+//! attached, and with the pages.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use acomp::{Page, UnitError, PAGE_SIZE};
+use common::*;
+use iaa::Driver;
+use idxd::emulated::{Control, Presence, QueueId};
+
+struct ControlFile(PathBuf);
+
+impl ControlFile {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("uzswap-iaa-control-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        ControlFile(path)
+    }
+
+    fn driver(&self, spec: &str, settings: &str) -> Arc<Driver> {
+        driver(&format!("{spec},control={}", self.0.display()), settings)
+    }
+
+    fn write(&self, control: &Control) {
+        let next = self.0.with_extension("next");
+        std::fs::write(&next, control.to_string()).unwrap();
+        std::fs::rename(next, &self.0).unwrap();
+    }
+}
+
+impl Drop for ControlFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Names of all attached queues.
+fn attached(driver: &Driver) -> Vec<String> {
+    driver.statistics().devices.into_iter().flat_map(|device| device.queues).map(|queue| queue.name).collect()
+}
+
+/// Compresses and decompresses a batch of `count` pages from `first`; panics at a page that is not what it was.
+fn round_trip(driver: &Arc<Driver>, first: u64, count: u64) {
+    let mut context = fixed(driver);
+    let pages: Vec<Page> = (first..first + count).map(page).collect();
+    let packed = compress(&mut *context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
+    let mut kept = Vec::new();
+    for (at, result) in packed.iter().enumerate() {
+        match result {
+            Ok(stream) => kept.push((at, stream)),
+            Err(error) => assert!(is_noise(first + at as u64) && *error == UnitError::NoSpace, "{error}"),
+        }
+    }
+    if kept.is_empty() {
+        return;
+    }
+    let objects: Vec<_> = kept.iter().map(|(_, stream)| (stream.as_slice(), PAGE_SIZE)).collect();
+    for (plain, (at, _)) in decompress(&mut *context, &objects).iter().zip(&kept) {
+        assert!(*plain.as_ref().unwrap() == pages[*at]);
+    }
+}
+
+/// Any sequence of removals, disablings and returns: after each look exactly those queues are attached that the model has,
+/// in order, work goes to all of them and to no other, and pages come back whatever there is.
+#[test]
+fn what_is_attached_follows_the_control_file() {
+    const DEVICES: usize = 3;
+    const QUEUES: usize = 2;
+    let file = ControlFile::new("model");
+    let driver = file.driver("devices=3,queues=2", "quarantine_ms=0,distribute_decomps=1");
+    let machine = driver.machine().unwrap();
+    let mut random = Random(11);
+    let (mut removed, mut disabled) = ([false; DEVICES], [[false; QUEUES]; DEVICES]);
+    let mut control = Control::default();
+    for step in 0..300 {
+        for _ in 0..1 + random.below(3) {
+            let device = random.below(DEVICES);
+            if random.below(2) == 0 {
+                removed[device] = !removed[device];
+                let presence = if removed[device] { Presence::Removed } else { Presence::Enabled };
+                control.set(&format!("iax{device}"), presence).unwrap();
+            } else {
+                let queue = random.below(QUEUES);
+                let is_disabled = &mut disabled[device][queue];
+                *is_disabled = !*is_disabled;
+                let presence = if *is_disabled { Presence::Disabled } else { Presence::Enabled };
+                control.set(&format!("wq{device}.{queue}"), presence).unwrap();
+            }
+        }
+        if step % 50 == 49 {
+            // A line that cannot be understood changes nothing.
+            let before = attached(&driver);
+            std::fs::write(&file.0, "iax0 gone\n").unwrap();
+            assert!(!driver.refresh());
+            assert_eq!(attached(&driver), before);
+        }
+        file.write(&control);
+        driver.refresh();
+        let expected: Vec<String> = (0..DEVICES)
+            .filter(|device| !removed[*device])
+            .flat_map(|device| (0..QUEUES).map(move |queue| (device, queue)))
+            .filter(|&(device, queue)| !disabled[device][queue])
+            .map(|(device, queue)| format!("wq{device}.{queue}"))
+            .collect();
+        assert_eq!(attached(&driver), expected, "step {step}: {control}");
+        assert!(!driver.refresh(), "there is nothing new");
+        let accepted = |name: &str| {
+            let (device, queue) = name.strip_prefix("wq").unwrap().split_once('.').unwrap();
+            let id = QueueId { device: device.parse().unwrap(), queue: queue.parse().unwrap() };
+            machine.statistics(id).accepted
+        };
+        let before: Vec<u64> = expected.iter().map(|name| accepted(name)).collect();
+        let total = |driver: &Driver| {
+            let counted = driver.statistics();
+            counted.total_sw_comp_calls + counted.total_sw_decomp_calls
+        };
+        let in_software = total(&driver);
+        round_trip(&driver, random.below(400) as u64, 8);
+        if expected.is_empty() {
+            assert!(total(&driver) >= in_software + 8, "nothing else is left");
+        } else {
+            assert_eq!(total(&driver), in_software, "step {step}");
+            for (name, before) in expected.iter().zip(before) {
+                assert!(accepted(name) > before, "step {step}: {name} got nothing, of {expected:?}");
+            }
+        }
+        assert_eq!(driver.outstanding(), 0);
+    }
+}
+
+/// Devices go at any moment, with requests under way in other threads. What was accepted and never answered is done in
+/// software, with the right bytes; afterwards all devices work again.
+#[test]
+fn devices_are_removed_under_load() {
+    for spec in
+        ["devices=2,queues=2,run=poll", "devices=2,queues=2", "devices=2,mode=shared,threads,engines=1"]
+    {
+        let file = ControlFile::new("load");
+        // A removed device's jobs are lost: that is noticed by polls that find nothing.
+        let driver = file.driver(spec, "quarantine_ms=0,patience_ms=20");
+        let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2u64)
+                .map(|seed| {
+                    let (driver, stop, requests) = (&driver, &stop, &requests);
+                    scope.spawn(move || {
+                        let mut random = Random(seed * 2 + 1);
+                        while !stop.load(Ordering::Relaxed) {
+                            round_trip(driver, random.below(400) as u64, 1 + random.below(8) as u64);
+                            requests.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            let mut random = Random(9);
+            for _ in 0..60 {
+                let mut control = Control::default();
+                for device in 0..2 {
+                    let presence =
+                        [Presence::Removed, Presence::Disabled, Presence::Enabled][random.below(3)];
+                    control.set(&format!("iax{device}"), presence).unwrap();
+                }
+                file.write(&control);
+                driver.refresh();
+                let before = requests.load(Ordering::Relaxed);
+                while requests.load(Ordering::Relaxed) == before && !threads.iter().any(|t| t.is_finished()) {
+                    std::thread::yield_now();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        file.write(&Control::default());
+        let all = driver.machine().unwrap().queues().count();
+        // A dedicated queue is free once its last request has ended; one that hung waits a little.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while attached(&driver).len() < all {
+            driver.refresh();
+            assert!(std::time::Instant::now() < until, "{:?}", attached(&driver));
+            std::thread::yield_now();
+        }
+        let before = driver.statistics();
+        assert!(before.total_sw_comp_calls > 0, "{spec}: {before}");
+        for _ in 0..20 {
+            round_trip(&driver, 0, 8);
+        }
+        let after = driver.statistics();
+        assert!(after.total_comp_calls >= before.total_comp_calls + 100, "{spec}: {after}");
+        assert_eq!(driver.outstanding(), 0);
+    }
+}
