@@ -1,7 +1,7 @@
 //! The compressed pool: pages go in by group and key, come out again byte for byte, and take little room between.
 //!
 //! A *group* is a program or a tenant; a *key* is a page number, up to 2^36 of them, sparse. [`Zswap::store`] takes a
-//! folio of consecutive pages, all or nothing; [`Zswap::load`] gives pages back, keeping the entries or not;
+//! folio of consecutive pages, all or nothing, [`Zswap::store_scattered`] pages of many folios; [`Zswap::load`] gives pages back, keeping the entries or not;
 //! [`Zswap::invalidate`] forgets a range of any length. What is stored can be told from [`Zswap::present`].
 //!
 //! Behaviour, counters and their names follow the Linux zswap. Four things are its own:
@@ -35,6 +35,7 @@ mod padded;
 mod pool;
 mod promote;
 mod returned;
+mod scatter;
 mod shrink;
 mod slab;
 mod store;
@@ -53,6 +54,7 @@ pub use forms::{form_names, Forms, Tally, FORMS_MAX};
 pub use kept::CommitError;
 pub use leaf::LEAF_PAGES;
 pub use promote::PromoteReport;
+pub use scatter::{Refused, SCATTERED_MAX};
 pub use shrink::ShrinkReport;
 pub use swapfile::{FileError, ReadFault, SwapFile};
 pub use tend::TendReport;

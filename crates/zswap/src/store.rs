@@ -16,13 +16,13 @@ pub(crate) const BATCH_PAGES_MAX: usize = 32;
 
 /// A unit of a batch: which of the batch's pages it covers.
 #[derive(Clone, Copy, Default)]
-struct Unit {
-    first: u8,
-    pages: u8,
+pub(crate) struct Unit {
+    pub(crate) first: u8,
+    pub(crate) pages: u8,
 }
 
 impl Unit {
-    fn range(self) -> std::ops::Range<usize> {
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
         self.first as usize..self.first as usize + self.pages as usize
     }
 }
@@ -55,19 +55,28 @@ impl Cut {
 }
 
 /// Objects of a batch, allocated and written but not yet published: unit `n` of the batch's units with objects.
-struct Objects {
-    handles: [zsmalloc::Handle; MAX_BATCH],
-    lens: [u32; MAX_BATCH],
+pub(crate) struct Objects {
+    pub(crate) handles: [zsmalloc::Handle; MAX_BATCH],
+    pub(crate) lens: [u32; MAX_BATCH],
     len: usize,
 }
 
-/// What all batches of a folio share.
-struct Folio<'a> {
-    group: Group,
-    cell: &'a GroupCell,
-    cpu: usize,
-    node: usize,
-    raw_allowed: bool,
+/// Units of a batch that are not stored although others are, as bits.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LeftOut {
+    /// All of them.
+    pub(crate) units: u8,
+    /// Those of them that did not shrink.
+    pub(crate) poor: u8,
+}
+
+/// What all batches of a folio, or of a request, share.
+pub(crate) struct Folio<'a> {
+    pub(crate) group: Group,
+    pub(crate) cell: &'a GroupCell,
+    pub(crate) cpu: usize,
+    pub(crate) node: usize,
+    pub(crate) raw_allowed: bool,
 }
 
 impl Zswap {
@@ -108,7 +117,7 @@ impl Zswap {
     }
 
     /// What was there before a store that failed is gone; a swap file that is kept is told that nobody wanted that.
-    fn lose(&self, group: Group, cell: &GroupCell, key: u64, count: u64) {
+    pub(crate) fn lose(&self, group: Group, cell: &GroupCell, key: u64, count: u64) {
         if let Some(kept) = &self.kept {
             kept.note_lost(group, key, count);
         }
@@ -137,7 +146,7 @@ impl Zswap {
     }
 
     /// Checks the group's limit, then the pools'. Whoever reached one is refused until it is down to its threshold.
-    fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
+    pub(crate) fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
         let limit = cell.limit.load(Ordering::Relaxed);
         if limit != u64::MAX {
             let bytes = || cell.numbers().bytes.get();
@@ -209,7 +218,7 @@ impl Zswap {
         forms.add_same(cut.pages - sources_len);
         let objects = match len {
             0 => None,
-            _ => Some(self.put_objects(folio, pool, units, &sources[..sources_len], done, forms)?),
+            _ => Some(self.put_objects(folio, pool, units, &sources[..sources_len], done, forms, None)?),
         };
         let mut bytes = 0;
         if let Some(objects) = &objects {
@@ -276,8 +285,10 @@ impl Zswap {
         Ok(cut.pages)
     }
 
-    /// Compresses units and writes what they became to the arena.
-    fn put_objects(
+    /// Compresses units and writes what they became to the arena: all or none of them; with `left_out`, all but those that
+    /// are named there afterwards.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn put_objects(
         &self,
         folio: &Folio<'_>,
         pool: &Pool,
@@ -285,6 +296,7 @@ impl Zswap {
         sources: &[&Page],
         done: usize,
         forms: &mut Forms,
+        mut left_out: Option<&mut LeftOut>,
     ) -> Result<Objects, StoreError> {
         let mut worker = pool.worker(folio.cpu);
         let worker = &mut *worker;
@@ -342,7 +354,13 @@ impl Zswap {
                         }
                     };
                     counter.add(1);
-                    refused.get_or_insert(answer);
+                    match left_out.as_deref_mut() {
+                        Some(left_out) => {
+                            left_out.units |= 1 << n;
+                            left_out.poor |= u8::from(error == UnitError::NoSpace) << n;
+                        }
+                        None => drop(refused.get_or_insert(answer)),
+                    }
                     0
                 }
             };
@@ -350,19 +368,28 @@ impl Zswap {
             objects.lens[n] = len as u32;
             first += unit.pages as usize;
         }
-        let handles = &mut objects.handles[..units.len()];
+        let left_out = left_out.map_or(0, |left_out| left_out.units);
         let lens = &objects.lens[..units.len()];
-        if refused.is_none() {
+        if refused.is_none() && left_out.count_ones() < units.len() as u32 {
             let mut contents: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];
-            let contents = &mut contents[..units.len()];
+            let mut put = 0;
             let mut first = 0;
             for (n, &unit) in units.iter().enumerate() {
                 let len = lens[n] as usize;
                 let raw_page = unit.pages == 1 && len == PAGE_SIZE;
-                contents[n] = if raw_page { sources[first].as_slice() } else { &outputs[n][..len] };
+                if left_out >> n & 1 == 0 {
+                    contents[put] = if raw_page { sources[first].as_slice() } else { &outputs[n][..len] };
+                    put += 1;
+                }
                 first += unit.pages as usize;
             }
-            if pool.objects.put_bulk(contents, folio.node as u8, handles).is_err() {
+            let mut handles = [zsmalloc::Handle::DANGLING; MAX_BATCH];
+            let is_put = pool.objects.put_bulk(&contents[..put], folio.node as u8, &mut handles[..put]);
+            let in_place = (0..units.len()).filter(|n| left_out >> n & 1 == 0);
+            for (n, handle) in in_place.zip(&handles[..put]) {
+                objects.handles[n] = *handle;
+            }
+            if is_put.is_err() {
                 self.events.reject_alloc_fail.add(1);
                 refused = Some(StoreError::NoMemory);
             }
@@ -374,7 +401,7 @@ impl Zswap {
             return Err(answer);
         }
         if self.config.tally.is_some() {
-            for (n, &unit) in units.iter().enumerate() {
+            for (n, &unit) in units.iter().enumerate().filter(|(n, _)| left_out >> n & 1 == 0) {
                 let pages = unit.pages as usize;
                 match made[n] {
                     true => forms.add_object(&*pool.algorithm, &outputs[n][..lens[n] as usize], pages),
@@ -394,7 +421,7 @@ fn forget_unit(pool: &Pool, object: &[u8], unit: Unit) {
 }
 
 /// Whether every page of a unit repeats a word, which needs no object; the pages' items are filled then.
-fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
+pub(crate) fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
     for (page, item) in pages.iter().zip(items) {
         match filled::word_of(page) {
             Some(word) => *item = Item { word, same: true },

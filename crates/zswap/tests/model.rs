@@ -16,6 +16,7 @@ const PLACES: [u64; 4] = [0, 40, 1 << 20, (1 << 36) - 64];
 #[derive(Debug, Clone)]
 enum Step {
     Store { group: u16, key: u64, kinds: Vec<u8>, seed: u64 },
+    Scatter { group: u16, key: u64, pages: Vec<(u64, u8)>, folio_bits: u32, seed: u64 },
     Load { group: u16, key: u64, count: usize, keep: bool },
     LoadPresent { group: u16, key: u64, keep: bool },
     Invalidate { group: u16, key: u64, count: u64 },
@@ -34,6 +35,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0u16..3, key(), prop::collection::vec(0u8..6, 1..24), any::<u64>())
             .prop_map(|(group, key, kinds, seed)| Step::Store { group, key, kinds, seed }),
+        6 => (0u16..3, key(), prop::collection::vec((1u64..5, 0u8..6), 1..40), 0u32..5, any::<u64>())
+            .prop_map(|(group, key, pages, folio_bits, seed)| Step::Scatter { group, key, pages, folio_bits, seed }),
         5 => (0u16..3, key(), 1usize..24, any::<bool>())
             .prop_map(|(group, key, count, keep)| Step::Load { group, key, count, keep }),
         4 => (0u16..3, key(), any::<bool>())
@@ -74,6 +77,7 @@ fn reconcile(
 
 fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) {
     let raw_allowed = writeback.is_some();
+    let is_unit_a_page = config.unit_size == 4096;
     let mut trim = Trim::new("0", 1);
     let zswap = Zswap::new(Config { writeback: writeback.clone().map(|it| it as _), ..config }, trim.clone())
         .unwrap();
@@ -105,6 +109,59 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     Err(StoreError::Failed { index }) => assert!(!raw_allowed && index < pages.len()),
                     Err(StoreError::GroupLimit) => {}
                     Err(other) => panic!("{other}"),
+                }
+            }
+            Step::Scatter { group, key, pages, folio_bits, seed } => {
+                let mut at = *key;
+                let pages: Vec<(u64, u8, Page)> = pages
+                    .iter()
+                    .map(|&(gap, kind)| {
+                        // Every other page is the next one's neighbour.
+                        at += gap.saturating_sub(2).max(1);
+                        (at, kind, page(kind, seed.wrapping_add(at)))
+                    })
+                    .filter(|(at, ..)| *at < 1 << 36)
+                    .collect();
+                let keyed: Vec<(u64, &Page)> = pages.iter().map(|(at, _, page)| (*at, page)).collect();
+                let is_armed = trim.fail_after.load(std::sync::atomic::Ordering::Relaxed) >= 0;
+                let folio_pages = 1u64 << folio_bits;
+                let stored = zswap.store_scattered(Group(*group), &keyed, folio_pages);
+                let span = (*group, *key..at + 1);
+                reconcile(&zswap, writeback.as_deref(), &mut map, Some(span));
+                let refused = match stored {
+                    Ok(refused) => refused,
+                    Err(StoreError::GroupLimit) => zswap::Refused { pages: u64::MAX, poor: 0 },
+                    Err(other) => panic!("{other}"),
+                };
+                let is_in = |mask: u64, n: usize| mask >> n & 1 != 0;
+                for (n, &(at, kind, page)) in pages.iter().enumerate() {
+                    match is_in(refused.pages, n) {
+                        false => map.insert((*group, at), page),
+                        true => map.remove(&(*group, at)),
+                    };
+                    if stored.is_err() {
+                        continue;
+                    }
+                    assert!(!is_in(refused.poor, n) || is_in(refused.pages, n), "what is poor is refused");
+                    let same = |other: &(u64, u8, Page)| other.0 / folio_pages == at / folio_pages;
+                    let of_folio: Vec<usize> = (0..pages.len()).filter(|n| same(&pages[*n])).collect();
+                    let all =
+                        of_folio.iter().all(|other| is_in(refused.pages, *other) == is_in(refused.pages, n));
+                    assert!(all, "a folio is stored or not");
+                    if raw_allowed {
+                        assert_eq!(refused.pages, 0);
+                    } else if is_unit_a_page && !is_armed {
+                        let has_poor = of_folio.iter().any(|other| pages[*other].1 == 1);
+                        assert_eq!(
+                            is_in(refused.pages, n),
+                            has_poor,
+                            "what is refused is what does not compress"
+                        );
+                        assert_eq!(is_in(refused.poor, n), kind == 1);
+                    }
+                }
+                if stored.is_ok() {
+                    out += (0..pages.len()).filter(|n| !is_in(refused.pages, *n)).count() as u64;
                 }
             }
             Step::Load { group, key, count, keep } => {

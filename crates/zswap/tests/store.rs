@@ -245,3 +245,53 @@ fn metadata_is_at_most_32_bytes_a_page_and_checksums_4_more() {
         assert_empty(&zswap);
     }
 }
+
+/// Pages of many folios fill batches: eight by eight, where stores one by one make a request for each; pages that repeat a
+/// word take no place, and those that do not compress take no others with them.
+#[test]
+fn scattered_pages_fill_batches() {
+    let sizes = |trim: &Trim| -> Vec<u64> {
+        trim.requests.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    };
+    let pages: Vec<Page> = (0..64).map(|n| page(2, n)).collect();
+    let keyed: Vec<(u64, &Page)> =
+        pages.iter().enumerate().map(|(n, page)| (n as u64 * 3 + 7, page)).collect();
+    let (zswap, trim) = make(Config { batch: 8, ..Config::default() });
+    for &(key, page) in &keyed {
+        zswap.store(A, key, &[page]).unwrap();
+    }
+    assert_eq!(sizes(&trim), [0, 64, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(zswap.store_scattered(A, &keyed, 1), Ok(zswap::Refused::default()));
+    assert_eq!(sizes(&trim), [0, 64, 0, 0, 0, 0, 0, 0, 8]);
+    assert_eq!((zswap.stored_pages(), zswap.counters().zswpout), (64, 128));
+    for &(key, page) in &keyed {
+        assert!(load(&zswap, A, key, 1, Keep::Exclusive).unwrap()[0] == *page);
+    }
+    assert_empty(&zswap);
+
+    // Every third page repeats a word, one does not compress; folios of four pages.
+    let kinds = |n: usize| {
+        if n == 21 {
+            1
+        } else if n % 3 == 0 {
+            0
+        } else {
+            2
+        }
+    };
+    let pages: Vec<Page> = (0..64).map(|n| page(kinds(n), n as u64)).collect();
+    let keyed: Vec<(u64, &Page)> = pages.iter().enumerate().map(|(n, page)| (n as u64, page)).collect();
+    let (zswap, trim) = make(Config { batch: 8, ..Config::default() });
+    let refused = zswap.store_scattered(B, &keyed, 4).unwrap();
+    assert_eq!((refused.pages, refused.poor), (0b1111 << 20, 1 << 21));
+    assert_eq!(zswap.present(B, 0, 64), !(0b1111 << 20));
+    // 42 pages that do not repeat a word, and the one that does not compress.
+    let sizes = sizes(&trim);
+    assert!(sizes[8] >= 5 && sizes.iter().sum::<u64>() <= 6, "{sizes:?}");
+    assert_eq!(zswap.store_scattered(B, &keyed[..1], 1), Ok(zswap::Refused::default()));
+    for wrong in [&[keyed[1], keyed[0]][..], &[keyed[0], keyed[0]], &[(1 << 36, &pages[0])]] {
+        assert_eq!(zswap.store_scattered(B, wrong, 1), Err(StoreError::OutOfRange));
+    }
+    assert!(zswap.invalidate(B, 0, 64) == 60);
+    assert_empty(&zswap);
+}
