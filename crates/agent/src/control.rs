@@ -345,6 +345,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         zswap::Config {
             max_groups: pager::POOL_GROUPS,
             verify: settings.verify || cfg!(debug_assertions),
+            batch: settings.batch as usize,
             tally: Some(tally),
             swap: swap_file,
             ..Default::default()

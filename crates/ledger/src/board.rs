@@ -38,6 +38,8 @@ pub struct Settings {
     pub budget_bytes: u64,
     /// Bytes evicted together.
     pub folio_bytes: u32,
+    /// Units that one request to the compressor holds; 0: as the compressor wishes.
+    pub batch: u32,
     /// Compressor by name, at most [`COMPRESSOR_LEN_MAX`] bytes.
     pub compressor: String,
     /// Names of the forms in which it stores pages, at most [`FORMS_MAX`], without commas. A name may come twice.
@@ -64,6 +66,7 @@ pub(crate) struct Board {
     budget_bytes: AtomicU64,
     swap_bytes: AtomicU64,
     folio_bytes: AtomicU32,
+    batch: AtomicU32,
     verify: AtomicU32,
     without: AtomicU32,
     lends: AtomicU32,
@@ -113,6 +116,7 @@ impl Board {
         self.budget_bytes.store(settings.budget_bytes, Ordering::Relaxed);
         self.swap_bytes.store(settings.swap_bytes, Ordering::Relaxed);
         self.folio_bytes.store(settings.folio_bytes, Ordering::Relaxed);
+        self.batch.store(settings.batch, Ordering::Relaxed);
         self.verify.store(settings.verify.into(), Ordering::Relaxed);
         self.without.store(settings.without, Ordering::Relaxed);
         self.lends.store(settings.lends.into(), Ordering::Relaxed);
@@ -136,6 +140,7 @@ impl Board {
         Settings {
             budget_bytes: self.budget_bytes(),
             folio_bytes: self.folio_bytes.load(Ordering::Relaxed),
+            batch: self.batch.load(Ordering::Relaxed),
             compressor: self.compressor.get(),
             forms: self.forms.get().split_terminator(',').map(str::to_owned).collect(),
             verify: self.verify.load(Ordering::Relaxed) != 0,

@@ -75,9 +75,14 @@ pub struct Arguments {
     compressor: Option<String>,
     #[command(flatten)]
     swap: swap::SwapArguments,
-    /// Memory evicted together: 16K, 32K, 64K or 2M
+    /// Memory evicted together: 16K, 32K, 64K or 2M. A block of 64K is the largest that is compressed and brought in as one; 2M
+    /// is taken, and is the same as 64K today
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     folio: String,
+    /// Pages that one request to the compressor holds, 1 to 8; 8 unless the compressor wishes otherwise. For measurements: 1 is
+    /// how plain zswap compresses
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
+    batch: Option<u32>,
     /// Write figures to FILE when the program ends: a page with pictures if its name ends in .html, else JSON; may be given
     /// several times
     #[arg(long, value_name = "FILE")]
@@ -263,6 +268,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let settings = Settings {
         budget_bytes,
         folio_bytes: folio as u32,
+        batch: arguments.batch.unwrap_or(0),
         // As the algorithm has it: files that it names are found from wherever a program of the tree is.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),

@@ -42,6 +42,9 @@ pub struct ProgramArgs {
     /// Compressor, as for `uzswap run`
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
+    /// Pages that one request to the compressor holds, as for `uzswap run`
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
+    batch: Option<u32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -178,6 +181,9 @@ impl ProgramArgs {
         command.args(["run", "--quiet", "--ram", &ram_bytes.to_string(), "--report", &report.path()]);
         if let Some(name) = &self.compressor {
             command.args(["--compressor", name]);
+        }
+        if let Some(batch) = self.batch {
+            command.args(["--batch", &batch.to_string()]);
         }
         command.args(words).arg("--").args(&self.command);
         let outcome = outcome::run(command)?;

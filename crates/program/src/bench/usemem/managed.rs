@@ -78,6 +78,9 @@ pub fn run(plan: &Plan, progress: &Progress) -> Result<Managed> {
     if let Some(compressor) = &plan.compressor {
         command.arg("--compressor").arg(compressor);
     }
+    if let Some(batch) = plan.batch {
+        command.arg("--batch").arg(batch.to_string());
+    }
     command.arg("--").arg(own).args(plan.job_arguments(progress));
     let driven = drive(command, "managed", progress)?;
     let text = fs::read_to_string(&path).context("cannot read the report")?;

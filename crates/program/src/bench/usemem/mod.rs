@@ -65,6 +65,9 @@ pub struct UsememArgs {
     /// Compressor, as of `uzswap run`
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
+    /// Pages that one request to the compressor holds, as of `uzswap run`
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
+    batch: Option<u32>,
     #[command(flatten)]
     data: data::DataArguments,
     /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file, or with the file
@@ -87,6 +90,7 @@ pub struct Plan {
     swap: SwapArguments,
     folio: Option<String>,
     compressor: Option<String>,
+    batch: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -218,6 +222,7 @@ impl UsememArgs {
             swap: self.swap.clone(),
             folio: self.folio.clone(),
             compressor: self.compressor.clone(),
+            batch: self.batch,
         })
     }
 }
@@ -261,6 +266,7 @@ mod tests {
             swap: SwapArguments::default(),
             folio: None,
             compressor: None,
+            batch: None,
             data: data::DataArguments::default(),
             versus: None,
             json: false,
