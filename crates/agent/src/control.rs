@@ -395,6 +395,8 @@ fn tally(forms: &Forms) {
         for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
             slot.add_form(number, u64::from(*pages));
         }
+        slot.add(ledger::Counter::CompressRequests, forms.requests.into());
+        slot.add(ledger::Counter::CompressUnits, forms.units.into());
     }
 }
 const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);

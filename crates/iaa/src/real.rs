@@ -120,7 +120,7 @@ impl Real {
 impl Source for Real {
     fn look(&self, is_forced: bool) -> Option<Vec<Sight>> {
         let identities = DeviceFile::all_identities(&self.dev);
-        let is_due = self.looks.fetch_add(1, Ordering::Relaxed) % LOOKS_MAX == 0;
+        let is_due = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_MAX);
         if !is_forced && !is_due && identities == self.identities.load(Ordering::Relaxed) {
             return None;
         }

@@ -110,6 +110,10 @@ counters! {
     ZeroFilled: Pages, report "zero_filled", prometheus "uzswap_zero_filled_pages_total";
     /// Calls that stored pages, each a folio or what was evicted of one; refused calls are not counted.
     Batches: Times, report "batches", prometheus "uzswap_batches_total";
+    /// Requests to the compressor that evictions made.
+    CompressRequests: Times, report "compress_requests", prometheus "uzswap_compress_requests_total";
+    /// Units in those requests, whether they shrank or not: eight a request is what batching aims at.
+    CompressUnits: Times, report "compress_units", prometheus "uzswap_compress_units_total";
     /// Pages stored by calls of one page.
     Stored4k: Pages, report "stored_pages_by_folio.4kB", prometheus "uzswap_folio_4kb_pages_total";
     /// Pages stored by calls of 2 and 3 pages.

@@ -17,6 +17,10 @@ pub const FORMS_MAX: usize = FIRST + acomp::FORMS_MAX;
 pub struct Forms {
     /// A number a form.
     pub pages: [u32; FORMS_MAX],
+    /// Requests to the compressor that this took.
+    pub requests: u32,
+    /// Units in them, those included that did not shrink.
+    pub units: u32,
 }
 
 /// Told the forms of every folio once all of it is stored, from any thread, at any time; so it neither allocates nor

@@ -7,7 +7,6 @@ use crate::config::{Group, StoreError};
 use crate::group::{Freed, Item};
 use crate::leaf::Entry;
 use crate::store::{fill_items, Folio, LeftOut, Unit, BATCH_PAGES_MAX};
-use crate::sync::atomic::Ordering;
 use crate::zswap::in_range;
 use crate::{checksum, filled, Forms, Zswap};
 

@@ -308,6 +308,8 @@ impl Zswap {
         let outputs = &mut outputs[..units.len()];
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         let results = &mut results[..units.len()];
+        forms.requests += 1;
+        forms.units += units.len() as u32;
         worker.context.compress(&mut CompressRequest {
             pages: sources,
             unit_size: self.config.unit_size,

@@ -78,6 +78,7 @@ fn reconcile(
 fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) {
     let raw_allowed = writeback.is_some();
     let is_unit_a_page = config.unit_size == 4096;
+    let is_armed = steps.iter().any(|step| matches!(step, Step::FailUnit { .. }));
     let mut trim = Trim::new("0", 1);
     let zswap = Zswap::new(Config { writeback: writeback.clone().map(|it| it as _), ..config }, trim.clone())
         .unwrap();
@@ -123,7 +124,6 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     .filter(|(at, ..)| *at < 1 << 36)
                     .collect();
                 let keyed: Vec<(u64, &Page)> = pages.iter().map(|(at, _, page)| (*at, page)).collect();
-                let is_armed = trim.fail_after.load(std::sync::atomic::Ordering::Relaxed) >= 0;
                 let folio_pages = 1u64 << folio_bits;
                 let stored = zswap.store_scattered(Group(*group), &keyed, folio_pages);
                 let span = (*group, *key..at + 1);

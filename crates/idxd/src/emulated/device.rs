@@ -533,7 +533,7 @@ impl Device {
     pub fn open(&self, index: usize) -> Result<u64, OpenError> {
         let queue = self.queues.get(index).ok_or(OpenError::Missing)?;
         let epoch = self.epoch();
-        if epoch % 2 == 1 {
+        if !epoch.is_multiple_of(2) {
             return Err(OpenError::Missing);
         }
         if !queue.enabled.load(Ordering::Acquire) || self.halted.load(Ordering::Acquire) {
@@ -563,7 +563,7 @@ impl Device {
     /// Takes the device away with all that it holds: records of what it accepted are never written, portals are dead.
     pub fn remove(&self) {
         let mut inside = lock(&self.inside);
-        if self.epoch() % 2 == 1 {
+        if !self.epoch().is_multiple_of(2) {
             return;
         }
         self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -578,7 +578,7 @@ impl Device {
 
     /// Brings a removed device back, with all queues enabled and none open.
     pub fn restore(&self) {
-        if self.epoch() % 2 == 0 {
+        if self.epoch().is_multiple_of(2) {
             return;
         }
         self.reset();

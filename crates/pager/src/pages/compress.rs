@@ -5,7 +5,6 @@
 //! *staged* by then has its object dropped.
 
 use sys::PAGE_SIZE;
-use zswap::StoreError;
 
 use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
@@ -48,10 +47,7 @@ impl Pages {
         block.set_compressing(true);
         drop(block);
 
-        let mut stored = 0;
-        for (first, count) in runs(staged) {
-            self.store_run(base, slot, first, count, &mut stored);
-        }
+        let stored = self.store_block(base, slot, staged);
 
         let block = self.lock(base);
         let kept = block.mask(PageState::Staged) & staged;
@@ -76,37 +72,41 @@ impl Pages {
         }
     }
 
-    /// Stores adjacent staged pages, folio by folio; around pages that refuse.
-    fn store_run(&self, base: usize, slot: u32, first: usize, count: usize, stored: &mut u32) {
+    /// Stores staged pages of a block, neighbours or not, in as few requests to the compressor as there can be; pages that
+    /// refuse take no others with them. Returns those that are stored.
+    fn store_block(&self, base: usize, slot: u32, staged: u32) -> u32 {
+        let first_key = (base / PAGE_SIZE) as u64;
+        let page = |index: usize| {
+            // SAFETY: a page of the slot, which stays as it is while the block is marked as being compressed.
+            unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
+        };
+        let mut pages = [(0, page(staged.trailing_zeros() as usize)); BLOCK_PAGES];
+        let mut len = 0;
+        for index in runs(staged).flat_map(|(first, count)| first..first + count) {
+            pages[len] = (first_key + index as u64, page(index));
+            len += 1;
+        }
+        let pages = &pages[..len];
+        let Ok(refused) = self.store.store_scattered(GROUP, pages, 1) else {
+            self.accounts.add(Counter::RejectAllocFail, len as u64);
+            return 0;
+        };
+        let in_place = pages.iter().enumerate().filter(|(n, _)| refused.pages >> n & 1 == 0);
+        let stored = in_place.fold(0, |mask, (_, (key, _))| mask | span((key - first_key) as usize, 1));
+        let others = refused.pages & !refused.poor;
+        self.accounts.add(Counter::RejectCompressPoor, refused.poor.count_ones().into());
+        self.accounts.add(Counter::RejectAllocFail, others.count_ones().into());
         let folio = self.folio_pages.min(BLOCK_PAGES);
-        let (mut at, end) = (first, first + count);
-        while at < end {
-            let next = end.min((at / folio + 1) * folio);
-            // SAFETY: these are pages of the slot, which stay as they are while the block is marked as being compressed.
-            let pages: [&[u8; PAGE_SIZE]; BLOCK_PAGES] = std::array::from_fn(|index| unsafe {
-                &*(self.staging.address(slot, (at + index).min(next - 1)) as *const [u8; PAGE_SIZE])
-            });
-            let key = (base / PAGE_SIZE + at) as u64;
-            match self.store.store(GROUP, key, &pages[..next - at]) {
-                Ok(()) => {
-                    self.accounts.add(Counter::Batches, 1);
-                    self.accounts.add(Counter::STORED[(next - at).ilog2() as usize], (next - at) as u64);
-                    *stored |= span(at, next - at);
-                    at = next;
-                }
-                Err(StoreError::Poor { index }) => {
-                    self.accounts.add(Counter::RejectCompressPoor, 1);
-                    if index > 0 {
-                        self.store_run(base, slot, at, index, stored);
-                    }
-                    at += index + 1;
-                }
-                Err(_) => {
-                    self.accounts.add(Counter::RejectAllocFail, (next - at) as u64);
-                    at = next;
-                }
+        for (first, count) in runs(stored) {
+            let (mut at, end) = (first, first + count);
+            while at < end {
+                let next = end.min((at / folio + 1) * folio);
+                self.accounts.add(Counter::Batches, 1);
+                self.accounts.add(Counter::STORED[(next - at).ilog2() as usize], (next - at) as u64);
+                at = next;
             }
         }
+        stored
     }
 
     /// Returns pages that the pool refused to the program, and leaves them alone for a while. False when an event is in

@@ -253,6 +253,9 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     if ![16 << 10, 32 << 10, 64 << 10, 2 << 20].contains(&folio) {
         bail!("--folio {}: choose 16K, 32K, 64K or 2M", arguments.folio);
     }
+    if folio > 64 << 10 {
+        eprintln!("uzswap: --folio {}: the same as 64K, the most that is stored as one", arguments.folio);
+    }
     let registry = uzswap::registry();
     let compressor = match &arguments.compressor {
         Some(name) => name.clone(),

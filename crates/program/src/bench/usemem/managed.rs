@@ -38,13 +38,15 @@ pub struct Managed {
 }
 
 /// Counters taken over from the report.
-const COUNTERS: [&str; 12] = [
+const COUNTERS: [&str; 14] = [
     "zswpout",
     "zswpin",
     "zswpwb",
     "refaults",
     "zero_filled",
     "batches",
+    "compress_requests",
+    "compress_units",
     "stored_incompressible_pages",
     "reject_compress_poor",
     "reject_compress_fail",
