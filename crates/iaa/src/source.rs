@@ -74,7 +74,7 @@ impl Emulated {
                     open: Box::new(move || Some(Port { name, ..Driver::emulated_port(&machine, id)? })),
                 })
             };
-            (self.machine.epoch(device).is_multiple_of(2)).then(|| Sight {
+            self.machine.epoch(device).is_multiple_of(2).then(|| Sight {
                 name: format!("iax{device}{}", self.suffix()),
                 id: device as u32,
                 package: device / spec.devices as usize,

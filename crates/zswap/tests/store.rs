@@ -273,7 +273,7 @@ fn scattered_pages_fill_batches() {
     let kinds = |n: usize| {
         if n == 21 {
             1
-        } else if n % 3 == 0 {
+        } else if n.is_multiple_of(3) {
             0
         } else {
             2
