@@ -20,8 +20,9 @@ static void end_child(enum ending ending) {
 }
 
 // What a child finds changed: advice about forks has its effect, locks are gone, others' threads and bytes on their way too.
-static void inherit(bool raw) {
+void inherit(bool raw) {
     self->depth++;
+    self->forks_in_handler = false;
     self->raw |= raw;
     self->alone = true;
     memset(self->children, 0, sizeof self->children);

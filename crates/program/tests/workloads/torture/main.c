@@ -33,6 +33,9 @@ static const struct operation {
     {"zerocopy", 2, do_zerocopy},  {"vm", 3, do_vm_read},        {"direct", 2, do_direct},
     {"aio", 2, do_aio},            {"uring", 3, do_uring},       {"signal", 3, do_signal},
     {"stable", 3, do_stable},      {"cell", 5, do_cell},         {"robust", 1, do_robust},
+    {"share", 1, do_share},        {"borrow", 1, do_borrow},     {"daemon", 1, do_daemon},
+    {"abrupt", 1, do_abrupt},      {"handlerfork", 1, do_handler_fork}, {"stopped", 1, do_stopped_child},
+    {"limits", 1, do_limits},
     {"outside", 0, NULL},          {"stop", 0, NULL},           {"last", 0, NULL},
 };
 enum { OPERATIONS = sizeof operations / sizeof *operations };

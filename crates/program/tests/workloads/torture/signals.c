@@ -36,12 +36,14 @@ static void on_signal(int number) {
     self->handler_seeds[page] = seed;
     if (random >> 32 & 3) {
         // Nothing else.
-    } else if (feature("rawfork")) {
-        pid_t child = bare_fork();
+    } else if (self->forks_in_handler || feature("rawfork")) {
+        bool by_library = self->forks_in_handler;
+        pid_t child = by_library ? fork() : bare_fork();
         if (child == 0) {
             for (int i = 0; i < HANDLER_PAGES; i++) check_bytes(self->handler_at + i * PAGE, self->handler_seeds[i], "the signal handler's page in its child");
             content_fill(self->handler_at, ~seed | 1);
             check_bytes(self->handler_at, ~seed | 1, "written by the signal handler's child");
+            if (by_library) _exit(0);
             syscall(SYS_exit_group, 0);
         }
         expect(child > 0, "fork in a signal handler");

@@ -108,6 +108,7 @@ struct actor {
     uint64_t random;
     int process, number, depth;
     bool raw; // a child by a bare system call: the C library's locks may be held by threads that are not there
+    bool forks_in_handler; // by the C library
     bool alone; // a child: the only thread of its process
     const char *doing;
     uint64_t steps, checks, pages, pages_max;
@@ -192,6 +193,10 @@ void lodgers_leave(void);
 // family.c
 void do_fork(struct region *), do_raw_fork(struct region *), do_exec(struct region *);
 void children_end(void);
+void inherit(bool raw); // in a child, first of all
+// relatives.c
+void do_share(struct region *), do_borrow(struct region *), do_daemon(struct region *), do_abrupt(struct region *),
+    do_handler_fork(struct region *), do_stopped_child(struct region *), do_limits(struct region *);
 // pipes.c
 void do_pipe(struct region *), do_flight(struct region *), do_zerocopy(struct region *), do_vm_read(struct region *);
 void flights_land(void);
