@@ -3,7 +3,7 @@
 //! ```text
 //!  wait for a message            handlers.rs decides who
 //!  read one message              an event is applied, a fault served
-//!  make room for what came in    reclaim.rs; nothing is held meanwhile
+//!  make room for what came in    reclaim/; nothing is held meanwhile
 //!  how far to look ahead         readahead.rs
 //!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
 //!                                what is in the swap file is for the threads of swap_in.rs, which may wait for the disk
@@ -254,7 +254,7 @@ impl Pager {
 
     /// Makes room for what the last fault brought in.
     pub(crate) fn make_room(&self, handler: &mut Handler) {
-        self.balance(std::mem::take(&mut handler.owed));
+        self.reclaimer().balance(std::mem::take(&mut handler.owed), &|| self.read_on());
     }
 
     /// Serves one fault. The caller holds nothing.
@@ -262,7 +262,7 @@ impl Pager {
         self.faults.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
         // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
         // one to be moved to an idle CPU, where its next faults would be served from afar.
-        self.balance(handler.owed);
+        self.reclaimer().balance(handler.owed, &|| self.read_on());
         let page = fault.address / PAGE_SIZE;
         if self.config.records {
             self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
@@ -312,7 +312,7 @@ impl Pager {
                 Brought::Again => self.read_on(),
                 Brought::NoMemory => {
                     self.read_on();
-                    self.reclaim_step();
+                    self.reclaimer().reclaim_step();
                 }
             }
             tries += 1;

@@ -24,8 +24,6 @@
 //! The pages of staging are shared after a fork and cannot be moved: they are copied where they are needed, or written
 //! to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten there.
 
-use std::sync::atomic::Ordering;
-
 use sys::maps;
 use sys::memory::USER_END;
 use sys::pagemap::Run;
@@ -154,7 +152,7 @@ impl Pager {
     pub fn begin_fork(&self, forker: u32) -> Option<ForkSession> {
         let (gate, lowest) = (self.gate?, arena::lowest_pages()?);
         self.halt.still();
-        self.still_swap();
+        self.reclaimer().still_swap();
         self.pages.apply_events();
         for page in lowest {
             // Present from now on: nobody ever waits for these pages.
@@ -290,7 +288,7 @@ impl Pager {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
-                    Brought::NoMemory => _ = self.reclaim_step(),
+                    Brought::NoMemory => _ = self.reclaimer().reclaim_step(),
                     Brought::Again | Brought::OnDisk => self.pages.apply_events(),
                     Brought::Done(_) => {}
                 }
@@ -459,7 +457,7 @@ impl Pager {
         // The parent's threads are not here, and held nothing but what was in their frame caches.
         self.handlers.reset();
         self.reclaim.reset();
-        self.reset_swap();
+        self.reclaimer().reset_swap();
         self.faults.reset(|slot| self.pages.staging().give(slot));
         self.pages.reset_own_threads();
         self.pages.forget_reports();
@@ -477,7 +475,7 @@ impl Pager {
         let mut buffer = [0; 128];
         let shared = procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         // The parent accounts for all of it until both have measured their shares.
-        self.shared_discount.store(shared, Ordering::Relaxed);
+        self.gauge.set_discount(shared);
         self.note_relatives();
         self.halt.reset();
         Ok(())

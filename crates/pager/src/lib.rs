@@ -5,23 +5,22 @@
 //!    pages        where every page is; the only code that moves one (proofs and guards)
 //!    registrations  which mappings are registered
 //!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
-//!    reclaim, clock, promotion    who makes room and when, which pages go, denser objects
-//!    watermarks   what a reclaim worker does next, a pure function
-//!    stock        frames that are ready for pages to come in
+//!    reclaim/     who makes room and when, which pages go, what goes to the swap file; never serves a fault
+//!    gauge        how much memory the process uses
 //!    halt, fork_session           standing still: for good, for a while, around a fork
 //!    retire                       the end of a pager whose process does not end
-//!    swap_in, swap_out            pages in the swap file: faults that wait for the disk, and what goes there
+//!    swap_in                      faults that wait for the disk
 //!    executable   heaps that may be executed
 //!    grace, kept, watch           threads outside of calls, pages that stay, what is stuck
 //! ```
 
 pub mod accounts;
-mod clock;
 mod cluster;
 mod config;
 pub mod executable;
 mod fault;
 mod fork_session;
+mod gauge;
 mod grace;
 mod halt;
 mod handlers;
@@ -30,19 +29,15 @@ mod kept;
 mod model;
 mod pager;
 mod pages;
-mod promotion;
 mod readahead;
 mod reclaim;
 mod registrations;
 mod retire;
-mod stock;
 mod swap_in;
-mod swap_out;
 mod sync;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
 mod watch;
-mod watermarks;
 
 pub use accounts::{Accounts, Counter};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};

@@ -1,29 +1,27 @@
 //! The pager: all its parts, and what belongs to no single one of them.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
 
-use sys::procfs::{self, ProcFile};
+use sys::procfs::ProcFile;
 use sys::userfaultfd::feature;
 use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
-use crate::clock::Hand;
 use crate::cluster::Clusters;
 use crate::config::{Config, StartError};
 use crate::fault::Faults;
+use crate::gauge::Gauge;
 use crate::grace::GracePeriod;
 use crate::halt::Halt;
 use crate::handlers::Handlers;
 use crate::kept::KeptPages;
 use crate::pages::{Pages, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
-use crate::promotion::Promotion;
 use crate::readahead::Streams;
-use crate::reclaim::Reclaim;
+use crate::reclaim::{Hand, Promotion, Reclaim, Reclaimer, Swap};
 use crate::registrations::Registrations;
-use crate::swap_out::Swap;
 use crate::sync::Userfaultfd;
 
 /// Files of /proc about this process, opened by the thread that watches: they tell nothing once the thread that opened them has ended.
@@ -59,9 +57,7 @@ pub struct Pager {
     pub(crate) own_page: usize,
     /// Whether the kernel reports forks: it does to those with CAP_SYS_PTRACE.
     reports_forks: bool,
-    /// Bytes that a shared page's fair share differs from its full size, after fork.
-    pub(crate) shared_discount: AtomicU64,
-    pub(crate) resident: AtomicU64,
+    pub(crate) gauge: Gauge,
     /// Whether that is to be measured anew soon: relatives came or went.
     pub(crate) shared_stale: AtomicBool,
 }
@@ -108,8 +104,7 @@ impl Pager {
             gate,
             own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
             reports_forks: features & feature::EVENT_FORK != 0,
-            shared_discount: AtomicU64::new(0),
-            resident: AtomicU64::new(0),
+            gauge: Gauge::new(accounts, config.records),
             shared_stale: AtomicBool::new(false),
             pages,
             config,
@@ -159,27 +154,42 @@ impl Pager {
         self.pages.stop_recycling();
     }
 
-    /// Reads this process's use from the kernel and publishes it; answers the total of all processes.
+    /// Reads this process's use from the kernel and publishes it; returns the total of all processes.
     pub fn measure(&self) -> u64 {
-        let mut buffer = [0; 128];
-        if let Some(bytes) = procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)) {
-            let fair = bytes.saturating_sub(self.shared_discount.load(Ordering::Relaxed));
-            self.resident.store(fair, Ordering::Relaxed);
-            let staged = (self.pages.staging().pages() * PAGE_SIZE) as u64;
-            let store = self.pages.store();
-            let counted = match self.config.records {
-                true => fair.saturating_sub(store.pool_bytes() + staged),
-                false => fair,
-            };
-            self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
-        }
-        self.accounts.total()
+        self.gauge.measure(&self.files.statm, &self.pages)
     }
 
-    /// The level that reclaim works towards: a little under the budget, so that small growth needs no waiting.
-    pub(crate) fn low_water(&self) -> u64 {
-        let budget = self.accounts.budget();
-        budget - (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4)
+    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
+    pub fn reclaim(&self) {
+        self.reclaimer().run();
+    }
+
+    /// Wakes one reclaim worker if all sleep.
+    pub fn wake_workers(&self) {
+        self.reclaimer().wake_workers();
+    }
+
+    /// Writes to the swap file until the process or the pager ends.
+    pub fn write_to_disk(&self) {
+        self.reclaimer().write_to_disk();
+    }
+
+    /// Who makes room.
+    pub(crate) fn reclaimer(&self) -> Reclaimer<'_> {
+        Reclaimer {
+            reclaim: &self.reclaim,
+            hand: &self.hand,
+            promotion: &self.promotion,
+            swap: &self.swap,
+            accounts: self.accounts,
+            gauge: &self.gauge,
+            pages: &self.pages,
+            registrations: &self.registrations,
+            kept: &self.kept,
+            halt: &self.halt,
+            files: &self.files,
+            handlers: self.config.handlers,
+        }
     }
 
     /// Registers a mapping that the program has just made, before it is touched if possible.

@@ -49,9 +49,9 @@ impl Pager {
     /// time in nanoseconds until the next look is due.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
-        let before = self.resident.load(Ordering::Relaxed);
+        let before = self.gauge.resident_bytes();
         let total = self.measure();
-        let grown = self.resident.load(Ordering::Relaxed) != before;
+        let grown = self.gauge.resident_bytes() != before;
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
@@ -64,14 +64,14 @@ impl Pager {
             // At most a tenth of the time goes into this, however many mappings there are.
             watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
-        let (low, budget) = (self.low_water(), self.accounts.budget());
+        let (low, budget) = (self.gauge.low_water(), self.accounts.budget());
         if total > low + (budget - low) / 2 {
-            self.press();
+            self.reclaimer().press();
         }
         if total > low {
-            self.press_swap();
+            self.reclaimer().press_swap();
         }
-        self.publish_swap();
+        self.reclaimer().publish_swap();
         if now - watch.share_ns > SHARE_NS {
             watch.share_ns = now;
             self.share_ways();
@@ -136,7 +136,7 @@ impl Pager {
     /// the pager's own, by counting the range's pages. Until the next count, what is new counts as theirs.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
         // None at all: others gave back what they were thought to have still, and now is the time to count.
-        let is_hidden = self.resident.load(Ordering::Relaxed) == 0;
+        let is_hidden = self.gauge.resident_bytes() == 0;
         if now < watch.shared_ns && !is_hidden {
             return;
         }
@@ -164,10 +164,10 @@ impl Pager {
         let after = all();
         // What came meanwhile may have been counted or not: it is taken for theirs, never for somebody else's.
         let others = before.min(after).saturating_sub(ours);
-        if before.abs_diff(after) > DRIFT_BYTES && others > self.shared_discount.load(Ordering::Relaxed) {
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.gauge.discount_bytes() {
             return;
         }
-        self.shared_discount.store(others, Ordering::Relaxed);
+        self.gauge.set_discount(others);
         self.measure();
         self.accounts.counted(after.saturating_sub(others));
         watch.counted = after;
@@ -196,7 +196,7 @@ impl Pager {
         if let (Some(fair), Some(full)) =
             (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
         {
-            self.shared_discount.store(full.saturating_sub(fair), Ordering::Relaxed);
+            self.gauge.set_discount(full.saturating_sub(fair));
         }
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);

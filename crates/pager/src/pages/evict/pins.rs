@@ -78,7 +78,7 @@ mod tests {
         pager.register(base..base + BLOCK_BYTES);
         // Another test's pins keep pages here, too.
         let mut tries = 0;
-        while pager.evict_neighbours(Role::Worker) == 0 {
+        while pager.reclaimer().evict_neighbours(Role::Worker) == 0 {
             pager.reclaim.look_again();
             tries += 1;
             assert!(tries < 1000, "nothing goes");
@@ -90,7 +90,7 @@ mod tests {
             println!("skipped: no context of io_setup()");
             return;
         }
-        assert!(pager.compress_oldest() == Step::Nothing, "a page may be pinned by now");
+        assert!(pager.reclaimer().compress_oldest() == Step::Nothing, "a page may be pinned by now");
         assert_eq!(pager.pages.staging().queued_slots(), 1);
         let slot = pager.pages.staging().oldest().expect("it waits");
         write(pager.pages.staging().address(slot, 0), 3, 99);
@@ -99,7 +99,7 @@ mod tests {
         // SAFETY: made above.
         unsafe { libc::syscall(libc::SYS_io_destroy, context) };
         let mut tries = 0;
-        while pager.compress_oldest() == Step::Nothing {
+        while pager.reclaimer().compress_oldest() == Step::Nothing {
             tries += 1;
             assert!(tries < 1000, "nothing is compressed");
             std::thread::sleep(std::time::Duration::from_millis(5));

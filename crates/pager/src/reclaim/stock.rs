@@ -2,8 +2,9 @@
 
 use sys::PAGE_SIZE;
 
-use crate::pager::Pager;
 use crate::pages::{BLOCK_PAGES, EXTENT_PAGES};
+
+use super::Reclaimer;
 
 /// Ready pages kept in stock for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
@@ -16,7 +17,7 @@ pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
 /// back that a handler has the kernel make again a moment later.
 pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 
-impl Pager {
+impl Reclaimer<'_> {
     /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
     /// makes frames for them, room under the low water mark.
     pub(crate) fn stock(&self) -> usize {
@@ -28,7 +29,7 @@ impl Pager {
 
     /// Ready pages that are kept for single pages.
     pub(crate) fn ready_reserve(&self) -> usize {
-        (self.config.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
+        (self.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
     }
 
     /// Ready pages in whole extents that are kept for runs.

@@ -1,17 +1,17 @@
-//! Reclaim: who makes room, when and how much of it. Which pages go is for [`crate::clock`] to say; how they leave the
-//! program, and the way into the pool, is `pages`' business.
+//! Making room, a step at a time: by workers, and by handlers before they serve a fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Counter;
-use crate::pager::Pager;
 use crate::pages::table::ALL_PAGES;
 use crate::pages::{now_ms, Compressed, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
-use crate::promotion::PROMOTE_MS;
-use crate::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
-use crate::watermarks::{next_action, Action, Figures, Stream};
+
+use super::promotion::PROMOTE_MS;
+use super::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
+use super::watermarks::{next_action, Action, Figures, Stream};
+use super::Reclaimer;
 
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
 const RESTOCK_PAGES: usize = 16;
@@ -171,9 +171,9 @@ pub(crate) enum Step {
     Nothing,
 }
 
-impl Pager {
+impl Reclaimer<'_> {
     /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
-    pub fn reclaim(&self) {
+    pub(crate) fn run(&self) {
         self.reclaim.workers.fetch_add(1, Ordering::AcqRel);
         self.pages.add_own_thread();
         loop {
@@ -277,9 +277,11 @@ impl Pager {
     /// For single pages on the spot, not by a worker on another CPU: while one runs, every page that moves, in or out,
     /// interrupts the other CPU for the TLB's sake, which in a virtual machine costs more than compressing the page. A
     /// random walk through a heap of 133 MiB in 80 took 27 s of system time with a worker beside it and 9 s on one CPU
-    /// (2-CPU VM, November 2026). Runs of pages move by one system call and one interrupt: see [`Pager::make_way`].
+    /// (2-CPU VM, November 2026). Runs of pages move by one system call and one interrupt: see [`Reclaimer::make_way`].
     /// Beside that, workers are for what handlers do not see: memory that grows without faults.
-    pub(crate) fn balance(&self, pages: usize) {
+    ///
+    /// `read_on` reads events while this waits for the disk.
+    pub(crate) fn balance(&self, pages: usize, read_on: &dyn Fn()) {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
         if total + self.headroom() < low {
@@ -293,7 +295,7 @@ impl Pager {
         }
         // Single pages are paid for sixteen at a time, which is cheaper and leaves most faults alone.
         let (floor, enough) = match pages {
-            0 | 1 => (self.config.handlers, RESTOCK_PAGES),
+            0 | 1 => (self.handlers, RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
         };
         if self.stock() >= floor && total <= budget {
@@ -316,7 +318,7 @@ impl Pager {
                     break;
                 }
             }
-            self.wait_for_disk();
+            self.wait_for_disk(read_on);
         }
     }
 
@@ -350,9 +352,7 @@ impl Pager {
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
     fn may_share(&self) -> bool {
-        self.pages.moves_frames()
-            && self.config.handlers > 1
-            && self.reclaim.workers.load(Ordering::Relaxed) > 0
+        self.pages.moves_frames() && self.handlers > 1 && self.reclaim.workers.load(Ordering::Relaxed) > 0
     }
 
     /// Has a worker see to it that there are pages for runs.
@@ -370,7 +370,7 @@ impl Pager {
     }
 
     /// Wakes one worker if all sleep.
-    pub fn wake_workers(&self) {
+    pub(crate) fn wake_workers(&self) {
         self.reclaim.pressure.fetch_add(1, Ordering::Release);
         if self.reclaim.working.load(Ordering::Acquire) == 0 {
             futex::wake(&self.reclaim.pressure, 1);
@@ -612,16 +612,16 @@ mod tests {
         let base = blocks(8);
         let staging = pager.pages.staging();
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pager.give_back_ready(false), 0);
-        assert!(pager.evict_neighbours(Role::Worker) > 0);
+        assert_eq!(pager.reclaimer().give_back_ready(false), 0);
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
         assert_eq!(staging.queued_slots(), 8, "eight blocks went");
-        assert!(pager.evict_neighbours(Role::Worker) == 0, "nothing is left");
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "nothing is left");
         let room = staging.pages_max() - staging.pages();
         for _ in 0..8 {
-            assert_eq!(pager.compress_oldest(), Step::Progress);
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
         }
         assert_eq!(staging.ready_extents(), 1);
-        assert_eq!((pager.give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
+        assert_eq!((pager.reclaimer().give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
         assert_eq!(staging.pages_max() - staging.pages(), room + EXTENT_PAGES);
     }
 
@@ -633,31 +633,45 @@ mod tests {
         pager.register(base..base + 32 * BLOCK_BYTES);
         for _ in 0..12 {
             pager.reclaim.look_again();
-            assert!(pager.evict_step());
-            assert_eq!(pager.compress_oldest(), Step::Progress);
+            assert!(pager.reclaimer().evict_step());
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
         }
-        assert_eq!((staging.ready_pages(), staging.ready_extents(), pager.scattered()), (192, 0, 192));
-        assert!(!pager.lacks_extents(), "blocks go one by one: more would be no extents either");
+        assert_eq!(
+            (staging.ready_pages(), staging.ready_extents(), pager.reclaimer().scattered()),
+            (192, 0, 192)
+        );
+        assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
         (0..8).for_each(|_| pager.reclaim.note_gone(true));
-        assert!(pager.lacks_extents(), "though more is ready than the {} kept", pager.stream_reserve());
+        assert!(
+            pager.reclaimer().lacks_extents(),
+            "though more is ready than the {} kept",
+            pager.reclaimer().stream_reserve()
+        );
         while pager.pages.staging().has_room_for_extent() {
             pager.reclaim.look_again();
-            assert!(pager.evict_neighbours(Role::Handler) > 0);
+            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!(staging.queued_slots(), 16, "two extents");
         pager.reclaim.streaming.store(true, Ordering::Relaxed);
-        assert!(pager.reclaim_until_low());
-        assert!(!pager.lacks_extents() && staging.ready_extents() == 1, "one was compressed");
-        assert!(pager.scattered() <= pager.scattered_max() || pager.pages.staging().has_room_for_extent());
-        let (ready, scattered) = (staging.ready_pages(), pager.scattered());
+        assert!(pager.reclaimer().reclaim_until_low());
+        assert!(!pager.reclaimer().lacks_extents() && staging.ready_extents() == 1, "one was compressed");
+        assert!(
+            pager.reclaimer().scattered() <= pager.reclaimer().scattered_max()
+                || pager.pages.staging().has_room_for_extent()
+        );
+        let (ready, scattered) = (staging.ready_pages(), pager.reclaimer().scattered());
         assert!(scattered > 0);
-        assert_eq!(pager.give_back_ready(true), BLOCK_PAGES, "scattered frames go before extents");
         assert_eq!(
-            (staging.ready_pages(), pager.scattered()),
+            pager.reclaimer().give_back_ready(true),
+            BLOCK_PAGES,
+            "scattered frames go before extents"
+        );
+        assert_eq!(
+            (staging.ready_pages(), pager.reclaimer().scattered()),
             (ready - BLOCK_PAGES, scattered - BLOCK_PAGES)
         );
         assert_eq!(
-            (pager.give_back_ready(false), staging.ready_extents()),
+            (pager.reclaimer().give_back_ready(false), staging.ready_extents()),
             (EXTENT_PAGES, 0),
             "with one call"
         );
@@ -671,7 +685,7 @@ mod tests {
         let evict = |_| {
             // However long the last look took.
             pager.reclaim.look_again();
-            pager.evict_neighbours(Role::Worker)
+            pager.reclaimer().evict_neighbours(Role::Worker)
         };
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
@@ -682,13 +696,13 @@ mod tests {
     fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager(false) else { return };
         assert!(!pager.reclaim.backs_off());
-        assert!(pager.evict_neighbours(Role::Worker) == 0);
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0);
         assert!(pager.reclaim.backs_off());
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(!pager.reclaim.backs_off(), "there is a new mapping");
-        assert!(pager.evict_neighbours(Role::Worker) > 0);
-        assert!(pager.evict_neighbours(Role::Worker) == 0 && pager.reclaim.backs_off());
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0 && pager.reclaim.backs_off());
         pager.reclaim.note_arrivals(BACKOFF_PAGES as usize);
         assert!(!pager.reclaim.backs_off(), "pages came in that can go out");
     }
@@ -710,31 +724,31 @@ mod tests {
         let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, values.len()) };
         memory.copy_from_slice(&values);
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert!(pager.evict_neighbours(Role::Worker) > 0);
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
         while pager.pages.staging().queued_slots() > 0 {
-            assert_eq!(pager.compress_oldest(), Step::Progress, "all are refused, and back");
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress, "all are refused, and back");
         }
         assert_eq!(pager.pages.pages_out(), 0);
         assert!(memory == values);
-        assert!(pager.evict_neighbours(Role::Worker) == 0, "they are not tried again");
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "they are not tried again");
     }
 
     #[test]
     fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
         let Some(pager) = pager(false) else { return };
-        pager.balance(1);
-        pager.balance(EXTENT_PAGES);
+        pager.reclaimer().balance(1, &|| {});
+        pager.reclaimer().balance(EXTENT_PAGES, &|| {});
         assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "there is no worker");
         pager.reclaim.workers.store(1, Ordering::Relaxed);
-        pager.balance(1);
+        pager.reclaimer().balance(1, &|| {});
         assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "single pages are had from the kernel");
-        pager.balance(EXTENT_PAGES);
+        pager.reclaimer().balance(EXTENT_PAGES, &|| {});
         assert!(pager.reclaim.streaming.load(Ordering::Relaxed));
-        assert!(pager.reclaim_until_low());
+        assert!(pager.reclaimer().reclaim_until_low());
         let ready = pager.pages.staging().ready_pages();
-        assert!(ready >= pager.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(ready >= pager.reclaimer().stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
         assert!(pager.pages.staging().ready_extents() > 0);
-        assert!(!pager.reclaim_until_low(), "that is enough");
+        assert!(!pager.reclaimer().reclaim_until_low(), "that is enough");
     }
 
     #[test]
@@ -742,7 +756,7 @@ mod tests {
         let Some(pager) = pager(false) else { return };
         let base = blocks_with_a_gap(32);
         pager.register(base..base + 32 * BLOCK_BYTES);
-        pager.evict_run(EXTENT_PAGES);
+        pager.reclaimer().evict_run(EXTENT_PAGES);
         assert_eq!(
             pager.pages.staging().queued_slots(),
             3 + 1 + 8,
@@ -759,12 +773,12 @@ mod tests {
         while pager.pages.staging().has_room_for_extent() {
             // However long the last look took.
             pager.reclaim.look_again();
-            assert!(pager.evict_neighbours(Role::Handler) > 0);
+            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
-        assert!(pager.help_to_an_extent());
+        assert!(pager.reclaimer().help_to_an_extent());
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
-        assert!(pager.help_to_an_extent(), "there is one");
+        assert!(pager.reclaimer().help_to_an_extent(), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::accounts::Counter;
-use crate::pager::Pager;
 use crate::pages::{now_ms, GROUP};
+
+use super::Reclaimer;
 
 /// Leaves of up to sixteen pages promoted at a time: some 0.3 ms, for which a fork or a fault on these pages may wait.
 const LEAVES: u64 = 8;
@@ -34,7 +35,7 @@ impl Promotion {
     }
 }
 
-impl Pager {
+impl Reclaimer<'_> {
     /// Promotes some cold pages, unless somebody does or did a moment ago; whether there is more to do. What that saves is
     /// had from the system at the end, by compacting the pool.
     pub(crate) fn promote_cold(&self) -> bool {

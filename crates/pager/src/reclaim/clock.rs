@@ -6,9 +6,10 @@ use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::pager::Pager;
 use crate::pages::{now_ms, BLOCK_BYTES};
 use crate::span;
+
+use super::Reclaimer;
 
 /// Runs of present pages that one look may find.
 const RUNS: usize = 128;
@@ -72,7 +73,7 @@ impl Hand {
     }
 }
 
-impl Pager {
+impl Reclaimer<'_> {
     /// The next block with present pages that are to go, as the policy chooses. `None` when three rounds found nothing that can.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");

@@ -12,8 +12,9 @@ use swapfile::Counters;
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Counter;
-use crate::pager::Pager;
 use crate::pages::{now_ms, GROUP};
+
+use super::Reclaimer;
 
 /// Of this process's memory so much may be the pool before what compresses well goes to disk: one part in so many.
 const POOL_PART: u64 = 4;
@@ -125,9 +126,9 @@ impl Swap {
     }
 }
 
-impl Pager {
+impl Reclaimer<'_> {
     /// Writes to the swap file until the process or the pager ends.
-    pub fn write_to_disk(&self) {
+    pub(crate) fn write_to_disk(&self) {
         self.pages.add_own_thread();
         self.swap.add_thread();
         loop {
@@ -172,7 +173,7 @@ impl Pager {
             return false;
         }
         let pool = store.pool_bytes();
-        let floor = self.resident.load(Ordering::Relaxed) / POOL_PART;
+        let floor = self.gauge.resident_bytes() / POOL_PART;
         let by_raw = need.min(self.raw_bytes());
         let by_cost = match pool > floor {
             true => (need.saturating_mul(store.costs().share()) / 1024).min(pool - floor),
@@ -205,9 +206,9 @@ impl Pager {
         if !self.swap.told.swap(true, Ordering::Relaxed) {
             let so = "pages stay in memory, and the limit may be exceeded";
             match error {
-                None => self.say(format_args!("the swap file is full, or its disk: {so}")),
+                None => self.pages.say(format_args!("the swap file is full, or its disk: {so}")),
                 Some(error) => {
-                    self.say(format_args!("the swap file cannot be written to (error {error}): {so}"))
+                    self.pages.say(format_args!("the swap file cannot be written to (error {error}): {so}"))
                 }
             }
         }
@@ -244,20 +245,19 @@ impl Pager {
         }
         let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
         let is_much = self.raw_bytes() > most
-            || self.pool_excess()
-                > POOL_EXCESS_MIN + self.resident.load(Ordering::Relaxed) / POOL_EXCESS_PART;
+            || self.pool_excess() > POOL_EXCESS_MIN + self.gauge.resident_bytes() / POOL_EXCESS_PART;
         is_much && self.accounts.total() > self.low_water()
     }
 
     /// Bytes of the pool beyond what it may have of this process's memory.
     fn pool_excess(&self) -> u64 {
         let (part, of) = POOL_MOST;
-        self.pages.store().pool_bytes().saturating_sub(self.resident.load(Ordering::Relaxed) / of * part)
+        self.pages.store().pool_bytes().saturating_sub(self.gauge.resident_bytes() / of * part)
     }
 
     /// Called by whoever is about to bring pages in while the budget is exceeded: waits until what the writer has begun is
     /// on disk. By little, the program goes on after a while; by more, it does when there is room, or none is to be had.
-    pub(crate) fn wait_for_disk(&self) {
+    pub(crate) fn wait_for_disk(&self, read_on: &dyn Fn()) {
         if !self.swap.is_on {
             return;
         }
@@ -294,8 +294,7 @@ impl Pager {
             }
             self.press();
             sys::thread::sleep_ns(WAIT_LOOK_NS);
-            // Whoever moves pages out waits for events to be read, and they may be this thread's to read.
-            self.read_on();
+            read_on();
         }
         self.accounts.add(Counter::SwapWaitNs, sys::now_ns() - began_ns);
     }

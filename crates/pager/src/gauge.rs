@@ -1,0 +1,84 @@
+//! How much memory this process uses, and how much is too much.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sys::procfs::{self, ProcFile};
+use sys::PAGE_SIZE;
+
+use crate::accounts::Accounts;
+use crate::pages::Pages;
+
+/// The use of this process as it was last measured.
+pub(crate) struct Gauge {
+    accounts: &'static dyn Accounts,
+    /// Whether what is published leaves the pool and staging out.
+    is_bare: bool,
+    /// Bytes that the process uses, its fair share of shared ones.
+    resident: AtomicU64,
+    /// Bytes that the kernel counts and that are not this process's: others' shares of what is shared after a fork, or others'
+    /// memory where one range is paged.
+    discount: AtomicU64,
+}
+
+impl Gauge {
+    /// Nothing was measured yet.
+    pub fn new(accounts: &'static dyn Accounts, is_bare: bool) -> Self {
+        Gauge { accounts, is_bare, resident: AtomicU64::new(0), discount: AtomicU64::new(0) }
+    }
+
+    /// Reads this process's use from `statm`, the file of /proc, and publishes it; returns the total of all processes.
+    pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
+        let mut buffer = [0; 128];
+        if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
+            let fair = bytes.saturating_sub(self.discount_bytes());
+            self.resident.store(fair, Ordering::Relaxed);
+            let staged = (pages.staging().pages() * PAGE_SIZE) as u64;
+            let store = pages.store();
+            let counted = match self.is_bare {
+                true => fair.saturating_sub(store.pool_bytes() + staged),
+                false => fair,
+            };
+            self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
+        }
+        self.accounts.total()
+    }
+
+    /// The level that reclaim works towards: a little under the budget, so that small growth needs no waiting.
+    pub fn low_water(&self) -> u64 {
+        low_water(self.accounts.budget())
+    }
+
+    /// Bytes that this process uses, as last measured.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are not this process's.
+    pub fn discount_bytes(&self) -> u64 {
+        self.discount.load(Ordering::Relaxed)
+    }
+
+    /// Notes as much of what the kernel counts to be others'.
+    pub fn set_discount(&self, bytes: u64) {
+        self.discount.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter.
+fn low_water(budget: u64) -> u64 {
+    budget - (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::low_water;
+
+    #[test]
+    fn the_low_water_mark_is_a_little_under_the_budget() {
+        let under = |budget: u64| budget - low_water(budget);
+        assert_eq!([0, 4, 1 << 20].map(under), [0, 1, 1 << 18], "at most a quarter");
+        assert_eq!([8 << 20, 64 << 20].map(under), [1 << 20; 2]);
+        assert_eq!((under(512 << 20), under(1 << 40)), (8 << 20, 16 << 20));
+        assert!((0..1 << 12).all(|step: u64| low_water(step << 18) <= low_water((step + 1) << 18)));
+    }
+}
