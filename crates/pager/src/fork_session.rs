@@ -34,6 +34,7 @@ use sys::{arena, thread, PAGE_SIZE};
 use crate::accounts::Counter;
 use crate::config::{StartError, HANDLERS_MAX};
 use crate::fault::{Fault, Handler};
+use crate::gate;
 use crate::pager::Pager;
 use crate::pages::{Brought, ChildMemory, Guard};
 use crate::registrations::is_private_memory;
@@ -379,13 +380,7 @@ impl Pager {
     /// lets no page in. To be called by the control thread between its looks, and by whoever waits for pages that do not come
     /// and may be waited for by that thread; not while a fork is attended to.
     pub fn dismiss_gate_reports(&self) {
-        let Some(gate) = self.gate else { return };
-        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        while gate.read(&mut messages, 1) == 1 {
-            if let Message::Fork { descriptor } = messages[0] {
-                Userfaultfd::from_descriptor(descriptor).close();
-            }
-        }
+        gate::dismiss_reports(self.gate);
     }
 
     fn end_gate(&self) {

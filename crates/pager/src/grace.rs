@@ -17,7 +17,7 @@
 
 use sys::threads::{self, Sight};
 
-use crate::pager::Pager;
+use crate::pages::Pages;
 
 /// Threads that can be followed at a time; a process with more waits for some to end.
 const THREADS_MAX: usize = 4096;
@@ -41,17 +41,17 @@ pub(crate) struct GracePeriod {
     looked_ns: u64,
 }
 
-impl Pager {
+impl GracePeriod {
     /// One step: begins a period when pages wait for one, looks at the threads that are left, ends it when there is none.
-    pub(crate) fn step_grace(&self, now_ns: u64) {
-        let mut grace = self.grace.lock().expect("no panic while held");
-        if now_ns.wrapping_sub(grace.looked_ns) < LOOK_NS || !(grace.is_open || self.pages.has_discarding()) {
+    pub(crate) fn step(&mut self, now_ns: u64, pages: &Pages) {
+        let grace = self;
+        if now_ns.wrapping_sub(grace.looked_ns) < LOOK_NS || !(grace.is_open || pages.has_discarding()) {
             return;
         }
         grace.looked_ns = now_ns;
         if !grace.is_open {
             // From here on events mark pages for the next period; calls whose events came before are those to wait for.
-            self.pages.begin_grace();
+            pages.begin_grace();
             grace.suspects.clear();
             grace.is_incomplete = false;
             let own = threads::own();
@@ -81,15 +81,14 @@ impl Pager {
             let have_left = sys::memory::outwait_readers().is_ok();
             // Begun anew when not every thread was followed: some may be in calls from before still.
             if have_left && !grace.is_incomplete {
-                self.pages.end_grace();
+                pages.end_grace();
             }
         }
     }
 
     /// In a forked child, which has one thread, and that in fork().
-    pub(crate) fn reset_grace(&self) {
-        let mut grace = self.grace.lock().expect("no panic while held");
-        *grace = GracePeriod::default();
-        self.pages.forget_discarding();
+    pub(crate) fn reset(&mut self, pages: &Pages) {
+        *self = GracePeriod::default();
+        pages.forget_discarding();
     }
 }

@@ -17,8 +17,8 @@ use std::sync::{Mutex, RwLock};
 use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
-use crate::pager::Pager;
-use crate::pages::{Inbound, BLOCK_BYTES};
+use crate::halt::Halt;
+use crate::pages::{Inbound, Pages, BLOCK_BYTES};
 
 /// Between looks at the list of threads, at least.
 const LOOK_NS: u64 = 20_000_000;
@@ -105,15 +105,24 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
     }
 }
 
-impl Pager {
-    /// Looks for these pages, now and then.
-    pub(crate) fn keep_pages(&self, now_ns: u64) {
-        let mut look = self.kept.look.lock().expect("no panic while held");
-        if now_ns < look.next_ns || self.config.only.is_some() {
+impl KeptPages {
+    /// Looks for these pages, now and then, and brings in those that are out, unless there is a halt. `named` calls back with further
+    /// ones; `budget` bounds the arguments; `own_page` is a page of the caller's.
+    pub(crate) fn look(
+        &self,
+        now_ns: u64,
+        budget: u64,
+        named: fn(&mut dyn FnMut(usize)),
+        program: &Pages,
+        halt: &Halt,
+        own_page: usize,
+    ) {
+        let mut look = self.look.lock().expect("no panic while held");
+        if now_ns < look.next_ns {
             return;
         }
         let mut pages = Vec::new();
-        (self.config.kept)(&mut |address| pages.push(page_of(address)));
+        named(&mut |address| pages.push(page_of(address)));
         // Reads what is there, and fails at once where it is not: for such reads the kernel asks no userfaultfd.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
@@ -130,36 +139,35 @@ impl Pager {
         if now_ns.wrapping_sub(look.arguments_ns) > ARGUMENTS_NS {
             (look.arguments, look.arguments_ns) = (procfs::arguments(), now_ns);
         }
-        let most = (self.accounts.budget() / ARGUMENTS_PART) as usize / PAGE_SIZE;
+        let most = (budget / ARGUMENTS_PART) as usize / PAGE_SIZE;
         let arguments =
             look.arguments.iter().flat_map(|range| (page_of(range.start)..range.end).step_by(PAGE_SIZE));
         pages.extend(arguments.take(most));
         // Without a descriptor to list the threads with, those of the last look stay.
         if saw_all {
-            self.kept.set(pages);
+            self.set(pages);
         }
-        self.bring_kept();
+        if !halt.is_on() {
+            self.bring_in(program, own_page);
+        }
         look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);
     }
 
     /// Brings in those that are out.
-    fn bring_kept(&self) {
-        if self.halt.is_on() {
-            return;
-        }
+    fn bring_in(&self, program: &Pages, own_page: usize) {
         let is_out = |page: &usize| {
-            let block = self.pages.table().find(*page);
+            let block = program.table().find(*page);
             block.is_some_and(|block| block.is_out(page % BLOCK_BYTES / PAGE_SIZE))
         };
         let out: Vec<usize> =
-            self.kept.pages.read().expect("no panic while held").iter().copied().filter(is_out).collect();
+            self.pages.read().expect("no panic while held").iter().copied().filter(is_out).collect();
         if !out.is_empty() {
-            let mut inbound = Inbound::new(self.own_page);
+            let mut inbound = Inbound::new(own_page);
             for page in out {
                 // What an event is in the way of is tried at the next look.
-                self.pages.bring_all(&mut inbound, page & !(BLOCK_BYTES - 1));
+                program.bring_all(&mut inbound, page & !(BLOCK_BYTES - 1));
             }
-            inbound.frames.empty_out(self.pages.staging());
+            inbound.frames.empty_out(program.staging());
         }
     }
 }

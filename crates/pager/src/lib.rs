@@ -4,36 +4,34 @@
 //!  Pager          the parts, and what the threads run
 //!    pages        where every page is; the only code that moves one (proofs and guards)
 //!    registrations  which mappings are registered
-//!    fault, handlers, readahead   faults: serving them, which thread listens, how far to look ahead
+//!    fault/       serving faults: who listens, how many pages come along, what waits for the disk
 //!    reclaim/     who makes room and when, which pages go, what goes to the swap file; never serves a fault
 //!    gauge        how much memory the process uses
-//!    halt, fork_session           standing still: for good, for a while, around a fork
+//!    halt, standstill, fork_session   standing still: for good, for a while, around a fork
 //!    retire                       the end of a pager whose process does not end
-//!    swap_in                      faults that wait for the disk
 //!    executable   heaps that may be executed
 //!    grace, kept, watch           threads outside of calls, pages that stay, what is stuck
 //! ```
 
 pub mod accounts;
-mod cluster;
 mod config;
 pub mod executable;
 mod fault;
+mod files;
 mod fork_session;
+mod gate;
 mod gauge;
 mod grace;
 mod halt;
-mod handlers;
 mod kept;
 #[cfg(feature = "shuttle")]
 mod model;
 mod pager;
 mod pages;
-mod readahead;
 mod reclaim;
 mod registrations;
 mod retire;
-mod swap_in;
+mod standstill;
 mod sync;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
@@ -41,10 +39,10 @@ mod watch;
 
 pub use accounts::{Accounts, Counter};
 pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
+pub use fault::DISK_THREADS;
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use pages::staging::Staging;
-pub use swap_in::DISK_THREADS;
 
 /// Of what moves a page, as much as the documentation of its proofs compiles against.
 #[doc(hidden)]

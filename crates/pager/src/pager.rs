@@ -4,32 +4,22 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
 
-use sys::procfs::ProcFile;
 use sys::userfaultfd::feature;
 use sys::{arena, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
-use crate::cluster::Clusters;
 use crate::config::{Config, StartError};
-use crate::fault::Faults;
+use crate::fault::{Clusters, Fault, FaultService, Faults, Handler, Handlers, Streams};
+use crate::files::ProcFiles;
 use crate::gauge::Gauge;
 use crate::grace::GracePeriod;
 use crate::halt::Halt;
-use crate::handlers::Handlers;
 use crate::kept::KeptPages;
 use crate::pages::{Pages, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
-use crate::readahead::Streams;
 use crate::reclaim::{Hand, Promotion, Reclaim, Reclaimer, Swap};
 use crate::registrations::Registrations;
 use crate::sync::Userfaultfd;
-
-/// Files of /proc about this process, opened by the thread that watches: they tell nothing once the thread that opened them has ended.
-pub(crate) struct ProcFiles {
-    pub statm: ProcFile,
-    pub maps: ProcFile,
-    pub rollup: ProcFile,
-}
 
 /// Pages a whole program. Made by a thread with a file table of its own; the threads that run
 /// [`Pager::handle_faults`], [`Pager::reclaim`] and [`Pager::watch`] share that table.
@@ -95,12 +85,7 @@ impl Pager {
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
             kept: KeptPages::new(),
-            files: ProcFiles {
-                statm: ProcFile::open_own(c"statm").map_err(system("/proc/thread-self/statm"))?,
-                maps: ProcFile::open_own(c"maps").map_err(system("/proc/thread-self/maps"))?,
-                rollup: ProcFile::open_own(c"smaps_rollup")
-                    .map_err(system("/proc/thread-self/smaps_rollup"))?,
-            },
+            files: ProcFiles::open()?,
             gate,
             own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
             reports_forks: features & feature::EVENT_FORK != 0,
@@ -190,6 +175,50 @@ impl Pager {
             files: &self.files,
             handlers: self.config.handlers,
         }
+    }
+
+    /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its
+    /// thread to one CPU.
+    pub fn handle_faults(&self, index: usize) {
+        self.service().handle_faults(index);
+    }
+
+    /// Serves faults from the swap file until the process or the pager ends. `index` numbers the
+    /// thread, below [`crate::DISK_THREADS`].
+    pub fn read_from_disk(&self, index: usize) {
+        self.service().read_from_disk(index);
+    }
+
+    /// Serves one fault. The caller holds nothing.
+    pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
+        self.service().serve(handler, fault);
+    }
+
+    /// Who serves faults.
+    pub(crate) fn service(&self) -> FaultService<'_> {
+        FaultService {
+            faults: &self.faults,
+            handlers: &self.handlers,
+            streams: &self.streams,
+            clusters: &self.clusters,
+            pages: &self.pages,
+            reclaimer: self.reclaimer(),
+            gate: self.gate,
+            records: self.config.records,
+        }
+    }
+
+    /// Brings in pages that must never be out, now and then.
+    pub(crate) fn keep_pages(&self, now_ns: u64) {
+        if self.config.only.is_none() {
+            let most = self.accounts.budget();
+            self.kept.look(now_ns, most, self.config.kept, &self.pages, &self.halt, self.own_page);
+        }
+    }
+
+    /// In a forked child, which has one thread, and that in fork().
+    pub(crate) fn reset_grace(&self) {
+        self.grace.lock().expect("no panic while held").reset(&self.pages);
     }
 
     /// Registers a mapping that the program has just made, before it is touched if possible.

@@ -80,7 +80,7 @@ impl Pager {
             watch.tended_ns = now;
             self.pages.store().tend_compressors();
         }
-        self.step_grace(now);
+        self.grace.lock().expect("no panic while held").step(now, &self.pages);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
         }

@@ -6,9 +6,10 @@ use zswap::Keep;
 
 use super::evict::{fill_shared, place_copies, Placed};
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
+use super::inbound::Inbound;
 use super::mover::Quiet;
 use super::refs::PageRefs;
-use super::staging::{Frame, FrameCache};
+use super::staging::Frame;
 use super::table::{part, runs, span, BlockGuard, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
@@ -17,25 +18,6 @@ use crate::accounts::Counter;
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
 /// Windows from which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
-
-/// What a thread that brings pages in has for it.
-pub(crate) struct Inbound {
-    pub frames: FrameCache,
-    /// A page of its own to decompress into.
-    page: usize,
-    /// Pages copied from there since frames were given back for them.
-    pub(super) copied: usize,
-    /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where others wait for faults
-    /// to be served, [`Brought::OnDisk`] is the answer instead.
-    pub reads_disk: bool,
-}
-
-impl Inbound {
-    /// With a page of the arena that nobody else uses.
-    pub fn new(page: usize) -> Self {
-        Inbound { frames: FrameCache::new(), page, copied: 0, reads_disk: true }
-    }
-}
 
 /// How an attempt to bring a page in ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

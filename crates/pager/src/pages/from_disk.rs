@@ -9,8 +9,8 @@ use std::ops::Range;
 use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
-use super::bring::Inbound;
 use super::evict::{place_copies, Placed};
+use super::inbound::Inbound;
 use super::table::{runs, span, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
 use super::{Brought, Pages, GROUP};
 

@@ -26,6 +26,7 @@ mod extents;
 mod fork_point;
 mod from_disk;
 mod guard;
+mod inbound;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod mover;
@@ -50,7 +51,7 @@ use crate::config::{Config, FixedText, StartError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
 
-pub(crate) use bring::{Brought, Inbound};
+pub(crate) use bring::Brought;
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
 pub use events::EventQueue;
@@ -58,6 +59,7 @@ use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::{Guard, Reports};
+pub(crate) use inbound::Inbound;
 pub use mover::Mover;
 use own_threads::OwnThreads;
 use sink::Sink;

@@ -23,10 +23,10 @@ mod watermarks;
 use std::sync::Mutex;
 
 use crate::accounts::Accounts;
+use crate::files::ProcFiles;
 use crate::gauge::Gauge;
 use crate::halt::Halt;
 use crate::kept::KeptPages;
-use crate::pager::ProcFiles;
 use crate::pages::Pages;
 use crate::registrations::Registrations;
 

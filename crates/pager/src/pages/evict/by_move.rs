@@ -12,9 +12,9 @@ use sys::PAGE_SIZE;
 
 use super::{fill_shared, place_copies, EvictBackend, Placed};
 use crate::config::{Config, StartError};
-use crate::pages::bring::Inbound;
 use crate::pages::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pages::guard::Reports;
+use crate::pages::inbound::Inbound;
 use crate::pages::mover::Quiet;
 use crate::pages::sink::Sink;
 use crate::pages::staging::{self, Frame, Staging};

@@ -21,9 +21,9 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Progress, Stop};
 use sys::PAGE_SIZE;
 
-use super::bring::Inbound;
 use super::events::EventQueue;
 use super::guard::Reports;
+use super::inbound::Inbound;
 use super::mover::Quiet;
 use super::staging::{self, Frame, Staging};
 use super::table::PageRun;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::readahead::Outcomes;
+use super::readahead::Outcomes;
 
 /// Pages of a cluster, aligned to as many.
 pub const CLUSTER_PAGES: usize = 4;

@@ -6,48 +6,49 @@ use std::sync::atomic::Ordering;
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Counter;
-use crate::cluster::CLUSTER_PAGES;
-use crate::fault::{Fault, Handler};
-use crate::pager::Pager;
+use crate::gate;
 use crate::pages::{FromDisk, Scratch, BLOCK_PAGES};
-use crate::readahead::Stream;
 use crate::HANDLERS_MAX;
 
-/// Threads that read from the swap file, and so faults that wait for the disk at one time.
-pub const DISK_THREADS: usize = 4;
+use super::cluster::CLUSTER_PAGES;
+use super::queue::Fault;
+use super::readahead::Stream;
+use super::serve::Handler;
+use super::FaultService;
+
 /// How long one waits before it looks again at a block that another one reads.
 const BUSY_NS: u64 = 50_000;
 /// How long one without faults sleeps at most.
 const IDLE_NS: u64 = 1_000_000_000;
 
-impl Pager {
+impl FaultService<'_> {
     /// Hands a fault to those who read from the swap file; false when too many wait already.
     pub(crate) fn hand_to_disk(&self, fault: Fault, stream: Stream) -> bool {
         if !self.faults.park_for_disk(fault, stream) {
             return false;
         }
-        self.swap.reads.fetch_add(1, Ordering::Release);
-        futex::wake(&self.swap.reads, 1);
+        self.reclaimer.swap.reads.fetch_add(1, Ordering::Release);
+        futex::wake(&self.reclaimer.swap.reads, 1);
         true
     }
 
     /// Serves faults from the swap file until the process or the pager ends. `index` numbers the
     /// thread, below [`DISK_THREADS`].
-    pub fn read_from_disk(&self, index: usize) {
+    pub(crate) fn read_from_disk(&self, index: usize) {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
         let Ok((mut scratch, page)) = memory else {
-            self.fatal(format_args!("no memory to read from the swap file: the arena is full"));
+            self.pages.fatal(format_args!("no memory to read from the swap file: the arena is full"));
         };
         let index = HANDLERS_MAX + 1 + index;
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         // That is done on purpose, without a lock.
         handler.inbound.reads_disk = false;
         self.pages.add_own_thread();
-        self.swap.add_thread();
+        self.reclaimer.swap.add_thread();
         loop {
-            let seen = self.swap.reads.load(Ordering::Acquire);
-            if !self.halt.handler_enters() {
+            let seen = self.reclaimer.swap.reads.load(Ordering::Acquire);
+            if !self.reclaimer.halt.handler_enters() {
                 return;
             }
             let fault = self.faults.unpark_for_disk();
@@ -59,9 +60,9 @@ impl Pager {
                 }
                 self.faults.set_cached(index, handler.inbound.frames.slot());
             }
-            self.halt.handler_leaves();
+            self.reclaimer.halt.handler_leaves();
             if fault.is_none() {
-                futex::wait(&self.swap.reads, seen, Some(IDLE_NS));
+                futex::wait(&self.reclaimer.swap.reads, seen, Some(IDLE_NS));
             }
         }
     }
@@ -72,7 +73,7 @@ impl Pager {
         let at = fault.address & !(PAGE_SIZE - 1);
         let read_on = || {
             self.read_on();
-            self.dismiss_gate_reports();
+            gate::dismiss_reports(self.gate);
         };
         let (page, window) = (at / PAGE_SIZE, stream.window());
         // A stream knows what comes next; elsewhere it is the neighbours that may be wanted.
@@ -87,12 +88,12 @@ impl Pager {
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
-                self.accounts.disk_fault(ns);
-                self.accounts.add(Counter::DiskFaults, 1);
-                self.accounts.add(Counter::DiskPagesIn, pages as u64);
+                self.reclaimer.accounts.disk_fault(ns);
+                self.reclaimer.accounts.add(Counter::DiskFaults, 1);
+                self.reclaimer.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
                 self.streams.ended(stream, end as u64);
-                self.reclaim.note_arrivals(pages);
+                self.reclaimer.reclaim.note_arrivals(pages);
                 handler.owe(pages);
                 // It was not among what came: its state changed, or an event took its place. It looks again by itself.
                 self.pages.reports().wake(at, PAGE_SIZE);
@@ -101,7 +102,7 @@ impl Pager {
                 // By now it is in the pool, in place, or gone.
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
-                    self.reclaim.note_arrivals(pages);
+                    self.reclaimer.reclaim.note_arrivals(pages);
                     handler.owe(pages);
                 }
             }

@@ -6,7 +6,7 @@
 //!  make room for what came in    reclaim/; nothing is held meanwhile
 //!  how far to look ahead         readahead.rs
 //!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
-//!                                what is in the swap file is for the threads of swap_in.rs, which may wait for the disk
+//!                                what is in the swap file is for the threads of disk.rs, which may wait for the disk
 //!  count
 //! ```
 //!
@@ -14,172 +14,23 @@
 //! event reads on, however many faults come first; these are parked for whoever is free. A fault that finds no place there
 //! is sent back: its thread is woken and runs into it again.
 
-use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Mutex;
-
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::handlers::Record;
-use crate::pager::Pager;
+use crate::gate;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
-use crate::readahead::{Over, Stream};
-use crate::swap_in::DISK_THREADS;
-use crate::HANDLERS_MAX;
 
-/// Faults read and not yet served, at most: each is a thread that waits.
-const PARKED_MAX: usize = 4096;
+use super::handlers::Record;
+use super::queue::{Fault, PARKED_MAX};
+use super::readahead::{Over, Stream};
+use super::FaultService;
+
 /// Attempts that give up the CPU at once; further ones sleep, the longer the more.
 const QUICK_TRIES: u32 = 3;
 /// The longest of these sleeps.
 const TRY_NS_MAX: u64 = 500_000;
 /// Attempts, some twenty milliseconds' worth, after which it is looked at whether the thread that waits is what is waited for.
 const MANY_TRIES: u32 = 64;
-/// Between such looks at threads whose faults are parked.
-const LOOK_NS: u64 = 20_000_000;
-
-/// A thread that waits for a page.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fault {
-    pub address: usize,
-    pub write: bool,
-    pub thread: u32,
-    pub read_ns: u64,
-}
-
-/// What handlers share.
-pub(crate) struct Faults {
-    parked: Mutex<VecDeque<Fault>>,
-    /// Faults that are parked.
-    count: AtomicU32,
-    /// When parked faults were looked at last for what they are.
-    looked_ns: AtomicU64,
-    /// Faults whose pages are in the swap file.
-    disk: Mutex<VecDeque<(Fault, Stream)>>,
-    disk_count: AtomicU32,
-    /// When each handler began its present fault, 0 when idle. Behind them the control thread's, which serves around forks,
-    /// and those of the threads that read from the swap file.
-    busy_since: [AtomicU64; HANDLERS_MAX + 1 + DISK_THREADS],
-    /// The slot in each handler's frame cache while the handler stands still.
-    cached_slots: [AtomicU32; HANDLERS_MAX + 1 + DISK_THREADS],
-}
-
-impl Faults {
-    pub fn new() -> io::Result<Self> {
-        Ok(Faults {
-            parked: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
-            count: AtomicU32::new(0),
-            looked_ns: AtomicU64::new(0),
-            disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
-            disk_count: AtomicU32::new(0),
-            busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
-            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) };
-                HANDLERS_MAX + 1 + DISK_THREADS],
-        })
-    }
-
-    /// Keeps a fault for whoever is free; false when there are too many.
-    pub fn park(&self, fault: Fault) -> bool {
-        let mut parked = self.parked.lock().expect("no panic while held");
-        let has_room = parked.len() < PARKED_MAX;
-        if has_room {
-            parked.push_back(fault);
-            self.count.store(parked.len() as u32, Ordering::Release);
-        }
-        has_room
-    }
-
-    /// The fault that has been parked longest.
-    pub fn unpark(&self) -> Option<Fault> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let mut parked = self.parked.lock().expect("no panic while held");
-        let fault = parked.pop_front();
-        self.count.store(parked.len() as u32, Ordering::Release);
-        fault
-    }
-
-    /// Calls `each` with the faults that are parked, but no more often than every [`LOOK_NS`].
-    fn look_at_parked(&self, each: impl FnMut(&Fault)) {
-        if !self.has_parked() {
-            return;
-        }
-        let now = sys::now_ns();
-        if now.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) > LOOK_NS {
-            self.looked_ns.store(now, Ordering::Relaxed);
-            self.parked.lock().expect("no panic while held").iter().for_each(each);
-        }
-    }
-
-    /// Whether faults are parked.
-    pub fn has_parked(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    /// Keeps a fault for whoever reads from the swap file; false when there are too many.
-    pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
-        let mut disk = self.disk.lock().expect("no panic while held");
-        let has_room = disk.len() < PARKED_MAX;
-        if has_room {
-            disk.push_back((fault, stream));
-            self.disk_count.store(disk.len() as u32, Ordering::Release);
-        }
-        has_room
-    }
-
-    /// The fault that has waited longest for that.
-    pub fn unpark_for_disk(&self) -> Option<(Fault, Stream)> {
-        if !self.has_parked_for_disk() {
-            return None;
-        }
-        let mut disk = self.disk.lock().expect("no panic while held");
-        let fault = disk.pop_front();
-        self.disk_count.store(disk.len() as u32, Ordering::Release);
-        fault
-    }
-
-    /// Whether faults wait for it.
-    pub fn has_parked_for_disk(&self) -> bool {
-        self.disk_count.load(Ordering::Acquire) > 0
-    }
-
-    /// Notes since when a thread serves a fault; 0 when it has done so.
-    pub fn set_busy(&self, index: usize, since_ns: u64) {
-        self.busy_since[index].store(since_ns, Ordering::Release);
-    }
-
-    /// Notes the slot in a thread's frame cache while it stands still.
-    pub fn set_cached(&self, index: usize, slot: Option<u32>) {
-        self.cached_slots[index].store(slot.unwrap_or(crate::pages::table::NO_SLOT), Ordering::Relaxed);
-    }
-
-    /// Whether any handler serves a fault.
-    pub fn any_busy(&self) -> bool {
-        self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0)
-    }
-
-    /// The handler that has served one fault longest, and since when.
-    pub fn longest(&self) -> Option<(usize, u64)> {
-        let busy = self.busy_since.iter().map(|since| since.load(Ordering::Relaxed)).enumerate();
-        busy.filter(|(_, since)| *since != 0).min_by_key(|(_, since)| *since)
-    }
-
-    /// In a forked child: gives the slots that the parent's handlers had in their caches to `give`.
-    pub fn reset(&self, mut give: impl FnMut(u32)) {
-        self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
-        while self.unpark().is_some() {}
-        while self.unpark_for_disk().is_some() {}
-        for slot in &self.cached_slots {
-            match slot.swap(crate::pages::table::NO_SLOT, Ordering::Relaxed) {
-                crate::pages::table::NO_SLOT => {}
-                slot => give(slot),
-            }
-        }
-    }
-}
 
 /// What one handler thread carries along.
 pub(crate) struct Handler {
@@ -205,12 +56,12 @@ impl Handler {
     }
 }
 
-impl Pager {
+impl FaultService<'_> {
     /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its
     /// thread to one CPU.
-    pub fn handle_faults(&self, index: usize) {
+    pub(crate) fn handle_faults(&self, index: usize) {
         let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
-            self.fatal(format_args!("no memory for a handler: the arena is full"));
+            self.pages.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         handler.inbound.reads_disk = false;
@@ -221,17 +72,17 @@ impl Pager {
             // Not read before the wait says so: of one thread's faults there is never a second one already.
             let came = self.faults.has_parked()
                 || self.handlers.wait(&mut record, |ms| match ms {
-                    -1 => self.halt.while_waiting(|| self.pages.reports().wait(ms)),
+                    -1 => self.reclaimer.halt.while_waiting(|| self.pages.reports().wait(ms)),
                     _ => self.pages.reports().wait(ms),
                 });
             if !came {
-                if self.halt.is_ending() {
+                if self.reclaimer.halt.is_ending() {
                     return;
                 }
-                self.halt.stand_if_parked();
+                self.reclaimer.halt.stand_if_parked();
                 continue;
             }
-            if !self.halt.handler_enters() {
+            if !self.reclaimer.halt.handler_enters() {
                 return;
             }
             match self.pages.read_message() {
@@ -248,53 +99,53 @@ impl Pager {
                 self.serve(&mut handler, fault);
             }
             self.faults.set_cached(index, handler.inbound.frames.slot());
-            self.halt.handler_leaves();
+            self.reclaimer.halt.handler_leaves();
         }
     }
 
     /// Makes room for what the last fault brought in.
     pub(crate) fn make_room(&self, handler: &mut Handler) {
-        self.reclaimer().balance(std::mem::take(&mut handler.owed), &|| self.read_on());
+        self.reclaimer.balance(std::mem::take(&mut handler.owed), &|| self.read_on());
     }
 
     /// Serves one fault. The caller holds nothing.
     pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
-        self.faults.busy_since[handler.index].store(fault.read_ns, Ordering::Relaxed);
+        self.faults.set_busy(handler.index, fault.read_ns);
         // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
         // one to be moved to an idle CPU, where its next faults would be served from afar.
-        self.reclaimer().balance(handler.owed, &|| self.read_on());
+        self.reclaimer.balance(handler.owed, &|| self.read_on());
         let page = fault.address / PAGE_SIZE;
-        if self.config.records {
-            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+        if self.records {
+            self.reclaimer.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over);
         if stream.wasted() > 0 {
-            self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
+            self.reclaimer.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
             // Somebody else's from here on.
-            self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
+            self.faults.set_busy(handler.index, 0);
             handler.owed = 0;
             return;
         };
         let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
         self.streams.ended(stream, (page + done + ahead) as u64);
-        self.reclaim.note_arrivals(done + ahead);
+        self.reclaimer.reclaim.note_arrivals(done + ahead);
         self.count_fault(fault);
         if over == Over::Out && done + ahead > 1 {
-            self.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
+            self.reclaimer.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
         }
-        self.faults.busy_since[handler.index].store(0, Ordering::Relaxed);
+        self.faults.set_busy(handler.index, 0);
         handler.owed = done + ahead;
     }
 
     /// Counts a fault that was served.
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
-        self.accounts.fault(ns);
-        self.accounts.add(Counter::Faults, 1);
-        self.accounts.add(Counter::FaultNs, ns);
+        self.reclaimer.accounts.fault(ns);
+        self.reclaimer.accounts.add(Counter::Faults, 1);
+        self.reclaimer.accounts.add(Counter::FaultNs, ns);
         ns
     }
 
@@ -312,13 +163,13 @@ impl Pager {
                 Brought::Again => self.read_on(),
                 Brought::NoMemory => {
                     self.read_on();
-                    self.reclaimer().reclaim_step();
+                    self.reclaimer.reclaim_step();
                 }
             }
             tries += 1;
             // The control thread may be waiting for this one.
             if tries.is_multiple_of(QUICK_TRIES) {
-                self.dismiss_gate_reports();
+                gate::dismiss_reports(self.gate);
             }
             if tries.is_multiple_of(MANY_TRIES) {
                 self.leave_growth_to_kernel(&fault);
@@ -356,7 +207,7 @@ impl Pager {
     /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and before the report is read it
     /// lets nobody fill anything. Inside of mremap() a thread touches nothing else, and begins with the first new page. But a
     /// fault that has been parked for a while may be over, and its thread in a call that came later.
-    fn leave_growth_to_kernel(&self, fault: &Fault) {
+    pub(super) fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
         let at = fault.address & !(PAGE_SIZE - 1);
         if growth.target.is_none_or(|target| target + growth.old_len == at) {
@@ -391,7 +242,7 @@ mod tests {
 
     use sys::PAGE_SIZE;
 
-    use super::Fault;
+    use super::super::queue::Fault;
     use crate::pages::table::ALL_PAGES;
     use crate::pages::{Brought, Inbound, BLOCK_BYTES, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read};
@@ -424,7 +275,7 @@ mod tests {
             for page in [0, 1, 2] {
                 let address = base + page * PAGE_SIZE;
                 let thread = thread.load(Ordering::Acquire) as u32;
-                pager.leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
+                pager.service().leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
             }
             while !is_over.load(Ordering::Acquire) {
                 pager.pages.read_message();

@@ -1,0 +1,28 @@
+//! Files of /proc about this process.
+
+use sys::procfs::ProcFile;
+
+use crate::config::StartError;
+
+/// Opened by the thread that watches: they tell nothing once the thread that opened them has ended.
+pub(crate) struct ProcFiles {
+    pub statm: ProcFile,
+    pub maps: ProcFile,
+    pub rollup: ProcFile,
+}
+
+impl ProcFiles {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// [`StartError::System`] names the file that cannot be opened.
+    pub fn open() -> Result<Self, StartError> {
+        let open =
+            |name, what| ProcFile::open_own(name).map_err(|source| StartError::System { what, source });
+        Ok(ProcFiles {
+            statm: open(c"statm", "/proc/thread-self/statm")?,
+            maps: open(c"maps", "/proc/thread-self/maps")?,
+            rollup: open(c"smaps_rollup", "/proc/thread-self/smaps_rollup")?,
+        })
+    }
+}

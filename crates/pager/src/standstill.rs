@@ -1,0 +1,167 @@
+//! Halting: everything is brought in and nothing is registered, so that the process is as if it had no pager.
+//!
+//! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads it does not have,
+//! and for good before the program takes away what a pager needs (a seccomp filter for all threads, mlockall).
+
+use sys::memory::USER_END;
+use sys::thread;
+
+use crate::accounts::Counter;
+use crate::pager::Pager;
+use crate::pages::Inbound;
+
+/// How long parking waits for threads to stand, at most: none of them waits for the program, but the machine may be slow.
+const PARK_NS: u64 = 10_000_000_000;
+
+impl Pager {
+    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is being served. Call
+    /// from a pager thread that is no worker and no handler.
+    pub fn halt(&self) {
+        self.halt.begin();
+        self.reclaim.wait_for_helpers();
+        let mut inbound = Inbound::new(self.own_page);
+        let mut brought = 0;
+        // Ends because nothing goes out any more: what is left is what events are in the way of. Handlers read them; their order
+        // may be known only when their threads have gone on, of which no message tells.
+        while self.bring_everything(&mut inbound, &mut brought) {
+            self.pages.apply_events();
+            self.dismiss_gate_reports();
+            thread::sleep_ns(50_000);
+        }
+        inbound.frames.empty_out(self.pages.staging());
+        self.accounts.add(Counter::BroughtIn, brought as u64);
+        self.unregister_everything();
+        self.pages.watch_changes(false);
+        while self.faults.any_busy()
+            || self.faults.has_parked()
+            || self.faults.has_parked_for_disk()
+            || self.pages.has_pending_events()
+        {
+            self.pages.apply_events();
+            thread::sleep_ns(10_000);
+        }
+        // Nothing waits for compression any more; the pages go back to the system.
+        while let Some(slot) = self.pages.staging().oldest() {
+            self.pages.staging().give(slot);
+        }
+        while let Some(slot) = self.pages.staging().take_ready(1) {
+            self.pages.staging().discard(slot);
+            self.pages.staging().give(slot);
+        }
+        self.measure();
+    }
+
+    /// Lets go of all mappings: where nobody serves faults any more, the threads of one that is registered would wait for ever.
+    fn unregister_everything(&self) {
+        loop {
+            let mut registrations = self.registrations.lock().expect("no panic while held");
+            registrations.note_changes(&self.pages);
+            // What has been moved or has grown since the last look is registered, too, and not in the list.
+            registrations.refresh(&self.files.maps, &self.pages, &self.config);
+            registrations.unregister_all(&self.pages);
+            drop(registrations);
+            if self.unregister_moved() {
+                return;
+            }
+        }
+    }
+
+    /// The same for what other threads have moved meanwhile, which is reported each time; false when too much was.
+    fn unregister_moved(&self) -> bool {
+        let (mut has_moved, mut is_known) = (true, true);
+        while has_moved && is_known {
+            while self.pages.has_pending_events() || self.pages.guard().is_changing() {
+                self.pages.apply_events();
+                self.dismiss_gate_reports();
+                thread::sleep_ns(10_000);
+            }
+            has_moved = false;
+            self.pages.take_changed(|start, end| {
+                has_moved = true;
+                is_known &= end != usize::MAX;
+                // Most of these mappings have gone, or were never registered.
+                let _ = self.pages.reports().unregister(start, end - start);
+            });
+        }
+        is_known
+    }
+
+    /// Brings in what is out; whether something may be left.
+    fn bring_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
+        let mut is_left = false;
+        for base in self.pages.table().busy(0, USER_END) {
+            let (pages, blocked) = self.pages.bring_all(inbound, base);
+            *brought += pages;
+            is_left |= blocked;
+        }
+        is_left
+    }
+
+    /// After a halt that is for good: has all workers and handlers make their last system call, a wait that does not
+    /// end. The filter that comes next may kill for any other, in whichever thread.
+    pub fn park(&self) {
+        self.halt.park();
+        self.reclaim.wake_all();
+        self.handlers.call_all();
+        self.swap.wake_all();
+        let give_up = sys::now_ns() + PARK_NS;
+        let threads = self.reclaim.workers() + self.handlers.count() + self.swap.threads();
+        while self.halt.parked() < threads && sys::now_ns() < give_up {
+            thread::sleep_ns(50_000);
+        }
+        // From the count to the wait it is a few instructions, and behind it there is no other call.
+        loop {
+            match self.pages.own_threads_are_blocked() {
+                Some(false) if sys::now_ns() < give_up => thread::sleep_ns(50_000),
+                Some(_) => break,
+                // Nothing tells.
+                None => break thread::sleep_ns(1_000_000),
+            }
+        }
+    }
+
+    /// Whether a halt is on.
+    pub fn is_halted(&self) -> bool {
+        self.halt.is_on()
+    }
+
+    /// Goes on after a halt.
+    pub fn go_on(&self) {
+        self.pages.watch_changes(true);
+        self.halt.over();
+        self.refresh_mappings();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::pages::BLOCK_BYTES;
+    use crate::trial::{blocks, pager_of};
+
+    /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where it was now, nobody served faults any
+    /// more, and who touched a page of it for the first time waited for ever.
+    #[test]
+    fn nothing_stays_registered_wherever_it_has_been_moved() {
+        let base = blocks(16);
+        let Some(pager) = pager_of(Some(base..base + 16 * BLOCK_BYTES), false) else { return };
+        pager.register(base..base + 4 * BLOCK_BYTES);
+        let (to, is_over) = (base + 8 * BLOCK_BYTES, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (at, to, len) = (base as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
+                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                // SAFETY: this test's mapping.
+                assert_eq!(unsafe { libc::mremap(at, len, len, flags, to) }, to);
+                is_over.store(true, Ordering::Release);
+            });
+            while !is_over.load(Ordering::Acquire) {
+                pager.pages.read_message();
+            }
+        });
+        assert_eq!(pager.pages.guard().is_registered(to), Some(true));
+        pager.halt();
+        assert_eq!(pager.pages.guard().is_registered(to), Some(false));
+    }
+}
