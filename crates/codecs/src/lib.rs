@@ -9,6 +9,7 @@
 //! | `auto` | the default: whatever suits the page |
 //! | `t16` | the page codec of `pagecodec` |
 //! | `t16h` | the dense second tier for cold pages: T16H, or `auto`'s other forms |
+//! | `parallel:THREADS,NAME` | any of the others, the units of a request spread over threads ([`parallel`]); not among [`register_all`] |
 //! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold |
 //!
 //! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
@@ -21,12 +22,13 @@ mod forced;
 mod heap;
 pub mod lz4;
 pub mod none;
+pub mod parallel;
 pub mod t16;
 pub mod t16h;
 pub mod tiers;
 pub mod zstd;
 
-/// Adds every compressor of this crate to `registry`.
+/// Adds every compressor of this crate to `registry`, but for [`parallel`], which starts threads.
 pub fn register_all(registry: &mut acomp::Registry) {
     none::register(registry);
     lz4::register(registry);

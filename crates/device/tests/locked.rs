@@ -32,6 +32,10 @@ fn all_memory_is_there_at_the_start() {
     let too_small = Config { ram_bytes: Some(1 << 20), ..config.clone() };
     assert!(matches!(Device::new(too_small), Err(Error::Ram(least)) if least > 16 << 20 && least < RAM));
 
+    let with_threads = Config { compressor: "parallel:2,lz4".into(), ..config.clone() };
+    let refused = Device::new(with_threads).err().expect("threads are refused").to_string();
+    assert!(refused.contains("starts threads"), "{refused}");
+
     let (before, _) = memory();
     let device = match Device::new(config) {
         Ok(device) => device,

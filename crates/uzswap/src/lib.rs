@@ -68,6 +68,7 @@ pub enum Error {
 pub fn registry() -> Registry {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
+    codecs::parallel::register(&mut registry);
     iaa::register(&mut registry);
     registry
 }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use uzswap::{Algorithm, Page, Pool, PoolConfig};
+use uzswap::{Algorithm, Page, Pool, PoolConfig, UnknownAlgorithm};
 
 use crate::claims::{Claim, Claims};
 use crate::config::{Config, SIZE_BYTES_MAX};
@@ -51,6 +51,11 @@ impl Device {
     /// # Errors
     /// [`Error`].
     pub fn new(config: Config) -> Result<Device, Error> {
+        if config.is_locked && config.compressor.starts_with("parallel:") {
+            let reason = "it starts threads, which a device that is swapped on cannot vouch for".to_owned();
+            let refused = UnknownAlgorithm { name: config.compressor, reason, known: Vec::new() };
+            return Err(uzswap::Error::from(refused).into());
+        }
         let algorithm = uzswap::registry().find(&config.compressor).map_err(uzswap::Error::from)?;
         Device::with_algorithm(config, algorithm)
     }

@@ -261,6 +261,9 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         Some(name) => name.clone(),
         None => uzswap::DEFAULT_COMPRESSOR.to_owned(),
     };
+    if compressor.starts_with("parallel:") {
+        bail!("--compressor {compressor}: in programs no thread is started for a request, as workers compress on every CPU; leave out parallel:N,");
+    }
     let algorithm = registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
     if let Some(notice) = iaa::take_notice() {
         eprintln!("uzswap: {notice}");
