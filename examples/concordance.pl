@@ -1,33 +1,44 @@
 #!/usr/bin/perl
-# A job that wants memory: keeps every word of the text files below a directory (given, or this one) with its place, then
-# looks for what is said twice: the longest runs of words that stand in two places. Prints the same with any memory.
+# A job that wants memory: writes a library of books, keeps every word with its place, then looks for passages that
+# stand in two places. The books are the same each time, and so is what it prints, with any memory.
 use strict;
 use warnings;
 
-my @todo = @ARGV ? @ARGV : '.';
-my (@words, @files);
-while (defined(my $path = shift @todo)) {
-    if (-d $path && !-l $path) {
-        opendir my $directory, $path or next;
-        push @todo, map "$path/$_", sort grep !/^(\.|target$)/, readdir $directory;
-    } elsif ($path =~ /\.(rs|md|c|pl|toml)$/ && open my $file, '<', $path) {
-        push @files, $path;
-        while (my $line = <$file>) {
-            push @words, {text => lc $1, file => $#files, line => $., column => $-[0]} while $line =~ /(\w+)/g;
+my ($BOOKS, $LINES, $WORDS) = (180, 310, 10);    # lines of a book, words of a line
+my $PASSAGE = 24;                                # words
+srand 7;
+
+# Words of two to four syllables; the first ones are the most frequent, as in any language.
+my @syllables = map { my $begin = $_; map "$begin$_", qw(a e i o u an el in or us) } qw(b d f k l m n r s t v z);
+my @vocabulary = map { join '', map $syllables[rand @syllables], 0 .. 1 + rand 3 } 1 .. 15_000;
+
+my (@words, @copied);
+for my $book (1 .. $BOOKS) {
+    for my $line (1 .. $LINES) {
+        # Now and then an author copies three lines of an older book.
+        if (@words > 1000 && rand() < 0.002) {
+            my $from = int rand(@words - 100);
+            @copied = map $_->{text}, @words[$from .. $from + 3 * $WORDS - 1];
+        }
+        for my $column (1 .. $WORDS) {
+            my $text = @copied ? shift @copied : $vocabulary[int(@vocabulary**rand) - 1];
+            push @words, {text => $text, book => $book, line => $line, column => $column};
         }
     }
 }
+
 my %count;
 $count{$_->{text}}++ for @words;
 my @frequent = sort { $count{$b} <=> $count{$a} || $a cmp $b } keys %count;
 
-my ($length, %seen, @twice) = (24);
-for (my $at = 0; $at + $length <= @words; $at += $length / 2) {
-    my $run = join ' ', map $_->{text}, @words[$at .. $at + $length - 1];
-    push @twice, [$seen{$run}, $at] if defined $seen{$run};
-    $seen{$run} //= $at;
+my (%seen, @twice);
+for (my $at = 0; $at + $PASSAGE <= @words; $at += 3) {
+    my $text = join ' ', map $_->{text}, @words[$at .. $at + $PASSAGE - 1];
+    push @twice, [$seen{$text}, $at] if defined $seen{$text};
+    $seen{$text} //= $at;
 }
-printf "%d words, %d different, in %d files; most frequent: %s\n",
-    scalar @words, scalar keys %count, scalar @files, join ' ', @frequent[0 .. 6];
-printf "%d runs of %d words stand twice; the first at %s\n", scalar @twice, $length,
-    @twice ? join ' and ', map "$files[$_->{file}]:$_->{line}", @words[@{$twice[0]}] : 'no place';
+
+printf "%d words, %d different, in %d books; most frequent: %s\n",
+    scalar @words, scalar keys %count, $BOOKS, join ' ', @frequent[0 .. 4];
+printf "%d passages of %d words stand twice; the first in %s\n", scalar @twice, $PASSAGE,
+    join ' and ', map "book $_->{book}, line $_->{line}", @words[@{$twice[0]}];

@@ -86,6 +86,7 @@ impl Drop for Scratch {
 }
 
 /// Removes the directories of processes that have ended: statics are never dropped, and a test may be killed.
+#[allow(dead_code)]
 fn remove_leftovers(all: &Path) {
     for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name();
