@@ -177,7 +177,7 @@ fn parts_of_the_kernel_are_missing() {
 }
 
 /// Fewer things at a time happen more often.
-const FEATURES: [&str; 7] = [
+const FEATURES: [&str; 10] = [
     "none,resize,move,near,part,leave,join,replace,memfd",
     "none,fork,rawfork,exec,advice,lodge,last",
     "none,pipe,splice,zerocopy,vm,fork",
@@ -185,7 +185,25 @@ const FEATURES: [&str; 7] = [
     "none,signal,stop,outside,lodge,cell,stable,bare",
     "none,protect,barrier,discard,free,cold,populate,huge,guard,lock,key,seal,replace",
     "none,growsdown,brk,recurse,lodge,rawfork,huge",
+    "none,share,borrow,daemon,abrupt,fork,exec,lodge",
+    "none,handlerfork,stopped,limits,signal,stop,outside,rawfork",
+    "none,share,daemon,abrupt,discard,resize,move,cold,limits",
 ];
+
+/// Processes that share memory and outlive each other, daemons, ends at bad moments, forks in handlers, stopped children, limits.
+#[test]
+fn relatives_in_all_ways() {
+    let ways = if can_move() { &["", "move,scan"][..] } else { &[""] };
+    let features = ["share", "borrow", "daemon", "abrupt", "handlerfork", "stopped", "limits"];
+    survives(ways.iter().flat_map(|without| {
+        features.iter().zip(80..).map(move |(feature, seed)| Case {
+            features: format!("none,{feature}"),
+            without,
+            threads: 1 + seed as u32 % 2,
+            ..Case::new(seed)
+        })
+    }));
+}
 
 #[test]
 fn few_features_at_a_time() {
