@@ -3,6 +3,7 @@
  * lives MODE [ROUNDS]   prints what became of it, a line a round: "right", "wrong", "ended" (by a signal) or "hangs"
  *
  * share-HOW     a process fills 32 MiB, makes another one with CLONE_VM and ends; the other one reads all of it
+ * share-quick   the same, but a handler of quick_exit() makes the other one
  * vfork-HOW     the same with vfork() and another thread that ends the process
  * exec-HOW      as vfork-HOW, but the child executes another program without reading anything
  *               HOW: exit, _exit, group (exit_group by syscall()), return, thread (pthread_exit), bare (exit_group), kill
@@ -79,6 +80,11 @@ static int share(void *argument) {
     return 0;
 }
 
+static void make_sharer(void) {
+    char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (clone(share, stack + (1 << 16), CLONE_VM | SIGCHLD, NULL) < 0) _exit(7);
+}
+
 static void end(void) {
     if (!strcmp(how, "exit") || !strcmp(how, "return")) exit(0);
     if (!strcmp(how, "_exit")) _exit(0);
@@ -100,8 +106,11 @@ static void *end_soon(void *argument) {
 static int create(const char *mode) {
     fill();
     if (!strncmp(mode, "share-", 6)) {
-        char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (clone(share, stack + (1 << 16), CLONE_VM | SIGCHLD, NULL) < 0) _exit(7);
+        if (!strcmp(how, "quick")) {
+            at_quick_exit(make_sharer);
+            quick_exit(0);
+        }
+        make_sharer();
         if (!strcmp(how, "return")) return 0;
         end();
     }
