@@ -59,6 +59,12 @@ fn a_process_that_shares_memory_outlives_its_creator() {
     is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
 }
 
+/// The look for such processes came before the handlers.
+#[test]
+fn a_handler_of_quick_exit_makes_a_process_that_shares_memory() {
+    is_right("share-quick", 1);
+}
+
 /// The same, where a thread of the program's ends the process while another one waits for its vfork child.
 #[test]
 fn a_child_of_vfork_outlives_its_creator() {
@@ -168,6 +174,45 @@ fn the_supervisor_lives_as_long_as_its_tree() {
         assert!(Instant::now() < give_up, "{line}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// What becomes of a process that the program leaves behind was said to nothing but /dev/null.
+#[test]
+fn the_report_says_what_became_of_processes_that_outlive_the_program() {
+    let Some(workload) = workload() else { return };
+    let scratch = Scratch::new("late");
+    let (report, elsewhere) = (scratch.path("report.json"), scratch.path("other.html"));
+    let run = |script: String| {
+        let mut run = uzswap();
+        run.args(["run", "-q", "--ram", "24M", "--report"]).arg(&report).arg("--report").arg(&elsewhere);
+        let mut run = run.args(["--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut supervisor = String::new();
+        run.stdout.take().unwrap().read_to_string(&mut supervisor).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(3));
+        supervisor.trim().to_owned()
+    };
+    let ends = |supervisor: &str| {
+        let give_up = Instant::now() + Duration::from_secs(120);
+        while is_alive(supervisor) {
+            assert!(Instant::now() < give_up, "{supervisor}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::read_to_string(&report).unwrap()
+    };
+    let lost = "needs a page of memory that it shared with process";
+    let late = format!("(sleep 0.3; {workload} share-kill) > /dev/null 2>&1 & echo $PPID; exit 3");
+    let supervisor = run(late.clone());
+    let page = std::fs::read_to_string(&elsewhere).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&ends(&supervisor)).unwrap();
+    for key in ["failures", "said_after_end"] {
+        assert!(said[key].to_string().contains(lost), "{key}: {said}");
+    }
+    assert_eq!((said["exit_status"].as_u64(), page.contains(lost)), (Some(3), false));
+    assert!(std::fs::read_to_string(&elsewhere).unwrap().contains(lost));
+    // A file that somebody else has written since is left alone.
+    let supervisor = run(late);
+    std::fs::write(&report, "another run's").unwrap();
+    assert_eq!(ends(&supervisor), "another run's");
 }
 
 fn is_alive(pid: &str) -> bool {

@@ -132,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         cgroup_limit::shown_bytes(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
     let swap = arguments.swap.open()?;
     settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
-    let output = output::Output::create(&arguments.report)?;
+    let mut output = output::Output::create(&arguments.report)?;
     let name = &arguments.program[0];
     let file = match program_file::find(name) {
         Ok(file) => file,
@@ -192,9 +192,11 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
-    let figures = report::Report::new(&supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
-    if let Some(history) = supervisor.history.take() {
-        output.write(&arguments.program, &figures, &history.tell(supervisor.books().tree()))?;
+    let mut figures =
+        report::Report::new(&supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
+    let told = supervisor.history.take().map(|history| history.tell(supervisor.books().tree()));
+    if let Some(told) = &told {
+        output.write(&arguments.program, &figures, told)?;
     }
     if !arguments.quiet {
         figures.summarise(&supervisor.figures.over_limit);
@@ -206,6 +208,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         );
     }
     supervisor.serve_remainder(status);
+    if let Some(told) = told.filter(|_| figures.take_late(&supervisor)) {
+        output.write_again(&arguments.program, &figures, &told)?;
+    }
     Ok(status)
 }
 

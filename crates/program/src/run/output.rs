@@ -1,7 +1,8 @@
 //! Files that the report is written to.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,7 +13,27 @@ use super::page;
 use super::report::Report;
 
 /// The files, opened before the program starts: that they cannot be written is better said then.
-pub struct Output(Vec<(PathBuf, File)>);
+pub struct Output(Vec<One>);
+
+struct One {
+    path: PathBuf,
+    file: File,
+    /// How the file was after it was written; nothing where it cannot be written again.
+    written: Option<State>,
+}
+
+/// By what a file is seen to be unchanged.
+#[derive(PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl State {
+    fn of(status: &Metadata) -> Self {
+        State { bytes: status.size(), changed: (status.mtime(), status.mtime_nsec()) }
+    }
+}
 
 /// What is written: the report and the history as one object.
 #[derive(Serialize)]
@@ -35,7 +56,7 @@ impl Output {
             let file = File::create(path).with_context(|| {
                 format!("cannot write the report {}: choose another path with --report", path.display())
             })?;
-            Ok((path.clone(), file))
+            Ok(One { path: path.clone(), file, written: None })
         };
         paths.iter().map(open).collect::<Result<_>>().map(Output)
     }
@@ -45,21 +66,64 @@ impl Output {
         self.0.is_empty()
     }
 
-    /// Writes each: a page where the name ends like a page's, else JSON.
+    /// Writes each: a page where the name ends like a page's, else JSON. Files that are no regular ones are closed then, so that
+    /// what reads them sees their end.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn write(self, program: &[std::ffi::OsString], report: &Report, told: &Told) -> Result<()> {
-        let program = program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let json = serde_json::to_string_pretty(&Whole { program, report, told })
-            .context("cannot write the report")?;
-        for (path, mut file) in self.0 {
-            let text = if is_page(&path) { page::html(&json) } else { json.clone() + "\n" };
-            file.write_all(text.as_bytes())
-                .with_context(|| format!("cannot write the report {}", path.display()))?;
+    pub fn write(&mut self, program: &[std::ffi::OsString], report: &Report, told: &Told) -> Result<()> {
+        let json = json(program, report, told)?;
+        for one in &mut self.0 {
+            let written = one.file.write_all(one.text(&json).as_bytes());
+            let status = written.and_then(|()| one.file.metadata());
+            let status = status.with_context(|| format!("cannot write the report {}", one.path.display()))?;
+            one.written = status.is_file().then(|| State::of(&status));
+        }
+        self.0.retain(|one| one.written.is_some());
+        Ok(())
+    }
+
+    /// Writes the files again that are as they were left: another run may have the same file by now.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write_again(
+        &mut self,
+        program: &[std::ffi::OsString],
+        report: &Report,
+        told: &Told,
+    ) -> Result<()> {
+        let json = json(program, report, told)?;
+        for one in &self.0 {
+            let again = one.write_again(&json);
+            again.with_context(|| format!("cannot write the report {}", one.path.display()))?;
         }
         Ok(())
     }
+}
+
+impl One {
+    fn text(&self, json: &str) -> String {
+        if is_page(&self.path) {
+            page::html(json)
+        } else {
+            json.to_owned() + "\n"
+        }
+    }
+
+    fn write_again(&self, json: &str) -> io::Result<()> {
+        if Some(State::of(&self.file.metadata()?)) != self.written {
+            return Ok(());
+        }
+        let text = self.text(json);
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
+    }
+}
+
+fn json(program: &[std::ffi::OsString], report: &Report, told: &Told) -> Result<String> {
+    let program = program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    serde_json::to_string_pretty(&Whole { program, report, told }).context("cannot write the report")
 }
 
 fn is_page(path: &Path) -> bool {

@@ -68,6 +68,8 @@ pub struct Report {
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
+    /// What was to be said after the program had ended: of processes that it left behind, when no terminal was there any more.
+    said_after_end: Vec<String>,
     /// Connections of processes that are none of this tree, or do not keep to the protocol; all were closed.
     refused_connections: u64,
     /// Times that a shared sum was put right, which a process overwrote, or died while it was changing it.
@@ -158,10 +160,20 @@ impl Report {
             counts,
             unmanaged: supervisor.unmanaged().to_vec(),
             failures: supervisor.failures().to_vec(),
+            said_after_end: Vec::new(),
             refused_connections: peaks.refused_connections,
             corrected_totals: books.corrections(),
             wrong_figures: peaks.wrong_figures,
         }
+    }
+
+    /// Takes in what became known after the program's end; false when that is nothing.
+    pub fn take_late(&mut self, supervisor: &Supervisor) -> bool {
+        let before = (self.unmanaged.len(), self.failures.len());
+        self.unmanaged = supervisor.unmanaged().to_vec();
+        self.failures = supervisor.failures().to_vec();
+        self.said_after_end = supervisor.said_after_end().to_vec();
+        before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
 
     /// A few lines on stderr.

@@ -104,6 +104,8 @@ pub struct Supervisor {
     /// What broke in uzswap itself.
     failures: Vec<String>,
     broken: Vec<u32>,
+    /// Lines for the report, when there is no terminal any more.
+    said_after_end: Option<Vec<String>>,
     strangers: Strangers,
     pub(super) figures: Peaks,
     /// Taken down when there is to be a report.
@@ -188,6 +190,7 @@ impl Supervisor {
             unmanaged: Vec::new(),
             failures: Vec::new(),
             broken: Vec::new(),
+            said_after_end: None,
             strangers: Strangers::new(),
             has_dumped: false,
             figures: Peaks::default(),
@@ -221,6 +224,11 @@ impl Supervisor {
     /// What broke in uzswap itself, and ended a process.
     pub fn failures(&self) -> &[String] {
         &self.failures
+    }
+
+    /// What was to be said after the program's end.
+    pub fn said_after_end(&self) -> &[String] {
+        self.said_after_end.as_deref().unwrap_or_default()
     }
 
     /// Serves until the program has ended; answers its exit status, or that of a failure when its own pager ended it.
@@ -290,9 +298,18 @@ impl Supervisor {
         }
     }
 
+    /// Says a line on the terminal; after the program's end, in the report.
+    fn tell(&mut self, line: &str) {
+        match &mut self.said_after_end {
+            None => eprintln!("uzswap: {line}"),
+            Some(said) if said.len() < NOTES_MAX => said.push(line.to_owned()),
+            Some(_) => {}
+        }
+    }
+
     /// Says and notes what broke in uzswap itself.
     fn note_failure(&mut self, failure: String) {
-        eprintln!("uzswap: {failure}");
+        self.tell(&failure);
         if self.failures.len() < NOTES_MAX {
             self.failures.push(failure);
         }
@@ -507,7 +524,8 @@ impl Supervisor {
         if connection.lines <= LINES_MAX && self.lines > 0 {
             self.lines -= 1;
             let text = plain(&String::from_utf8_lossy(text));
-            eprintln!("uzswap: process {}: {text}", connection.peer.pid);
+            let line = format!("process {}: {text}", connection.peer.pid);
+            self.tell(&line);
         }
     }
 
@@ -673,6 +691,7 @@ impl Supervisor {
                 libc::dup2(null, standard);
             }
         }
+        self.said_after_end = Some(Vec::new());
         self.books.set_supervisor(std::process::id());
         self.front.dismiss(status);
         while !self.has_no_tree() {
@@ -682,6 +701,7 @@ impl Supervisor {
             while self.signals.next().is_some() {}
             self.reap();
         }
+        self.drain();
     }
 
     /// Whether no process of the tree lives.
