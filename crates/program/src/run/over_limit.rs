@@ -15,6 +15,7 @@ pub struct OverLimit {
     is_paused: bool,
     pool_bytes: u64,
     poor_pages: u64,
+    immovable_pages: u64,
     brought_in_pages: u64,
     forks: u64,
     pauses: Pauses,
@@ -50,6 +51,8 @@ enum Cause {
     PagingEnded,
     /// Pages do not compress.
     Incompressible,
+    /// The kernel does not let pages leave.
+    Immovable,
     /// The compressed pages fill the budget.
     PoolFull,
     /// Parent and child copy the pages they share when they change them.
@@ -73,6 +76,7 @@ impl OverLimit {
                 is_paused: self.pauses.lasts,
                 pool_bytes: tree.live().fold(0, |sum, live| live.slot.pool_bytes().saturating_add(sum)),
                 poor_pages: tree.sum(Counter::RejectCompressPoor),
+                immovable_pages: tree.sum(Counter::Immovable),
                 brought_in_pages: brought_in_pages.saturating_sub(self.pauses.brought_in_pages),
                 forks: tree.sum(Counter::Forks),
                 pauses: self.pauses,
@@ -101,6 +105,7 @@ impl OverLimit {
             _ if self.is_paused => Cause::Paused,
             _ if explains(self.brought_in_pages) => Cause::PagingEnded,
             _ if explains(self.poor_pages) => Cause::Incompressible,
+            _ if explains(self.immovable_pages) => Cause::Immovable,
             _ if self.pool_bytes >= pool_max => Cause::PoolFull,
             _ if self.forks > 0 => Cause::Forks,
             _ => Cause::Pace,
@@ -115,6 +120,9 @@ impl OverLimit {
                 format!("{} pages came back because paging had to end", self.brought_in_pages)
             }
             Cause::Incompressible => format!("{} pages did not compress", self.poor_pages),
+            Cause::Immovable => {
+                "pages could not leave: they are locked, sealed or under a protection key".to_owned()
+            }
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
             Cause::Forks => {
                 format!("{} forks: pages shared with a child are copied when they change", self.forks)
@@ -154,6 +162,7 @@ mod tests {
         // Eleven pages explain nothing of 16 MiB.
         assert_eq!(over(|one| one.poor_pages = 11).cause(), Some(Cause::Pace));
         assert_eq!(over(|one| one.poor_pages = 2048).cause(), Some(Cause::Incompressible));
+        assert_eq!(over(|one| one.immovable_pages = 4096).cause(), Some(Cause::Immovable));
         assert_eq!(over(|one| one.brought_in_pages = 4096).cause(), Some(Cause::PagingEnded));
         assert_eq!(over(|one| one.pool_bytes = 90 << 20).cause(), Some(Cause::PoolFull));
         assert_eq!(over(|one| one.forks = 3).cause(), Some(Cause::Forks));

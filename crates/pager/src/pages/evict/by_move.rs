@@ -11,6 +11,7 @@ use sys::userfaultfd::{Stop, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
 use super::{fill_shared, place_copies, EvictBackend, Placed};
+use crate::accounts::Counter;
 use crate::config::{Config, StartError};
 use crate::pages::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pages::guard::Reports;
@@ -269,7 +270,8 @@ fn move_run(
                 at += arrived.trailing_ones() as usize;
             }
             Some(_) => {
-                // Locked, read-only, executable: not to be moved.
+                // Locked, read-only, executable, under a protection key: not to be moved.
+                pages.accounts.add(Counter::Immovable, (end - at) as u64);
                 block.refuse(span(at, end - at), now_ms());
                 at = end;
             }

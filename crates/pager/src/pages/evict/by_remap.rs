@@ -65,6 +65,7 @@ use sys::PAGE_SIZE;
 use super::drainer::Drainers;
 use super::pins::Pins;
 use super::{copy_in, place_copies, EvictBackend, Placed};
+use crate::accounts::Counter;
 use crate::config::{Config, StartError};
 use crate::pages::events::EventQueue;
 use crate::pages::guard::Reports;
@@ -268,6 +269,7 @@ impl ByRemap {
             (base + first * PAGE_SIZE, pages.staging.address(slot, first), count * PAGE_SIZE);
         let run = span(first, count);
         if remap::is_locked(at, len) {
+            pages.accounts.add(Counter::Immovable, count as u64);
             block.refuse(run, now_ms());
             return 0;
         }
@@ -282,6 +284,7 @@ impl ByRemap {
             Taken::Foreign => 0,
             Taken::Refused(Refusal::NotOneMapping | Refusal::NoMemory) => 0,
             Taken::Refused(Refusal::Invalid) => {
+                pages.accounts.add(Counter::Immovable, count as u64);
                 block.refuse(run, now_ms());
                 0
             }

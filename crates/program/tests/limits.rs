@@ -1,0 +1,49 @@
+//! What docs/limits.md says: beyond each limit a program runs on, and the reason is said.
+
+#[allow(dead_code)]
+mod support;
+
+use support::{managed, managed_without, workload_in, Scratch};
+
+/// Exit status of a workload that this machine cannot run.
+const CANNOT: i32 = 77;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The ledger has 1,024 places: processes beyond run as they are.
+#[test]
+fn two_thousand_processes_at_once() {
+    let scratch = Scratch::new("crowd");
+    let Some(workload) = workload_in(&scratch, "crowd") else { return };
+    let beyond = "more processes at a time than the ledger has room for";
+    // Each says hello when its control thread is at it, and some may have ended by then.
+    let is_reported = ["1", "5", "25"].iter().any(|seconds| {
+        let (output, report) = managed("2G", &scratch, &["-q"], &[&workload, "2000", seconds]);
+        let (said, printed) = (text(&output.stderr), text(&output.stdout));
+        assert_eq!((output.status.code(), printed.as_str()), (Some(0), "2000 right\n"), "{said}");
+        report["unmanaged"].to_string().contains(beyond)
+    });
+    assert!(is_reported);
+}
+
+/// The reason was said to be that memory was touched faster than pages could leave.
+#[test]
+fn memory_that_cannot_leave_is_named_as_the_reason() {
+    let scratch = Scratch::new("immovable");
+    let Some(workload) = workload_in(&scratch, "immovable") else { return };
+    for (mode, without) in [("key", ""), ("seal", "move,scan")] {
+        let (output, report) = managed_without(without, "24M", &scratch, &[], &[&workload, mode]);
+        let said = text(&output.stderr);
+        if output.status.code() == Some(CANNOT) {
+            println!("skipped: {mode} cannot be had on this machine");
+            continue;
+        }
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "right\n"), "{said}");
+        assert!(report["immovable_pages"].as_u64() > Some(2000), "{mode}: {report}");
+        let reason = report["over_limit_reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("locked, sealed or under a protection key"), "{mode}: {reason}");
+        assert!(said.contains(reason) && !said.contains("--swap"), "{mode}: {said}");
+    }
+}
