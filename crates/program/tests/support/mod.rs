@@ -52,6 +52,7 @@ pub fn has(program: &str) -> bool {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
+    #[allow(dead_code)]
     /// An empty directory.
     pub fn new(name: &str) -> Self {
         // Tests that run side by side may choose the same name.
