@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::OnceLock;
 
 use doorway::desk::{end, ANEW};
-use pager::{Config, Pager, Watch};
+use pager::{Config, NamedPages, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread;
 use sys::{arena, futex, PAGE_SIZE};
@@ -322,7 +322,13 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
-        kept: |each| desk().cleared.for_each(each),
+        kept: NamedPages {
+            count: || desk().cleared.count().wrapping_add(desk().robust.count()),
+            each: |each| {
+                desk().cleared.for_each(each);
+                desk().robust.for_each(each);
+            },
+        },
         executable: pager::executable::dominates(),
         records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,

@@ -133,19 +133,22 @@ impl Announcement {
 /// Words that are noted.
 const CLEARED_MAX: usize = 256;
 
-/// Addresses that threads named by set_tid_address(2) or clone(2): the first, and the last `CLEARED_MAX` less one.
+/// Addresses whose pages stay: the first one noted, and the last `CLEARED_MAX` less one.
 #[repr(C)]
 pub struct Cleared {
     noted: AtomicUsize,
+    /// Notes that can be read.
+    readable: AtomicUsize,
     each: [AtomicUsize; CLEARED_MAX],
 }
 
 impl Cleared {
     const fn new() -> Self {
-        Cleared { noted: AtomicUsize::new(0), each: [const { AtomicUsize::new(0) }; CLEARED_MAX] }
+        let each = [const { AtomicUsize::new(0) }; CLEARED_MAX];
+        Cleared { noted: AtomicUsize::new(0), readable: AtomicUsize::new(0), each }
     }
 
-    /// Notes a word.
+    /// Notes a word. It can be read when this returns.
     pub fn note(&self, address: usize) {
         if address == 0 || self.each.iter().any(|noted| noted.load(Ordering::Relaxed) == address) {
             return;
@@ -156,6 +159,12 @@ impl Cleared {
             later => 1 + (later - 1) % (CLEARED_MAX - 1),
         };
         self.each[index].store(address, Ordering::Release);
+        self.readable.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes with each note, after that can be read.
+    pub fn count(&self) -> usize {
+        self.readable.load(Ordering::Acquire)
     }
 
     /// Calls `each` with the words.
@@ -242,6 +251,8 @@ pub struct Desk {
     pub threads: AtomicU32,
     /// What the kernel clears when threads end, beside words in their control blocks.
     pub cleared: Cleared,
+    /// Robust mutexes, which the kernel marks when their owners end.
+    pub robust: Cleared,
     /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while unknown.
     pub total: AtomicUsize,
     /// Address of what the other users' processes use; set before the former.
@@ -275,6 +286,7 @@ impl Desk {
             end: word(),
             threads: word(),
             cleared: Cleared::new(),
+            robust: Cleared::new(),
             total: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
             tight_bytes: AtomicU64::new(0),
@@ -351,11 +363,11 @@ mod tests {
             all
         };
         cleared.note(0);
-        assert_eq!(noted(), [0; 0]);
+        assert_eq!((noted(), cleared.count()), (vec![], 0));
         for _ in 0..2 {
             (1..=CLEARED_MAX).for_each(|address| cleared.note(address));
         }
-        assert_eq!(noted(), (1..=CLEARED_MAX).collect::<Vec<_>>());
+        assert_eq!((noted(), cleared.count()), ((1..=CLEARED_MAX).collect::<Vec<_>>(), CLEARED_MAX));
         (CLEARED_MAX + 1..=2 * CLEARED_MAX).for_each(|address| cleared.note(address));
         assert_eq!(noted(), [1].into_iter().chain(CLEARED_MAX + 2..=2 * CLEARED_MAX).collect::<Vec<_>>());
     }

@@ -20,8 +20,8 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to be paged; `None` for the whole address space.
     pub only: Option<Range<usize>>,
-    /// Names what the kernel clears for threads that are ending, beside words in their control blocks: the pages stay in memory.
-    pub kept: fn(&mut dyn FnMut(usize)),
+    /// What the kernel writes for threads that are ending, beside words in their control blocks: the pages stay in memory.
+    pub kept: NamedPages,
     /// Page memory that may be executed, and leave other memory where it is: see [`crate::executable`].
     pub executable: bool,
     /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the
@@ -76,4 +76,18 @@ impl std::fmt::Write for FixedText {
         self.len += room;
         Ok(())
     }
+}
+
+/// Addresses whose pages stay in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedPages {
+    /// A number that changes when there is another address, after `each` names it.
+    pub count: fn() -> usize,
+    /// Calls back with each address.
+    pub each: fn(&mut dyn FnMut(usize)),
+}
+
+impl NamedPages {
+    /// No addresses.
+    pub const NONE: NamedPages = NamedPages { count: || 0, each: |_| {} };
 }

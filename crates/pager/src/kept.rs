@@ -6,17 +6,21 @@
 //! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear one, the lock of its list of
 //!   threads, which every thread takes before it ends. The kernel tells of the word to its thread alone, so it is asked for where
 //!   the agent is brought in, and `preload/cleared.rs` notes what is named later.
+//! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` notes each that the C library
+//!   initialises. Notes count at once: the page is not chosen from then on.
 //! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing where those are out: ps, pgrep,
 //!   killall and service managers would not find the process.
 //!
-//! A page that is found to be out is brought in: its thread may have been made, or its mutex taken, between two looks.
+//! A page that is found to be out is brought in: its thread may have been made between two looks.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
 use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
+use crate::config::NamedPages;
 use crate::halt::Halt;
 use crate::pages::{Inbound, Pages, BLOCK_BYTES};
 
@@ -39,6 +43,9 @@ const PAGES_MAX: usize = 16384;
 /// Addresses of such pages, in order.
 pub(crate) struct KeptPages {
     pages: RwLock<Vec<usize>>,
+    named: NamedPages,
+    /// The count of those that were named before the last look.
+    seen: AtomicUsize,
     look: Mutex<Look>,
 }
 
@@ -60,9 +67,10 @@ fn pages_of_block(list: usize) -> [usize; 2] {
 }
 
 impl KeptPages {
-    /// None yet.
-    pub fn new() -> Self {
-        KeptPages { pages: RwLock::new(Vec::new()), look: Mutex::new(Look::default()) }
+    /// Those that are `named`, and what looks find.
+    pub fn new(named: NamedPages) -> Self {
+        let pages = RwLock::new(Vec::new());
+        KeptPages { pages, named, seen: AtomicUsize::new(0), look: Mutex::new(Look::default()) }
     }
 
     /// The pages of the block at `base` that stay.
@@ -70,7 +78,15 @@ impl KeptPages {
         let pages = self.pages.read().expect("no panic while held");
         let first = pages.partition_point(|page| *page < base);
         let inside = pages[first..].iter().take_while(|page| **page < base + BLOCK_BYTES);
-        inside.fold(0, |mask, page| mask | 1 << ((page - base) / PAGE_SIZE))
+        let mut mask = inside.fold(0, |mask, page| mask | 1 << ((page - base) / PAGE_SIZE));
+        if (self.named.count)() != self.seen.load(Ordering::Relaxed) {
+            (self.named.each)(&mut |address| {
+                if (base..base + BLOCK_BYTES).contains(&address) {
+                    mask |= 1 << ((address - base) / PAGE_SIZE);
+                }
+            });
+        }
+        mask
     }
 
     fn set(&self, mut pages: Vec<usize>) {
@@ -106,23 +122,16 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 }
 
 impl KeptPages {
-    /// Looks for these pages, now and then, and brings in those that are out, unless there is a halt. `named` calls back with further
-    /// ones; `budget` bounds the arguments; `own_page` is a page of the caller's.
-    pub(crate) fn look(
-        &self,
-        now_ns: u64,
-        budget: u64,
-        named: fn(&mut dyn FnMut(usize)),
-        program: &Pages,
-        halt: &Halt,
-        own_page: usize,
-    ) {
+    /// Looks for these pages, now and then, and brings in those that are out, unless there is a halt. `budget` bounds the
+    /// arguments; `own_page` is a page of the caller's.
+    pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, halt: &Halt, own_page: usize) {
         let mut look = self.look.lock().expect("no panic while held");
         if now_ns < look.next_ns {
             return;
         }
         let mut pages = Vec::new();
-        named(&mut |address| pages.push(page_of(address)));
+        let count = (self.named.count)();
+        (self.named.each)(&mut |address| pages.push(page_of(address)));
         // Reads what is there, and fails at once where it is not: for such reads the kernel asks no userfaultfd.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
@@ -146,6 +155,7 @@ impl KeptPages {
         // Without a descriptor to list the threads with, those of the last look stay.
         if saw_all {
             self.set(pages);
+            self.seen.store(count, Ordering::Relaxed);
         }
         if !halt.is_on() {
             self.bring_in(program, own_page);
@@ -186,11 +196,23 @@ mod tests {
 
     #[test]
     fn the_pages_of_a_block_that_stay() {
-        let kept = KeptPages::new();
+        let kept = KeptPages::new(NamedPages::NONE);
         kept.set(vec![BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES)), (0, 1));
         kept.set(vec![BLOCK_BYTES + 3 * PAGE_SIZE, 5 * PAGE_SIZE, BLOCK_BYTES, BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
+    }
+
+    #[test]
+    fn what_was_named_since_the_last_look_stays() {
+        let named = NamedPages {
+            count: || 2,
+            each: |each| [BLOCK_BYTES, 2 * BLOCK_BYTES + 7].map(each).into_iter().collect(),
+        };
+        let kept = KeptPages::new(named);
+        assert_eq!([0, 1, 2, 3].map(|block| kept.of(block * BLOCK_BYTES)), [0, 1, 1, 0]);
+        kept.seen.store(2, Ordering::Relaxed);
+        assert_eq!(kept.of(BLOCK_BYTES), 0, "looks find it from then on");
     }
 
     #[test]

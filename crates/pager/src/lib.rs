@@ -38,7 +38,7 @@ mod trial;
 mod watch;
 
 pub use accounts::{Accounts, Counter};
-pub use config::{Config, FixedText, StartError, HANDLERS_MAX};
+pub use config::{Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
 pub use fault::DISK_THREADS;
 pub use fork_session::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;

@@ -84,7 +84,7 @@ impl Pager {
             swap: Swap::new(pages.store().swap_file().is_some()),
             halt: Halt::default(),
             grace: Mutex::new(GracePeriod::default()),
-            kept: KeptPages::new(),
+            kept: KeptPages::new(config.kept),
             files: ProcFiles::open()?,
             gate,
             own_page: arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize,
@@ -212,7 +212,7 @@ impl Pager {
     pub(crate) fn keep_pages(&self, now_ns: u64) {
         if self.config.only.is_none() {
             let most = self.accounts.budget();
-            self.kept.look(now_ns, most, self.config.kept, &self.pages, &self.halt, self.own_page);
+            self.kept.look(now_ns, most, &self.pages, &self.halt, self.own_page);
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option
         handlers: 2,
         own: Vec::new(),
         only,
-        kept: |_| {},
+        kept: crate::config::NamedPages::NONE,
         records: false,
         without_move,
         without_scan: false,

@@ -26,6 +26,7 @@ mod memory_limit;
 mod next;
 mod parent;
 mod remap;
+mod robust;
 mod sanitizer;
 mod scratch;
 mod sharing;

@@ -40,7 +40,7 @@ fn world() -> Arc<World> {
         handlers: 2,
         own: Vec::new(),
         only: None,
-        kept: |_| {},
+        kept: crate::config::NamedPages::NONE,
         records: false,
         without_move: false,
         without_scan: false,

@@ -94,7 +94,7 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
         handlers: cpu_count,
         own: Vec::new(),
         only: Some(inner.range.clone()),
-        kept: |_| {},
+        kept: pager::NamedPages::NONE,
         records: false,
         without_move: false,
         without_scan: false,
