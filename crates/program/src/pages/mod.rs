@@ -9,7 +9,7 @@ use anyhow::Result;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Examples:
   sudo uzswap pages capture --pid 1234 -o heap.pages          the memory of a live process
-  sudo uzswap pause 1234 -- uzswap pages capture --pid {} -o heap.pages    of one under `uzswap run`, all of it
+  sudo uzswap pause 1234 -- uzswap pages capture --pid {} -o heap.pages   all of a run's program
   uzswap pages compress heap.pages heap.records               how small it gets, and in what forms
   uzswap pages compress --compressor zstd:1 heap.pages /dev/null
   uzswap pages decompress heap.records heap.again             heap.again is heap.pages")]
