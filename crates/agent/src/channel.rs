@@ -5,7 +5,7 @@ use std::mem::size_of;
 
 use sys::packets;
 
-pub use doorway::channel::{COMPLETE, INHERITS, SWAP, TAKE};
+pub use doorway::channel::{COMPLETE, INHERITS, ROOT, SWAP, TAKE};
 
 const WORDS: usize = 512;
 const _: () = assert!(pager::COPIED_MAX + 1 < WORDS);

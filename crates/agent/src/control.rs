@@ -145,6 +145,9 @@ fn say_end(accounts: &Ledgered) {
     let why = match desk().end.swap(end::NONE, Ordering::AcqRel) {
         end::NONE => return,
         end::LOCKED => "mlockall() was called",
+        end::BARE_FORK => {
+            "it forks by a system call, with a stack of its own, which the kernel does not report"
+        }
         end::OPENED => {
             "the program opened its own memory in /proc, where the kernel reads nothing that is out"
         }
@@ -435,6 +438,11 @@ fn keep_spare() {
 /// Goes on with what the parent left where it was.
 fn inherit(channel: i32) {
     thread::close_all_files_but(channel);
+    // Out of the way of descriptors that get the numbers that they have in the parent.
+    let channel = match thread::renumber_above(channel, fork::numbers_end()) {
+        Ok(above) => above,
+        Err(error) => end_child(format_args!("no descriptor is left: {error}")),
+    };
     thread::name(c"uzswap");
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
@@ -467,6 +475,18 @@ fn inherit(channel: i32) {
         if let Err(error) = inherited {
             end_child(format_args!("it cannot go on with the swap file: {error}"));
         }
+    }
+    if is_set(&desk().forks.outside) {
+        let root = channel::receive(channel).filter(|told| told.word() == channel::ROOT);
+        let entered = root.is_some_and(|told| {
+            let entered = fork::enter_root(told.descriptors[0]);
+            told.descriptors.into_iter().for_each(channel::close);
+            entered
+        });
+        if !entered {
+            end_child(format_args!("it cannot leave its root directory"));
+        }
+        desk().forks.outside.store(0, Ordering::Release);
     }
     channel::close(channel);
     // SAFETY: set together with the pager, which is there; a leaked box.

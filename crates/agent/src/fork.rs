@@ -18,7 +18,8 @@
 //!
 //! * where neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel does not report forks then;
 //! * when the forking thread may not open what the child's pager needs, and the supervisor cannot do it instead (it is in
-//!   another network namespace, has changed its user or its root directory, has no descriptors left): found out by opening it;
+//!   another network namespace, has changed its user, has few descriptors): found out by opening it. A root directory without
+//!   /proc is no reason as long as the child may leave it: its agent is given that of the parent's;
 //! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
 //! * with accelerators, whose portals a child does not have;
 //! * before the pager is set up, where nothing is out.
@@ -31,17 +32,19 @@
 //! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
 //! forks, see `Pages::populate_child`.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use doorway::desk::ending;
 use doorway::desk::halt::{ASKED, HALTED, RUNNING};
+use doorway::desk::{brings_in, ending};
 use ledger::wire::Kind;
-use pager::{Outcome, Pager};
+use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
 use crate::desk::{desk, is_set};
 use crate::{accounts, channel, control, credentials, swap};
 
+/// Descriptors that a child's control thread has at a time beside those that stay.
+const PASSING: i32 = 8;
 /// How long the parent waits for its child to take over.
 const BIRTH_NS: u64 = 2_000_000_000;
 /// Who stands still looks so often, whether it was woken or not.
@@ -79,10 +82,62 @@ pub fn expects_filter() -> bool {
 
 /// Lets forks of this process leave everything where it is. Called by its control thread when the pager is set up.
 pub fn keep() {
+    desk().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     if let Some((number, name)) = channel::listen() {
         LISTENER_NUMBER.store(number, Ordering::Relaxed);
         desk().forks.listener.store(name, Ordering::Release);
     }
+}
+
+/// The first number behind those of descriptors that a child's pager has under the parent's numbers.
+pub fn numbers_end() -> i32 {
+    control::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
+}
+
+/// Says why forks of this process bring everything in, once for each reason.
+fn say_why(pager: &Pager) {
+    /// Reasons that were given; children have been given them, too.
+    static SAID: AtomicU32 = AtomicU32::new(0);
+    let forks = &desk().forks;
+    let limit = forks.descriptors.load(Ordering::Relaxed);
+    let why = forks.why.swap(brings_in::NONE, Ordering::AcqRel);
+    if SAID.fetch_or(1 << why, Ordering::Relaxed) >> why & 1 == 1 {
+        return;
+    }
+    let text = match why {
+        brings_in::NONE => return,
+        brings_in::DESCRIPTORS => FixedText::new(format_args!(
+            "a fork brings everything in: RLIMIT_NOFILE is less than {}, and a child's pager needs as many descriptors",
+            limit + 1
+        )),
+        brings_in::PROC => FixedText::new(format_args!(
+            "a fork brings everything in: a child could not open its own files in /proc"
+        )),
+        _ => FixedText::new(format_args!(
+            "a fork brings everything in: the process may not have a userfaultfd any more"
+        )),
+    };
+    pager.say_once(text.as_str());
+}
+
+/// The agent's root directory, if the forking thread has another one; an error where it cannot be had.
+fn root_for_child() -> Result<Option<i32>, ()> {
+    if !is_set(&desk().forks.outside) {
+        return Ok(None);
+    }
+    // SAFETY: a constant, terminated path.
+    let root = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+    if root >= 0 {
+        Ok(Some(root))
+    } else {
+        Err(())
+    }
+}
+
+/// In a forked child: has the agent's threads work in the root directory that the parent's work in. The program's keep theirs.
+pub fn enter_root(root: i32) -> bool {
+    // SAFETY: changes what this thread and those that it makes take paths from.
+    unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
 /// Called by the control thread between its looks: answers a halt that was asked for, and returns when it is over.
@@ -114,6 +169,7 @@ pub fn answer_halt() {
         }
     }
     if let Some(pager) = pager {
+        say_why(pager);
         pager.halt();
         if is_set(&forks.stopped) {
             pager.park();
@@ -200,15 +256,19 @@ fn attend(pager: &Pager) -> bool {
             None => continue,
         };
         // Now: what this process has in the swap file is what it had at the fork.
-        let inheritance = is_ready.then(swap::Inheritance::new).flatten();
+        let root = root_for_child();
+        let inheritance = (is_ready && root.is_ok()).then(swap::Inheritance::new).flatten();
         match pager.settle(&mut session, inheritance.is_some()) {
             Outcome::Inherits { main, gate, copied } => {
                 let told = channel::send(connection, channel::INHERITS, copied, Some([main, gate]));
                 let inheritance = inheritance.expect("asked for");
-                let is_told = match inheritance.told() {
+                let mut is_told = match inheritance.told() {
                     Some((row, file)) => channel::send(connection, channel::SWAP, &[row], Some([file, file])),
                     None => told,
                 };
+                if let Ok(Some(root)) = root {
+                    is_told &= channel::send(connection, channel::ROOT, &[], Some([root, root]));
+                }
                 if is_told {
                     inheritance.hand_over();
                 }
@@ -220,6 +280,7 @@ fn attend(pager: &Pager) -> bool {
             }
             Outcome::Lost => {}
         }
+        root.into_iter().flatten().for_each(channel::close);
         break;
     }
     channel::close(connection);

@@ -123,6 +123,11 @@ pub fn let_go() {
     }
 }
 
+/// The first number behind the file's.
+pub fn numbers_end() -> i32 {
+    shared().map_or(0, |shared| shared.disk().descriptor() + 1)
+}
+
 /// Whether forked children can go on with what is in the swap file.
 pub fn can_be_inherited() -> bool {
     shared().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
@@ -165,9 +170,9 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     let (Some(shared), Some(own)) = (shared(), own()) else {
         return Err("its parent had no swap file".into());
     };
-    let above = thread::renumber_above(file, NUMBER_MAX)?;
+    let above = thread::renumber_above(file, numbers_end())?;
     for other in others {
-        *other = thread::renumber_above(*other, NUMBER_MAX)?;
+        *other = thread::renumber_above(*other, numbers_end())?;
     }
     thread::renumber(above, shared.disk().descriptor())?;
     UNCOUNTED.store(0, Ordering::Release);

@@ -10,6 +10,7 @@
 //! | take | child | it has a thread that can take over | - |
 //! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
 //! | swap | parent's control thread | behind *inherits* where there is a swap file: the child's row there | the file, twice |
+//! | root | parent's control thread | behind these where the forking thread has changed its root directory: the agent's | the directory, twice |
 //! | complete | parent's control thread | everything is in place, start anew | - |
 
 /// fork() has returned in the parent.
@@ -22,3 +23,5 @@ pub const INHERITS: u64 = 3;
 pub const COMPLETE: u64 = 4;
 /// What of the swap file is the child's.
 pub const SWAP: u64 = 5;
+/// The root directory of the agent.
+pub const ROOT: u64 = 6;

@@ -44,6 +44,20 @@ pub mod end {
     pub const FILTERED: u32 = 2;
     /// The program has opened its own memory as a file.
     pub const OPENED: u32 = 3;
+    /// A fork by a system call with a stack of its own, which the kernel does not report.
+    pub const BARE_FORK: u32 = 4;
+}
+
+/// Why a fork brings everything in, where that is to be said.
+pub mod brings_in {
+    /// Nothing is to be said.
+    pub const NONE: u32 = 0;
+    /// The limit on descriptors is too low for a child's pager.
+    pub const DESCRIPTORS: u32 = 1;
+    /// The forking thread may not have a userfaultfd.
+    pub const USERFAULTFD: u32 = 2;
+    /// The forking thread cannot open its own files in /proc.
+    pub const PROC: u32 = 3;
 }
 
 /// What is asked when the process is about to end, and what came of it.
@@ -203,6 +217,12 @@ pub struct Forks {
     pub unreported: AtomicU32,
     /// What a child's pager may not open, the supervisor opens for it.
     pub lends: AtomicU32,
+    /// Descriptors that a child's pager needs.
+    pub descriptors: AtomicU32,
+    /// The forking thread's root directory is none that a child's pager can work in: it is given the agent's.
+    pub outside: AtomicU32,
+    /// Why this process's forks bring everything in, of [`brings_in`]; 0 when that was said.
+    pub why: AtomicU32,
     /// The control thread stands by this fork with everything left out.
     pub keeps: AtomicU32,
     /// The forking thread.
@@ -306,6 +326,9 @@ impl Desk {
                 forked: word(),
                 unreported: word(),
                 lends: word(),
+                descriptors: word(),
+                outside: word(),
+                why: word(),
                 keeps: word(),
                 forker: word(),
                 connection: AtomicI32::new(-1),

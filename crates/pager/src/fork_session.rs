@@ -48,7 +48,7 @@ const HELD_UP_NS: u64 = 20_000_000;
 const HELD_MAX: usize = 128;
 /// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
-/// Descriptors of pagers have lower numbers than this, and what is received from a parent higher ones.
+/// Descriptors of pagers that can be inherited have lower numbers than this.
 const NUMBERS: i32 = 64;
 
 /// One fork, from the moment when everything stands still.
@@ -140,12 +140,18 @@ impl ForkSession {
 impl Pager {
     /// Whether forks can leave everything out at all.
     pub fn can_fork(&self) -> bool {
-        let gate = self.gate.map_or(i32::MAX, |gate| gate.descriptor());
-        let Pager { pages, files, .. } = self;
-        let Some(sink) = pages.sink() else { return false };
-        let numbers = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others = [pages.reports().descriptor(), sink.descriptor(), files.rollup.descriptor(), gate];
-        numbers.iter().chain(&others).all(|number| *number < NUMBERS)
+        self.gate.is_some() && self.pages.sink().is_some() && self.numbers_end() <= NUMBERS
+    }
+
+    /// The first number behind those of the pager's descriptors, which a child's have, too.
+    pub fn numbers_end(&self) -> i32 {
+        let Pager { pages, files, gate, .. } = self;
+        let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
+        let others = [pages.reports().descriptor(), files.rollup.descriptor()];
+        let gate = gate.map(|gate| gate.descriptor());
+        let sink = pages.sink().map(|sink| sink.descriptor());
+        let all = own.into_iter().chain(others).chain(gate).chain(sink);
+        all.max().map_or(0, |most| most + 1)
     }
 
     /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when that cannot be watched.
@@ -423,10 +429,11 @@ impl Pager {
     pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let own_gate = self.gate.expect("the parent had one");
-        let main = thread::renumber_above(main, NUMBERS).map_err(system("userfaultfd"))?;
-        let gate = thread::renumber_above(gate, NUMBERS).map_err(system("userfaultfd"))?;
+        let end = self.numbers_end();
+        let main = thread::renumber_above(main, end).map_err(system("userfaultfd"))?;
+        let gate = thread::renumber_above(gate, end).map_err(system("userfaultfd"))?;
         let keep = |descriptor: i32, number: i32, what: &'static str| {
-            let above = thread::renumber_above(descriptor, NUMBERS).map_err(system(what))?;
+            let above = thread::renumber_above(descriptor, end).map_err(system(what))?;
             thread::renumber(above, number).map_err(system(what))
         };
         // Under the numbers that the parent's had.

@@ -270,6 +270,11 @@ impl Pager {
         self.pages.fatal(what)
     }
 
+    /// Says something about this process, for callers that decide what is worth saying.
+    pub fn say_once(&self, what: &str) {
+        self.accounts.say(what);
+    }
+
     /// Says something about this process.
     pub(crate) fn say(&self, what: std::fmt::Arguments<'_>) {
         self.pages.say(what);

@@ -10,7 +10,7 @@
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use doorway::desk::{end, halt, ANEW};
+use doorway::desk::{brings_in, end, halt, ANEW};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
@@ -20,9 +20,6 @@ use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
 /// The forking thread's blocked signals before its fork; of the thread that has [`doorway::desk::Forks::one`].
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Fewer descriptors than this are too few for a child's pager.
-const DESCRIPTORS_MIN: u64 = 256;
-
 type Handler = Option<unsafe extern "C" fn()>;
 
 extern "C" {
@@ -186,12 +183,13 @@ pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     })
 }
 
-fn can_open(path: &CStr) -> bool {
+/// What opening a file comes to: a negative error, or something else.
+fn try_open(path: &CStr) -> isize {
     let trial = system::open(path, libc::O_RDONLY);
     if trial >= 0 {
         system::close(trial);
     }
-    trial >= 0
+    trial
 }
 
 /// Connects to the control thread, if a child of this thread will be able to have a pager.
@@ -200,19 +198,27 @@ fn connect() -> i32 {
     if name == 0 || expects_filter() || is_set(&DESK.forks.wiped) {
         return -1;
     }
-    if system::descriptors_max() < DESCRIPTORS_MIN {
-        return -1;
-    }
-    let may_go_on = if is_set(&DESK.forks.lends) {
-        can_open(c"/proc/self/statm")
-    } else {
-        system::may_have_userfaultfd() && can_open(c"/proc/thread-self/pagemap")
-    };
-    if may_go_on {
-        channel::connect(name)
-    } else {
+    let forks = &DESK.forks;
+    let tell = |why: u32| {
+        forks.why.store(why, Ordering::Release);
         -1
+    };
+    // One more, for this side of the connection.
+    if system::descriptors_max() <= forks.descriptors.load(Ordering::Relaxed).into() {
+        return tell(brings_in::DESCRIPTORS);
     }
+    let lends = is_set(&forks.lends);
+    if !lends && !system::may_have_userfaultfd() {
+        return tell(brings_in::USERFAULTFD);
+    }
+    // The agent began with another root directory. What it makes in the child begins with this thread's, and goes back there.
+    let opened = try_open(if lends { c"/proc/self/statm" } else { c"/proc/thread-self/pagemap" });
+    let is_outside = opened == -(libc::ENOENT as isize);
+    if opened < 0 && !(is_outside && system::may_change_root()) {
+        return tell(brings_in::PROC);
+    }
+    forks.outside.store(is_outside.into(), Ordering::Release);
+    channel::connect(name)
 }
 
 unsafe extern "C" fn prepare() {
@@ -312,10 +318,32 @@ pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {
     is_set(&DESK.forks.unreported) && forks(number, arguments)
 }
 
+/// The flags of a clone(2) by its number, if what it makes has a stack of its own.
+pub fn flags_with_stack(number: c_long, arguments: &[usize; 6]) -> Option<u64> {
+    let [a, b, ..] = *arguments;
+    match number {
+        libc::SYS_clone if b != 0 => Some(a as u64),
+        libc::SYS_clone3 if b >= (STACK_WORD + 1) * 8 => {
+            let read = |word: usize| system::read_own(a + word * 8);
+            read(0).filter(|_| read(STACK_WORD).is_some_and(|stack| stack != 0))
+        }
+        _ => None,
+    }
+}
+
+/// What is made with a stack of its own never comes back to this object. If it is a forked child that the pager would not hear
+/// of, nothing may be out.
+pub fn prepare_for_stack_of_its_own(flags: u64) {
+    if is_set(&DESK.forks.unreported) && flags & SHARES_MEMORY == 0 {
+        stop_for_good(end::BARE_FORK);
+    }
+}
+
+const SHARES_MEMORY: u64 = libc::CLONE_VM as u64;
+/// `struct clone_args` of the kernel's sched.h: flags, ..., stack.
+const STACK_WORD: usize = 5;
+
 fn forks(number: c_long, arguments: &[usize; 6]) -> bool {
-    const SHARES_MEMORY: u64 = libc::CLONE_VM as u64;
-    /// `struct clone_args` of the kernel's sched.h: flags, ..., stack.
-    const STACK_WORD: usize = 5;
     let [a, b, ..] = *arguments;
     match number {
         #[cfg(target_arch = "x86_64")]
@@ -417,6 +445,9 @@ mod tests {
         assert!(!forks(libc::SYS_clone3, &with(at, 8)) && !forks(libc::SYS_clone3, &with(8, 64)));
         words[5] = 0x1000;
         assert!(!forks(libc::SYS_clone3, &with(words.as_ptr().addr(), 64)));
+        assert_eq!(flags_with_stack(libc::SYS_clone3, &with(words.as_ptr().addr(), 64)), Some(0));
+        assert_eq!(flags_with_stack(libc::SYS_clone, &with(chld, 0x1000)), Some(chld as u64));
+        assert_eq!(flags_with_stack(libc::SYS_clone, &with(chld, 0)), None);
         words = [(libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0, 0, 0, 0, 0, 0];
         assert!(!forks(libc::SYS_clone3, &with(words.as_ptr().addr(), 64)));
     }

@@ -180,6 +180,19 @@ pub fn read_own(address: usize) -> Option<u64> {
     (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
 }
 
+/// Whether this thread may change its root directory, and open its own files in /proc wherever that is: it is root's, and
+/// CAP_SYS_CHROOT is in force.
+pub fn may_change_root() -> bool {
+    const SYS_CHROOT: u32 = 18;
+    /// _LINUX_CAPABILITY_VERSION_3 of the kernel's capability.h: two words for each of effective, permitted, inheritable.
+    const VERSION: u32 = 0x2008_0522;
+    let (mut header, mut sets) = ([VERSION, 0], [0u32; 6]);
+    let arguments = [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0];
+    call(libc::SYS_geteuid, [0; 6]) == 0
+        && call(libc::SYS_capget, arguments) == 0
+        && sets[0] >> SYS_CHROOT & 1 == 1
+}
+
 /// Whether this thread may have a userfaultfd that moves pages.
 pub fn may_have_userfaultfd() -> bool {
     /// `UFFDIO_API` and `USERFAULTFD_IOC_NEW` of the kernel's userfaultfd.h.
