@@ -262,13 +262,12 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int }
 }
 
-/// syscall(2): seccomp(2) has no wrapper of its own and comes this way. A filter for all threads would bind the pager's
+/// The body of `syscall`: seccomp(2) has no wrapper of its own and comes this way. A filter for all threads would bind the pager's
 /// too, so everything comes in before. An exec is as good as the C library's.
 ///
 /// # Safety
 /// As syscall(2).
-#[no_mangle]
-pub unsafe extern "C" fn syscall(
+unsafe extern "C" fn syscall_of_program(
     number: c_long,
     a: usize,
     b: usize,
@@ -331,6 +330,151 @@ pub unsafe extern "C" fn syscall(
             _ => raw_syscall(number, [a, b, c, d, e, f]),
         }
     })
+}
+
+/// Whether a system call makes a process or thread that returns on a stack of its own, and notes what there is to note of it if so.
+extern "C" fn returns_elsewhere(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize) -> bool {
+    let arguments = [a, b, c, d, e, 0];
+    let Some(flags) = fork::flags_with_stack(number, &arguments) else { return false };
+    cleared::note_call(number, &arguments);
+    sharing::note_call(number, &arguments);
+    fork::prepare_for_stack_of_its_own(flags);
+    true
+}
+
+extern "C" fn failed(answer: c_long) -> c_long {
+    set_errno(answer)
+}
+
+/// syscall(2). What clone(2) makes with a stack of its own returns from here by what lies on that stack, so that no frame of this
+/// object may be between: it would be looked for there.
+///
+/// # Safety
+/// As syscall(2).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        "cmp rdi, {clone}",
+        "je 2f",
+        "cmp rdi, {clone3}",
+        "je 2f",
+        "jmp {ordinary}",
+        "2:",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "push rcx",
+        ".cfi_adjust_cfa_offset 8",
+        "push r8",
+        ".cfi_adjust_cfa_offset 8",
+        "push r9",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {returns_elsewhere}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r9",
+        ".cfi_adjust_cfa_offset -8",
+        "pop r8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "test al, al",
+        "jnz 3f",
+        "jmp {ordinary}",
+        "3:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 4f",
+        "ret",
+        "4:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        ".cfi_endproc",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        returns_elsewhere = sym returns_elsewhere,
+        ordinary = sym syscall_of_program,
+        failed = sym failed,
+    )
+}
+
+/// syscall(2): see the other one. Here the caller's address is in a register, which the new thread has, too.
+///
+/// # Safety
+/// As syscall(2).
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp x0, #{clone}",
+        "b.eq 2f",
+        "cmp x0, #{clone3}",
+        "b.eq 2f",
+        "b {ordinary}",
+        "2:",
+        "stp x29, x30, [sp, #-80]!",
+        ".cfi_def_cfa_offset 80",
+        ".cfi_offset x30, -72",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "bl {returns_elsewhere}",
+        "and w16, w0, #1",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x4, x5, [sp, #48]",
+        "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x30",
+        "cbnz w16, 3f",
+        "b {ordinary}",
+        "3:",
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc 0",
+        "cmn x0, #4095",
+        "b.hs 4f",
+        "ret",
+        "4:",
+        "b {failed}",
+        ".cfi_endproc",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        returns_elsewhere = sym returns_elsewhere,
+        ordinary = sym syscall_of_program,
+        failed = sym failed,
+    )
 }
 
 /// The system call itself: this object's own `syscall` must not be called here.
