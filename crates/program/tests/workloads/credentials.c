@@ -231,7 +231,7 @@ static void look(char *at, size_t pages, long budget_kib) {
     fill(more, pages, 2);
     // Twice as much as before, in the same budget: if there is paging.
     long now = 0;
-    for (int i = 0; budget_kib > 0 && i < 1000 && (now = resident()) > budget_kib * 5 / 4; i++) usleep(10000);
+    for (int i = 0; budget_kib > 0 && i < 6000 && (now = resident()) > budget_kib * 5 / 4; i++) usleep(10000);
     if (budget_kib > 0 && now > budget_kib * 5 / 4) bad++, fprintf(stderr, "%ld KiB are resident: paging ended\n", now);
     check(at, pages, 1);
     if (others("65534 65534 65534 65534", "65534 65534 65534 65534", "", "0000000000000000", 1) > 0) bad++;
