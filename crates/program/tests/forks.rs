@@ -1,0 +1,224 @@
+//! Forks of programs whose memory is larger than their budget: where they are forked, and processes that are stopped or killed
+//! during a fork.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{managed_without, uzswap, workload_in, Scratch};
+
+/// What the pager does without, and more memory on disk.
+const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+/// Exit status of a workload that this machine cannot run.
+const CANNOT: i32 = 77;
+/// How long anything may take, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs the workload in a way; `None` where it cannot run.
+fn run(scratch: &Scratch, way: &(&str, &[&str]), workload: &str, mode: &[&str]) -> Option<(Output, Value)> {
+    let (without, options) = way;
+    let command: Vec<&str> = std::iter::once(workload).chain(mode.iter().copied()).collect();
+    let (output, report) = managed_without(without, "30M", scratch, options, &command);
+    if output.status.code() == Some(CANNOT) {
+        println!("skipped: {mode:?} cannot be done here");
+        return None;
+    }
+    let said = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout).as_str()),
+        (Some(0), "right\n"),
+        "{mode:?} {way:?}: {said}"
+    );
+    assert!(report["zswpout"].as_u64() > Some(1000), "{mode:?} {way:?}: {report}");
+    Some((output, report))
+}
+
+/// What forks can leave out: with moves, and where the kernel reports forks.
+fn leaves_everything_out(report: &Value) -> bool {
+    report["eviction"] == "move" && report["brought_in"] == 0
+}
+
+/// With fewer than 256 descriptors everything came in, 60 to 115 MB over the budget.
+#[test]
+fn few_descriptors_are_enough_for_forks() {
+    let scratch = Scratch::new("forks-few");
+    let Some(workload) = workload_in(&scratch, "forks") else { return };
+    for way in &WAYS {
+        let Some((output, report)) = run(&scratch, way, &workload, &["few", "64"]) else { return };
+        if report["eviction"] == "move" {
+            assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
+        }
+    }
+    // Too few for a child's pager: that is said.
+    let Some((output, report)) = run(&scratch, &WAYS[0], &workload, &["few", "17"]) else { return };
+    let said = text(&output.stderr);
+    assert!(report["eviction"] != "move" || said.contains("RLIMIT_NOFILE"), "{said}");
+}
+
+/// Everything came in, since a child's pager could not open its files.
+#[test]
+fn children_in_a_root_directory_without_proc_leave_everything_out() {
+    let scratch = Scratch::new("forks-chroot");
+    let Some(workload) = workload_in(&scratch, "forks") else { return };
+    let root = scratch.path("root");
+    std::fs::create_dir(&root).unwrap();
+    for way in &WAYS {
+        let mode = ["chroot", root.to_str().unwrap()];
+        let Some((output, report)) = run(&scratch, way, &workload, &mode) else { return };
+        if report["eviction"] == "move" {
+            assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
+        }
+    }
+}
+
+/// The child returned through a frame of the interposed syscall(), which was on the other stack: it was killed by SIGSEGV.
+#[test]
+fn a_stack_of_its_own_is_returned_on() {
+    let scratch = Scratch::new("forks-stack");
+    let Some(workload) = workload_in(&scratch, "forks") else { return };
+    for way in &WAYS {
+        run(&scratch, way, &workload, &["stack"]);
+    }
+}
+
+/// The processes whose parent a process is.
+fn children_of(parent: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent_of = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        if parent_of == Some(parent) {
+            children.push(pid);
+        }
+    }
+    children
+}
+
+fn signal(pid: u32, signal: &str) {
+    // It may have ended.
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// A program that forks again and again.
+struct Storm {
+    run: std::process::Child,
+    rounds: mpsc::Receiver<String>,
+    supervisor: u32,
+}
+
+impl Storm {
+    /// Started, after its first round.
+    fn begin(way: &(&str, &[&str]), workload: &str, rounds: &str, how: &str) -> Storm {
+        let mut run = uzswap();
+        run.env("UZSWAP_WITHOUT", way.0).args(["run", "-q", "--ram", "30M"]).args(way.1);
+        let mut run = run
+            .args(["--", workload, "storm", rounds, how])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let printed = BufReader::new(run.stdout.take().unwrap());
+        let (told, heard) = mpsc::channel();
+        std::thread::spawn(move || printed.lines().map_while(Result::ok).all(|line| told.send(line).is_ok()));
+        let mut storm = Storm { run, rounds: heard, supervisor: 0 };
+        assert_eq!(storm.next().as_deref(), Some("round"));
+        storm.supervisor = *children_of(storm.run.id()).first().expect("the front has a supervisor");
+        storm
+    }
+
+    /// The next line.
+    fn next(&mut self) -> Option<String> {
+        match self.rounds.recv_timeout(LIMIT) {
+            Ok(line) => Some(line),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs"),
+        }
+    }
+
+    /// The forking process, and a child of its.
+    fn family(&self) -> (Option<u32>, Option<u32>) {
+        let has_name = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "forks")
+        };
+        let program = children_of(self.supervisor).into_iter().find(has_name);
+        (program, program.and_then(|program| children_of(program).first().copied()))
+    }
+
+    /// How it ended, and what uzswap said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.run.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < until, "hangs");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let mut said = String::new();
+        self.run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (status, said)
+    }
+}
+
+/// Parent, child and supervisor are stopped at any moment of forks, and go on: none hangs, and every byte is right.
+#[test]
+fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
+    let scratch = Scratch::new("forks-stopped");
+    let Some(workload) = workload_in(&scratch, "forks") else { return };
+    for way in &WAYS {
+        for how in ["fork", "bare"] {
+            let mut storm = Storm::begin(way, &workload, "40", how);
+            for turn in 0..9 {
+                let (program, child) = storm.family();
+                let Some(stopped) = [program, child, Some(storm.supervisor)][turn % 3] else { continue };
+                signal(stopped, "-STOP");
+                std::thread::sleep(Duration::from_millis(7 * turn as u64));
+                signal(stopped, "-CONT");
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            let lines: Vec<String> = std::iter::from_fn(|| storm.next()).collect();
+            let (status, said) = storm.end();
+            assert_eq!(
+                (status.code(), lines.last().map(String::as_str)),
+                (Some(0), Some("right")),
+                "{how} {way:?}: {said}"
+            );
+        }
+    }
+}
+
+/// With a supervisor that is killed in the middle of a fork goes its tree, whole.
+#[test]
+fn a_supervisor_that_is_killed_during_a_fork_takes_its_tree_along() {
+    let scratch = Scratch::new("forks-killed");
+    let Some(workload) = workload_in(&scratch, "forks") else { return };
+    for (turn, way) in WAYS.iter().cycle().take(6).enumerate() {
+        let how = ["fork", "bare"][turn % 2];
+        let mut storm = Storm::begin(way, &workload, "1000000", how);
+        std::thread::sleep(Duration::from_millis(5 * turn as u64));
+        let (program, child) = storm.family();
+        signal(storm.supervisor, "-KILL");
+        // The pipe is closed when the last process of the tree has ended.
+        let lines: Vec<String> = std::iter::from_fn(|| storm.next()).collect();
+        assert!(lines.iter().all(|line| line == "round"), "{how} {way:?}: {lines:?}");
+        let (status, said) = storm.end();
+        assert!(!status.success() && !said.contains("reads as"), "{how} {way:?}: {status} {said}");
+        let has_name = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&workload))
+        };
+        let until = Instant::now() + LIMIT;
+        while program.iter().chain(&child).any(has_name) {
+            assert!(Instant::now() < until, "{how} {way:?}: something is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
