@@ -238,13 +238,23 @@ impl Keeper {
         self.known[index] = bytes;
     }
 
+    /// Adds the slots up.
+    pub fn sum(&self) -> u64 {
+        let known = |index: usize| self.known.get(index).copied().flatten();
+        total(self.ledger.live().map(|(index, _, slot)| {
+            known(index).unwrap_or_else(|| slot.resident_bytes()).min(self.machine_bytes)
+        }))
+    }
+
+    /// Processes that live.
+    pub fn processes(&self) -> usize {
+        self.ledger.live().count()
+    }
+
     /// Adds the slots up. The sum that processes share is corrected if it differs from that look after look, or at once if it is
     /// more than any machine has: a process may have been killed while it changed the sum, or have overwritten it.
     pub fn audit(&mut self) -> u64 {
-        let known = |index: usize| self.known.get(index).copied().flatten();
-        let sum = total(self.ledger.live().map(|(index, _, slot)| {
-            known(index).unwrap_or_else(|| slot.resident_bytes()).min(self.machine_bytes)
-        }));
+        let sum = self.sum();
         let shared = &self.ledger.memory().total;
         let found = shared.load(Ordering::Relaxed);
         let difference = found.wrapping_sub(sum);

@@ -164,7 +164,10 @@ fn users_of_a_tree_page_in_one_budget() {
         assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
         assert!(report["zswpout"].as_u64().unwrap() > 2000, "{report}");
-        assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 48 << 20, "{report}");
+        // Either can fill its memory before the supervisor has opened what it needs for paging; later there is no such excuse.
+        let used = report["series"]["ram_used_bytes"].as_array().unwrap();
+        let settled = used[used.len() / 2..].iter().map(|bytes| bytes.as_u64().unwrap());
+        assert!(settled.max().unwrap() < 68 << 20, "{report}");
     }
 }
 

@@ -161,12 +161,35 @@ impl Books {
         for book in &mut self.books {
             book.bytes = book.keeper.audit();
         }
+        self.tell();
+    }
+
+    /// Adds everything up and tells each user what the others use. Costs less than an audit, and corrects nothing.
+    pub fn relay(&mut self) {
+        for book in &mut self.books {
+            book.bytes = book.keeper.sum();
+        }
+        self.tell();
+    }
+
+    /// Whether processes of several users live, which hear of each other through this alone.
+    pub fn has_several_users(&self) -> bool {
+        self.books.iter().filter(|book| book.keeper.processes() > 0).nth(1).is_some()
+    }
+
+    /// A user's processes know their own sum at once, and the others' from the last look. So each user is promised an equal part of
+    /// what is free, and to the others it counts as used: if all of them take what they were promised, the budget still holds.
+    fn tell(&mut self) {
         let total = self.books.iter().fold(0, |sum: u64, book| sum.saturating_add(book.bytes));
         self.total_bytes = total;
         self.total_peak_bytes = self.total_peak_bytes.max(total);
         let pagers: u64 = self.books.iter().map(|book| book.keeper.pagers()).sum();
+        let users = self.books.iter().filter(|book| book.keeper.processes() > 0).count() as u64;
+        let promised = self.settings.budget_bytes.saturating_sub(total).div_ceil(users.max(1));
         for book in &self.books {
-            let (others, other_pagers) = (total - book.bytes, pagers - book.keeper.pagers().min(pagers));
+            let is_alive = u64::from(book.keeper.processes() > 0);
+            let others = (total - book.bytes).saturating_add(promised * (users - is_alive));
+            let other_pagers = pagers - book.keeper.pagers().min(pagers);
             book.keeper.set_others(others, other_pagers, self.changes, self.total_peak_bytes);
         }
     }
@@ -201,6 +224,11 @@ mod tests {
         Owner::of(&super::super::peers::Ids::of_user(user))
     }
 
+    fn joined_total(books: &Books, at: usize) -> u64 {
+        let keeper = &books.books[at].keeper;
+        Ledger::map(keeper.board_file(), keeper.ledger_file()).unwrap().total_bytes()
+    }
+
     #[test]
     fn users_have_ledgers_of_their_own_and_one_budget() {
         let mut books = books();
@@ -213,14 +241,31 @@ mod tests {
         }
         books.audit();
         assert_eq!((books.total_bytes(), books.total_peak_bytes()), (123, 123));
-        for book in &books.books {
-            let joined = Ledger::map(book.keeper.board_file(), book.keeper.ledger_file()).unwrap();
-            assert_eq!(joined.total_bytes(), 123);
+        for at in 0..2 {
+            assert_eq!(
+                joined_total(&books, at),
+                123 + ((1 << 30) - 122) / 2,
+                "what the other was promised counts"
+            );
+        }
+        // All that both were promised, taken between two looks.
+        for place in [0, 1].map(|at: usize| places[at]) {
+            let (at, index) = Tree::at(place);
+            let room = (1u64 << 30) - books.books[at].keeper.ledger().total_bytes();
+            let ledger = books.books[at].keeper.ledger();
+            ledger.publish(index, ledger.slot(index).resident_bytes() + room, 0, 0, 0);
+        }
+        books.relay();
+        assert!((1 << 30) - 2 <= books.total_bytes() && books.total_bytes() <= 1 << 30);
+        for (place, bytes) in places.into_iter().zip([100, 20, 3]) {
+            let (at, index) = Tree::at(place);
+            books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
         }
         let changes = books.books[0].keeper.ledger().changes();
         books.leave(places[0]);
         books.audit();
-        assert_eq!((books.total_bytes(), books.total_peak_bytes()), (23, 123));
+        assert_eq!(books.total_bytes(), 23);
+        assert_eq!(joined_total(&books, 1), 23, "a user without processes is promised nothing");
         assert_ne!(books.books[0].keeper.ledger().changes(), changes, "relatives hear of it");
         assert_eq!(books.tree().live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");

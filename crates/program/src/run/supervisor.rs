@@ -32,6 +32,8 @@ use crate::top::find::name_of;
 const SAMPLE: Duration = Duration::from_millis(10);
 /// The same while the tree is far from its budget.
 const SAMPLE_IDLE: Duration = Duration::from_millis(50);
+/// Between looks at what the users of a tree use, while there are several.
+const SAMPLE_USERS: Duration = Duration::from_millis(2);
 /// Between looks for processes that never said hello.
 const STRANGERS: Duration = Duration::from_millis(500);
 
@@ -234,9 +236,15 @@ impl Supervisor {
     /// Serves until the program has ended; answers its exit status, or that of a failure when its own pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
+        let mut sampled: Option<Instant> = None;
         loop {
             self.poll();
-            self.sample();
+            if sampled.is_none_or(|at| at.elapsed() >= SAMPLE) {
+                self.sample();
+                sampled = Some(Instant::now());
+            } else {
+                self.books.relay();
+            }
             self.attach();
             if let Some(status) = self.take_signals() {
                 // What processes said at their end is still in their sockets.
@@ -278,7 +286,11 @@ impl Supervisor {
         let mut polled = vec![entry(self.signals.descriptor()), entry(self.listener.as_raw_fd())];
         polled.extend(self.connections.iter().map(|connection| entry(connection.socket.as_raw_fd())));
         let near = self.books.total_bytes() > self.books.settings().budget_bytes / 2;
-        let timeout = if near { SAMPLE } else { SAMPLE_IDLE };
+        let timeout = match (self.books.has_several_users(), near) {
+            (true, _) => SAMPLE_USERS,
+            (false, true) => SAMPLE,
+            (false, false) => SAMPLE_IDLE,
+        };
         let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
         // SAFETY: as many entries as said.
         unsafe {
