@@ -34,10 +34,9 @@ pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
         write(&to.join("Cargo.toml"), &needed(&read(&from.join("manifest.toml"))));
     }
     let workspace = "[workspace]\nresolver = \"2\"\nmembers = [\"crates/*\"]\n\n";
-    write(
-        &folder.join("Cargo.toml"),
-        &(workspace.to_owned() + &needed(&read(&carried.join("workspace.toml")))),
-    );
+    // All crates are in one folder here.
+    let names = needed(&read(&carried.join("workspace.toml"))).replace("path = \"accel/", "path = \"crates/");
+    write(&folder.join("Cargo.toml"), &(workspace.to_owned() + &names));
     // The versions that the program was tested with.
     if package.join("Cargo.lock").exists() {
         copy(&package.join("Cargo.lock"), &folder.join("Cargo.lock"));

@@ -26,9 +26,15 @@ fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
     lines
         .take_while(|line| !line.starts_with('['))
         .filter_map(|line| line.split(['.', ' ']).next())
-        .filter(|name| own("..").join(name).join("Cargo.toml").exists())
+        .filter(|name| sibling(name).is_some())
         .map(str::to_owned)
         .collect()
+}
+
+/// The folder of a crate of this workspace.
+fn sibling(name: &str) -> Option<PathBuf> {
+    let folders = ["../../crates", "../../accel"].map(|folder| own(folder).join(name));
+    folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
 }
 
 /// A package of the program has the sources of what it builds for other programs. A crate that is forgotten there is missed by
@@ -38,7 +44,7 @@ fn all_that_the_agent_is_made_of_is_carried() {
     let mut wanted = BTreeSet::from(["agent".to_owned(), "preload".to_owned()]);
     let mut looked_at = BTreeSet::new();
     while let Some(name) = wanted.difference(&looked_at).next().cloned() {
-        let manifest = fs::read_to_string(own("..").join(&name).join("Cargo.toml")).unwrap();
+        let manifest = fs::read_to_string(sibling(&name).unwrap().join("Cargo.toml")).unwrap();
         wanted.extend(siblings(&manifest, "dependencies"));
         looked_at.insert(name);
     }
@@ -50,7 +56,7 @@ fn all_that_the_agent_is_made_of_is_carried() {
     assert_eq!(carried, wanted, "carried/ has a folder for each crate that the agent and the object need");
     for name in carried {
         for (link, file) in [("src", "src"), ("manifest.toml", "Cargo.toml"), ("build.rs", "build.rs")] {
-            let (link, file) = (own("carried").join(&name).join(link), own("..").join(&name).join(file));
+            let (link, file) = (own("carried").join(&name).join(link), sibling(&name).unwrap().join(file));
             assert_eq!(link.exists(), file.exists(), "{}", link.display());
             if file.exists() {
                 let [link, file] = [link, file].map(|path| path.canonicalize().unwrap());

@@ -1,5 +1,5 @@
 //! Questions to a device whose answers no document that was read gives: the same odd jobs for the device and for the
-//! emulated one. A difference is no failure of the device; it corrects `crates/idxd/src/assumptions.rs`.
+//! emulated one. A difference is no failure of the device; it corrects `accel/idxd/src/assumptions.rs`.
 
 use std::sync::Arc;
 

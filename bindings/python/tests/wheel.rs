@@ -44,8 +44,7 @@ fn the_wheel_installs_and_its_tests_pass() {
         return println!("skipped: {reason}");
     }
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    run(environment.program("pip").args(["install", "--quiet"]).arg(own.parent().unwrap()))
-        .expect("the wheel");
+    run(environment.program("pip").args(["install", "--quiet"]).arg(own.join("../.."))).expect("the wheel");
     for test in ["tests/test_pages.py", "tests/test_memory.py"] {
         // Elsewhere than beside the sources of the package, which programs that the tests start would take for it.
         let mut python = environment.program("python");

@@ -38,7 +38,7 @@ def build_program():
         return
     command = ["cargo", "build", "--package", "uzswap", "--bin", "uzswap", "--profile", PROFILE]
     command += ["--message-format", "json-render-diagnostics"]
-    output = subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
+    output = subprocess.run(command, cwd=HERE.parent.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     made = [message["executable"] for message in messages if message.get("executable")]
     shutil.copy2(made[-1], scripts / "uzswap")

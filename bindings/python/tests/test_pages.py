@@ -1,4 +1,4 @@
-"""Pages through compressors. Run with `python -m unittest discover python/tests`, the package being installed."""
+"""Pages through compressors. Run with `python -m unittest discover bindings/python/tests`, the package being installed."""
 
 import os
 import unittest

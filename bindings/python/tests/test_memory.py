@@ -1,4 +1,4 @@
-"""Arrays in a budget of a third of what they want, compared with plain ones. Run with `python -m unittest discover python/tests`, the
+"""Arrays in a budget of a third of what they want, compared with plain ones. Run with `python -m unittest discover bindings/python/tests`, the
 package being installed."""
 
 import asyncio

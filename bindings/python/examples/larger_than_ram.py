@@ -2,7 +2,7 @@
 # # A table of trips in half of its memory
 #
 # Every cell is ordinary numpy and pandas; the first one alone knows uzswap. Open it as a notebook (Jupyter with jupytext, VS Code), or
-# run it: `python python/examples/larger_than_ram.py [ROWS]`.
+# run it: `python bindings/python/examples/larger_than_ram.py [ROWS]`.
 
 # %%
 import sys

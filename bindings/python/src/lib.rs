@@ -1,4 +1,4 @@
-//! The compiled part of the Python package `uzswap`: `python/uzswap/__init__.py` is what users see.
+//! The compiled part of the Python package `uzswap`: `bindings/python/uzswap/__init__.py` is what users see.
 
 mod arrays;
 mod handler;

@@ -3,7 +3,7 @@
 // Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to where their last
 // arguments point; uzswap_error() has the reason as a sentence. Every function may be called from any thread at any time.
 //
-// Made by cbindgen from crates/capi: UZSWAP_UPDATE=1 cargo test -p uzswap-capi
+// Made by cbindgen from bindings/capi: UZSWAP_UPDATE=1 cargo test -p uzswap-capi
 
 #ifndef UZSWAP_H
 #define UZSWAP_H

@@ -1,7 +1,7 @@
 // A pool and a region, from C.
 //
-//   cargo build --release -p uzswap-capi && sudo crates/capi/install.sh
-//   cc crates/capi/examples/regions.c -luzswap -o regions && ./regions
+//   cargo build --release -p uzswap-capi && sudo bindings/capi/install.sh
+//   cc bindings/capi/examples/regions.c -luzswap -o regions && ./regions
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
