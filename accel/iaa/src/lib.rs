@@ -4,7 +4,7 @@
 //! - [`Iaa`] is a compressor over a driver, one of two; [`register`] adds both to a registry.
 //! - [`Settings`] are the kernel driver's parameters, with the defaults of its batching series.
 //!
-//! What follows the kernel's driver and what does not is said in `docs/iaa-driver.md`.
+//! What follows the kernel's driver and what does not is said in `docs/internals/iaa-driver.md`.
 
 mod algorithm;
 mod context;

@@ -1,5 +1,5 @@
 //! The table of counters. A counter is added here, in one line, and counted with `accounts.add(Counter::…, by)` where it happens:
-//! its field in the ledger, its key in the report, its line for Prometheus and its row in `docs/report.md` follow from the line.
+//! its field in the ledger, its key in the report, its line for Prometheus and its row in `docs/user/report.md` follow from the line.
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ fn table() -> String {
 
 #[test]
 fn the_document_has_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/report.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/report.md");
     let Ok(document) = std::fs::read_to_string(&path) else {
         println!("skipped: {} is not there: this is not the whole repository", path.display());
         return;
@@ -37,6 +37,6 @@ fn the_document_has_the_table() {
     }
     assert!(
         document[begin..end] == table(),
-        "docs/report.md has another table than crates/ledger/src/counters.rs: write it with UZSWAP_WRITE_COUNTERS=1"
+        "docs/user/report.md has another table than crates/ledger/src/counters.rs: write it with UZSWAP_WRITE_COUNTERS=1"
     );
 }

@@ -29,7 +29,7 @@
 //! - [`t16::Encoder`] holds all working memory. Encoding and decoding do not allocate, lock or use thread-local storage.
 //! - [`t16::Encoder::encode_batch`] and [`t16::decode_batch`] fetch the next page or object from memory while they work
 //!   on the present one; [`t16::Encoder::plan_ahead`] does so for callers that decide page by page.
-//! - The format is versioned and written down in `docs/t16.md` of the repository, with measurements: on one Zen 5 core
+//! - The format is versioned and written down in `docs/formats/t16.md` of the repository, with measurements: on one Zen 5 core
 //!   0.6 to 0.8 us to encode a page and 0.13 to 0.17 us to decode it, against 3.1 to 4.1 and 0.9 to 1.2 for LZ4.
 //!
 //! T16 is for pages of pointers, counters and small integers. [`distinct_prefixes`] tells in 64 words whether a page is

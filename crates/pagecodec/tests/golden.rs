@@ -52,7 +52,7 @@ fn objects_are_as_they_were() {
     }
 }
 
-/// An object put together by hand from the description in `docs/t16.md`.
+/// An object put together by hand from the description in `docs/formats/t16.md`.
 #[test]
 fn an_object_by_hand() {
     let mut object = Vec::new();
@@ -144,7 +144,7 @@ const INT_STEPS: Encode =
 const LONG_STEPS: Encode =
     |isa, page, out| numeric::encode(isa, page, Shape { log2_size: 3, differences: true }, out);
 
-/// The byte formats of `docs/auto.md`.
+/// The byte formats of `docs/formats/auto.md`.
 #[test]
 fn byte_formats_are_as_they_were() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

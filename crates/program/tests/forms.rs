@@ -62,9 +62,9 @@ fn a_program_with_mixed_data_has_pages_of_every_kind() {
         assert!(counts[form] > 100, "{form}: {counts:?}");
     }
     assert_eq!(counts["raw"], 0, "raw pages could not be written back");
-    let manual = include_str!("../../../docs/report.md");
+    let manual = include_str!("../../../docs/user/report.md");
     for name in report.as_object().unwrap().keys() {
-        assert!(manual.contains(&format!("`{name}`")), "docs/report.md says nothing of {name}");
+        assert!(manual.contains(&format!("`{name}`")), "docs/user/report.md says nothing of {name}");
     }
     assert!(said.contains("stored as ") && said.contains(" t16 "), "{said}");
 

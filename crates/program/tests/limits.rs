@@ -1,4 +1,4 @@
-//! What docs/limits.md says: beyond each limit a program runs on, and the reason is said.
+//! What docs/user/limits.md says: beyond each limit a program runs on, and the reason is said.
 
 #[allow(dead_code)]
 mod support;

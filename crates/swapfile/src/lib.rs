@@ -14,7 +14,7 @@
 //! - Processes of a tree may share a file, each with a writer of its own ([`Space`]).
 //!
 //! Nothing is thread-local, nothing process-wide; threads are started by a function of the caller's, memory is the
-//! global allocator's. The format is drawn in docs/swap-file.md, and in the modules that write it.
+//! global allocator's. The format is drawn in docs/formats/swap-file.md, and in the modules that write it.
 
 mod buffer;
 mod clean;

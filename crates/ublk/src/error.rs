@@ -20,7 +20,7 @@ pub enum Error {
     Crashes(String),
     /// The control device may not be used.
     #[error(
-        "/dev/ublk-control may not be opened ({0}): root is needed, or --unprivileged and udev rules that let you (docs/device.md)"
+        "/dev/ublk-control may not be opened ({0}): root is needed, or --unprivileged and udev rules that let you (docs/operate/block-device.md)"
     )]
     Control(io::Error),
     /// io_uring cannot be used.

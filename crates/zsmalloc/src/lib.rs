@@ -13,7 +13,7 @@
 //!
 //! An object is named by a [`Handle`], four bytes that stay valid while the object moves. Its entry in the handle table
 //! says where it is, how long it is and who uses it. Objects live in zspages, chains of pages in 64 KiB frames of
-//! address space: zspages of a class have equal slots, mixed zspages hold any sizes back to back. `docs/zsmalloc.md`
+//! address space: zspages of a class have equal slots, mixed zspages hold any sizes back to back. `docs/internals/zsmalloc.md`
 //! draws the layout and gives the measurements.
 //!
 //! Locks are taken in this order: compaction, shard (free handles, open mixed zspages, counts), class list, supply of

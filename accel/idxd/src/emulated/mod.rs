@@ -4,7 +4,7 @@
 //! In the modes [`Run::Inline`] and [`Run::Poll`] nothing is allocated after [`Machine::new`], no thread is started and
 //! no thread-local storage is used, so that they work inside programs that are being paged.
 //!
-//! What is served, refused and assumed is listed in `docs/idxd-emulated.md`.
+//! What is served, refused and assumed is listed in `docs/internals/idxd-emulated.md`.
 
 pub(crate) mod codec;
 mod control;

@@ -42,7 +42,7 @@ pub enum OpenError {
     },
     /// Permission denied.
     #[error(
-        "no permission for {path}: use sudo, or chgrp it to a group of yours (`uzswap iaa configure --access GROUP` does); docs/iaa.md has a udev \
+        "no permission for {path}: use sudo, or chgrp it to a group of yours (`uzswap iaa configure --access GROUP` does); docs/operate/iaa.md has a udev \
          rule that lasts"
     )]
     NoRights {

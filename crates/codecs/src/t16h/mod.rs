@@ -2,7 +2,7 @@
 //!
 //! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose streams went through the
 //! same code, and the rest as `auto` would. The first byte tells: [`auto::Kind`]'s numbers, or the two of
-//! this module. `docs/t16h.md` has formats and figures.
+//! this module. `docs/formats/t16h.md` has formats and figures.
 //!
 //! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
 //! pages refer to it: whoever drops an object of this compressor tells it so ([`Algorithm::forget`], or [`release`]). Without

@@ -1,4 +1,4 @@
-//! The byte layout of T16: constants, and finding one's way in an object. `docs/t16.md` has the full description.
+//! The byte layout of T16: constants, and finding one's way in an object. `docs/formats/t16.md` has the full description.
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;

@@ -1,6 +1,6 @@
 //! T16H, the dense format for cold pages: a T16 object whose streams went through static Huffman codes.
 //!
-//! `docs/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six contexts; codebooks come in
+//! `docs/formats/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six contexts; codebooks come in
 //! sets that never change, so that an object can be read as long as its set lives. An object is made from a T16 object
 //! alone: no template search, only the entropy stage.
 

@@ -21,7 +21,7 @@ use anyhow::Result;
   swapon --show
 
 Ctrl-C, or SIGTERM, takes everything back in and undoes it. To have it at every start, write \
-/etc/uzswap-generator.conf; docs/device.md has that, and how to serve disks to other programs and virtual machines. On a \
+/etc/uzswap-generator.conf; docs/operate/block-device.md has that, and how to serve disks to other programs and virtual machines. On a \
 kernel with ublk (6.0 and later) `uzswap device ublk` makes a disk, and `uzswap device swap --attach ublk` swap, without nbdkit.")]
 pub enum Device {
     Swap(swap::Arguments),

@@ -154,7 +154,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server (docs/device.md).
+/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server (docs/operate/block-device.md).
 fn way(arguments: &Arguments) -> Way {
     if arguments.attach != Way::Auto || arguments.plugin.is_some() {
         return arguments.attach;

@@ -46,7 +46,7 @@ Swap on it, undone in order by Ctrl-C or SIGTERM:
 A disk that is kept; the same command serves it again, with its content:
   sudo uzswap device ublk --size 8G --ram 2G --swap-file /srv/disk --swap-key /etc/disk.key &
 
-As another user than root, where udev gives him the nodes (docs/device.md):
+As another user than root, where udev gives him the nodes (docs/operate/block-device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
 
 SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. \

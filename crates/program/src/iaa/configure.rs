@@ -358,7 +358,7 @@ fn write_all(
     let programs = wanted.iter().flat_map(|wanted| &wanted.queues).any(|queue| queue.kind == QueueType::User);
     if programs && machine.emulated.is_none() && group.is_none() {
         println!(
-            "\nPrograms of other users need access to the files in {}: add --access GROUP, or see docs/iaa.md for a \
+            "\nPrograms of other users need access to the files in {}: add --access GROUP, or see docs/operate/iaa.md for a \
              udev rule that lasts.",
             machine.dev.join("iax").display()
         );

@@ -20,7 +20,7 @@ use anyhow::Result;
   uzswap iaa test --json > report.json                 round trips on every queue, with figures
   uzswap iaa test --emulate sockets=2,devices=4        the same on emulated devices
 
-docs/iaa.md has the whole way from the BIOS on.")]
+docs/operate/iaa.md has the whole way from the BIOS on.")]
 pub enum Iaa {
     List(list::Arguments),
     Configure(configure::Arguments),

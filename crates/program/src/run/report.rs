@@ -13,7 +13,7 @@ use super::swap_report::SwapReport;
 use crate::size::Size;
 use crate::ways::{Eviction, Finding, Ways};
 
-/// The report, as `docs/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and
+/// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and
 /// microseconds as the names say.
 #[derive(Debug, Serialize)]
 pub struct Report {

@@ -11,7 +11,7 @@ use crate::size::Size;
 /// Of the time of a run, so much spent by faults waiting for the disk makes it the bottleneck.
 const BOTTLENECK_SHARE: f64 = 0.3;
 
-/// The swap file's part of the report, as `docs/report.md` describes it.
+/// The swap file's part of the report, as `docs/user/report.md` describes it.
 #[derive(Debug, Serialize)]
 pub struct SwapReport {
     limit_bytes: u64,
