@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# A job that wants memory: writes a library of books, keeps every word with its place, then looks for passages that
-# stand in two places. The books are the same each time, and so is what it prints, with any memory.
+# A job that wants memory: writes a library of books, keeps every word with its place, then looks
+# for passages that stand in two places. The books are the same each time, and so is what it prints,
+# with any memory.
 use strict;
 use warnings;
 

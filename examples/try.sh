@@ -1,13 +1,15 @@
-# For scripts that run a command before each of several programs, and begin with reading this: SCRIPT DIRECTORY COMMAND... In the
-# command's words {} stands for a program's name; what the programs print goes to the directory, $work. The script's own is $here.
-# PROGRAMS="python perl" has only these run.
+# For scripts that run a command before each of several programs, and begin with reading this:
+# SCRIPT DIRECTORY COMMAND... In the command's words {} stands for a program's name; what the
+# programs print goes to the directory, $work. The script's own is $here. PROGRAMS="python perl" has
+# only these run.
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 work=$(cd "$1" && pwd)
 shift
 command=$*
 
-# wanted NAME NEED: whether NAME is to run, and the program that it needs is here; if not, that is said.
+# wanted NAME NEED: whether NAME is to run, and the program that it needs is here; if not, that is
+# said.
 wanted() {
     case " ${PROGRAMS:-$1} " in *" $1 "*) ;; *) return 1 ;; esac
     command -v "$2" > /dev/null || {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the library for C: bindings/capi/install.sh [PREFIX], after `cargo build --release -p uzswap-capi`. PREFIX is /usr/local if
-# nothing is said. BUILT is the folder with what was built, DESTDIR is put before all paths, as packagers want it.
+# Installs the library for C: bindings/capi/install.sh [PREFIX], after `cargo build --release -p
+# uzswap-capi`. PREFIX is /usr/local if nothing is said. BUILT is the folder with what was built,
+# DESTDIR is put before all paths, as packagers want it.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${1:-/usr/local}

@@ -1,4 +1,5 @@
-//! How the agent is linked: what it defines itself of a C library's names comes before what the C library has.
+//! How the agent is linked: what it defines itself of a C library's names comes before what the C
+//! library has.
 
 use std::process::Command;
 
@@ -15,8 +16,9 @@ fn main() {
     }
 }
 
-/// Rust asks for static programs that lie anywhere on x86-64; on aarch64 it asks for ones with a fixed address. The last such
-/// option counts, but for the choice of the files that a program begins and ends with, which are named here.
+/// Rust asks for static programs that lie anywhere on x86-64; on aarch64 it asks for ones with a
+/// fixed address. The last such option counts, but for the choice of the files that a program
+/// begins and ends with, which are named here.
 fn link_position_independent() {
     println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Runs a command before each of about ten programs: `each.sh DIRECTORY COMMAND...`. In the command, {} stands for the
-# program's name; its words have no spaces. Programs that are not installed are left out, and that is said.
+# Runs a command before each of about ten programs: `each.sh DIRECTORY COMMAND...`. In the command,
+# {} stands for the program's name; its words have no spaces. Programs that are not installed are
+# left out, and that is said.
 #
 #   examples/programs/each.sh traces uzswap trace record -o traces/{}.trace --
 #   examples/programs/each.sh traces uzswap bench program --
 #
-# PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled classes.
+# PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled
+# classes.
 set -eu
 . "$(dirname "$0")/../try.sh"
 

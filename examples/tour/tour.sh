@@ -1,11 +1,13 @@
 #!/bin/sh
-# Runs a command before each of six jobs that people know: `tour.sh DIRECTORY COMMAND...`; {} in the command is the job's name.
+# Runs a command before each of six jobs that people know: `tour.sh DIRECTORY COMMAND...`; {} in the
+# command is the job's name.
 #
 #   examples/tour/tour.sh jobs uzswap bench program --ram 67% --versus kernel-zswap --
 #
-# PROGRAMS="pandas java" does only these. What a job needs is fetched into the directory once, from crates.io, npm and Debian: syn,
-# TypeScript and RxJS, the kernel's source (package linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want
-# networkx and pandas. A job that lacks something is left out, and that is said.
+# PROGRAMS="pandas java" does only these. What a job needs is fetched into the directory once, from
+# crates.io, npm and Debian: syn, TypeScript and RxJS, the kernel's source (package
+# linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want networkx and pandas.
+# A job that lacks something is left out, and that is said.
 set -eu
 . "$(dirname "$0")/../try.sh"
 
@@ -33,7 +35,8 @@ if wanted typescript npm; then
                        "noEmit": true, "strict": true, "types": [] },
   "include": ["node_modules/rxjs/src/**/*.ts"], "exclude": [] }
 end
-    # Heap sizes are given because V8 otherwise chooses them by the limit of its cgroup, which only the kernel's run has.
+    # Heap sizes are given because V8 otherwise chooses them by the limit of its cgroup, which only
+    # the kernel's run has.
     try typescript node node --max-old-space-size=1024 --max-semi-space-size=16 "$work/ts/node_modules/typescript/bin/tsc" -p "$work/ts"
 fi
 if wanted networkx python3; then

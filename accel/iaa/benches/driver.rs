@@ -1,11 +1,13 @@
-//! What the driver itself costs, and what batches gain on engines that take as long as published ones.
+//! What the driver itself costs, and what batches gain on engines that take as long as published
+//! ones.
 //!
 //! `cargo bench -p uzswap-iaa`. All devices are emulated: nothing here says how fast a real one is.
 //!
-//! - *own cost*: engines that do nothing and answer in the submission. The device's time is that of handing over the
-//!   same descriptors without a driver; what is left over is the driver's. The fastest of many rounds counts.
-//! - *latency*: engines that take 3.5 us a page, by the clock, on 4 devices. The median of single requests and of
-//!   batches of 8, side by side.
+//! - *own cost*: engines that do nothing and answer in the submission. The device's time is that of
+//!   handing over the same descriptors without a driver; what is left over is the driver's. The
+//!   fastest of many rounds counts.
+//! - *latency*: engines that take 3.5 us a page, by the clock, on 4 devices. The median of single
+//!   requests and of batches of 8, side by side.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -56,7 +58,8 @@ fn device_ns(spec: &str, is_compress: bool) -> f64 {
     fastest(|| {
         for _ in 0..PAGES_A_ROUND / MAX_BATCH {
             for descriptor in &descriptors {
-                // SAFETY: all buffers outlive the machine, whose engines answer inside the submission.
+                // SAFETY: all buffers outlive the machine, whose engines answer inside the
+                // submission.
                 assert_eq!(unsafe { portal.submit(black_box(descriptor)) }, Submission::Accepted);
             }
         }

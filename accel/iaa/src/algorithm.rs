@@ -22,8 +22,9 @@ impl Iaa {
         Iaa { name: "deflate-iaa".to_owned(), driver, is_dynamic: false }
     }
 
-    /// Compression with codes made for each unit: `deflate-iaa-dynamic`. In one descriptor on generation 2 for units
-    /// of a page; in two on generation 1, between which the processor makes the codes, and for longer units.
+    /// Compression with codes made for each unit: `deflate-iaa-dynamic`. In one descriptor on
+    /// generation 2 for units of a page; in two on generation 1, between which the processor makes
+    /// the codes, and for longer units.
     pub fn dynamic(driver: Arc<Driver>) -> Self {
         Iaa { name: "deflate-iaa-dynamic".to_owned(), driver, is_dynamic: true }
     }
@@ -56,8 +57,8 @@ impl Algorithm for Iaa {
         self.driver.is_emulated()
     }
 
-    /// Emulated devices are memory, and so copied with all else; their engines' threads, if they have any, are not. A real
-    /// queue's portal is bound to the address space that opened it.
+    /// Emulated devices are memory, and so copied with all else; their engines' threads, if they
+    /// have any, are not. A real queue's portal is bound to the address space that opened it.
     fn survives_fork(&self) -> bool {
         let machine = self.driver.machine();
         self.driver.is_emulated() && machine.is_some_and(|machine| machine.spec().run != Run::Threads)

@@ -31,11 +31,11 @@ impl IaaContext {
         }
     }
 
-    /// Runs the jobs of a request, those of `order` first to last, and answers how each unit ended.
+    /// Runs the jobs of a request, those of `order` first to last, and returns how each unit ended.
     ///
     /// # Safety
-    /// The buffers of the units in `order` are valid: sources for reads, destinations for writes by devices alone,
-    /// until this returns.
+    /// The buffers of the units in `order` are valid: sources for reads, destinations for writes by
+    /// devices alone, until this returns.
     #[inline]
     unsafe fn run(
         &mut self,
@@ -138,7 +138,8 @@ impl Context for IaaContext {
             order[ordered] = unit as u8;
             ordered += 1;
         }
-        // SAFETY: sources are borrowed by the request, or bounce buffers; outputs are borrowed exclusively.
+        // SAFETY: sources are borrowed by the request, or bounce buffers; outputs are borrowed
+        // exclusively.
         let outcomes = unsafe { self.run(self.mode, &buffers, &order[..ordered]) };
         for unit in 0..units {
             request.results[unit] = match outcomes[unit] {
@@ -185,7 +186,8 @@ impl Context for IaaContext {
         if self.driver.settings.sync_mode == SyncMode::Async {
             largest_first(&mut order[..ordered], |unit| buffers[usize::from(unit)].source_len);
         }
-        // SAFETY: sources are borrowed by the request, or bounce buffers; outputs are borrowed exclusively.
+        // SAFETY: sources are borrowed by the request, or bounce buffers; outputs are borrowed
+        // exclusively.
         let outcomes = unsafe { self.run(Mode::Decompress, &buffers, &order[..ordered]) };
         for (unit, result) in request.results.iter_mut().enumerate() {
             *result = match outcomes[unit] {
@@ -202,8 +204,8 @@ impl Context for IaaContext {
     }
 }
 
-/// Moves the two largest to the front: the batch takes as long as its longest job, so those get a head start. Of equal
-/// ones the later counts as larger. The rest keeps its order.
+/// Moves the two largest to the front: the batch takes as long as its longest job, so those get a
+/// head start. Of equal ones the later counts as larger. The rest keeps its order.
 fn largest_first(order: &mut [u8], len: impl Fn(u8) -> u32) {
     for front in 0..2.min(order.len()) {
         let (mut at, mut most) = (front, 0);

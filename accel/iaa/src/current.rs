@@ -1,8 +1,8 @@
 //! The current table, read without a lock while others replace it.
 //!
-//! A context says in its *anchor* which table it is looking at. A table that was replaced is freed when no anchor names
-//! it; with it goes its hold on queues. So using a queue costs one store and one load a request, and neither a lock nor
-//! a counter that processors share.
+//! A context says in its *anchor* which table it is looking at. A table that was replaced is freed
+//! when no anchor names it; with it goes its hold on queues. So using a queue costs one store and
+//! one load a request, and neither a lock nor a counter that processors share.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -35,8 +35,8 @@ unsafe impl Send for Retired {}
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` and taken out of `Current::table`, once. Dropped when no anchor names it, or
-        // with `Current`, which pins borrow.
+        // SAFETY: made by `Box::into_raw` and taken out of `Current::table`, once. Dropped when no
+        // anchor names it, or with `Current`, which pins borrow.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -80,14 +80,14 @@ impl Current {
         anchor
     }
 
-    /// Holds on to the current table. `anchor` is one of [`Current::anchor`]'s and used by one thread at a time, which
-    /// its context's `&mut` sees to.
+    /// Holds on to the current table. `anchor` is one of [`Current::anchor`]'s and used by one
+    /// thread at a time, which its context's `&mut` sees to.
     #[inline]
     pub fn pin<'a>(&'a self, anchor: &'a Anchor) -> Pinned<'a> {
         let mut table = self.table.load(Ordering::Acquire);
         loop {
-            // Sequentially consistent, as is the look below and the other side's: either this thread sees the new
-            // table, or whoever replaced the table sees this anchor.
+            // Sequentially consistent, as are the look below and the other side's: either this
+            // thread sees the new table, or the thread that replaced the table sees this anchor.
             anchor.0.store(table, Ordering::SeqCst);
             let now = self.table.load(Ordering::SeqCst);
             if now == table {
@@ -95,8 +95,8 @@ impl Current {
             }
             table = now;
         }
-        // SAFETY: the table was current after the anchor named it, so it is not freed before the anchor is cleared,
-        // which the pin does when dropped. It is never written.
+        // SAFETY: the table was current after the anchor named it, so it is not freed before the
+        // anchor is cleared, which the pin does when dropped. It is never written.
         Pinned { table: unsafe { &*table }, anchor }
     }
 
@@ -108,7 +108,7 @@ impl Current {
         Self::free_unused(&mut behind);
     }
 
-    /// Frees retired tables that nobody looks at. Answers how many are left.
+    /// Frees retired tables that no thread looks at. Returns how many are left.
     pub fn reap(&self) -> usize {
         let mut behind = self.behind();
         Self::free_unused(&mut behind);
@@ -159,7 +159,8 @@ mod tests {
                 scope.spawn(|| {
                     let anchor = current.anchor();
                     while !done.load(Ordering::Relaxed) {
-                        // Reads freed memory if the scheme is wrong; sanitizers and allocators notice.
+                        // Reads freed memory if the scheme is wrong; sanitizers and allocators
+                        // notice.
                         assert!(current.pin(&anchor).choose(0, true, 1).0.is_empty());
                     }
                 });

@@ -26,15 +26,16 @@ const SOFTWARE_MAX: usize = 4;
 /// How long [`Driver::detach`] waits for requests that use a queue, and how long between two looks.
 const DETACH_WAIT_NS: u64 = 5_000_000_000;
 const DETACH_LOOK: Duration = Duration::from_micros(50);
-/// How long a queue that was revoked stays closed before it is opened again, in nanoseconds; doubles with each time.
+/// How long a queue that was revoked stays closed before it is opened again, in nanoseconds;
+/// doubles with each time.
 const REOPEN_NS: u64 = 500_000_000;
 /// Longest such time, in doublings of the first.
 const REOPEN_DOUBLINGS_MAX: u32 = 7;
 
 /// The driver: spreads requests over queues. Shared by all contexts of both algorithms.
 ///
-/// Queues and devices may come and go at any time ([`Driver::refresh`], [`Driver::attach`], [`Driver::detach`]). Requests that are under way
-/// finish on the queues they began with.
+/// Queues and devices may come and go at any time ([`Driver::refresh`], [`Driver::attach`],
+/// [`Driver::detach`]). Requests that are under way finish on the queues they began with.
 pub struct Driver {
     pub(crate) settings: Settings,
     pub(crate) current: Current,
@@ -114,13 +115,15 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A driver of this machine's devices, `devices` to begin with. [`Driver::refresh`] finds others.
+    /// A driver of this machine's devices, `devices` to begin with. [`Driver::refresh`] finds
+    /// others.
     pub(crate) fn real(devices: Vec<Device>, settings: Settings) -> Self {
         let driver = Self::new(devices, Topology::of_this_machine(), settings);
         Driver { source: Some(Box::new(Real::new())), ..driver }
     }
 
-    /// A driver of emulated devices as `spec` says, until [`Driver::refresh`] finds queues of this machine.
+    /// A driver of emulated devices as `spec` says, until [`Driver::refresh`] finds queues of this
+    /// machine.
     pub(crate) fn emulated_for_now(spec: &EmulateSpec, real: Real, settings: Settings) -> io::Result<Self> {
         let machine = Arc::new(Machine::new(spec)?);
         let mut driver = Self::new(Vec::new(), Topology::of_this_machine(), settings);
@@ -221,8 +224,8 @@ impl Driver {
         self.rebalance(&devices);
     }
 
-    /// Removes a device, or one queue of a device, by name. Answers whether there was one and it is closed by now; a
-    /// queue still used by a request is closed when that ends.
+    /// Removes a device, or one queue of a device, by name. Returns whether there was one and it is
+    /// closed by now; a queue still used by a request is closed when that ends.
     pub fn detach(&self, name: &str) -> bool {
         let mut devices = lock(&self.devices);
         let mut found = false;
@@ -241,8 +244,8 @@ impl Driver {
         }
         self.rebalance(&devices);
         drop(devices);
-        // Requests are short, but their threads may have to wait for a processor. Those with lost completions may take
-        // longer than is waited for.
+        // Requests are short, but their threads may have to wait for a processor. Those with lost
+        // completions may take longer than is waited for.
         let until_ns = sys::now_ns() + DETACH_WAIT_NS;
         while self.current.reap() != 0 {
             if sys::now_ns() >= until_ns {
@@ -253,12 +256,13 @@ impl Driver {
         true
     }
 
-    /// Follows devices and queues that have come and gone since the last look: opens those that are new or back, closes
-    /// those that are disabled, removed or dead, and spreads the processors over what there is. Requests under way end on
-    /// the queues they began with, or in software. Returns whether anything changed.
+    /// Follows devices and queues that have come and gone since the last look: opens those that are
+    /// new or back, closes those that are disabled, removed or dead, and spreads the processors
+    /// over what there is. Requests under way end on the queues they began with, or in software.
+    /// Returns whether anything changed.
     ///
-    /// For a thread that may block, a few times a second: opening and closing a queue are system calls, and closing waits
-    /// for the queue's jobs.
+    /// For a thread that may block, a few times a second: opening and closing a queue are system
+    /// calls, and closing waits for the queue's jobs.
     pub fn refresh(&self) -> bool {
         let Some(source) = &self.source else { return false };
         // Another thread is at it.
@@ -326,7 +330,8 @@ impl Driver {
         true
     }
 
-    /// Opens the queues of `sight` that are not attached. Returns how many were opened, and how many are attached now.
+    /// Opens the queues of `sight` that are not attached. Returns how many were opened, and how
+    /// many are attached now.
     fn open_all(&self, sight: Sight, watched: &mut BTreeMap<String, Watched>, now_ns: u64) -> (usize, usize) {
         let known: Vec<Arc<Queue>> = {
             let devices = lock(&self.devices);

@@ -1,6 +1,7 @@
 //! The IAA driver: compressors `deflate-iaa` and `deflate-iaa-dynamic` over [`idxd`].
 //!
-//! - [`Driver`] spreads requests over the queues of its [`Device`]s, real or emulated, and counts ([`Statistics`]).
+//! - [`Driver`] spreads requests over the queues of its [`Device`]s, real or emulated, and counts
+//!   ([`Statistics`]).
 //! - [`Iaa`] is a compressor over a driver, one of two; [`register`] adds both to a registry.
 //! - [`Settings`] are the kernel driver's parameters, with the defaults of its batching series.
 //!

@@ -79,14 +79,14 @@ impl Queue {
         &*self.portal
     }
 
-    /// Takes up to `want` credits; answers how many. Never more are out than the queue has entries.
+    /// Takes up to `want` credits; returns how many. Never more are out than the queue has entries.
     #[inline]
     pub fn take(&self, want: u32) -> u32 {
         let before = self.free.0.fetch_sub(i64::from(want), Ordering::Acquire);
         if before >= i64::from(want) {
             return want;
         }
-        // What others give back meanwhile is theirs to find at the next try.
+        // Credits that other threads give back in between are found at the next try.
         let got = before.max(0);
         self.free.0.fetch_add(i64::from(want) - got, Ordering::Relaxed);
         got as u32
@@ -110,8 +110,8 @@ impl Queue {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
-    /// Whether the way to the device is there; leaves the queue alone where it is not. Asked before a request submits
-    /// anything: a store to a portal that is unmapped would end the process.
+    /// Whether the way to the device is there; leaves the queue alone where it is not. Asked before
+    /// a request submits anything: a store to a portal that is unmapped would end the process.
     #[inline]
     pub fn is_there(&self) -> bool {
         let is_there = self.portal.is_there();
@@ -197,17 +197,19 @@ impl Queue {
         true
     }
 
-    /// Submits a no-op. Each has a credit until one of them is answered: one that is late may still be in the queue.
+    /// Submits a no-op. Each has a credit until one of them is answered: one that is late may still
+    /// be in the queue.
     fn send_probe(&self) {
         if self.take(1) == 0 {
             return;
         }
-        // A record with a failure, or of an earlier quarantine, says nothing now. One that is open is left to be
-        // written by whichever no-op comes first.
+        // A record with a failure, or of an earlier quarantine, says nothing now. One that is open
+        // is left to be written by whichever no-op comes first.
         if self.probes.load(Ordering::Acquire) == 0 || self.probe.is_done() {
             self.probe.reset();
         }
-        // SAFETY: a no-op has no buffers; its record lives in this queue, whose portal is closed before.
+        // SAFETY: a no-op has no buffers; its record lives in this queue, whose portal is closed
+        // before.
         let submission = unsafe { self.portal.submit(&Descriptor::noop(&self.probe)) };
         if submission == Submission::Accepted {
             self.probes.fetch_add(1, Ordering::AcqRel);

@@ -70,7 +70,8 @@ fn open_queue(dev: &Path, device: &idxd::sysfs::Device, queue: &Queue) -> Result
     })
 }
 
-/// Looks between which the devices' attributes are read although no file of a queue changed: in containers files stay.
+/// Looks between which the devices' attributes are read although no file of a queue changed: in
+/// containers files stay.
 const LOOKS_MAX: u64 = 60;
 
 /// This machine's queues, as they come and go.
@@ -125,7 +126,8 @@ impl Source for Real {
             return None;
         }
         let discovery = discover(&*self.tree);
-        // Without the bus there is no driver, or no sight of it: a program may have changed its root.
+        // Without the bus there is no driver, or no sight of it: a program may have changed its
+        // root.
         if !discovery.has_bus {
             return None;
         }
@@ -162,7 +164,8 @@ mod tests {
     use super::*;
     use crate::{Driver, Iaa, Patience, Settings, Topology};
 
-    /// Configured queues without device files are refused, each with its reason; what is not configured is not named.
+    /// Configured queues without device files are refused, each with its reason; what is not
+    /// configured is not named.
     #[test]
     fn why_there_is_no_device() {
         let reasons = |model: &Model| {
@@ -183,8 +186,9 @@ mod tests {
         assert!(refused[1].contains("wq1.1 is the kernel's"), "{refused:?}");
     }
 
-    /// Stands in for device files, kernel and devices: pipes, behind each of which a thread feeds an emulated queue
-    /// with the descriptors that are written to the pipe. They answer a number of descriptors and no more.
+    /// Stands in for device files, kernel and devices: pipes, behind each of which a thread feeds
+    /// an emulated queue with the descriptors that are written to the pipe. They answer a number of
+    /// descriptors and no more.
     struct Pipes {
         directory: PathBuf,
         names: Vec<String>,
@@ -220,7 +224,8 @@ mod tests {
                         let left = answers
                             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
                         if left.is_ok() {
-                            // SAFETY: 64 plain bytes; the driver keeps the buffers until the record is written.
+                            // SAFETY: 64 plain bytes; the driver keeps the buffers until the record
+                            // is written.
                             let _ =
                                 unsafe { portal.submit(&std::mem::transmute::<[u8; 64], Descriptor>(bytes)) };
                         }
@@ -278,8 +283,8 @@ mod tests {
         assert!(results.iter().all(|result| *result == Ok(PAGE_SIZE)) && plain == pages);
     }
 
-    /// Queues whose portals cannot be mapped, as those of generation 1 without privilege: the whole driver through
-    /// `write`.
+    /// Queues whose portals cannot be mapped, as those of generation 1 without privilege: the whole
+    /// driver through `write`.
     #[test]
     fn the_driver_works_through_device_files() {
         let pipes = Pipes::new("files", 2, usize::MAX);
@@ -303,7 +308,7 @@ mod tests {
         assert_eq!(driver.outstanding(), 0);
     }
 
-    /// A model that a test goes on changing.
+    /// A model that a test keeps changing.
     struct Shared(Arc<Model>);
 
     impl Tree for Shared {
@@ -329,8 +334,9 @@ mod tests {
         devices.flat_map(|device| device.queues).map(|queue| queue.name).collect()
     }
 
-    /// A driver that began with an emulated device goes over to queues that are configured later, loses one of them, finds
-    /// one that was made anew, and goes back to emulation when all are gone. Pages come back at every step.
+    /// A driver that began with an emulated device goes over to queues that are configured later,
+    /// loses one of them, finds one that was made again, and goes back to emulation when all are
+    /// gone. Pages come back at every step.
     #[test]
     fn queues_that_are_configured_later_are_used() {
         let model = Arc::new(Model::new(&"mode=shared,queues=2,threshold=16".parse().unwrap()));
@@ -357,7 +363,8 @@ mod tests {
         expect(&["wq0.0", "wq0.1"], false);
         assert!(!driver.refresh());
 
-        // A queue is disabled: its file goes. The files' directory tells, without a look at any attribute.
+        // A queue is disabled: its file goes. The files' directory tells, without a look at any
+        // attribute.
         let (file, aside) = (pipes.directory.join("iax/wq0.1"), pipes.directory.join("aside"));
         std::fs::rename(&file, &aside).unwrap();
         assert!(driver.refresh());
@@ -377,7 +384,8 @@ mod tests {
         std::fs::remove_dir_all(&dev).unwrap();
     }
 
-    /// A device that takes descriptors and answers no more: its portal is closed, and software does the work.
+    /// A device that takes descriptors and returns no more: its portal is closed, and software does
+    /// the work.
     #[test]
     fn a_device_that_falls_silent_costs_no_page() {
         // The no-op that opens the way, the first batch both ways, and part of the second.

@@ -1,7 +1,7 @@
 //! The compressors by name, and where their devices come from.
 //!
-//! All compressors of a process share a driver, because a dedicated queue can be opened once. A driver lives as long as
-//! a compressor uses it.
+//! All compressors of a process share a driver, because a dedicated queue can be opened once. A
+//! driver lives as long as a compressor uses it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -14,25 +14,28 @@ use crate::driver::Driver;
 use crate::real::{self, Real};
 use crate::settings::Settings;
 
-/// Environment variable that selects emulated devices: `devices=4,queues=2`, or empty for one device.
+/// Environment variable that selects emulated devices: `devices=4,queues=2`, or empty for one
+/// device.
 pub const EMULATE_VARIABLE: &str = "UZSWAP_IAA_EMULATE";
 
-/// What is emulated where there is no device and nothing was asked for: one that knows both modes, working in the
-/// submitting thread.
+/// What is emulated where there is no device and nothing was asked for: one that knows both modes,
+/// working in the submitting thread.
 const FALLBACK: &str = "generation=2";
 
 /// How the compressors are made.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Devices to emulate, unless the compressor's own parameter names some. None: this machine's devices.
+    /// Devices to emulate, unless the compressor's own parameter names some. None: this machine's
+    /// devices.
     pub emulate: Option<String>,
-    /// Engines of emulated devices work in the submitting thread whatever is asked for. For programs in which no
-    /// threads may be started.
+    /// Engines of emulated devices work in the submitting thread, regardless of the specification.
+    /// For programs in which no threads may be started.
     pub inline: bool,
 }
 
-/// Adds `deflate-iaa` and `deflate-iaa-dynamic` to `registry`, on devices as [`EMULATE_VARIABLE`] says, or of this
-/// machine, or, where there are none, on an emulated one. [`take_notice`] says what became of it.
+/// Adds `deflate-iaa` and `deflate-iaa-dynamic` to `registry`, on devices as [`EMULATE_VARIABLE`]
+/// says, or of this machine, or, where there are none, on an emulated one. [`take_notice`] says
+/// what became of it.
 pub fn register(registry: &mut Registry) {
     let emulate = std::env::var(EMULATE_VARIABLE).ok();
     register_with(registry, Options { emulate, inline: false });
@@ -86,7 +89,7 @@ fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings
         match settings.set(key, value) {
             Some(result) => result?,
             None if part == "emulate" => drop(own.get_or_insert_default()),
-            // Whatever else is the emulation's.
+            // All other keys are the emulation's.
             None => {
                 let own = own.get_or_insert_default();
                 own.push(',');
@@ -187,8 +190,9 @@ fn cannot_emulate(error: std::io::Error) -> String {
 /// How often a driver looks for devices that came or went.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Has a thread follow the devices of `driver` as long as it is used. Where no thread may be started,
-/// [`acomp::Algorithm::tend`] does. Without the thread, queues that are gone are left for software all the same.
+/// Has a thread follow the devices of `driver` as long as it is used. Where no thread may be
+/// started, [`acomp::Algorithm::tend`] does. Without the thread, queues that are gone are left for
+/// software all the same.
 fn keep_watch(driver: &Arc<Driver>) {
     if !driver.has_changing_devices() {
         return;
@@ -211,8 +215,8 @@ fn note(text: String) {
     }
 }
 
-/// What users ought to be told about the devices behind the compressors: once a process, and nothing when they are
-/// real.
+/// What users ought to be told about the devices behind the compressors: once a process, and
+/// nothing when they are real.
 pub fn take_notice() -> Option<String> {
     NOTICE.lock().unwrap_or_else(PoisonError::into_inner).0.take()
 }

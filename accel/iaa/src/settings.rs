@@ -23,7 +23,8 @@ pub enum Patience {
 /// Parameters of a driver. Those with the kernel's names have the defaults of its batching series.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Compress jobs go to all devices of the package in turn, not only to the processor's own device.
+    /// Compress jobs go to all devices of the package in turn, not only to the processor's own
+    /// device.
     pub distribute_comps: bool,
     /// The same for decompress jobs.
     pub distribute_decomps: bool,
@@ -33,13 +34,13 @@ pub struct Settings {
     pub verify_compress: bool,
     /// Whether batches are under way all at once.
     pub sync_mode: SyncMode,
-    /// Compresses in software what no device can. Otherwise such units fail. Not in the kernel, where a page that is
-    /// not compressed goes to the swap device; here there may be none.
+    /// Compresses in software what no device can. Otherwise such units fail. Not in the kernel,
+    /// where a page that is not compressed goes to the swap device; here there may be none.
     pub software_compress: bool,
     /// When a completion counts as lost.
     pub patience: Patience,
-    /// How long a queue that failed is left alone before it is tried again, in milliseconds. Doubles with each failure
-    /// in a row, up to a thousand times as long.
+    /// How long a queue that failed is left alone before it is tried again, in milliseconds.
+    /// Doubles with each failure in a row, up to a thousand times as long.
     pub quarantine_ms: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Where the counters are: in memory that other processes find and read, so that `uzswap iaa stats` can show what the
-//! drivers of running programs do.
+//! Where the counters are: in memory that other processes find and read, so that `uzswap iaa stats`
+//! can show what the drivers of running programs do.
 //!
-//! The memory is a named mapping (`/memfd:uzswap-iaa` in `/proc/PID/maps`) without a descriptor: nothing is left behind
-//! when a process ends, and programs that close all files do no harm. Readers go through `/proc/PID/mem`, which wants
-//! the rights of a debugger.
+//! The memory is a named mapping (`/memfd:uzswap-iaa` in `/proc/PID/maps`) without a descriptor:
+//! nothing is left behind when a process ends, and programs that close all files do no harm.
+//! Readers go through `/proc/PID/mem`, which wants the rights of a debugger.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -55,7 +55,8 @@ pub(crate) struct SharedCounters {
     is_mapped: bool,
 }
 
-// SAFETY: everything in the layout is atomic, and the memory is mapped until the counters are dropped.
+// SAFETY: everything in the layout is atomic, and the memory is mapped until the counters are
+// dropped.
 unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
 unsafe impl Sync for SharedCounters {}
@@ -64,7 +65,7 @@ impl SharedCounters {
     pub fn new() -> Self {
         let counters = match sys::memory::map_named(NAME, SIZE) {
             Ok(memory) => SharedCounters { layout: memory.cast(), is_mapped: true },
-            // Memory of the arena is as good, only that nobody else finds it.
+            // Memory of the arena works as well, but other processes cannot find it.
             Err(_) => {
                 let memory = sys::arena::take(SIZE, sys::PAGE_SIZE).expect("a few pages of memory");
                 SharedCounters { layout: memory.cast(), is_mapped: false }
@@ -75,7 +76,8 @@ impl SharedCounters {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped and at least zero, which is a valid layout, until the counters are dropped.
+        // SAFETY: mapped and at least zero, which is a valid layout, until the counters are
+        // dropped.
         unsafe { self.layout.as_ref() }
     }
 
@@ -180,7 +182,8 @@ struct Place {
     start: u64,
 }
 
-/// All drivers' memory, below `proc`, which stands for `/proc`. Memory that forks share is found once.
+/// All drivers' memory, below `proc`, which stands for `/proc`. Memory that forks share is found
+/// once.
 fn places(proc: &Path) -> Vec<Place> {
     let mut places = Vec::new();
     let mut seen = Vec::new();
@@ -256,7 +259,7 @@ fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
     }))
 }
 
-/// Sets the counters of all drivers of running processes to zero; answers of how many.
+/// Sets the counters of all drivers of running processes to zero; returns of how many.
 ///
 /// # Errors
 /// The first that could not be reset; the others are.

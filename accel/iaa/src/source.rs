@@ -32,8 +32,9 @@ pub(crate) struct Sight {
 
 /// Where a driver's devices come from.
 pub(crate) trait Source: Send + Sync {
-    /// Everything that can be used now. `None`: as at the last look, or it cannot be told; everything stays as it is.
-    /// `is_forced`: something attached does not work any more, so that a change may have been missed.
+    /// Everything that can be used now. `None`: as at the last look, or it cannot be told;
+    /// everything stays as it is. `is_forced`: something attached does not work any more, so that a
+    /// change may have been missed.
     fn look(&self, is_forced: bool) -> Option<Vec<Sight>>;
 }
 

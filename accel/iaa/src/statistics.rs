@@ -33,7 +33,7 @@ pub enum Health {
     Live,
     /// It failed lately and is tried again from time to time.
     Quarantined,
-    /// It hung, and its access to memory was ended. To be attached anew.
+    /// It hung, and its access to memory was ended. To be attached again.
     Revoked,
 }
 

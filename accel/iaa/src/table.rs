@@ -21,9 +21,9 @@ pub enum QueueKind {
 impl QueueKind {
     /// The kind of queue `index` of a device with `count` queues.
     ///
-    /// The last `g_comp_wqs_per_iaa` compress, those before them decompress; a device with no more queues than that
-    /// uses all for both. (The kernel series' text says so too; its code then has the first for both and the rest
-    /// compress.)
+    /// The last `g_comp_wqs_per_iaa` compress, those before them decompress; a device with no more
+    /// queues than that uses all for both. (The kernel series' text says so too; its code then has
+    /// the first for both and the rest compress.)
     pub fn of(index: usize, count: usize, g_comp_wqs_per_iaa: usize) -> Self {
         assert!(index < count);
         if count <= g_comp_wqs_per_iaa || g_comp_wqs_per_iaa == 0 {
@@ -208,7 +208,8 @@ mod tests {
         assert_eq!(kinds(3, 0), [Generic, Generic, Generic]);
     }
 
-    /// The reference system of the kernel series: 2 packages of 56 cores, 4 devices each, 2 queues a device.
+    /// The reference system of the kernel series: 2 packages of 56 cores, 4 devices each, 2 queues
+    /// a device.
     #[test]
     fn the_reference_system_is_mapped_as_published() {
         let devices = devices(2, 4, 2);

@@ -15,8 +15,8 @@ pub struct Place {
 
 /// The processors of a machine.
 ///
-/// Packages and not NUMA nodes: on machines with sub-NUMA clusters there are more nodes than packages, and devices
-/// belong to packages.
+/// Packages and not NUMA nodes: on machines with sub-NUMA clusters there are more nodes than
+/// packages, and devices belong to packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     places: Vec<Place>,
@@ -29,7 +29,8 @@ impl Topology {
         Self::read(Path::new("/sys/devices/system/cpu"), sys::cpu::count())
     }
 
-    /// From files like those below `/sys/devices/system/cpu`. Processors without files are in package 0.
+    /// From files like those below `/sys/devices/system/cpu`. Processors without files are in
+    /// package 0.
     pub fn read(root: &Path, cpus: usize) -> Self {
         let number = |cpu: usize, name: &str| {
             let text = fs::read_to_string(root.join(format!("cpu{cpu}/topology/{name}"))).ok()?;

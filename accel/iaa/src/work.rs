@@ -1,7 +1,8 @@
 //! One request under way: jobs are submitted to lanes, polled, and their outcomes gathered.
 //!
-//! A *lane* is a queue together with what this request holds of it: credits are taken once for all of the request's
-//! jobs on the queue and given back once, and so are counts. That is what makes a batch cheaper than its jobs.
+//! A *lane* is a queue together with what this request holds of it: credits are taken once for all
+//! of the request's jobs on the queue and given back once, and so are counts. That is what makes a
+//! batch cheaper than its jobs.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use crate::statistics::count;
 
 /// Page faults after which a job goes to software.
 const FAULTS_MAX: u8 = 4;
-/// Rounds of polling before the thread waits instead of spinning: some microseconds, more than a job takes.
+/// Rounds of polling before the thread waits instead of spinning: some microseconds, more than a
+/// job takes.
 const SPINS: u64 = 2000;
 /// Rounds between looks at the clock.
 const CLOCK_ROUNDS: u64 = 64;
@@ -122,8 +124,8 @@ pub(crate) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Begins a request of `units` units, of which `at_a_time` are to be under way at a time, on queues of `list` from
-    /// `start` on.
+    /// Begins a request of `units` units, of which `at_a_time` are to be under way at a time, on
+    /// queues of `list` from `start` on.
     #[inline]
     pub fn new(
         driver: &'a Driver,
@@ -230,9 +232,10 @@ impl<'a> Work<'a> {
     fn hand_over(&mut self, unit: usize, queue: &Queue) -> Submission {
         self.memory.completions[unit].reset();
         let descriptor = self.descriptor(unit, queue);
-        // SAFETY: source and destination are valid and left alone until `Work::finish` has returned, by the promise
-        // that `Work::submit`'s caller made; completion record and AECS belong to the context and are not touched
-        // while a job is pending. `finish` returns when all jobs are answered or their queue cannot touch memory.
+        // SAFETY: source and destination are valid and left alone until `Work::finish` has
+        // returned, by the promise that `Work::submit`'s caller made; completion record and AECS
+        // belong to the context and are not touched while a job is pending. `finish` returns when
+        // all jobs are answered or their queue cannot touch memory.
         let submission = unsafe { queue.portal().submit(&descriptor) };
         match submission {
             Submission::Accepted => self.pending |= 1 << unit,
@@ -242,7 +245,8 @@ impl<'a> Work<'a> {
         submission
     }
 
-    /// Tries the lanes in turn, a bounded number of times, taking in what is finished meanwhile.
+    /// Tries the lanes in turn, a bounded number of times, and collects finished jobs between
+    /// tries.
     #[cold]
     fn submit_slowly(&mut self, unit: usize, first: usize) {
         let tries = match self.mode {
@@ -503,10 +507,11 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Makes sure that jobs whose records do not come will not touch memory any more, and leaves them to software.
+    /// Makes sure that jobs whose records do not come will not touch memory any more, and leaves
+    /// them to software.
     ///
-    /// A drain that completes says that the jobs before it are over, however they ended. Where even that does not come,
-    /// the portal is revoked.
+    /// A drain that completes says that the jobs before it are over, however they ended. Where even
+    /// that does not come, the portal is revoked.
     #[cold]
     fn settle(&mut self) {
         for index in 0..self.lane_count {
@@ -559,8 +564,8 @@ impl<'a> Work<'a> {
             if queue.take(1) == 0 {
                 return false;
             }
-            // SAFETY: a drain has no buffers; its record belongs to the context and is not used again before it is
-            // written or the portal is revoked.
+            // SAFETY: a drain has no buffers; its record belongs to the context and is not used
+            // again before it is written or the portal is revoked.
             let submission = unsafe { queue.portal().submit(&Descriptor::drain(completion)) };
             if submission != Submission::Accepted {
                 queue.give(1);
@@ -644,8 +649,8 @@ fn touch(at: *const u8, len: u32, write: bool) {
     let mut address = start;
     while address < end {
         if write {
-            // SAFETY: the buffer is valid for writes by the caller's promise, and the job that may write to it has
-            // completed. The byte keeps its value.
+            // SAFETY: the buffer is valid for writes by the caller's promise, and the job that may
+            // write to it has completed. The byte keeps its value.
             unsafe { AtomicU8::from_ptr(address as *mut u8) }.fetch_or(0, Ordering::Relaxed);
         } else {
             // SAFETY: the buffer is valid for reads by the caller's promise.

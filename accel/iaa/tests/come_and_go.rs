@@ -1,5 +1,5 @@
-//! Devices that come and go while the driver is used, by a control file: compared with a plain model of what should be
-//! attached, and with the pages.
+//! Devices that come and go while the driver is used, by a control file: compared with a plain
+//! model of what should be attached, and with the pages.
 
 mod common;
 
@@ -43,7 +43,8 @@ fn attached(driver: &Driver) -> Vec<String> {
     driver.statistics().devices.into_iter().flat_map(|device| device.queues).map(|queue| queue.name).collect()
 }
 
-/// Compresses and decompresses a batch of `count` pages from `first`; panics at a page that is not what it was.
+/// Compresses and decompresses a batch of `count` pages from `first`; panics at a page that is not
+/// what it was.
 fn round_trip(driver: &Arc<Driver>, first: u64, count: u64) {
     let mut context = fixed(driver);
     let pages: Vec<Page> = (first..first + count).map(page).collect();
@@ -64,8 +65,9 @@ fn round_trip(driver: &Arc<Driver>, first: u64, count: u64) {
     }
 }
 
-/// Any sequence of removals, disablings and returns: after each look exactly those queues are attached that the model has,
-/// in order, work goes to all of them and to no other, and pages come back whatever there is.
+/// Any sequence of removals, disablings and returns: after each look exactly those queues are
+/// attached that the model has, in order, work goes to all of them and to no other, and pages come
+/// back unchanged in every state.
 #[test]
 fn what_is_attached_follows_the_control_file() {
     const DEVICES: usize = 3;
@@ -132,8 +134,8 @@ fn what_is_attached_follows_the_control_file() {
     }
 }
 
-/// Devices go at any moment, with requests under way in other threads. What was accepted and never answered is done in
-/// software, with the right bytes; afterwards all devices work again.
+/// Devices go at any moment, with requests under way in other threads. What was accepted and never
+/// answered is done in software, with the right bytes; afterwards all devices work again.
 #[test]
 fn devices_are_removed_under_load() {
     for spec in

@@ -15,7 +15,7 @@ fn pages(count: u64) -> Vec<Page> {
     (0..).filter(|&index| !is_noise(index)).take(count as usize).map(page).collect()
 }
 
-/// Eight pages there and back; answers their streams.
+/// Eight pages there and back; returns their streams.
 fn there_and_back(context: &mut dyn Context) -> Vec<Vec<u8>> {
     let pages = pages(8);
     let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
@@ -102,7 +102,8 @@ fn hardware_errors_go_to_software_and_end_in_quarantine() {
     }
     let statistics = driver.statistics();
     assert_eq!((statistics.quarantines, statistics.total_completion_einval_errors), (2, 16));
-    // Both queues had failed eight times after the first sixteen jobs; the other 32 went straight to software.
+    // Both queues had failed eight times after the first sixteen jobs; the other 32 went straight
+    // to software.
     assert_eq!((statistics.total_comp_calls, statistics.total_decomp_calls), (8, 8));
     assert_eq!((statistics.total_sw_comp_calls, statistics.total_sw_decomp_calls), (24, 24));
 }
@@ -330,7 +331,7 @@ fn no_more_is_under_way_than_the_queue_has_entries() {
     assert_eq!((statistics.total_sw_comp_calls, statistics.descriptor_shortages), (0, 0));
 }
 
-/// Takes jobs and answers none until it is revoked. Keeps what it may still write to.
+/// Takes jobs and returns none until it is revoked. Keeps what it may still write to.
 struct Hanging {
     answers_drains: bool,
     revoked: Arc<AtomicBool>,
@@ -380,7 +381,8 @@ impl Portal for Damaging {
         // SAFETY: the caller's promise is passed on.
         let submission = unsafe { self.0.inner.submit(descriptor) };
         if descriptor.opcode() == Opcode::COMPRESS {
-            // SAFETY: the destination of a job that was just done, not yet looked at by its submitter.
+            // SAFETY: the destination of a job that was just done, not yet looked at by its
+            // submitter.
             unsafe { *(descriptor.destination as *mut u8).add(5) ^= 0x10 };
         }
         submission

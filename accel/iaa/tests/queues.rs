@@ -10,8 +10,8 @@ use acomp::{Page, UnitError, PAGE_SIZE};
 use common::*;
 use iaa::Driver;
 
-/// Compresses and decompresses until told to stop, and counts requests; panics at the first page that is not what it
-/// was.
+/// Compresses and decompresses until told to stop, and counts requests; panics at the first page
+/// that is not what it was.
 fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool, requests: &AtomicU64) {
     let mut random = Random(seed * 2 + 1);
     let mut contexts = [fixed(driver), dynamic(driver)];
@@ -47,7 +47,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `change` a number of times under the load of three threads, with a request between two changes at least.
+/// Runs `change` a number of times under the load of three threads, with a request between two
+/// changes at least.
 fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
     let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -74,7 +75,8 @@ fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
 
 #[test]
 fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
-    // Engines that are threads want processors too: on a busy machine a change takes many times as long.
+    // Engines that are threads want processors too: on a busy machine a change takes many times as
+    // long.
     for (spec, changes) in
         [("devices=3,queues=2", 1000), ("devices=2,queues=2,threads,engines=1,mode=shared", 250)]
     {

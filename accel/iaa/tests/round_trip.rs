@@ -19,7 +19,8 @@ fn pages_come_back_and_others_can_read_them() {
     for spec in SPECS {
         for sync_mode in ["async", "sync"] {
             for verify in ["0", "1"] {
-                // Engines that are threads may wait long for a processor; nothing is to go to software for that.
+                // Engines that are threads may wait long for a processor; nothing is to go to
+                // software for that.
                 let text = format!("sync_mode={sync_mode},verify_compress={verify},patience_ms=60000");
                 let driver = driver(spec, &text);
                 for mut context in [fixed(&driver), dynamic(&driver)] {

@@ -1,9 +1,9 @@
-//! Seeded schedules of faults: pages go in and come out as they were, whatever befalls the devices.
+//! Seeded schedules of device faults: pages come back unchanged.
 //!
-//! Time is compressed: engines live by a clock of polls, completions count as lost after some thousand polls, and
-//! queues that failed are tried again at once. A machine that met a fault every 100 ms, a lost completion, a hardware
-//! error, a halted device, for two hours, met 72 000. `UZSWAP_IAA_SOAK_FAULTS=72000` makes the tests meet as many;
-//! without it they meet some hundred.
+//! Time is compressed: engines live by a clock of polls, completions count as lost after some
+//! thousand polls, and queues that failed are tried again at once. A machine that met a fault every
+//! 100 ms, a lost completion, a hardware error, a halted device, for two hours, met 72 000.
+//! `UZSWAP_IAA_SOAK_FAULTS=72000` makes the tests meet as many; without it they meet some hundred.
 
 mod common;
 
@@ -22,8 +22,8 @@ fn faults_wanted(default: u64) -> u64 {
     }
 }
 
-/// What a pool does: objects are stored, overwritten, loaded and dropped at random. Every page that comes out is
-/// checked.
+/// What a pool does: objects are stored, overwritten, loaded and dropped at random. Every page that
+/// comes out is checked.
 struct Pool {
     context: Box<dyn Context>,
     objects: BTreeMap<u64, Vec<u8>>,
@@ -90,7 +90,8 @@ fn repair(driver: &Driver) {
         .map(|device| device.id as usize)
         .collect();
     for device in broken {
-        // A request of another thread may still hold a queue; then the device waits for the next time.
+        // A request of another thread may still hold a queue; then the device waits for the next
+        // time.
         if driver.detach(&format!("iax{device}")) {
             machine.reset(device);
             driver.attach(Driver::emulated_device(machine, device));
@@ -100,7 +101,8 @@ fn repair(driver: &Driver) {
     }
 }
 
-/// Faults that a driver has met so far, by its own count, and refused or slow submissions are not among them.
+/// Faults that a driver has met so far, by its own count, and refused or slow submissions are not
+/// among them.
 fn faults_met(driver: &Driver) -> u64 {
     let statistics = driver.statistics();
     statistics.total_completion_timeout_errors
@@ -138,7 +140,8 @@ fn schedules_of_faults_lose_no_page() {
              queues={queues},seed={seed},faults={FAULTS}"
         );
         let verify = seed / 5 % 2;
-        // A slow engine takes 2000 polls; with six queues polled a round that is 334 rounds at least.
+        // A slow engine takes 2000 polls; with six queues polled a round that is 334 rounds at
+        // least.
         let driver = driver(&spec, &format!("patience_polls=2500,quarantine_ms=0,verify_compress={verify}"));
         let mut pool = Pool::new(&driver, seed);
         for _ in 0..400 {
@@ -197,7 +200,8 @@ fn threads_of_engines_and_programs_lose_no_page() {
                     std::thread::yield_now();
                 }
             });
-            // Ends also when a program has found something wrong; the scope then passes its panic on.
+            // Ends also when a program has found something wrong; the scope then passes its panic
+            // on.
             while !programs.iter().all(|program| program.is_finished()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

@@ -1,8 +1,8 @@
 //! Speed and ratio of the emulated device's codec, page by page, beside zlib with the same window.
 //!
-//! `UZSWAP_PAGES=DIR cargo bench -p uzswap-idxd` reads every `*.pages` file in DIR (raw 4 KiB pages); without it, pages that
-//! the tests generate are used. Ratios are plain bytes over compressed bytes, all pages together; pages that do not
-//! shrink count as they are.
+//! `UZSWAP_PAGES=DIR cargo bench -p uzswap-idxd` reads every `*.pages` file in DIR (raw 4 KiB
+//! pages); without it, pages that the tests generate are used. Ratios are plain bytes over
+//! compressed bytes, all pages together; pages that do not shrink count as they are.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

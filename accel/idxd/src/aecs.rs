@@ -1,9 +1,9 @@
-//! The analytics engine configuration and state (AECS): what a job reads beside its data, and writes when it is to be
-//! continued.
+//! The analytics engine configuration and state (AECS): what a job reads beside its data, and
+//! writes when it is to be continued.
 //!
-//! Layouts follow Intel's QPL and the kernel driver. A compress AECS holds the bits that precede the first token (the
-//! Deflate block header) and both code tables; a decompress AECS holds the state of an interrupted stream. Both must
-//! be aligned to 32 bytes.
+//! Layouts follow Intel's QPL and the kernel driver. A compress AECS holds the bits that precede
+//! the first token (the Deflate block header) and both code tables; a decompress AECS holds the
+//! state of an interrupted stream. Both must be aligned to 32 bytes.
 
 use crate::deflate;
 
@@ -25,7 +25,8 @@ pub const LITERALS: usize = 286;
 /// Distance symbols that Deflate uses.
 pub const DISTANCES: usize = 30;
 
-/// A code table entry: 14:0 the canonical code (not bit-reversed), 18:15 its length, zero for an absent symbol.
+/// A code table entry: 14:0 the canonical code (not bit-reversed), 18:15 its length, zero for an
+/// absent symbol.
 pub const fn code_entry(code: u32, length: u32) -> u32 {
     code | length << 15
 }
@@ -78,15 +79,16 @@ impl CompressAecs {
         reserved_1560: [0; 2],
     };
 
-    /// Makes length-limited codes for the counts in `histogram` and writes them, with the header of a dynamic block,
-    /// into this AECS. What the caller of a generation 1 device does between its two descriptors. The end-of-block
-    /// symbol is counted here.
+    /// Makes length-limited codes for the counts in `histogram` and writes them, with the header of
+    /// a dynamic block, into this AECS. What the caller of a generation 1 device does between its
+    /// two descriptors. The end-of-block symbol is counted here.
     pub fn set_dynamic(&mut self, histogram: &Histogram, is_final: bool) {
         deflate::dynamic::write_aecs(self, histogram, is_final);
     }
 }
 
-/// The AECS of fixed mode: header of a final block with fixed codes, and those codes. Read-only, shared by all jobs.
+/// The AECS of fixed mode: header of a final block with fixed codes, and those codes. Read-only,
+/// shared by all jobs.
 pub static FIXED: CompressAecs = fixed();
 
 const fn fixed() -> CompressAecs {
@@ -160,8 +162,8 @@ pub mod decoder_state {
 
 /// State of a decompression that is to be continued.
 ///
-/// The code tables inside (`tables`, and the packed fields before) belong to the device: software only hands back
-/// what the device wrote. A fresh stream starts from [`DecompressAecs::start`].
+/// The code tables inside (`tables`, and the packed fields before) belong to the device: software
+/// only hands back what the device wrote. A fresh stream starts from [`DecompressAecs::start`].
 #[derive(Clone)]
 #[repr(C, align(32))]
 pub struct DecompressAecs {
@@ -183,7 +185,8 @@ pub struct DecompressAecs {
     pub output_accumulator_bits: u32,
     /// Index bit offset.
     pub index_bit_offset: u32,
-    /// Input that was read but not yet used, each word least significant bit first (two halves a word).
+    /// Input that was read but not yet used, each word least significant bit first (two halves a
+    /// word).
     pub input_accumulator: [[u32; 2]; 32],
     /// Bits valid in each word.
     pub input_accumulator_bits: [u8; 32],

@@ -1,21 +1,23 @@
 //! What is assumed about real devices without a source that proves it, in one place.
 //!
-//! The architecture specification was not available; everything here is reasoned from software that drives the
-//! hardware. The emulated device reads these constants, so that a correction is one edit. Drivers should not depend
-//! on any of them.
+//! The architecture specification was not available; everything here is reasoned from software that
+//! drives the hardware. The emulated device reads these constants, so that a correction is one
+//! edit. Drivers should not depend on any of them.
 
 use crate::descriptor::flags;
 use crate::{ErrorCode, Status};
 
-/// A dynamic header whose first distance length is "repeat the previous" fails (error 4), although RFC 1951 lets runs
-/// cross from literal to distance lengths. The error's name is all there is to go by.
+/// A dynamic header whose first distance length is "repeat the previous" fails (error 4), although
+/// RFC 1951 lets runs cross from literal to distance lengths. The error's name is all there is to
+/// go by.
 pub const FIRST_DISTANCE_MAY_NOT_REPEAT: bool = true;
 
-/// Codes that are not complete are accepted, and fail only where a code that no symbol has is met: there are errors
-/// for over-subscribed codes but none for incomplete ones.
+/// Codes that are not complete are accepted, and fail only where a code that no symbol has is met:
+/// there are errors for over-subscribed codes but none for incomplete ones.
 pub const INCOMPLETE_CODES_ARE_ACCEPTED: bool = true;
 
-/// A fixed block's literal symbols 286 and 287: they stand for no length, so "bad match length (0 or above 258)".
+/// A fixed block's literal symbols 286 and 287: they stand for no length, so "bad match length (0
+/// or above 258)".
 pub const MEANINGLESS_LENGTH: ErrorCode = ErrorCode::BAD_MATCH_LENGTH;
 
 /// A fixed block's distance symbols 30 and 31, by the same reasoning.
@@ -31,8 +33,9 @@ pub const FLAGS_OF_EVERY_OPERATION: u32 = flags::COMPLETION_VALID
     | flags::COMPLETION_STEERING_TAG
     | flags::TRAFFIC_CLASS_COMPLETION;
 
-/// Operation flags that compress and decompress accept beside those. Fence is for batches, which these devices do not
-/// have; check-result is DSA's; readback needs a capability that the emulated device does not claim.
+/// Operation flags that compress and decompress accept beside those. Fence is for batches, which
+/// these devices do not have; check-result is DSA's; readback needs a capability that the emulated
+/// device does not claim.
 pub const FLAGS_OF_CODECS: u32 = flags::BLOCK_ON_FAULT
     | flags::CACHE_CONTROL
     | flags::TRAFFIC_CLASS_1
@@ -70,31 +73,35 @@ pub const OVERLAP_IS_REFUSED: bool = true;
 /// `output size` after a compress job that overflowed: drivers only log it.
 pub const OUTPUT_SIZE_AFTER_COMPRESS_OVERFLOW: u32 = 0;
 
-/// `output size` of a decompression whose output is suppressed. Its destination size then bounds nothing: QPL passes
-/// a dummy of one byte.
+/// `output size` of a decompression whose output is suppressed. Its destination size then bounds
+/// nothing: QPL passes a dummy of one byte.
 pub const OUTPUT_SIZE_WHEN_SUPPRESSED: u32 = 0;
 
 /// Address zero in a field that is used: faults, and the operating system has no page for it.
 pub const NULL_ADDRESS: Status = Status::PAGE_FAULT_INVALID;
 
-/// A completion record whose address is not aligned, or absent although one is asked for, cannot be written: the
-/// device latches a software error instead, which [`crate::Status::COMPLETION_MISALIGNED`] names.
+/// A completion record whose address is not aligned, or absent although one is asked for, cannot be
+/// written: the device latches a software error instead, which
+/// [`crate::Status::COMPLETION_MISALIGNED`] names.
 pub const BAD_COMPLETION_ADDRESS_IS_A_SOFTWARE_ERROR: bool = true;
 
 /// A descriptor posted to a dedicated queue that is full is lost, and a software error is latched.
 pub const OVERFULL_QUEUE_LOSES_DESCRIPTORS: bool = true;
 
-/// An entry of a queue is free again when an engine takes the descriptor, not when the job completes.
+/// An entry of a queue is free again when an engine takes the descriptor, not when the job
+/// completes.
 pub const ENTRY_IS_FREED_AT_DISPATCH: bool = true;
 
-/// A queue that is disabled takes nothing more and finishes what it has. (Abort discards without completion records.)
+/// A queue that is disabled takes nothing more and finishes what it has. (Abort discards without
+/// completion records.)
 pub const DISABLE_DRAINS: bool = true;
 
-/// The block-on-fault flag on a queue that does not allow it has no effect, as opposed to being refused.
+/// The block-on-fault flag on a queue that does not allow it has no effect, as opposed to being
+/// refused.
 pub const BLOCK_ON_FAULT_IS_IGNORED_WHERE_NOT_ALLOWED: bool = true;
 
-/// How long the operating system takes to answer a page request: 1 to 10 us for most, 9 us on average, measured by
-/// others during migrations of virtual machines.
+/// How long the operating system takes to answer a page request: 1 to 10 us for most, 9 us on
+/// average, measured by others during migrations of virtual machines.
 pub const PAGE_REQUEST_NS: u64 = 9_000;
 
 /// Largest transfer of a device, and default of its queues.
@@ -105,10 +112,11 @@ pub const MAX_TRANSFER_OF_QUEUE: u32 = 2 << 20;
 /// Groups of an IAA device: the figure of a published DSA listing.
 pub const MAX_GROUPS: u32 = 4;
 
-/// How the emulated device packs code tables into a decompress AECS: the code lengths of the current block, four bits
-/// each, literals first. Real devices keep packed tables in the same fields; software passes either back untouched.
+/// How the emulated device packs code tables into a decompress AECS: the code lengths of the
+/// current block, four bits each, literals first. Real devices keep packed tables in the same
+/// fields; software passes either back untouched.
 pub const AECS_TABLES_ARE_OPAQUE: bool = true;
 
-/// The XOR checksum pairs a job's bytes from the job's own start, also when it goes on from an AECS of a job that ended
-/// at an odd byte.
+/// The XOR checksum pairs a job's bytes from the job's own start, also when it continues from an
+/// AECS of a job that ended at an odd byte.
 pub const XOR_PAIRS_FROM_THE_START_OF_THE_JOB: bool = true;

@@ -1,4 +1,4 @@
-//! The 64 bytes in which a device answers, and what every code in them means.
+//! The completion record: 64 bytes that a device writes, and the meaning of every code in them.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
@@ -81,7 +81,8 @@ impl Status {
         self.0 & FAULT_WAS_WRITE != 0
     }
 
-    /// Whether the job may succeed when the reported address is touched and the job is submitted again.
+    /// Whether the job may succeed when the reported address is touched and the job is submitted
+    /// again.
     pub fn is_page_fault(self) -> bool {
         matches!(self.code(), Self::PAGE_FAULT | Self::PAGE_FAULT_INVALID)
     }
@@ -135,8 +136,8 @@ impl Status {
     }
 }
 
-/// Why the codec failed: the record's second byte, valid with [`Status::ANALYTICS_ERROR`]. QPL reports these as 200
-/// plus the code.
+/// Why the codec failed: the record's second byte, valid with [`Status::ANALYTICS_ERROR`]. QPL
+/// reports these as 200 plus the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorCode(pub u8);
 
@@ -316,8 +317,9 @@ impl Record {
 
 /// The record in memory: written by a device, polled by the submitter.
 ///
-/// Every field is an atomic, so that both sides may hold it by reference. The status is stored last (release) and read
-/// first (acquire); the other fields are plain relaxed accesses, which cost nothing over ordinary ones.
+/// Every field is an atomic, so that both sides may hold it by reference. The status is stored last
+/// (release) and read first (acquire); the other fields are plain relaxed accesses, which cost
+/// nothing over ordinary ones.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Completion {
@@ -388,7 +390,8 @@ impl Completion {
         }
     }
 
-    /// Makes the record ready for a submission: in progress, and without an error from the last job.
+    /// Makes the record ready for a submission: in progress, and without an error from the last
+    /// job.
     #[inline]
     pub fn reset(&self) {
         self.error.store(0, Ordering::Relaxed);
@@ -419,7 +422,7 @@ impl Completion {
         })
     }
 
-    /// Answers, as a device does: everything else first, the status last.
+    /// Writes the record as a device does: the status last.
     #[inline]
     pub fn complete(&self, record: &Record) {
         assert!(record.status != Status::IN_PROGRESS);
@@ -486,7 +489,7 @@ mod tests {
     fn the_first_bytes_are_where_devices_write_them() {
         let completion = Completion::new();
         completion.complete(&Record { crc: 0xdead_beef, output_size: 77, ..Record::of(Status::SUCCESS) });
-        // SAFETY: 64 bytes of atomics, not written meanwhile.
+        // SAFETY: 64 bytes of atomics, which are not written concurrently.
         let image: [u8; 64] = unsafe { std::mem::transmute(completion) };
         assert_eq!(
             (image[0], image[24], image[32..36].to_vec()),

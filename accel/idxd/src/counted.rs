@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Descriptor, Portal, Submission};
 
-/// A portal that never has more descriptors under way than its queue has entries. Answers [`Submission::Full`] instead
-/// of submitting more; whoever sees completions gives the credits back.
+/// A portal that never has more descriptors under way than its queue has entries. Returns
+/// [`Submission::Full`] instead of submitting more; the thread that sees completions gives the
+/// credits back.
 pub struct Counted<P> {
     portal: P,
     entries: u32,
@@ -43,8 +44,8 @@ impl<P: Portal> Counted<P> {
 
 impl<P: Portal> Portal for Counted<P> {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
-        // Compared before it is taken: a credit taken for a moment and given back would be one too many under way for
-        // whoever looks meanwhile.
+        // Compared before it is taken: a credit taken for a moment and given back would look like
+        // one too many under way to other threads.
         let taken = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1));
         if taken.is_err() {
             return Submission::Full;

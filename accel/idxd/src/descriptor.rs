@@ -1,7 +1,8 @@
 //! The 64 bytes that order one job, and the flags inside them.
 //!
-//! Layout and names of flags follow Linux's UAPI header `linux/idxd.h` and Intel's QPL. All fields are little-endian,
-//! as are the machines these devices are in; the emulated device on other machines uses the same in-memory values.
+//! Layout and names of flags follow Linux's UAPI header `linux/idxd.h` and Intel's QPL. All fields
+//! are little-endian, as are the machines these devices are in; the emulated device on other
+//! machines uses the same in-memory values.
 //!
 //! ```text
 //!  0  pasid 19:0, privileged 31      32  source size
@@ -13,7 +14,8 @@
 
 use crate::{aecs, Completion};
 
-/// What a descriptor asks for. Every code of the architecture is named; [`Descriptor`] builds those that are used.
+/// What a descriptor asks for. Every code of the architecture is named; [`Descriptor`] builds those
+/// that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
@@ -97,7 +99,8 @@ impl Opcode {
 pub mod flags {
     /// Waits for earlier descriptors of the same batch.
     pub const FENCE: u32 = 1 << 0;
-    /// Waits for the operating system at a page fault instead of completing with one. The queue must allow it.
+    /// Waits for the operating system at a page fault instead of completing with one. The queue
+    /// must allow it.
     pub const BLOCK_ON_FAULT: u32 = 1 << 1;
     /// The completion record address is valid (CRAV).
     pub const COMPLETION_VALID: u32 = 1 << 2;
@@ -141,7 +144,8 @@ pub mod flags {
     pub const SOURCE_2_STEERING_TAG: u32 = 1 << 20;
     /// The CRC is CRC-32C (RFC 3720) instead of the one of gzip.
     pub const CRC_RFC3720: u32 = 1 << 21;
-    /// Source 2 is two AECS one after the other. Clear: the first is read and the second written; set: the reverse.
+    /// Source 2 is two AECS one after the other. Clear: the first is read and the second written;
+    /// set: the reverse.
     pub const AECS_TOGGLE: u32 = 1 << 22;
 
     /// Every flag, with its name.
@@ -195,7 +199,8 @@ pub mod compress_flags {
     pub const LOAD_DICTIONARY_MASK: u16 = 3 << 10;
     /// The field that asks for header generation (generation 2).
     pub const HEADER_MASK: u16 = 7 << 12;
-    /// One pass for the caller, two inside: the device makes tables and header itself; the block is not the last.
+    /// One pass for the caller, two inside: the device makes tables and header itself; the block is
+    /// not the last.
     pub const HEADER_ONE_PASS: u16 = 2 << 12;
     /// As [`HEADER_ONE_PASS`], and the block is the last.
     pub const HEADER_ONE_PASS_FINAL: u16 = 3 << 12;
@@ -208,15 +213,16 @@ pub mod compress_flags {
     /// Bits that no source gives a meaning.
     pub const RESERVED: u16 = 1 << 9 | 1 << 15;
 
-    /// "Compression 2 flags", the dword at offset 56: writes the Huffman tables into the AECS that is written back.
+    /// "Compression 2 flags", the dword at offset 56: writes the Huffman tables into the AECS that
+    /// is written back.
     pub const WRITE_TABLES: u32 = 1 << 1;
 }
 
 /// Decompression flags: the u16 at offset 38 when the opcode is decompress.
 ///
 /// The kernel's header has [`STOP_ON_EOB`](decompress_flags::STOP_ON_EOB) and
-/// [`CHECK_EOB`](decompress_flags::CHECK_EOB) the other way round; both drivers set the two together. Here they are
-/// named as in QPL, which uses them one by one.
+/// [`CHECK_EOB`](decompress_flags::CHECK_EOB) the other way round; both drivers set the two
+/// together. Here they are named as in QPL, which uses them one by one.
 pub mod decompress_flags {
     /// Decompresses; clear, the input passes unchanged.
     pub const ENABLE: u16 = 1 << 0;
@@ -339,8 +345,8 @@ impl Descriptor {
         }
     }
 
-    /// Compresses with the codes of `aecs`, as the kernel driver does in fixed mode with [`aecs::FIXED`]: one final
-    /// block, end-of-block appended, padded to a byte.
+    /// Compresses with the codes of `aecs`, as the kernel driver does in fixed mode with
+    /// [`aecs::FIXED`]: one final block, end-of-block appended, padded to a byte.
     pub fn compress_fixed(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -355,8 +361,8 @@ impl Descriptor {
         job
     }
 
-    /// Compresses with tables the device makes itself, in one descriptor. Generation 2 with header generation; input
-    /// of up to one page.
+    /// Compresses with tables the device makes itself, in one descriptor. Generation 2 with header
+    /// generation; input of up to one page.
     pub fn compress_dynamic(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -368,8 +374,9 @@ impl Descriptor {
         job
     }
 
-    /// First of two descriptors on generation 1: counts symbols into `histogram`. Software then makes the tables
-    /// ([`aecs::CompressAecs::set_dynamic`]), writes them into an AECS and compresses with [`Descriptor::compress_fixed`].
+    /// First of two descriptors on generation 1: counts symbols into `histogram`. Software then
+    /// makes the tables ([`aecs::CompressAecs::set_dynamic`]), writes them into an AECS and
+    /// compresses with [`Descriptor::compress_fixed`].
     pub fn compress_statistics(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -381,8 +388,9 @@ impl Descriptor {
         job
     }
 
-    /// First of two descriptors on generation 2, for inputs over one page: makes tables and header into the second of
-    /// two adjacent AECS images. The second is [`Descriptor::compress_fixed`] with that second image.
+    /// First of two descriptors on generation 2, for inputs over one page: makes tables and header
+    /// into the second of two adjacent AECS images. The second is [`Descriptor::compress_fixed`]
+    /// with that second image.
     pub fn compress_two_pass_header(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -411,8 +419,9 @@ impl Descriptor {
         job
     }
 
-    /// Decompresses without output: the record's CRC, compared with that of the compress record, tells whether a
-    /// compressed page is intact. `destination` is not written. Rely on status and CRC only.
+    /// Decompresses without output: the record's CRC, compared with that of the compress record,
+    /// tells whether a compressed page is intact. `destination` is not written. Rely on status and
+    /// CRC only.
     pub fn verify(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -423,8 +432,9 @@ impl Descriptor {
         job
     }
 
-    /// The same decompression, of a stream that may have several blocks: only the final block's end stops it. Pages
-    /// from this crate's compressors are one block; streams from elsewhere may not be.
+    /// The same decompression, of a stream that may have several blocks: only the final block's end
+    /// stops it. Pages from this crate's compressors are one block; streams from elsewhere may not
+    /// be.
     pub fn of_many_blocks(mut self) -> Self {
         debug_assert_eq!(self.opcode(), Opcode::DECOMPRESS);
         self.codec_flags |= decompress_flags::SELECT_FINAL_EOB;

@@ -20,15 +20,16 @@ pub struct DeviceFile {
     pub mode: u32,
     /// Whether it is a character device, as it should be.
     pub is_device: bool,
-    /// Tells the file from one of the same name made later, as when a queue was disabled and enabled: the kernel makes a
-    /// new file then. Inode and time of birth.
+    /// Tells the file from one of the same name made later, as when a queue was disabled and
+    /// enabled: the kernel makes a new file then. Inode and time of birth.
     pub identity: u64,
     /// Whether this process may open it for reading and writing.
     pub may_open: bool,
 }
 
 impl DeviceFile {
-    /// The file of a queue (`wq1.0`) below `dev`, which stands for `/dev`. Some naming schemes append a dash and more.
+    /// The file of a queue (`wq1.0`) below `dev`, which stands for `/dev`. Some naming schemes
+    /// append a dash and more.
     pub fn find(dev: &Path, queue: &str) -> Option<Self> {
         let directory = dev.join("iax");
         let path = Some(directory.join(queue)).filter(|path| path.exists()).or_else(|| {

@@ -1,9 +1,10 @@
 //! Intel IAA devices, work queues, portals and descriptors, and the emulated device.
 //!
-//! - [`Descriptor`] and [`Completion`] are the 64 bytes each way; [`aecs`] is the state a job may read and write.
+//! - [`Descriptor`] and [`Completion`] are the 64 bytes each way; [`aecs`] is the state a job may
+//!   read and write.
 //! - [`Portal`] is a queue's door, the same for real and emulated devices.
-//! - [`deflate`] is the codec inside the emulated device, also used for the code tables that generation 1 wants from
-//!   its caller.
+//! - [`deflate`] is the codec inside the emulated device, also used for the code tables that
+//!   generation 1 wants from its caller.
 //! - [`Waiter`] waits for completion records as the processor can.
 //! - [`sysfs`] finds and configures devices, [`real`] opens their queues.
 //! - [`assumptions`] names everything that is believed but not proven about real devices.

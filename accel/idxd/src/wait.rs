@@ -2,7 +2,8 @@
 
 use crate::Completion;
 
-/// Longest single wait in cycles of the time-stamp counter: about 10 us. The caller looks at its deadline in between.
+/// Longest single wait in cycles of the time-stamp counter: about 10 us. The caller looks at its
+/// deadline in between.
 #[cfg(target_arch = "x86_64")]
 const CYCLES: u32 = 25_000;
 
@@ -36,8 +37,8 @@ impl Waiter {
         Self::Pause
     }
 
-    /// Waits until something is written to `completion`, or a few microseconds, whichever is first. May return early
-    /// for no reason.
+    /// Waits until something is written to `completion`, or a few microseconds, whichever is first.
+    /// May return early for no reason.
     pub fn wait(self, completion: &Completion) {
         // Only x86-64 has something that watches memory.
         #[cfg(not(target_arch = "x86_64"))]
@@ -58,7 +59,8 @@ impl Waiter {
 
 #[cfg(target_arch = "x86_64")]
 fn umwait(completion: &Completion) {
-    // SAFETY: the processor has the instructions (`Waiter::detect`); they only watch a line that exists.
+    // SAFETY: the processor has the instructions (`Waiter::detect`); they only watch a line that
+    // exists.
     unsafe {
         std::arch::asm!("umonitor {}", in(reg) completion.status_address(), options(nostack, preserves_flags));
         // Written after this look: the monitor sees it.

@@ -1,4 +1,5 @@
-//! Configuring devices: what is written, and that a failure at any write leaves everything as it was.
+//! Configuring devices: what is written, and that a failure at any write leaves everything as it
+//! was.
 
 use idxd::sysfs::{
     apply, choose, discover, plan, ApplyError, Choice, Configuration, Device, Driver, Effect, Layout,
@@ -40,7 +41,8 @@ fn configure(model: &Model, layout: &Layout, driver: &Driver) -> Result<usize, A
     Ok(writes)
 }
 
-/// Devices without what a queue that is not used may keep of an earlier use: nothing of it has an effect.
+/// Devices without what a queue that is not used may keep of an earlier use: nothing of it has an
+/// effect.
 fn devices(model: &Model) -> Vec<Device> {
     let mut devices = discover(model).devices;
     for queue in devices.iter_mut().flat_map(|device| &mut device.queues) {
@@ -101,7 +103,8 @@ fn engines_and_queues_that_are_not_used_are_detached() {
     assert!(device.queues[1..].iter().all(|queue| queue.size == 0 && queue.kind == QueueType::None));
 }
 
-/// A device that is disabled but has left-overs of an earlier configuration, whose entries would not suffice.
+/// A device that is disabled but has left-overs of an earlier configuration, whose entries would
+/// not suffice.
 #[test]
 fn left_overs_are_given_up_first() {
     let model = Model::unconfigured(&"devices=1".parse().unwrap());
@@ -203,8 +206,8 @@ fn a_failure_at_any_write_is_undone() {
     }
 }
 
-/// A device that was not chosen is disabled with its queues, before the driver's attributes are set, which the kernel
-/// refuses while any queue is bound; and comes back when a later write fails.
+/// A device that was not chosen is disabled with its queues, before the driver's attributes are
+/// set, which the kernel refuses while any queue is bound; and comes back when a later write fails.
 #[test]
 fn devices_that_are_not_chosen_are_disabled_and_brought_back() {
     let start = || {
@@ -415,8 +418,8 @@ mod walks {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// One configuration after the other on the same devices, some of which fail somewhere: those change nothing,
-        /// the others leave exactly what was asked for.
+        /// One configuration after the other on the same devices, some of which fail somewhere:
+        /// those change nothing, the others leave exactly what was asked for.
         #[test]
         fn from_anything_to_anything(
             steps in prop::collection::vec((any_layout(), any::<Option<prop::sample::Index>>(), any::<bool>()), 1..8),

@@ -34,7 +34,8 @@ impl Jobs {
         self.completions[at].reset();
         let (data, out) = (source(&self.sources[at]), destination(&mut self.outputs[at]));
         let job = Descriptor::compress_fixed(&self.completions[at], data, out, &FIXED);
-        // SAFETY: the buffers live as long as `self`, which outlives the machine's work in every test.
+        // SAFETY: the buffers live as long as `self`, which outlives the machine's work in every
+        // test.
         unsafe { portal.submit(&job) }
     }
 

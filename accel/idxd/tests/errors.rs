@@ -78,7 +78,8 @@ fn damaged_headers() {
         error_of(&padding(Bits::default().dynamic(257, 1, &repeat).put(1, 1))),
         ErrorCode::FIRST_LENGTH_REPEATS
     );
-    // 257 lengths of 9, one and then repeated: 1 + 42 x 6 = 253, then 4 by a repeat of 4; the distance repeats.
+    // 257 lengths of 9, one and then repeated: 1 + 42 x 6 = 253, then 4 by a repeat of 4; the
+    // distance repeats.
     let mut bits = Bits::default().dynamic(257, 1, &[(9, 1), (16, 1)]).put(0, 1);
     for _ in 0..42 {
         bits = bits.put(1, 1).put(3, 2);
@@ -104,7 +105,8 @@ fn damaged_headers() {
     }
     bits = bits.put(1, 1).put(1, 2).put(0, 1);
     assert_eq!(error_of(&padding(bits)), ErrorCode::LITERALS_OVERSUBSCRIBED);
-    // Literals 255 and 256 of length 1 and three distances of length 1: 138 + 117 zeroes, five ones.
+    // Literals 255 and 256 of length 1 and three distances of length 1: 138 + 117 zeroes, five
+    // ones.
     let lengths = [(0, 1), (1, 2), (18, 2)];
     let zeroes = |bits: Bits| bits.code(3, 2).put(127, 7).code(3, 2).put(106, 7);
     let mut bits = zeroes(Bits::default().dynamic(257, 3, &lengths));
@@ -112,7 +114,8 @@ fn damaged_headers() {
         bits = bits.code(2, 2);
     }
     assert_eq!(error_of(&padding(bits)), ErrorCode::DISTANCES_OVERSUBSCRIBED);
-    // One literal code of two bits, 255, and one of one bit, 256; a 11 is nothing. No distances either.
+    // One literal code of two bits, 255, and one of one bit, 256; a 11 is nothing. No distances
+    // either.
     let lengths = [(1, 2), (2, 2), (0, 2), (18, 2)];
     let bits = Bits::default().dynamic(257, 1, &lengths).code(3, 2).put(127, 7).code(3, 2).put(106, 7);
     let bits = bits.code(2, 2).code(1, 2).code(0, 2).put(3, 2);
@@ -304,7 +307,8 @@ fn a_record_that_cannot_be_written_becomes_a_software_error() {
     let mut out = [0u8; 256];
     let job = Descriptor::compress_fixed(&record, source(&data), destination(&mut out), &FIXED);
     for completion in [address + 8, 0] {
-        // SAFETY: buffers outlive the poll below; the device refuses the address without touching it.
+        // SAFETY: buffers outlive the poll below; the device refuses the address without touching
+        // it.
         let _ = unsafe { device.portal.submit(&Descriptor { completion, ..job }) };
         device.portal.progress();
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Damaged streams: never a crash, never a byte outside, and the same verdict as an independent inflater.
+//! Damaged streams: never a crash, never a byte outside, and the same verdict as an independent
+//! inflater.
 //!
 //! `IDXD_FUZZ_ROUNDS` sets the number of mutated streams (default 30,000, a few seconds).
 
@@ -7,8 +8,8 @@ mod common;
 use common::*;
 use idxd::{ErrorCode, Status};
 
-/// zlib refuses code sets that are not complete and blocks without an end-of-block code; devices have no error code
-/// for either and fail only where a missing code is met.
+/// zlib refuses code sets that are not complete and blocks without an end-of-block code; devices
+/// have no error code for either and fail only where a missing code is met.
 fn only_stricter(message: &str) -> bool {
     matches!(
         message,
@@ -123,7 +124,7 @@ fn cause(message: &str, error: ErrorCode) -> bool {
         }
         "invalid distance code" => matches!(error, ErrorCode::BAD_DISTANCE_CODE | ErrorCode::BAD_DISTANCE),
         "invalid distance too far back" => matches!(error, ErrorCode::BAD_DISTANCE | ErrorCode::BEFORE_START),
-        // zlib stops at the header here; a device goes on and may fail in many ways.
+        // zlib stops at the header here; a device continues and may fail in many ways.
         message => only_stricter(message),
     }
 }

@@ -1,8 +1,9 @@
-//! Descriptors with any fields over any state and any data: the device answers with a record, reads and writes only what
-//! the descriptor names, and works on.
+//! Descriptors with any fields over any state and any data: the device writes a record, reads and
+//! writes only what the descriptor names, and works on.
 //!
-//! All buffers end where their mapping does, so that an access behind them is a fault; what is before them is checked.
-//! `IDXD_FUZZ_ROUNDS` sets the number of descriptors (default 30,000, a few seconds).
+//! All buffers end where their mapping does, so that an access behind them is a fault; what is
+//! before them is checked. `IDXD_FUZZ_ROUNDS` sets the number of descriptors (default 30,000, a few
+//! seconds).
 
 mod common;
 

@@ -158,7 +158,8 @@ fn skewed_counts_inflate() {
     check_stream(&out[..record.output_size as usize], &data);
 }
 
-/// Fixed mode against zlib with fixed codes, dynamic mode against zlib; both with the device's window, level 6.
+/// Fixed mode against zlib with fixed codes, dynamic mode against zlib; both with the device's
+/// window, level 6.
 #[test]
 fn ratios_are_within_a_tenth_of_zlibs() {
     let modes: [(u32, Compress, i32); 3] = [

@@ -1,7 +1,9 @@
-// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link with -luzswap.
+// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link
+// with -luzswap.
 //
-// Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to where their last
-// arguments point; uzswap_error() has the reason as a sentence. Every function may be called from any thread at any time.
+// Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to
+// where their last arguments point; uzswap_error() has the reason as a sentence. Every function may
+// be called from any thread at any time.
 //
 // Made by cbindgen from bindings/capi: UZSWAP_UPDATE=1 cargo test -p uzswap-capi
 
@@ -45,7 +47,8 @@ typedef enum uzswap_status {
   UZSWAP_MISSING = 6,
   // A page is in the pool, but does not decompress to what was stored.
   UZSWAP_DAMAGED = 7,
-  // Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command that permits it.
+  // Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command
+  // that permits it.
   UZSWAP_NOT_PERMITTED = 8,
   // This kernel or machine cannot do it.
   UZSWAP_UNSUPPORTED = 9,
@@ -84,7 +87,8 @@ typedef struct uzswap_pool_stats {
 typedef struct uzswap_space_stats {
   // The budget, in bytes.
   uint64_t ram_bytes;
-  // Bytes that count against it: resident pages of regions, the pool, pages on their way, and tables.
+  // Bytes that count against it: resident pages of regions, the pool, pages on their way, and
+  // tables.
   uint64_t used_bytes;
   // Bytes of regions, as they were asked for.
   uint64_t region_bytes;
@@ -120,31 +124,34 @@ typedef struct uzswap_space_stats {
 extern "C" {
 #endif // __cplusplus
 
-// Why the last call of this thread that failed did so: an English sentence without a full stop, never null, empty when none has
-// failed. Valid until the next call of this thread that fails. In destructors of a thread that ends (pthread_key_create()) it may be empty.
+// Why the last call of this thread that failed did so: an English sentence without a full stop,
+// never null, empty when none has failed. Valid until the next call of this thread that fails. In
+// destructors of a thread that ends (pthread_key_create()) it may be empty.
 const char *uzswap_error(void);
 
-// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which looks at each page and chooses.
-// `max_bytes` is the most memory that the objects may take, 0 for no limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
+// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which looks
+// at each page and chooses. `max_bytes` is the most memory that the objects may take, 0 for no
+// limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
 enum uzswap_status uzswap_pool_new(const char *compressor,
                                    uint64_t max_bytes,
                                    struct uzswap_pool **pool);
 
-// Ends a pool and all that is in it; nobody may use it from now on. Null is nothing.
+// Ends a pool and all that is in it; it must not be used from now on. Null does nothing.
 void uzswap_pool_free(struct uzswap_pool *pool);
 
-// Stores `count` pages that lie side by side at `pages`, `count` times 4096 bytes, under the keys `key`, `key + 1` and so on: all of
-// them or none. Whatever happens, what was there under these keys is gone. UZSWAP_FULL, UZSWAP_POOR when one does not
-// compress, UZSWAP_NO_MEMORY, UZSWAP_INVALID.
+// Stores `count` pages that lie side by side at `pages`, `count` times 4096 bytes, under the keys
+// `key`, `key + 1` and so on: all of them or none. In every case the previous pages under these
+// keys are gone. UZSWAP_FULL, UZSWAP_POOR when one does not compress, UZSWAP_NO_MEMORY,
+// UZSWAP_INVALID.
 enum uzswap_status uzswap_pool_store(const struct uzswap_pool *pool,
                                      uint16_t group,
                                      uint64_t key,
                                      const uint8_t *pages,
                                      size_t count);
 
-// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out of the pool if `exclusive`. When
-// that fails all pages stay in the pool, and what is at `pages` is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED,
-// UZSWAP_INVALID.
+// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
+// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages` is
+// not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
 enum uzswap_status uzswap_pool_load(const struct uzswap_pool *pool,
                                     uint16_t group,
                                     uint64_t key,
@@ -158,7 +165,7 @@ uint64_t uzswap_pool_present(const struct uzswap_pool *pool,
                              uint64_t key,
                              size_t count);
 
-// Forgets `count` keys from `key` on, UINT64_MAX for all; answers how many pages that were.
+// Forgets `count` keys from `key` on, UINT64_MAX for all; returns how many pages that were.
 uint64_t uzswap_pool_invalidate(const struct uzswap_pool *pool,
                                 uint16_t group,
                                 uint64_t key,
@@ -168,48 +175,54 @@ uint64_t uzswap_pool_invalidate(const struct uzswap_pool *pool,
 enum uzswap_status uzswap_pool_get_stats(const struct uzswap_pool *pool,
                                          struct uzswap_pool_stats *stats);
 
-// Starts the threads that keep all regions of this process within `ram_bytes` of memory together: what is resident of them, and the
-// rest compressed. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`. Once a process; it lasts as long as that.
-// What does not fit compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory` (null for
-// /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and such data exceed the budget.
-// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR,
-// UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
+// Starts the threads that keep all regions of this process within `ram_bytes` of memory together:
+// what is resident of them, and the rest compressed. `compressor` is a name like `auto`, `lz4` or
+// `zstd:3`; null for `auto`. Once a process; it lasts as long as that. What does not fit
+// compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory`
+// (null for /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and
+// such data exceed the budget. UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a
+// directory in memory, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED,
+// UZSWAP_SYSTEM.
 enum uzswap_status uzswap_space_start(uint64_t ram_bytes,
                                       const char *compressor,
                                       uint64_t swap_bytes,
                                       const char *swap_directory);
 
-// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID, UZSWAP_NOT_STARTED.
+// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID,
+// UZSWAP_NOT_STARTED.
 enum uzswap_status uzswap_space_set_ram(uint64_t ram_bytes);
 
 // Figures of all regions together. UZSWAP_NOT_STARTED.
 enum uzswap_status uzswap_space_get_stats(struct uzswap_space_stats *stats);
 
-// Makes `len` bytes of zeroes, beginning at a multiple of 64 KiB; `start` gets their address. Nothing of them is resident until it is
-// touched. A child that fork() makes has the bytes as plain memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
+// Makes `len` bytes of zeroes, beginning at a multiple of 64 KiB; `start` gets their address.
+// Nothing of them is resident until it is touched. A child that fork() makes has the bytes as plain
+// memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
 enum uzswap_status uzswap_region_new(size_t len,
                                      void **start);
 
-// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the child ends.
+// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the child
+// ends.
 void uzswap_region_free(void *start,
                         size_t len);
 
-// Makes the region at `*start` longer, by zeroes, or shorter. It may move: `*start` is where it is then, and the old address is not
-// valid any more. When that fails the region is as it was. UZSWAP_NO_MEMORY, UZSWAP_INVALID, UZSWAP_NOT_STARTED,
-// UZSWAP_SYSTEM.
+// Makes the region at `*start` longer, by zeroes, or shorter. It may move: `*start` is where it is
+// then, and the old address is not valid any more. When that fails the region is as it was.
+// UZSWAP_NO_MEMORY, UZSWAP_INVALID, UZSWAP_NOT_STARTED, UZSWAP_SYSTEM.
 enum uzswap_status uzswap_region_resize(void **start,
                                         size_t len,
                                         size_t new_len);
 
-// Makes `count` bytes from `offset` on zeroes. Whole pages among them take no memory any more. UZSWAP_INVALID when the region has no
-// such part, UZSWAP_NOT_STARTED.
+// Makes `count` bytes from `offset` on zeroes. Whole pages among them take no memory any more.
+// UZSWAP_INVALID when the region has no such part, UZSWAP_NOT_STARTED.
 enum uzswap_status uzswap_region_discard(void *start,
                                          size_t len,
                                          size_t offset,
                                          size_t count);
 
-// Brings `count` bytes from `offset` on into memory, which is quicker than by one fault after the other. For parts that are much smaller
-// than the budget. UZSWAP_INVALID when the region has no such part, UZSWAP_NOT_STARTED.
+// Brings `count` bytes from `offset` on into memory, which is quicker than by one fault after the
+// other. For parts that are much smaller than the budget. UZSWAP_INVALID when the region has no
+// such part, UZSWAP_NOT_STARTED.
 enum uzswap_status uzswap_region_fetch(void *start,
                                        size_t len,
                                        size_t offset,

@@ -29,13 +29,15 @@ pub enum uzswap_status {
     UZSWAP_MISSING = 6,
     /// A page is in the pool, but does not decompress to what was stored.
     UZSWAP_DAMAGED = 7,
-    /// Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command that permits it.
+    /// Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command
+    /// that permits it.
     UZSWAP_NOT_PERMITTED = 8,
     /// This kernel or machine cannot do it.
     UZSWAP_UNSUPPORTED = 9,
     /// The process's space was started already.
     UZSWAP_STARTED = 10,
-    /// The process has no space, or it is a forked child whose parent has one: uzswap_space_start().
+    /// The process has no space, or it is a forked child whose parent has one:
+    /// uzswap_space_start().
     UZSWAP_NOT_STARTED = 11,
     /// The system refused something.
     UZSWAP_SYSTEM = 12,
@@ -47,14 +49,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Why the last call of this thread that failed did so: an English sentence without a full stop, never null, empty when none has
-/// failed. Valid until the next call of this thread that fails. In destructors of a thread that ends (pthread_key_create()) it may be empty.
+/// Why the last call of this thread that failed did so: an English sentence without a full stop,
+/// never null, empty when none has failed. Valid until the next call of this thread that fails. In
+/// destructors of a thread that ends (pthread_key_create()) it may be empty.
 #[no_mangle]
 pub extern "C" fn uzswap_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Keeps a reason; answers the status.
+/// Keeps a reason; returns the status.
 pub(crate) fn failed(status: uzswap_status, reason: impl Display) -> uzswap_status {
     let text = CString::new(reason.to_string().replace('\0', " ")).expect("no zeroes are left");
     // C's destructors run when those of this language have run.

@@ -41,8 +41,9 @@ pub struct uzswap_pool_stats {
     pub limit_hit: u64,
 }
 
-/// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which looks at each page and chooses.
-/// `max_bytes` is the most memory that the objects may take, 0 for no limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
+/// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which
+/// looks at each page and chooses. `max_bytes` is the most memory that the objects may take, 0 for
+/// no limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
 ///
 /// # Safety
 /// `compressor` is null or a terminated string; `pool` can be written.
@@ -70,10 +71,10 @@ pub unsafe extern "C" fn uzswap_pool_new(
     })
 }
 
-/// Ends a pool and all that is in it; nobody may use it from now on. Null is nothing.
+/// Ends a pool and all that is in it; it must not be used from now on. Null does nothing.
 ///
 /// # Safety
-/// `pool` is from uzswap_pool_new(), and nobody uses it from now on.
+/// `pool` is from uzswap_pool_new(), and is not used from now on.
 #[no_mangle]
 pub unsafe extern "C" fn uzswap_pool_free(pool: *mut uzswap_pool) {
     if !pool.is_null() {
@@ -91,9 +92,10 @@ fn check(pool: *const uzswap_pool, pages: *const u8, count: usize) -> Result<(),
     }
 }
 
-/// Stores `count` pages that lie side by side at `pages`, `count` times 4096 bytes, under the keys `key`, `key + 1` and so on: all of
-/// them or none. Whatever happens, what was there under these keys is gone. UZSWAP_FULL, UZSWAP_POOR when one does not
-/// compress, UZSWAP_NO_MEMORY, UZSWAP_INVALID.
+/// Stores `count` pages that lie side by side at `pages`, `count` times 4096 bytes, under the keys
+/// `key`, `key + 1` and so on: all of them or none. In every case the previous pages under these
+/// keys are gone. UZSWAP_FULL, UZSWAP_POOR when one does not compress, UZSWAP_NO_MEMORY,
+/// UZSWAP_INVALID.
 ///
 /// # Safety
 /// `pool` is alive, and `pages` has `count` times 4096 bytes.
@@ -114,9 +116,9 @@ pub unsafe extern "C" fn uzswap_pool_store(
     answer(pool.store(Group(group), key, &pages.iter().collect::<Vec<_>>()), |()| ())
 }
 
-/// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out of the pool if `exclusive`. When
-/// that fails all pages stay in the pool, and what is at `pages` is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED,
-/// UZSWAP_INVALID.
+/// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
+/// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages`
+/// is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
 ///
 /// # Safety
 /// `pool` is alive, and `pages` has room for `count` times 4096 bytes.
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn uzswap_pool_present(
     unsafe { &(*pool).0 }.present(Group(group), key, count.min(64))
 }
 
-/// Forgets `count` keys from `key` on, UINT64_MAX for all; answers how many pages that were.
+/// Forgets `count` keys from `key` on, UINT64_MAX for all; returns how many pages that were.
 ///
 /// # Safety
 /// `pool` is alive.

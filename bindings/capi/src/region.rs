@@ -19,7 +19,8 @@ pub const UZSWAP_RAM_BYTES_MIN: u64 = 8388608;
 pub struct uzswap_space_stats {
     /// The budget, in bytes.
     pub ram_bytes: u64,
-    /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and tables.
+    /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and
+    /// tables.
     pub used_bytes: u64,
     /// Bytes of regions, as they were asked for.
     pub region_bytes: u64,
@@ -55,12 +56,14 @@ fn not_started() -> uzswap_status {
     failed(UZSWAP_NOT_STARTED, "no space was started in this process: uzswap_space_start()")
 }
 
-/// Starts the threads that keep all regions of this process within `ram_bytes` of memory together: what is resident of them, and the
-/// rest compressed. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`. Once a process; it lasts as long as that.
-/// What does not fit compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory` (null for
-/// /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and such data exceed the budget.
-/// UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR,
-/// UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
+/// Starts the threads that keep all regions of this process within `ram_bytes` of memory together:
+/// what is resident of them, and the rest compressed. `compressor` is a name like `auto`, `lz4` or
+/// `zstd:3`; null for `auto`. Once a process; it lasts as long as that. What does not fit
+/// compressed, or does not compress, goes to a swap file of at most `swap_bytes` in
+/// `swap_directory` (null for /var/tmp), encrypted, without a name, gone with the process; with 0
+/// there is none, and such data exceed the budget. UZSWAP_STARTED, UZSWAP_INVALID below
+/// UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED,
+/// UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
 ///
 /// # Safety
 /// `compressor` and `swap_directory` are null or terminated strings.
@@ -84,7 +87,8 @@ pub unsafe extern "C" fn uzswap_space_start(
     answer(builder.start(), |_| ())
 }
 
-/// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID, UZSWAP_NOT_STARTED.
+/// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID,
+/// UZSWAP_NOT_STARTED.
 #[no_mangle]
 pub extern "C" fn uzswap_space_set_ram(ram_bytes: u64) -> uzswap_status {
     match Space::current() {
@@ -127,8 +131,9 @@ pub unsafe extern "C" fn uzswap_space_get_stats(stats: *mut uzswap_space_stats) 
     UZSWAP_OK
 }
 
-/// Makes `len` bytes of zeroes, beginning at a multiple of 64 KiB; `start` gets their address. Nothing of them is resident until it is
-/// touched. A child that fork() makes has the bytes as plain memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
+/// Makes `len` bytes of zeroes, beginning at a multiple of 64 KiB; `start` gets their address.
+/// Nothing of them is resident until it is touched. A child that fork() makes has the bytes as
+/// plain memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
 ///
 /// # Safety
 /// `start` can be written.
@@ -145,7 +150,8 @@ pub unsafe extern "C" fn uzswap_region_new(len: usize, start: *mut *mut c_void) 
 /// The region at an address, which stays C's.
 ///
 /// # Safety
-/// An address from uzswap_region_new() or uzswap_region_resize() and its length, or an address outside of all regions.
+/// An address from uzswap_region_new() or uzswap_region_resize() and its length, or an address
+/// outside of all regions.
 unsafe fn region(start: *mut c_void, len: usize) -> Result<ManuallyDrop<Region>, uzswap_status> {
     let space = Space::current().ok_or_else(not_started)?;
     // In a forked child with a space of its own, the parent's are none.
@@ -155,10 +161,11 @@ unsafe fn region(start: *mut c_void, len: usize) -> Result<ManuallyDrop<Region>,
     Ok(ManuallyDrop::new(unsafe { Region::from_raw(space, start, len) }))
 }
 
-/// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the child ends.
+/// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the
+/// child ends.
 ///
 /// # Safety
-/// `start` and `len` are a region's, and nobody uses it from now on.
+/// `start` and `len` are a region's, which is not used from now on.
 #[no_mangle]
 pub unsafe extern "C" fn uzswap_region_free(start: *mut c_void, len: usize) {
     // SAFETY: the caller's promise.
@@ -167,9 +174,9 @@ pub unsafe extern "C" fn uzswap_region_free(start: *mut c_void, len: usize) {
     }
 }
 
-/// Makes the region at `*start` longer, by zeroes, or shorter. It may move: `*start` is where it is then, and the old address is not
-/// valid any more. When that fails the region is as it was. UZSWAP_NO_MEMORY, UZSWAP_INVALID, UZSWAP_NOT_STARTED,
-/// UZSWAP_SYSTEM.
+/// Makes the region at `*start` longer, by zeroes, or shorter. It may move: `*start` is where it is
+/// then, and the old address is not valid any more. When that fails the region is as it was.
+/// UZSWAP_NO_MEMORY, UZSWAP_INVALID, UZSWAP_NOT_STARTED, UZSWAP_SYSTEM.
 ///
 /// # Safety
 /// `*start` and `len` are a region's.
@@ -214,8 +221,8 @@ unsafe fn with_part(
     UZSWAP_OK
 }
 
-/// Makes `count` bytes from `offset` on zeroes. Whole pages among them take no memory any more. UZSWAP_INVALID when the region has no
-/// such part, UZSWAP_NOT_STARTED.
+/// Makes `count` bytes from `offset` on zeroes. Whole pages among them take no memory any more.
+/// UZSWAP_INVALID when the region has no such part, UZSWAP_NOT_STARTED.
 ///
 /// # Safety
 /// `start` and `len` are a region's.
@@ -230,8 +237,9 @@ pub unsafe extern "C" fn uzswap_region_discard(
     unsafe { with_part(start, len, offset, count, |region, part| region.discard(part)) }
 }
 
-/// Brings `count` bytes from `offset` on into memory, which is quicker than by one fault after the other. For parts that are much smaller
-/// than the budget. UZSWAP_INVALID when the region has no such part, UZSWAP_NOT_STARTED.
+/// Brings `count` bytes from `offset` on into memory, which is quicker than by one fault after the
+/// other. For parts that are much smaller than the budget. UZSWAP_INVALID when the region has no
+/// such part, UZSWAP_NOT_STARTED.
 ///
 /// # Safety
 /// `start` and `len` are a region's.

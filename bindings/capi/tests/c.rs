@@ -1,4 +1,5 @@
-//! The header is what the library has; installed as a user would, the example in C is compiled against it, run, and finds its bytes.
+//! The header is what the library has; installed as a user would, the example in C is compiled
+//! against it, run, and finds its bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,7 @@ fn made_header() -> String {
     kept.join("\n") + "\n"
 }
 
-/// `UZSWAP_UPDATE=1 cargo test -p uzswap-capi` writes it anew.
+/// `UZSWAP_UPDATE=1 cargo test -p uzswap-capi` rewrites it.
 #[test]
 fn the_header_is_up_to_date() {
     let made = made_header();

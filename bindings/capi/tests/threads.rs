@@ -8,7 +8,8 @@ use uzswap_c::{uzswap_error, uzswap_pool_free, uzswap_pool_load, uzswap_pool_new
 
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Looks into a pool when its thread ends, as a destructor of C's would, which runs behind all of Rust's.
+/// Looks into a pool when its thread ends, as a destructor of C's would, which runs behind all of
+/// Rust's.
 struct Late;
 
 impl Drop for Late {

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A table of trips in half of its memory
 #
-# Every cell is ordinary numpy and pandas; the first one alone knows uzswap. Open it as a notebook (Jupyter with jupytext, VS Code), or
-# run it: `python bindings/python/examples/larger_than_ram.py [ROWS]`.
+# Every cell is ordinary numpy and pandas; the first one alone knows uzswap. Open it as a notebook
+# (Jupyter with jupytext, VS Code), or run it: `python bindings/python/examples/larger_than_ram.py
+# [ROWS]`.
 
 # %%
 import sys
@@ -15,7 +16,8 @@ ROWS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 2_00
 COLUMN = ROWS * 8
 RAM = max(8 * COLUMN // 2, 8 << 20)  # for eight columns
 
-# In a notebook a block that stays open is handier than `with uzswap.memory(ram=...):` around everything.
+# In a notebook a block that stays open is handier than `with uzswap.memory(ram=...):` around
+# everything.
 block = uzswap.memory(ram=RAM)
 block.__enter__()
 

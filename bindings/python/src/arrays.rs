@@ -1,4 +1,5 @@
-//! The memory of arrays: large ones in regions, small ones in the C library's heap, by functions with the C library's meaning.
+//! The memory of arrays: large ones in regions, small ones in the C library's heap, by functions
+//! with the C library's meaning.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -11,7 +12,8 @@ use pyo3::exceptions::PyOSError;
 use pyo3::PyResult;
 use uzswap::regions::{Region, Space};
 
-/// Regions by their addresses: an array does not always come back with its length. Held for moments.
+/// Regions by their addresses: an array does not always come back with its length. Held for
+/// moments.
 struct Regions {
     lock: AtomicU32,
     map: UnsafeCell<Option<HashMap<usize, Region>>>,
@@ -31,7 +33,7 @@ impl Regions {
         answer
     }
 
-    /// Keeps a region; answers its address.
+    /// Keeps a region; returns its address.
     fn keep(&self, region: Region) -> *mut c_void {
         let at = region.as_ptr().cast_mut();
         self.with(|map| map.insert(at as usize, region));
@@ -39,8 +41,9 @@ impl Regions {
     }
 }
 
-/// Holds the lock over forks: a child could not get at one that another thread had. Before the space's handlers are installed or after
-/// makes no difference: neither lock is taken by who has the other.
+/// Holds the lock over forks: a child could not get at one that another thread had. Before the
+/// space's handlers are installed or after makes no difference: neither lock is taken by who has
+/// the other.
 pub fn hold_over_forks() -> PyResult<()> {
     unsafe extern "C" fn prepare() {
         sys::futex::lock_bits(&REGIONS.lock);
@@ -50,13 +53,15 @@ pub fn hold_over_forks() -> PyResult<()> {
     }
     static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: `after` writes to an atomic and calls futex(2) alone; extension modules are never unloaded.
+        // SAFETY: `after` writes to an atomic and calls futex(2) alone; extension modules are never
+        // unloaded.
         unsafe { sys::atfork::install(prepare, after, after) }.map_err(|error| error.to_string())
     });
     installed.clone().map_err(|error| PyOSError::new_err(format!("pthread_atfork: {error}")))
 }
 
-/// The space, if an array of `len` bytes belongs there: in a forked child there is none, and arrays are ordinary ones.
+/// The space, if an array of `len` bytes belongs there: in a forked child there is none, and arrays
+/// are ordinary ones.
 fn space_for(len: usize, smallest: usize) -> Option<Space> {
     (len >= smallest).then(Space::current).flatten()
 }
@@ -96,7 +101,8 @@ pub unsafe fn realloc(at: *mut c_void, len: usize, smallest: usize) -> *mut c_vo
         // An array that grows large moves to a region.
         let new = malloc(len, smallest);
         if !new.is_null() {
-            // SAFETY: that many bytes can be read at the old address, and written at the new one; nobody uses the old one any more.
+            // SAFETY: that many bytes can be read at the old address, and written at the new one;
+            // the old one is not used any more.
             unsafe {
                 let both = libc::malloc_usable_size(at).min(len);
                 std::ptr::copy_nonoverlapping(at.cast::<u8>(), new.cast(), both);
@@ -124,7 +130,7 @@ pub unsafe fn realloc(at: *mut c_void, len: usize, smallest: usize) -> *mut c_vo
 /// free(3).
 ///
 /// # Safety
-/// As [`realloc`]; nobody uses it from now on.
+/// As [`realloc`]; the array is not used from now on.
 pub unsafe fn free(at: *mut c_void) {
     let region = REGIONS.with(|map| map.remove(&(at as usize)));
     if region.is_none() {

@@ -1,4 +1,5 @@
-//! numpy's allocation functions (NEP 49): a handler a block, which remembers from how many bytes on arrays are put into regions.
+//! numpy's allocation functions (NEP 49): a handler a block, which remembers from how many bytes on
+//! arrays are put into regions.
 //!
 //! The structures are those of numpy's `ndarraytypes.h`, version 1, unchanged since numpy 1.22.
 
@@ -64,7 +65,8 @@ unsafe extern "C" fn end(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Allocation functions that put arrays of `smallest` bytes and more into regions, as numpy wants them.
+/// Allocation functions that put arrays of `smallest` bytes and more into regions, as numpy wants
+/// them.
 #[pyfunction]
 pub fn handler(py: Python<'_>, smallest: usize) -> PyResult<Bound<'_, PyAny>> {
     let mut name = [0; 127];
@@ -82,7 +84,7 @@ pub fn handler(py: Python<'_>, smallest: usize) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// Has numpy use a handler in the calling context; answers the one before.
+/// Has numpy use a handler in the calling context; returns the one before.
 #[pyfunction]
 pub fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;

@@ -1,4 +1,5 @@
-//! The compiled part of the Python package `uzswap`: `bindings/python/uzswap/__init__.py` is what users see.
+//! The compiled part of the Python package `uzswap`: `bindings/python/uzswap/__init__.py` is what
+//! users see.
 
 mod arrays;
 mod handler;
@@ -30,9 +31,11 @@ fn raised(error: SpaceError) -> PyErr {
 /// The compressor of this process's space.
 static COMPRESSOR: Mutex<String> = Mutex::new(String::new());
 
-/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. No compressor is the one that there is, or `auto`.
+/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. No
+/// compressor is the one that there is, or `auto`.
 ///
-/// Python's lock is held all the while, so that no fork of Python's copies a space that is half made.
+/// Python's lock is held all the while, so that no fork of Python's copies a space that is half
+/// made.
 #[pyfunction]
 #[pyo3(signature = (ram, compressor, swap=None, swap_directory=None))]
 fn start(

@@ -1,5 +1,6 @@
-//! The package as it is in the repository, with the compiled part that cargo made for this test: its tests and its example run in every
-//! Python that has numpy. Nothing is installed; `wheel.rs` does that.
+//! The package as it is in the repository, with the compiled part that cargo made for this test:
+//! its tests and its example run in every Python that has numpy. Nothing is installed; `wheel.rs`
+//! does that.
 
 use std::collections::BTreeSet;
 use std::fs::{read_to_string, File};
@@ -61,7 +62,8 @@ impl Package {
     }
 }
 
-/// Ends a process that hangs, and all of its group; answers where their threads were. Python itself says where it was.
+/// Ends a process that hangs, and all of its group; returns where their threads were. Python itself
+/// says where it was.
 fn end(child: &mut Child) -> String {
     let group = child.id();
     let mut told = String::new();

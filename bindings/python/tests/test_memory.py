@@ -299,7 +299,7 @@ class Arrays(unittest.TestCase):
         pandas.testing.assert_frame_equal(joined.sort_values("more"), paged_joined.sort_values("more"))
 
     def test_too_much(self):
-        """What cannot be had is a MemoryError, as ever."""
+        """An allocation that fails is a MemoryError, as usual."""
         with uzswap.memory(ram=RAM):
             with self.assertRaises(MemoryError):
                 numpy.zeros(1 << 50, dtype=numpy.uint8)

@@ -1,5 +1,6 @@
-//! `pip install .` in an environment of its own, as users do it; then the package's tests there, with the newest numpy and pandas, and the
-//! program. It compiles the program and the module as they are released, which takes many minutes, and asks PyPI:
+//! `pip install .` in an environment of its own, as users do it; then the package's tests there,
+//! with the newest numpy and pandas, and the program. It compiles the program and the module as
+//! they are released, which takes many minutes, and asks PyPI:
 //!
 //! ```text
 //! cargo test -p uzswap-python --test wheel -- --ignored --nocapture
@@ -35,7 +36,7 @@ impl Environment {
 }
 
 #[test]
-#[ignore = "compiles everything anew as it is released, and asks PyPI"]
+#[ignore = "compiles everything again as it is released, and asks PyPI"]
 fn the_wheel_installs_and_its_tests_pass() {
     let environment = Environment(std::env::temp_dir().join(format!("uzswap-wheel-{}", std::process::id())));
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&environment.0))
@@ -46,7 +47,8 @@ fn the_wheel_installs_and_its_tests_pass() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     run(environment.program("pip").args(["install", "--quiet"]).arg(own.join("../.."))).expect("the wheel");
     for test in ["tests/test_pages.py", "tests/test_memory.py"] {
-        // Elsewhere than beside the sources of the package, which programs that the tests start would take for it.
+        // Elsewhere than beside the sources of the package, which programs that the tests start
+        // would take for it.
         let mut python = environment.program("python");
         python.current_dir(&environment.0).arg(own.join(test)).arg("-v");
         let output = run(&mut python).expect("its tests");

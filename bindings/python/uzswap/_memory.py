@@ -83,7 +83,7 @@ class _Block:
         self.ram = ram
 
 
-#: Open blocks of all threads, in the order in which they were entered: the last one's budget is in force.
+#: Open blocks of all threads, in order of entry: the last one's budget is in force.
 _open: List[_Block] = []
 _lock = threading.Lock()
 #: Open blocks of the calling context, each with numpy's handler before it.
@@ -104,7 +104,7 @@ class memory(ContextDecorator):
     """A context in which numpy's large arrays take at most ``ram`` of memory together, however large they are.
 
     Every array whose data numpy allocates inside, directly or for pandas or other packages, is a plain ``numpy.ndarray`` of
-    whatever shape and type. Arrays live as long as they are referred to, also after the block, and the budget stays with them.
+    of any shape and type. Arrays live as long as they are referred to, also after the block, and the budget stays with them.
     It is also a decorator for functions.
 
     There is one budget a process. A block inside another changes it, and its end gives the outer one's back; at the end of

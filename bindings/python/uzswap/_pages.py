@@ -7,7 +7,7 @@ from . import _native
 #: Bytes in a page.
 PAGE_SIZE: int = _native.PAGE_SIZE
 
-#: Bytes, or what shows its memory as bytes do: bytearrays, memoryviews, arrays of any shape and type.
+#: Bytes, or an object with the buffer protocol: bytearrays, memoryviews, arrays of any type.
 Pages = Union[bytes, bytearray, memoryview, Any]
 
 

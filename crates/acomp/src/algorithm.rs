@@ -17,11 +17,13 @@ pub struct ContextError {
 
 /// A compressor: shared, immutable, able to make contexts.
 pub trait Algorithm: Send + Sync {
-    /// The full name, parameters included, by which it can be asked for anywhere: `lz4`, `zstd:3`, files by absolute path.
+    /// The full name, parameters included, by which it can be asked for anywhere: `lz4`, `zstd:3`,
+    /// files by absolute path.
     fn name(&self) -> &str;
 
-    /// Units that one request should hold: 1 for plain software, up to [`crate::MAX_BATCH`] for compressors that gain
-    /// from a batch. Any algorithm accepts requests of 1 to `MAX_BATCH` units; this is only what serves it best.
+    /// Units that one request should hold: 1 for plain software, up to [`crate::MAX_BATCH`] for
+    /// compressors that gain from a batch. Any algorithm accepts requests of 1 to `MAX_BATCH`
+    /// units; this is only what serves it best.
     fn batch_size(&self) -> usize {
         1
     }
@@ -31,18 +33,19 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
-    /// Whether contexts and objects work on in a forked child, on its copy of all memory: software does, devices that know
-    /// their process do not. Asked of algorithms whose contexts are all idle while the fork is made.
+    /// Whether contexts and objects work on in a forked child, on its copy of all memory: software
+    /// does, devices that know their process do not. Asked of algorithms whose contexts are all
+    /// idle while the fork is made.
     fn survives_fork(&self) -> bool {
         true
     }
 
-    /// Called a few times a second by a thread that may block, outside all requests: devices that came or went are found
-    /// here.
+    /// Called a few times a second by a thread that may block, outside all requests: devices that
+    /// came or went are found here.
     fn tend(&self) {}
 
-    /// Whether this is no compressor at all, so that a unit that does not shrink is what is expected of it: such units
-    /// are kept as they are, never refused.
+    /// Whether this is no compressor at all, so that a unit that does not shrink is what is
+    /// expected of it: such units are kept as they are, never refused.
     fn keeps_raw(&self) -> bool {
         false
     }
@@ -53,8 +56,9 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
-    /// An object that a request of this algorithm yielded, of a unit of `pages` pages, is about to be dropped. Called
-    /// once an object, only when [`keeps_account`](Algorithm::keeps_account) says so. Neither allocates nor blocks long.
+    /// An object that a request of this algorithm yielded, of a unit of `pages` pages, is about to
+    /// be dropped. Called once an object, only when [`keeps_account`](Algorithm::keeps_account)
+    /// says so. Neither allocates nor blocks long.
     fn forget(&self, object: Object<'_>, pages: usize) {
         let _ = (object, pages);
     }
@@ -65,26 +69,28 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
-    /// Names of the forms that a page can take in this algorithm's objects, for reports; none when all are alike. A few
-    /// at most: stores have room for [`FORMS_MAX`].
+    /// Names of the forms that a page can take in this algorithm's objects, for reports; none when
+    /// all are alike. A few at most: stores have room for [`FORMS_MAX`].
     fn forms(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Adds the `pages` pages of an object that a request of this algorithm yielded to `counts`, which has a place for
-    /// each of [`forms`](Algorithm::forms). Called once for each object that is stored: a look at a byte or two.
+    /// Adds the `pages` pages of an object that a request of this algorithm yielded to `counts`,
+    /// which has a place for each of [`forms`](Algorithm::forms). Called once for each object that
+    /// is stored: a look at a byte or two.
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
         let _ = (object, pages, counts);
     }
 
-    /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is allocated here and
-    /// nothing later, so that compressing never allocates.
+    /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is
+    /// allocated here and nothing later, so that compressing never allocates.
     ///
     /// # Errors
     /// When memory or a device is missing.
     fn context(&self) -> Result<Box<dyn Context>, ContextError>;
 
-    /// Makes a context that will see no unit above `unit_size` bytes, which for many algorithms is a smaller one.
+    /// Makes a context that will see no unit above `unit_size` bytes, which for many algorithms is
+    /// a smaller one.
     ///
     /// # Errors
     /// As [`context`](Algorithm::context).
@@ -96,8 +102,8 @@ pub trait Algorithm: Send + Sync {
 
 /// The working state of one worker. Used by one thread at a time; may move between threads.
 ///
-/// Implementations must not use thread-local storage, allocate, log or panic on input in `compress` and `decompress`:
-/// both run inside programs that are being paged, on the way of a page fault.
+/// Implementations must not use thread-local storage, allocate, log or panic on input in `compress`
+/// and `decompress`: both run inside programs that are being paged, on the way of a page fault.
 pub trait Context: Send {
     /// Compresses every unit of the request and fills every result.
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>);
@@ -105,8 +111,9 @@ pub trait Context: Send {
     /// Decompresses every object of the request and fills every result.
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
 
-    /// Makes objects denser and fills every result; for algorithms that have a second tier ([`Algorithm::promotes`]).
-    /// The new objects are the algorithm's like the old ones, which stay valid.
+    /// Makes objects denser and fills every result; for algorithms that have a second tier
+    /// ([`Algorithm::promotes`]). The new objects are the algorithm's like the old ones, which stay
+    /// valid.
     fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
         request.results.fill(Err(UnitError::NoSpace));
     }

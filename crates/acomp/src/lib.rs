@@ -1,13 +1,13 @@
 //! Batched compression requests over units: the interface that codecs and accelerators implement.
 //!
-//! A *unit* is what one compression covers: one 4 KiB page, or up to 64 KiB of consecutive pages. A *batch* is up to
-//! [`MAX_BATCH`] units handed over in one request. Each unit has its own result, so a batch with one bad page still
-//! yields the other seven.
+//! A *unit* is what one compression covers: one 4 KiB page, or up to 64 KiB of consecutive pages. A
+//! *batch* is up to [`MAX_BATCH`] units handed over in one request. Each unit has its own result,
+//! so a batch with one bad page still yields the other seven.
 //!
 //! # Beside the kernel's acomp
 //!
-//! The interface is what the maintainers of the kernel's `acomp` ask of batching ("segmentation", in the series "zswap
-//! compression batching with optimized iaa_crypto driver", versions 12 to 14):
+//! The interface is what the maintainers of the kernel's `acomp` ask of batching ("segmentation",
+//! in the series "zswap compression batching with optimized iaa_crypto driver", versions 12 to 14):
 //!
 //! | there | here |
 //! |---|---|
@@ -19,7 +19,8 @@
 //! | a scatter list as source | references to pages, adjacent or not; objects of two pieces at most ([`Object`]) |
 //! | a completion callback, or polling by the driver | calls return when all units are done. A caller here has a thread for each batch under way, and no other work to overlap |
 //!
-//! The pool above sees nothing else of compression: a new accelerator is one more crate that implements [`Algorithm`].
+//! The pool above sees nothing else of compression: a new accelerator is one more crate that
+//! implements [`Algorithm`].
 
 mod algorithm;
 mod registry;

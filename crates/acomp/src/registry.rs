@@ -46,8 +46,8 @@ impl Registry {
         Self::default()
     }
 
-    /// Adds the family `name`, shown to users as `usage` (`zstd:LEVEL`). `make` gets what follows the colon, if
-    /// anything, and answers an algorithm or why the parameter is wrong.
+    /// Adds the family `name`, shown to users as `usage` (`zstd:LEVEL`). `make` gets what follows
+    /// the colon, if anything, and returns an algorithm or why the parameter is wrong.
     pub fn register<F>(&mut self, name: &'static str, usage: &'static str, make: F)
     where
         F: Fn(Option<&str>) -> Result<Arc<dyn Algorithm>, String> + Send + Sync + 'static,

@@ -21,9 +21,10 @@ pub type UnitResult = Result<usize, UnitError>;
 
 /// Compress `pages` in units of `unit_size` bytes, unit `i` into `outputs[i]`.
 ///
-/// `pages` holds the pages in order; they need not be adjacent in memory. Every unit but the last is whole; the last
-/// may be shorter when the folio's tail is. An output buffer may have any length up to the unit's; a codec that cannot
-/// fit its result into it answers [`UnitError::NoSpace`]. `results` is filled for every unit.
+/// `pages` holds the pages in order; they need not be adjacent in memory. Every unit but the last
+/// is whole; the last may be shorter when the folio's tail is. An output buffer may have any length
+/// up to the unit's; a codec that cannot fit its result into it returns [`UnitError::NoSpace`].
+/// `results` is filled for every unit.
 pub struct CompressRequest<'a, 'b> {
     /// Source pages, in order.
     pub pages: &'a [&'a Page],
@@ -95,9 +96,11 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Make a denser object of each of `objects`, all of one page each and of one algorithm, `objects[i]` into `outputs[i]`.
+/// Make a denser object of each of `objects`, all of one page each and of one algorithm,
+/// `objects[i]` into `outputs[i]`.
 ///
-/// What does not become shorter than its output is long is [`UnitError::NoSpace`]: the object stays as it is.
+/// What does not become shorter than its output is long is [`UnitError::NoSpace`]: the object stays
+/// as it is.
 pub struct PromoteRequest<'a, 'b> {
     /// One object a page.
     pub objects: &'a [Object<'a>],
@@ -118,8 +121,9 @@ impl PromoteRequest<'_, '_> {
 
 /// Decompress `objects[i]` into `outputs[i]`, whose length is exactly the unit's original length.
 ///
-/// A result is `Ok(length)` only when the whole output was produced; else the output's content is unspecified.
-/// Damaged objects yield [`UnitError::Failed`] or some bytes, never an access outside the buffers.
+/// A result is `Ok(length)` only when the whole output was produced; else the output's content is
+/// unspecified. Damaged objects yield [`UnitError::Failed`] or some bytes, never an access outside
+/// the buffers.
 pub struct DecompressRequest<'a, 'b> {
     /// One compressed object a unit.
     pub objects: &'a [Object<'a>],

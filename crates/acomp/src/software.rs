@@ -4,7 +4,8 @@ use crate::{CompressRequest, Context, DecompressRequest, UnitError, UnitResult, 
 
 /// A codec that handles one contiguous unit at a time. [`Software`] makes a [`Context`] of it.
 ///
-/// The same duties as for [`Context`] hold: no thread-local storage, no allocation, no panic on input.
+/// The same duties as for [`Context`] hold: no thread-local storage, no allocation, no panic on
+/// input.
 pub trait UnitCodec: Send {
     /// Compresses `unit` into `output`; [`UnitError::NoSpace`] when the result does not fit.
     fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult;
@@ -16,7 +17,8 @@ pub trait UnitCodec: Send {
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError>;
 }
 
-/// Runs a [`UnitCodec`] over the units of a request, gathering pages and objects that are not in one piece.
+/// Runs a [`UnitCodec`] over the units of a request, gathering pages and objects that are not in
+/// one piece.
 pub struct Software<C> {
     codec: C,
     bounce: Box<[u8]>,
@@ -46,7 +48,8 @@ impl<C: UnitCodec> Context for Software<C> {
             *result = match pages {
                 [page] => self.codec.compress_unit(page.as_slice(), output),
                 pages => {
-                    // Copying costs about 0.1 us a page; codecs that gain from larger units cost 30 times that.
+                    // Copying costs about 0.1 us a page; codecs that gain from larger units cost 30
+                    // times that.
                     for (slot, page) in self.bounce.chunks_exact_mut(PAGE_SIZE).zip(pages) {
                         slot.copy_from_slice(*page);
                     }

@@ -13,8 +13,8 @@ use sys::PAGE_SIZE;
 use crate::broken::{self, Point};
 use crate::control;
 
-/// The ledger, this process's slot in it, and the connection to the supervisor. The connection's number is valid in
-/// the file table of the pager's threads only.
+/// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
+/// number is valid in the file table of the pager's threads only.
 pub struct Ledgered {
     /// A leaked box: a child may have another user's.
     ledger: AtomicPtr<Ledger>,
@@ -66,7 +66,8 @@ impl Ledgered {
         })
     }
 
-    /// In a forked child: forgets the parent's place. Nothing is counted until [`Ledgered::rejoin`].
+    /// In a forked child: forgets the parent's place. Nothing is counted until
+    /// [`Ledgered::rejoin`].
     pub fn leave(&self) {
         self.index.store(NOWHERE, Ordering::Release);
         self.recorder.store(-1, Ordering::Release);
@@ -75,7 +76,8 @@ impl Ledgered {
 
     /// Joins the same tree with a place of this process's own.
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
-        // The parent's mapping of its ledger is here too, and handlers may be reading it: it costs address space alone.
+        // The parent's mapping of its ledger is here too, and handlers may be reading it: it costs
+        // address space alone.
         let Place { ledger, index, owner, socket } = Self::ask(name)?;
         self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
         self.owner.store(owner, Ordering::Release);
@@ -163,7 +165,8 @@ impl Ledgered {
 
     fn record(&self, reference: &Reference) {
         let raw = reference.to_raw();
-        // SAFETY: as many bytes as there are. So few are written in one piece, or not at all when the recorder has ended.
+        // SAFETY: as many bytes as there are. So few are written in one piece, or not at all when
+        // the recorder has ended.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
 
@@ -172,7 +175,8 @@ impl Ledgered {
         self.socket.load(Ordering::Acquire)
     }
 
-    /// Tells the supervisor why this process is not managed: over this connection, which needs no further descriptor.
+    /// Tells the supervisor why this process is not managed: over this connection, which needs no
+    /// further descriptor.
     pub fn unmanaged(&self, why: &str) {
         tell_unmanaged(self.socket(), why);
     }
@@ -182,7 +186,7 @@ impl Ledgered {
         let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
-    /// Ends the process when the supervisor is gone: nobody would hold the tree to its budget, or report.
+    /// Ends the process when the supervisor is gone, since the budget is not enforced any more.
     pub fn end_if_alone(&self) {
         let mut poll = libc::pollfd { fd: self.socket(), events: 0, revents: 0 };
         // SAFETY: one valid pollfd.
@@ -195,7 +199,8 @@ impl Ledgered {
     }
 }
 
-/// Fewer descriptors are too few for a pager: it holds ten, and every look at the process takes one or two for a moment.
+/// Fewer descriptors are too few for a pager: it holds ten, and every look at the process takes one
+/// or two for a moment.
 const DESCRIPTORS_MIN: u64 = 16;
 
 /// Why this process has too few descriptors for a pager, if it has.
@@ -228,11 +233,12 @@ fn close(socket: i32) {
     unsafe { libc::close(socket) };
 }
 
-/// How long a process that is about to end waits for the supervisor to have heard why, in milliseconds.
+/// How long a process that is about to end waits for the supervisor to have heard why, in
+/// milliseconds.
 const HEARD_MS: i32 = 2000;
 
-/// Tells the supervisor something over a connection made for it, from any thread of the process. Returns when it has been heard:
-/// the supervisor takes no word from a process that is gone.
+/// Tells the supervisor something over a connection made for it, from any thread of the process.
+/// Returns when it has been heard: the supervisor takes no word from a process that is gone.
 pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     let socket = wire::connect(control::socket())?;
     let sent = wire::send(socket, &Packet::with_text(kind, text), None);
@@ -280,7 +286,7 @@ fn pid() -> u32 {
     unsafe { libc::getpid() as u32 }
 }
 
-/// Ends the process without a word: there is nobody to say it to.
+/// Ends the process without a message: no reader is left.
 pub fn kill_process() -> ! {
     // SAFETY: plain system calls.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };

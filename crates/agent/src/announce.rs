@@ -1,4 +1,5 @@
-//! Large new mappings of the program's: the control thread's side. `preload`'s module of this name has the other.
+//! Large new mappings of the program's: the control thread's side. `preload`'s module of this name
+//! has the other.
 
 use std::ops::Range;
 
@@ -16,11 +17,11 @@ pub enum Kind {
     Unknown,
     /// Let go of the range for good: the program has a userfaultfd of its own for it.
     Release,
-    /// Fill no frame anew: the program hands out references to its pages.
+    /// Fill no frame again: the program hands out references to its pages.
     References,
 }
 
-/// What somebody waits for, to be answered with [`done`], and the question's number.
+/// The pending request, to be completed with [`done`], and its number.
 pub fn asked() -> Option<(Kind, Range<usize>, u32)> {
     let question = desk().announcement.question()?;
     let kind = match question.kind {

@@ -1,8 +1,9 @@
 //! The Rust heap of the preload object, inside the reserved arena.
 //!
-//! It must not be the program's heap: that one is paged out, its locks are held by threads that wait for this very
-//! pager, and fork() resets it at moments of its own. Little is allocated here and only while something is set up, so
-//! the design is the plainest that works: power-of-two classes with free lists, larger blocks as runs of pages.
+//! It must not be the program's heap: that one is paged out, its locks are held by threads that
+//! wait for this very pager, and fork() resets it at moments of its own. Little is allocated here
+//! and only while something is set up, so the design is the plainest that works: power-of-two
+//! classes with free lists, larger blocks as runs of pages.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -89,7 +90,8 @@ impl State {
     }
 }
 
-// SAFETY: blocks of a class are at least as large and as aligned as the layout, handed out once, and never unmapped.
+// SAFETY: blocks of a class are at least as large and as aligned as the layout, handed out once,
+// and never unmapped.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let at = match class_of(layout) {
@@ -105,7 +107,8 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout, unchanged.
         let at = unsafe { self.alloc(layout) };
-        // Pages fresh from the arena are zero already, and large tables rely on not being touched here.
+        // Pages fresh from the arena are zero already, and large tables rely on not being touched
+        // here.
         if !at.is_null() && class_of(layout).is_some() {
             // SAFETY: just allocated, at least as long as the layout.
             unsafe { at.write_bytes(0, layout.size()) };
@@ -122,7 +125,8 @@ unsafe impl GlobalAlloc for Arena {
             }),
             None => {
                 let len = layout.size().next_multiple_of(PAGE_SIZE);
-                // SAFETY: whole pages of a large block, which are not used any more; they read as zeroes again.
+                // SAFETY: whole pages of a large block, which are not used any more; they read as
+                // zeroes again.
                 unsafe { sys::memory::discard(NonNull::new_unchecked(at), len) };
                 self.with(|state| {
                     if let Some(block) = state.large.iter_mut().find(|block| block.1 == 0) {
@@ -144,7 +148,8 @@ mod tests {
         let mut taken = Vec::new();
         for size in [1, 16, 17, 100, 4096, 32 * 1024, 32 * 1024 + 1, 300_000] {
             let layout = Layout::from_size_align(size, 64.min(size.next_power_of_two())).unwrap();
-            // SAFETY: a valid layout; the block is written within its size and freed with the same layout.
+            // SAFETY: a valid layout; the block is written within its size and freed with the same
+            // layout.
             unsafe {
                 let at = arena.alloc_zeroed(layout);
                 assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
@@ -160,7 +165,8 @@ mod tests {
             }
         }
         for (at, layout) in &taken {
-            // SAFETY: allocated above with this layout; the next allocation of the same size may be the same block.
+            // SAFETY: allocated above with this layout; the next allocation of the same size may be
+            // the same block.
             unsafe {
                 arena.dealloc(*at, *layout);
                 let again = arena.alloc_zeroed(*layout);

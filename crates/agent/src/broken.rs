@@ -1,17 +1,19 @@
 //! When something in this object breaks: the process ends, with a message that says what and where.
 //!
-//! A pager that has lost a thread, or an invariant, would leave the program waiting for a page for ever, or give it a
-//! wrong byte. So a panic in any thread that runs this object's code is the end of the process, and so is memory for the
-//! pager's own tables that cannot be had. The message goes to the supervisor over a connection made for it: the one that
-//! the control thread has is known to the pager's threads only, and a panic may be in a thread of the program. Where there is
-//! no supervisor it goes to the program's stderr.
+//! A pager that has lost a thread, or an invariant, would leave the program waiting for a page for
+//! ever, or give it a wrong byte. So a panic in any thread that runs this object's code is the end
+//! of the process, and so is memory for the pager's own tables that cannot be had. The message goes
+//! to the supervisor over a connection made for it: the one that the control thread has is known to
+//! the pager's threads only, and a panic may be in a thread of the program. Where there is no
+//! supervisor it goes to the program's stderr.
 //!
 //! Three things stand in the way of an ordinary panic in a thread that the C library does not know:
 //!
 //! * its thread-local count of panics, for which see `tls`;
-//! * unwinding, for which the object is built with `panic=abort`, and which never begins: the hook does not return;
-//! * abort(), which would look for this thread in the C library's structures and run the program's handler of SIGABRT.
-//!   So this object has its own.
+//! * unwinding, for which the object is built with `panic=abort`, and which never begins: the hook
+//!   does not return;
+//! * abort(), which would look for this thread in the C library's structures and run the program's
+//!   handler of SIGABRT. So this object has its own.
 
 use std::fmt::Arguments;
 use std::panic::PanicHookInfo;
@@ -76,7 +78,8 @@ fn end(what: Arguments<'_>) -> ! {
     thread::end_process()
 }
 
-/// What this object does instead of the C library's abort(): without memory, or in a panic that broke itself.
+/// What this object does instead of the C library's abort(): without memory, or in a panic that
+/// broke itself.
 extern "C" fn aborted() -> ! {
     match REFUSED.load(Ordering::Relaxed) {
         0 => end(format_args!("a place unknown: it was aborted")),
@@ -90,8 +93,8 @@ std::arch::global_asm!(".globl abort", ".hidden abort", "abort:", "and rsp, -16"
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(".globl abort", ".hidden abort", "abort:", "bl {to}", to = sym aborted);
 
-/// Where tests have this object break. `UZSWAP_BREAK=fault` means the first time, `fault:1000` the thousandth. In builds
-/// with assertions only.
+/// Where tests have this object break. `UZSWAP_BREAK=fault` means the first time, `fault:1000` the
+/// thousandth. In builds with assertions only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Point {
@@ -112,12 +115,12 @@ static TIMES: AtomicU32 = AtomicU32::new(0);
 /// Takes a test's wish from the environment. To be called by the object's constructor.
 pub fn choose_point() {
     use Point::*;
-    // SAFETY: a terminated name; nobody changes the environment meanwhile.
+    // SAFETY: a terminated name; no thread changes the environment during the call.
     let name = unsafe { libc::getenv(c"UZSWAP_BREAK".as_ptr()) };
     if !cfg!(debug_assertions) || name.is_null() {
         return;
     }
-    // SAFETY: getenv answers terminated strings.
+    // SAFETY: getenv returns terminated strings.
     let text = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().unwrap_or("");
     let (name, times) = text.split_once(':').unwrap_or((text, "1"));
     let chosen = [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory)]

@@ -1,5 +1,5 @@
-//! The control thread's end of the connection between a forking process and its child: see `doorway`'s module of this
-//! name.
+//! The control thread's end of the connection between a forking process and its child: see
+//! `doorway`'s module of this name.
 
 use std::mem::size_of;
 
@@ -31,7 +31,7 @@ impl Message {
     }
 }
 
-/// Listens; answers the descriptor and the name that the kernel chose, five characters.
+/// Listens; returns the descriptor and the name that the kernel chose, five characters.
 pub fn listen() -> Option<(i32, u64)> {
     let listener = packets::socket().ok()?;
     // SAFETY: all zeroes is a valid address; the lengths are those of the structure and its family.
@@ -86,7 +86,7 @@ pub fn close(connection: i32) {
     unsafe { libc::close(connection) };
 }
 
-/// Sends a word, what follows it, and two descriptors or none. False when nobody is there.
+/// Sends a word, what follows it, and two descriptors or none. Returns false if the peer is gone.
 pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 2]>) -> bool {
     let descriptors = descriptors.as_ref().map_or(&[][..], |both| &both[..]);
     // SAFETY: plain numbers.
@@ -107,7 +107,8 @@ pub fn receive(connection: i32) -> Option<Message> {
                 message.descriptors = descriptors;
                 break len;
             }
-            // The other side closed its end before it read everything: said once, before what it sent itself.
+            // The other side closed its end before it read everything: said once, before what it
+            // sent itself.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EINTR)) => {}
             Err(_) => return None,
         }
@@ -116,7 +117,8 @@ pub fn receive(connection: i32) -> Option<Message> {
     (message.count > 0).then_some(message)
 }
 
-/// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1 are ignored.
+/// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1
+/// are ignored.
 pub fn wait(descriptors: [i32; 4], timeout_ms: i32) -> [bool; 4] {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: four valid entries.

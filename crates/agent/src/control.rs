@@ -1,11 +1,12 @@
-//! The control thread: the first thread of uzswap in a program. It joins the ledger, watches the budget, sets up the pager at
-//! half of it, and has the program's memory registered when it gets tight.
+//! The control thread: the first thread of uzswap in a program. It joins the ledger, watches the
+//! budget, sets up the pager at half of it, and has the program's memory registered when it gets
+//! tight.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-use doorway::desk::{end, ANEW};
+use doorway::desk::{end, RESTART};
 use pager::{Config, NamedPages, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread;
@@ -22,11 +23,14 @@ static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Room under the budget that registering is started with, up to half of a small budget.
 const HEAD_START_BYTES: u64 = 128 << 20;
-/// Below this a process is not worth a pager: its threads and tables would take more than can be saved.
+/// Below this a process is not worth a pager: its threads and tables would take more than can be
+/// saved.
 const MANAGED_BYTES_MIN: u64 = 4 << 20;
-/// Some processes together can touch new memory about so fast; the watch looks often enough not to be overrun.
+/// Some processes together can touch new memory about so fast; the watch looks often enough not to
+/// be overrun.
 const TOUCH_BYTES_PER_NS: u64 = 8;
-/// The same where mappings have more untouched memory than there is room: two threads were seen to touch huge pages at 20.
+/// The same where mappings have more untouched memory than there is room: two threads were seen to
+/// touch huge pages at 20.
 const BURST_BYTES_PER_NS: u64 = 64;
 /// Between looks at processes too small to be worth a pager.
 const SMALL_NS: u64 = 5_000_000;
@@ -122,8 +126,9 @@ fn sleep(accounts: &Ledgered, ns: u64) -> bool {
 /// Between looks whether the program's first thread has ended.
 const ENDED_LOOK_NS: u64 = 50_000_000;
 
-/// Ends the process when the program has no thread any more: each of its threads may end by itself, and the pager's would keep
-/// the process for ever. The status is that of the first thread, as it would be without them.
+/// Ends the process when the program has no thread any more: each of its threads may end by itself,
+/// and the pager's would keep the process for ever. The status is that of the first thread, as it
+/// would be without them.
 pub fn end_if_program_ended() {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
@@ -162,7 +167,7 @@ fn answer_requests(accounts: &Ledgered) {
     fork::answer_halt();
     if let Some(pager) = pager() {
         pager.dismiss_gate_reports();
-        // Whoever said so may have given up waiting.
+        // The requesting thread may have stopped waiting.
         if is_set(&desk().references) {
             pager.stop_recycling();
         }
@@ -188,7 +193,7 @@ pub fn begin() {
 extern "C" fn run(_argument: usize) {
     // Once for each time that the program gives up rights.
     while live() && credentials::take() && !fork::has_stopped() {}
-    // Nobody answers requests any more, so nobody may wait for answers.
+    // No thread serves requests any more, so none may wait for a reply.
     set_alive(false);
 }
 
@@ -200,8 +205,8 @@ fn live() -> bool {
     credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
-        // The loader found this object a moment ago, by way of the supervisor. Gone since means killed, and then nothing
-        // of its tree is to be left.
+        // The loader found this object a moment ago, by way of the supervisor. Gone since means
+        // killed, and then nothing of its tree is to be left.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The supervisor knows, or finds out, and says so.
         Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
@@ -217,7 +222,8 @@ fn live() -> bool {
             return Ok(None);
         }
         let pager = set_up(accounts)?;
-        // Relatives have something registered, or will have it as soon as they are to inherit this pager.
+        // Relatives have something registered, or will have it as soon as they are to inherit this
+        // pager.
         if !wait_for(accounts, &statm, tight_at, fork::has_forked) {
             return Ok(None);
         }
@@ -260,9 +266,9 @@ fn share_figures(accounts: &'static Ledgered) {
     desk().total.store(own, Ordering::Release);
 }
 
-/// The use at which the program's memory is registered: early enough that a fast program does not overrun the budget
-/// meanwhile. From then on each first touch that is not one of a run is a fault that a handler serves, which is three times
-/// what the kernel takes.
+/// The use at which the program's memory is registered: early enough that a fast program does not
+/// overrun the budget before the next look. From then on each first touch that is not one of a run
+/// is a fault that a handler serves, which is three times what the kernel takes.
 fn tight_at(budget: u64) -> u64 {
     (budget / 6 * 5).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
 }
@@ -272,8 +278,9 @@ fn half_of(budget: u64) -> u64 {
     budget / 2
 }
 
-/// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no pager yet, its own is
-/// worth one. Ends early when `is_over`. False when the program has given up rights.
+/// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no
+/// pager yet, its own is worth one. Ends early when `is_over`. False when the program has given up
+/// rights.
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
@@ -299,7 +306,8 @@ fn wait_for(
         }
         let room = mark.saturating_sub(total);
         let rate = if untouched < room { TOUCH_BYTES_PER_NS } else { BURST_BYTES_PER_NS };
-        // The many small processes of a large tree need no close watch, and none has room to grow fast.
+        // The many small processes of a large tree need no close watch, and none has room to grow
+        // fast.
         let is_small = own < MANAGED_BYTES_MIN && untouched < BURST_BYTES as u64;
         let least = if is_small { SMALL_NS } else { 500_000 };
         if !sleep(accounts, (room / rate).clamp(least, 100_000_000)) {
@@ -363,7 +371,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
     swap::count_threads(pager);
-    // Its children would find zeroes where its pages are out, and nobody would know.
+    // Its children would find zeroes where its pages are out, without a report.
     if !pager.reports_forks() {
         if !desk::is_shared() {
             return Err(BARE_FORKS.into());
@@ -373,7 +381,8 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
-    // In one order with the references below, which a thread notes before it looks whether there is a pager.
+    // In one order with the references below, which a thread notes before it looks whether there is
+    // a pager.
     desk().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
@@ -413,12 +422,12 @@ const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 /// Whether forked children go on with this process's pager.
 static CHILDREN_INHERIT: AtomicBool = AtomicBool::new(false);
 
-/// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left ready. `channel` is the
-/// connection to the parent's, or [`ANEW`].
+/// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left
+/// ready. `channel` is the connection to the parent's, or [`RESTART`].
 extern "C" fn begin_child(channel: usize) {
     threads::forget();
     keep_spare();
-    if channel == ANEW {
+    if channel == RESTART {
         forget();
         set_alive(true);
         run(0);
@@ -435,7 +444,7 @@ fn keep_spare() {
     spare[0].store(stack, Ordering::Release);
 }
 
-/// Goes on with what the parent left where it was.
+/// Continues with what the parent left where it was.
 fn inherit(channel: i32) {
     thread::close_all_files_but(channel);
     // Out of the way of descriptors that get the numbers that they have in the parent.
@@ -594,7 +603,7 @@ extern "C" fn reader(index: usize) {
     }
 }
 
-/// Whether somebody wants to look inside.
+/// Whether a debugger waits for access.
 fn is_pause_wanted(accounts: &Ledgered) -> bool {
     accounts.slot().is_some_and(ledger::Slot::is_pause_wanted)
 }

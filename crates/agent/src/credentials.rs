@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!   program's thread    setresuid() by the C library, compares, asks ........ returns
-//!   control thread                               looks at all, retire(), takes, answers, joins
+//!   control thread                               looks at all, retire(), takes, replies, joins
 //! ```
 //!
 //! Where no thread asks (system calls past the C library, programs without `preload`) the control

@@ -1,10 +1,11 @@
-//! What the program's threads and this agent's say to each other: memory of `preload`'s where there is one.
+//! What the program's threads and this agent's say to each other: memory of `preload`'s where there
+//! is one.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use doorway::desk::Desk;
 
-/// Where nobody shares one with the agent.
+/// The state without a program that shares one with the agent.
 static OWN: Desk = Desk::new();
 static SHARED: AtomicPtr<Desk> = AtomicPtr::new(std::ptr::null_mut());
 

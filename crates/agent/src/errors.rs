@@ -1,8 +1,9 @@
 //! Words for the system's errors, without the C library's.
 //!
-//! `strerror_r` translates, under a lock and with memory of the program's heap. A pager's thread may take neither: the C
-//! library tells a lock's holder by a thread number that such threads do not have, so that the program's next
-//! `setlocale` or `bindtextdomain` would wait for ever. The standard library calls it for every error that is shown.
+//! `strerror_r` translates, under a lock and with memory of the program's heap. A pager's thread
+//! may take neither: the C library tells a lock's holder by a thread number that such threads do
+//! not have, so that the program's next `setlocale` or `bindtextdomain` would wait for ever. The
+//! standard library calls it for every error that is shown.
 
 use std::ffi::{c_char, c_int};
 
@@ -22,7 +23,7 @@ fn words(number: c_int) -> &'static str {
         libc::EMFILE | libc::ENFILE => "too many open files",
         libc::ENOSPC => "no space left",
         libc::EPIPE | libc::ECONNRESET => "the other side is gone",
-        libc::ECONNREFUSED => "nobody listens",
+        libc::ECONNREFUSED => "no process listens",
         libc::ENOSYS | libc::ENOTTY => "this kernel does not have it",
         _ => "the system refused",
     }

@@ -4,33 +4,37 @@
 //!             forking thread            control thread                       child's forking thread     child's control thread
 //! prepare()   connect, ASKED ---------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
-//! parent()    back, goes on             :                            child(): starts ---------> take
+//! parent()    back, continues           :                            child(): starts ---------> take
 //!                                       hands over ------------------------------------------> inherits
-//!                                       everybody goes on            goes on <----------------- serves
+//!                                       all continue                 continues <--------------- serves
 //! ```
 //!
-//! Everything that is out stays out; see `pager`'s module `fork_session` for why the child never misses a page. The child's
-//! handler is the first to run: `__register_atfork` is interposed so that no other library is before this object, and
-//! ours is the last to run before the fork. Whatever runs in the child before it is served by the parent all the same.
+//! Everything that is out stays out; see `pager`'s module `fork_session` for why the child never
+//! misses a page. The child's handler is the first to run: `__register_atfork` is interposed so
+//! that no other library is before this object, and ours is the last to run before the fork. The
+//! parent serves code that runs in the child before it, too.
 //!
-//! A fork brings everything in before and starts a new pager in the child, as if nothing had been there, where that
-//! cannot work:
+//! A fork brings everything in before and starts a new pager in the child, as if nothing had been
+//! there, where that cannot work:
 //!
-//! * where neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel does not report forks then;
-//! * when the forking thread may not open what the child's pager needs, and the supervisor cannot do it instead (it is in
-//!   another network namespace, has changed its user, has few descriptors): found out by opening it. A root directory without
-//!   /proc is no reason as long as the child may leave it: its agent is given that of the parent's;
+//! * where neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel does not report
+//!   forks then;
+//! * when the forking thread may not open what the child's pager needs, and the supervisor cannot
+//!   do it instead (it is in another network namespace, has changed its user, has few descriptors):
+//!   found out by opening it. A root directory without /proc is no reason as long as the child may
+//!   leave it: its agent is given that of the parent's;
 //! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
 //! * with accelerators, whose portals a child does not have;
 //! * before the pager is set up, where nothing is out.
 //!
-//! A child that dies, or becomes another program, before it has taken over closes its connection, and the parent goes
-//! on. A child that is stopped at its birth (by a debugger) is waited for [`BIRTH_NS`], then it gets all its memory. A
-//! parent that ends in order waits until its child has taken over (`attending`; `preload`'s module `ending`); one that is killed
-//! before takes the child along.
+//! A child that dies, or becomes another program, before it has taken over closes its connection,
+//! and the parent continues. A child that is stopped at its birth (by a debugger) is waited for
+//! [`BIRTH_NS`], then it gets all its memory. A parent that ends in order waits until its child has
+//! taken over (`attending`; `preload`'s module `ending`); one that is killed before takes the child
+//! along.
 //!
-//! The forking thread's side is `preload`'s module of this name. Where that is not, nobody asks, and the pager itself notices
-//! forks, see `Pages::populate_child`.
+//! The forking thread's side is `preload`'s module of this name. Without that module no request
+//! comes, and the pager itself notices forks, see `Pages::populate_child`.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -80,7 +84,8 @@ pub fn expects_filter() -> bool {
     is_set(&desk().forks.filtered)
 }
 
-/// Lets forks of this process leave everything where it is. Called by its control thread when the pager is set up.
+/// Lets forks of this process leave everything where it is. Called by its control thread when the
+/// pager is set up.
 pub fn keep() {
     desk().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     if let Some((number, name)) = channel::listen() {
@@ -89,7 +94,8 @@ pub fn keep() {
     }
 }
 
-/// The first number behind those of descriptors that a child's pager has under the parent's numbers.
+/// The first number behind those of descriptors that a child's pager has under the parent's
+/// numbers.
 pub fn numbers_end() -> i32 {
     control::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
 }
@@ -120,7 +126,8 @@ fn say_why(pager: &Pager) {
     pager.say_once(text.as_str());
 }
 
-/// The agent's root directory, if the forking thread has another one; an error where it cannot be had.
+/// The agent's root directory, if the forking thread has another one; an error where it cannot be
+/// had.
 fn root_for_child() -> Result<Option<i32>, ()> {
     if !is_set(&desk().forks.outside) {
         return Ok(None);
@@ -134,13 +141,15 @@ fn root_for_child() -> Result<Option<i32>, ()> {
     }
 }
 
-/// In a forked child: has the agent's threads work in the root directory that the parent's work in. The program's keep theirs.
+/// In a forked child: has the agent's threads work in the root directory that the parent's work in.
+/// The program's keep theirs.
 pub fn enter_root(root: i32) -> bool {
     // SAFETY: changes what this thread and those that it makes take paths from.
     unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
-/// Called by the control thread between its looks: answers a halt that was asked for, and returns when it is over.
+/// Called by the control thread between its looks: carries out a requested halt, and returns when
+/// it is over.
 pub fn answer_halt() {
     let forks = &desk().forks;
     if forks.state.load(Ordering::Acquire) != ASKED {
@@ -181,7 +190,8 @@ pub fn answer_halt() {
     }
 }
 
-/// Brings everything in for good if another process has this memory, which may outlive this process; whether that is so.
+/// Brings everything in for good if another process has this memory, which may outlive this
+/// process; whether that is so.
 pub fn bring_in_for_others(pager: &Pager) -> bool {
     if is_set(&desk().forks.stopped) || !sys::threads::is_memory_shared() {
         return false;
@@ -193,14 +203,15 @@ pub fn bring_in_for_others(pager: &Pager) -> bool {
     true
 }
 
-/// Says that the pager has halted, and stands still until the program's thread says otherwise. `is_last`: perhaps for ever.
+/// Says that the pager has halted, and stands still until the program's thread says otherwise.
+/// `is_last`: perhaps for ever.
 fn stand(is_last: bool) {
     let forks = &desk().forks;
     forks.state.store(HALTED, Ordering::Release);
     futex::wake(&forks.state, i32::MAX);
     while forks.state.load(Ordering::Acquire) == HALTED {
-        // The filter that comes next may kill for any call but the one that this thread is in by then: it is the last. Who asked
-        // looks for that.
+        // The filter that comes next may kill for any call but the one that this thread is in by
+        // then: it is the last. Who asked looks for that.
         let is_quiet = is_last && is_set(&forks.quiet);
         if is_quiet {
             forks.quiet.store(2, Ordering::Release);
@@ -214,11 +225,11 @@ fn stand(is_last: bool) {
     }
 }
 
-/// Ends the calling thread, the agent's only one: the kernel does what is asked of it for processes of one thread alone. Another
-/// is started afterwards, as in a forked child.
+/// Ends the calling thread, the agent's only one: the kernel does what is asked of it for processes
+/// of one thread alone. Another is started afterwards, as in a forked child.
 fn leave() -> ! {
     desk().forks.state.store(HALTED, Ordering::Release);
-    // Its descriptors are closed with it: nobody else has its file table.
+    // Its descriptors are closed with it: no other thread has its file table.
     sys::thread::exit()
 }
 

@@ -1,8 +1,8 @@
-//! The heap of the agent's C library, over the arena: what codecs written in C allocate, and what the C library itself
-//! does, its thread-local storage first of all.
+//! The heap of the agent's C library, over the arena: what codecs written in C allocate, and what
+//! the C library itself does, its thread-local storage first of all.
 //!
-//! A program's break belongs to the program. The C library's start would move it, and its malloc would later on; both
-//! are replaced here, by names that a static link takes from here first.
+//! A program's break belongs to the program. The C library's start would move it, and its malloc
+//! would later on; both are replaced here, by names that a static link takes from here first.
 
 use std::alloc::{alloc, dealloc, Layout};
 use std::ffi::{c_int, c_void};
@@ -24,7 +24,8 @@ fn allocate(align: usize, size: usize) -> *mut c_void {
     else {
         return null_mut();
     };
-    // SAFETY: not empty. The block begins `align` bytes into the room, and the header is just before it.
+    // SAFETY: not empty. The block begins `align` bytes into the room, and the header is just
+    // before it.
     unsafe {
         let room = alloc(layout);
         if room.is_null() {
@@ -126,7 +127,8 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     size - align
 }
 
-/// Where glibc's start takes its first thread's storage from (2.35 and later). Nothing was allocated before.
+/// Where glibc's start takes its first thread's storage from (2.35 and later). Nothing was
+/// allocated before.
 #[no_mangle]
 extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
     if agent::start::open_arena() {
@@ -145,7 +147,7 @@ extern "C" fn __sbrk(size: isize) -> *mut c_void {
     }
 }
 
-/// sbrk(2): nobody may.
+/// sbrk(2): always fails.
 #[no_mangle]
 extern "C" fn sbrk(_size: isize) -> *mut c_void {
     usize::MAX as *mut c_void

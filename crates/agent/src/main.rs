@@ -1,14 +1,16 @@
 //! The agent as a program that runs as a thread of another.
 //!
-//! It is linked statically, with a C library of its own, and can be mapped anywhere. Whoever brings it into a process maps
-//! its segments, makes a thread with all signals blocked and a file table of its own, gives it a stack with arguments,
-//! environment and auxiliary vector, and has it run from the entry point, as a kernel does with a program. From there on it
-//! needs nothing of its host and leaves nothing there: the C library relocates itself, gives this one thread its
-//! thread-local storage, and calls [`main`] below. What its start would do to the process is replaced: all memory comes
-//! from the arena (`heap`), and Rust's own start, which sets signal handlers, is left out.
+//! It is linked statically, with a C library of its own, and can be mapped anywhere. The process
+//! that injects it maps its segments, makes a thread with all signals blocked and a file table of
+//! its own, gives it a stack with arguments, environment and auxiliary vector, and has it run from
+//! the entry point, as a kernel does with a program. From there on it needs nothing of its host and
+//! leaves nothing there: the C library relocates itself, gives this one thread its thread-local
+//! storage, and calls [`main`] below. What its start would do to the process is replaced: all
+//! memory comes from the arena (`heap`), and Rust's own start, which sets signal handlers, is left
+//! out.
 //!
-//! Arguments: a name; the supervisor's socket; where the stack lies, as START-END in hex; where a shared object has
-//! brought it, the address of the desk in hex, and where that object lies.
+//! Arguments: a name; the supervisor's socket; where the stack lies, as START-END in hex; where a
+//! shared object has brought it, the address of the desk in hex, and where that object lies.
 
 #![no_main]
 
@@ -34,7 +36,8 @@ extern "C" {
 unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     // SAFETY: as many terminated strings as said.
     let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)) };
-    // In processes that had no agent before, this one has opened an arena when it first needed memory.
+    // In processes that had no agent before, this one has opened an arena when it first needed
+    // memory.
     if count < 3 || sys::arena::range().is_empty() {
         return 1;
     }

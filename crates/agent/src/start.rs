@@ -13,8 +13,8 @@ static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a range out of paging for ever. To be called before other threads, for 256 ranges at most: the rest is not
-/// kept.
+/// Keeps a range out of paging for ever. To be called before other threads, for 256 ranges at most:
+/// the rest is not kept.
 pub fn add_own_range(range: Range<usize>) {
     let index = RANGE_COUNT.load(Ordering::Relaxed);
     if range.start < range.end && index < RANGES_MAX {
@@ -35,7 +35,8 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     ranges
 }
 
-/// Reserves the arena: generous where address space costs nothing, what a limit has room for under RLIMIT_AS.
+/// Reserves the arena: generous where address space costs nothing, what a limit has room for under
+/// RLIMIT_AS.
 pub fn open_arena() -> bool {
     let mut limit = libc::rlimit { rlim_cur: limits::NONE, rlim_max: limits::NONE };
     // SAFETY: the structure is writable.

@@ -1,11 +1,12 @@
 //! This process's part in the swap file of its user.
 //!
-//! The supervisor has the file and the table of its segments, and gives descriptors of both out. The file's number is valid
-//! in the file table of the pager's threads; a forked child is given the file anew, by its parent, under the same number.
+//! The supervisor has the file and the table of its segments, and gives descriptors of both out.
+//! The file's number is valid in the file table of the pager's threads; a forked child is given the
+//! file again, by its parent, under the same number.
 //!
-//! The engine is the one of threads. A ring of io_uring is its maker's alone, so that a forked child would have to do
-//! without what the parent's copy says of it, and the kernel's workers for it are threads of the process, which would be
-//! taken for the program's.
+//! The engine is the one of threads. A ring of io_uring is its maker's alone, so that a forked
+//! child would have to do without what the parent's copy says of it, and the kernel's workers for
+//! it are threads of the process, which would be taken for the program's.
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -18,15 +19,17 @@ use sys::thread;
 
 use crate::{control, threads};
 
-/// Threads of the engine: with the writer itself as many packs are being written at a time as a disk needs to be busy.
+/// Threads of the engine: with the writer itself as many packs are being written at a time as a
+/// disk needs to be busy.
 const ENGINE_THREADS: usize = 2;
 /// What a child is called in the table until it has a place in the ledger.
 const UNBORN: u32 = 1 << 31;
 /// The file's number in the pager's file table is below this: a child has it under the same one.
 const NUMBER_MAX: i32 = 64;
 
-/// The file as this process has it, under a number of its own file table: a leaked box, or null. A child that begins anew
-/// leaves its parent's where it is, whose number means something else there.
+/// The file as this process has it, under a number of its own file table: a leaked box, or null. A
+/// child that begins again leaves its parent's where it is, whose number means something else
+/// there.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// Engine threads that were started and are not counted as the pager's yet.
 static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
@@ -34,13 +37,13 @@ static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
 /// Asks the supervisor for a part of the swap file.
 fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
     let descriptor = wire::ask(socket, Kind::Swap, number, Kind::Swapped)?;
-    // SAFETY: received just now, owned by nobody else.
+    // SAFETY: received just now, with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The user's swap file, for the process that is called `owner` there and is connected to its supervisor by `socket`;
-/// encrypted unless it is to be `plain`. `None` when
-/// the supervisor has none for it, and says so itself.
+/// The user's swap file, for the process that is called `owner` there and is connected to its
+/// supervisor by `socket`; encrypted unless it is to be `plain`. `None` when the supervisor has
+/// none for it, and says so itself.
 ///
 /// # Errors
 /// When the supervisor does not reply, or there are more processes than the table has rows.
@@ -139,7 +142,8 @@ pub struct Inheritance {
 }
 
 impl Inheritance {
-    /// Makes a row for a child that was forked and changed nothing yet; `None` when there is none left.
+    /// Makes a row for a child that was forked and changed nothing yet; `None` when there is none
+    /// left.
     pub fn new() -> Option<Inheritance> {
         match own() {
             None => Some(Inheritance { row: None }),
@@ -161,8 +165,9 @@ impl Inheritance {
     }
 }
 
-/// In a forked child: goes on with the row that its parent made and the file that it sent. Before any other use of the pager.
-/// `others` are descriptors that came before and keep out of the way of the file's number.
+/// In a forked child: continues with the row that its parent made and the file that it sent. Before
+/// any other use of the pager. `others` are descriptors that came before and keep out of the way of
+/// the file's number.
 ///
 /// # Errors
 /// When the file cannot have its number, or no thread can be started.
@@ -182,8 +187,8 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// In a forked child that has its place in the ledger. The name is its own in the whole tree: if it has become another user's, it
-/// goes on with its parent's file.
+/// In a forked child that has its place in the ledger. The name is its own in the whole tree: if it
+/// has become another user's, it continues with its parent's file.
 pub fn note_place(owner: u32) {
     if let Some(file) = own() {
         file.set_owner(owner);

@@ -1,10 +1,13 @@
-//! Ratio and time a page of compressors against the first of them, LZ4, by file and by class of generated pages.
+//! Ratio and time a page of compressors against the first of them, LZ4, by file and by class of
+//! generated pages.
 //!
-//! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]... [--files-only] [--rounds N] FILE...`
-//! A file is raw pages; the generated classes come after the files. Without names the compressors are zstd -1 and `auto` with every
-//! instruction set of the machine. All take turns within each round; times are the least of the rounds. "warm" is what the caches still
-//! hold of a file's 4 MiB, "cold" the same with pages and objects flushed from them before each pass (x86-64 only). "limit" is what no compressor goes
-//! below: two passes that read the page to compress it, one that copies it to decompress it.
+//! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]...
+//! [--files-only] [--rounds N] FILE...` A file is raw pages; the generated classes come after the
+//! files. Without names the compressors are zstd -1 and `auto` with every instruction set of the
+//! machine. All take turns within each round; times are the least of the rounds. "warm" is what the
+//! caches still hold of a file's 4 MiB, "cold" the same with pages and objects flushed from them
+//! before each pass (x86-64 only). "limit" is what no compressor goes below: two passes that read
+//! the page to compress it, one that copies it to decompress it.
 
 #[path = "../tests/pages/mod.rs"]
 mod pages;
@@ -39,7 +42,7 @@ impl Measured {
     }
 }
 
-/// Flushes bytes from all caches; answers whether this machine can.
+/// Flushes bytes from all caches; returns whether this machine can.
 fn flush(bytes: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {

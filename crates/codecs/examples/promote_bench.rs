@@ -1,7 +1,8 @@
-//! What promotion to the second tier costs and yields: `promote_bench FILE...` with files of raw pages.
+//! What promotion to the second tier costs and yields: `promote_bench FILE...` with files of raw
+//! pages.
 //!
-//! Objects of `auto` are promoted in batches of eight through the interface of `auto-t16h`, round after round, until
-//! training has settled; the last round's bytes, and the least time of a round.
+//! Objects of `auto` are promoted in batches of eight through the interface of `auto-t16h`, round
+//! after round, until training has settled; the last round's bytes, and the least time of a round.
 
 use std::time::Instant;
 

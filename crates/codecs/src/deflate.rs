@@ -1,7 +1,8 @@
-//! Raw DEFLATE (RFC 1951) with distances of at most 4 KiB, which accelerators with small windows can read.
+//! Raw DEFLATE (RFC 1951) with distances of at most 4 KiB, which accelerators with small windows
+//! can read.
 //!
-//! A unit of one page has no longer distances by nature and goes through libdeflate. Larger units go through zlib,
-//! whose window can be limited, and are one stream each all the same.
+//! A unit of one page has no longer distances by nature and goes through libdeflate. Larger units
+//! go through zlib, whose window can be limited, and are one stream each all the same.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -141,8 +142,9 @@ impl Decompressor {
     }
 
     fn decompress(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        // SAFETY: the decompressor is this thread's; both buffers have the lengths given, which it does not leave.
-        // Without a place for the actual length, any other than the output's is an error.
+        // SAFETY: the decompressor is this thread's; both buffers have the lengths given, which it
+        // does not leave. Without a place for the actual length, any other than the output's is an
+        // error.
         let code = unsafe {
             libdeflate_sys::libdeflate_deflate_decompress(
                 self.0.as_ptr(),
@@ -183,7 +185,8 @@ impl LargeCompressor {
             (&raw mut (*at).zalloc).write(heap::zalloc);
             (&raw mut (*at).zfree).write(heap::zfree);
         }
-        // SAFETY: the two functions are set, and null pointers and zeroes are values of all other fields.
+        // SAFETY: the two functions are set, and null pointers and zeroes are values of all other
+        // fields.
         let mut stream = Box::new(unsafe { stream.assume_init() });
         // SAFETY: the allocator is set; the stream stays where it is.
         let code = unsafe {
@@ -207,7 +210,8 @@ impl LargeCompressor {
         stream.avail_in = unit.len() as u32;
         stream.next_out = output.as_mut_ptr();
         stream.avail_out = output.len() as u32;
-        // SAFETY: the stream was initialised, is this thread's, and its two buffers have the lengths given.
+        // SAFETY: the stream was initialised, is this thread's, and its two buffers have the
+        // lengths given.
         let code = unsafe { libz_sys::deflate(stream, libz_sys::Z_FINISH) };
         let len = output.len() - stream.avail_out as usize;
         // SAFETY: the stream was initialised.

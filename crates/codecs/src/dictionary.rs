@@ -8,7 +8,8 @@ use zstd_sys as sys;
 
 use crate::heap::Workspace;
 
-/// Trains a dictionary of at most `len` bytes from sample pages. Some hundred samples for each KiB are enough.
+/// Trains a dictionary of at most `len` bytes from sample pages. Some hundred samples for each KiB
+/// are enough.
 ///
 /// # Errors
 /// When the samples are too few, or have nothing in common.
@@ -16,7 +17,8 @@ pub fn train(samples: &[&Page], len: usize) -> Result<Vec<u8>, String> {
     let bytes: Vec<u8> = samples.iter().flat_map(|page| page.iter().copied()).collect();
     let sizes = vec![PAGE_SIZE; samples.len()];
     let mut dictionary = vec![0; len];
-    // SAFETY: the buffers have the lengths given: as many sizes as samples, and the samples one after the other.
+    // SAFETY: the buffers have the lengths given: as many sizes as samples, and the samples one
+    // after the other.
     let code = unsafe {
         sys::ZDICT_trainFromBuffer(
             dictionary.as_mut_ptr().cast(),
@@ -62,7 +64,8 @@ impl Dictionary {
             )
         };
         let states = [Workspace::new(compress_len), Workspace::new(decompress_len)];
-        // SAFETY: workspace and bytes have the lengths given and live as long as the dictionary: they go along.
+        // SAFETY: workspace and bytes have the lengths given and live as long as the dictionary:
+        // they go along.
         let compress = unsafe {
             sys::ZSTD_initStaticCDict(
                 states[0].as_ptr(),

@@ -1,5 +1,5 @@
-//! Memory for C libraries from Rust's global allocator: inside a paged program that is the arena, and the C library's
-//! own malloc is the program's.
+//! Memory for C libraries from Rust's global allocator: inside a paged program that is the arena,
+//! and the C library's own malloc is the program's.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::ffi::c_void;
@@ -58,7 +58,7 @@ pub(crate) struct Workspace {
     layout: Layout,
 }
 
-// SAFETY: it is memory, owned; whoever has the workspace has what lies in it.
+// SAFETY: it is memory, owned; the owner of the workspace owns what lies in it.
 unsafe impl Send for Workspace {}
 // SAFETY: shared references give no access to the bytes.
 unsafe impl Sync for Workspace {}

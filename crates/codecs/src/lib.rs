@@ -6,14 +6,14 @@
 //! | `lz4`, `lz4:ACCEL` | LZ4 blocks |
 //! | `zstd`, `zstd:LEVEL`, `zstd:dict=FILE`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
-//! | `auto` | the default: whatever suits the page |
+//! | `auto` | the default: chooses a form for each page |
 //! | `t16` | the page codec of `pagecodec` |
 //! | `t16h` | the dense second tier for cold pages: T16H, or `auto`'s other forms |
 //! | `parallel:THREADS,NAME` | any of the others, the units of a request spread over threads ([`parallel`]); not among [`register_all`] |
 //! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold |
 //!
-//! None of them allocates, or touches thread-local storage, after its context was made; the C libraries work in fixed
-//! workspaces or get their memory from Rust's allocator.
+//! None of them allocates, or touches thread-local storage, after its context was made; the C
+//! libraries work in fixed workspaces or get their memory from Rust's allocator.
 
 pub mod auto;
 pub mod deflate;

@@ -1,6 +1,7 @@
 //! LZ4 blocks by the reference library, with external state.
 //!
-//! An object is one LZ4 block, without frame: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
+//! An object is one LZ4 block, without frame:
+//! <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::heap::Workspace;
 extern "C" {
     fn LZ4_sizeofState() -> c_int;
     fn LZ4_initStream(buffer: *mut c_void, size: usize) -> *mut c_void;
-    /// Like LZ4_compress_fast_extState, but does not clear a state that the library left usable, which saves clearing
-    /// 16 KiB a page.
+    /// Like LZ4_compress_fast_extState, but does not clear a state that the library left usable,
+    /// which saves clearing 16 KiB a page.
     fn LZ4_compress_fast_extState_fastReset(
         state: *mut c_void,
         source: *const c_char,
@@ -39,7 +40,8 @@ pub(crate) const ACCELERATION: c_int = 1;
 /// The library's own limit of the acceleration.
 const ACCELERATION_MAX: c_int = 65537;
 
-/// Adds the family `lz4` to `registry`. Its parameter is the acceleration: higher is faster and compresses less.
+/// Adds the family `lz4` to `registry`. Its parameter is the acceleration: higher is faster and
+/// compresses less.
 pub fn register(registry: &mut Registry) {
     registry.register("lz4", "lz4[:ACCEL]", |parameter| {
         let acceleration = match parameter {
@@ -109,10 +111,11 @@ impl Blocks {
         (!made.is_null()).then_some(Blocks { state })
     }
 
-    /// Compresses `input` into `output` and answers the block's length; none when `output` is too short for it.
+    /// Compresses `input` into `output` and returns the block's length; none when `output` is too
+    /// short for it.
     pub(crate) fn compress(&mut self, input: &[u8], output: &mut [u8], acceleration: c_int) -> Option<usize> {
-        // SAFETY: the state was initialised, and the exclusive reference means that nobody else uses it; both buffers have
-        // the lengths given.
+        // SAFETY: the state was initialised, and the exclusive reference excludes other users; both
+        // buffers have the lengths given.
         let len = unsafe {
             LZ4_compress_fast_extState_fastReset(
                 self.state.as_ptr(),
@@ -127,9 +130,10 @@ impl Blocks {
     }
 }
 
-/// Decompresses a block that has to fill `output`. Answers false if it is damaged.
+/// Decompresses a block that has to fill `output`. Returns false if it is damaged.
 pub(crate) fn decompress(block: &[u8], output: &mut [u8]) -> bool {
-    // SAFETY: both buffers have the lengths given, which the decoder does not leave whatever the block says.
+    // SAFETY: both buffers have the lengths given, and the decoder stays within them for every
+    // block.
     let len = unsafe {
         LZ4_decompress_safe(
             block.as_ptr().cast(),

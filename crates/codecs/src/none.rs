@@ -1,4 +1,5 @@
-//! No compression: every unit is kept as it is. For comparing with, and for data known not to shrink.
+//! No compression: every unit is kept as it is. For comparing with, and for data known not to
+//! shrink.
 
 use std::sync::Arc;
 

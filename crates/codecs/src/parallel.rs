@@ -1,7 +1,9 @@
-//! One request's units spread over threads: for compressors that take longer for a unit than a thread takes to be woken.
+//! One request's units spread over threads: for compressors that take longer for a unit than a
+//! thread takes to be woken.
 //!
-//! Units are compressed one by one whoever does it, so the objects are the same. A request that comes while the threads are at
-//! another one is done by its own thread: where many workers compress already, nothing is gained by more.
+//! Every thread compresses units one by one, so the objects are the same. A request that comes
+//! while the threads are at another one is done by its own thread: where many workers compress
+//! already, nothing is gained by more.
 
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +15,15 @@ use acomp::{
     Registry, UnitResult, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 
-/// Most threads of a compressor, the caller's included: more than units in a request find nothing to do.
+/// Most threads of a compressor, the caller's included: more than units in a request find nothing
+/// to do.
 const THREADS_MAX: usize = acomp::MAX_BATCH;
-/// Looks at the board before a thread sleeps: some microseconds, so that the batches of one store find it awake.
+/// Looks at the board before a thread sleeps: some microseconds, so that the batches of one store
+/// find it awake.
 const LOOKS: u32 = 2000;
 
-/// Adds the family `parallel`: `parallel:2,zstd:3` has two threads for each request. For programs that may start threads.
+/// Adds the family `parallel`: `parallel:2,zstd:3` has two threads for each request. For programs
+/// that may start threads.
 pub fn register(registry: &mut Registry) {
     registry.register("parallel", "parallel:THREADS,COMPRESSOR", |parameter| {
         let (threads, name) = parameter
@@ -40,7 +45,8 @@ pub struct Parallel {
     name: String,
     inner: Arc<dyn Algorithm>,
     threads: usize,
-    /// By the size of units that their contexts are made for, which the objects of some compressors depend on.
+    /// By the size of units that their contexts are made for, which the objects of some compressors
+    /// depend on.
     crews: Mutex<Vec<(usize, Weak<Crew>)>>,
 }
 
@@ -169,9 +175,9 @@ enum Work {
     Decompress { objects: *const Object<'static> },
 }
 
-/// A request taken apart, so that each thread makes requests of one unit of it. It lives on the stack of its caller, in
-/// [`Crew::run`], which returns when no other thread has it any more; so the lifetimes that are left out here are those of that
-/// call.
+/// A request taken apart, so that each thread makes requests of one unit of it. It lives on the
+/// stack of its caller, in [`Crew::run`], which returns when no other thread has it any more; so
+/// the lifetimes that are left out here are those of that call.
 struct Job {
     /// The first unit that no thread has taken.
     next: AtomicUsize,
@@ -192,7 +198,8 @@ impl Job {
             if unit >= self.units {
                 return;
             }
-            // SAFETY: the request's outputs and results have `units` entries, and this thread alone has taken this one.
+            // SAFETY: the request's outputs and results have `units` entries, and this thread alone
+            // has taken this one.
             let (outputs, results) = unsafe {
                 (
                     slice::from_raw_parts_mut(self.outputs.add(unit), 1),
@@ -202,7 +209,8 @@ impl Job {
             match self.work {
                 Work::Compress { pages, len, pages_per_unit } => {
                     let first = unit * pages_per_unit;
-                    // SAFETY: the request's pages; a unit's part of them, of which the last may be shorter.
+                    // SAFETY: the request's pages; a unit's part of them, of which the last may be
+                    // shorter.
                     let pages =
                         unsafe { slice::from_raw_parts(pages.add(first), pages_per_unit.min(len - first)) };
                     let unit_size = pages_per_unit * PAGE_SIZE;
@@ -229,7 +237,8 @@ struct Board {
     is_over: bool,
 }
 
-// SAFETY: the job is shared by reference: a counter, and pointers of which each thread uses its own units' (see `Job::help`).
+// SAFETY: the job is shared by reference: a counter, and pointers of which each thread uses its own
+// units' (see `Job::help`).
 unsafe impl Send for Board {}
 
 #[derive(Default)]
@@ -269,7 +278,8 @@ impl Post {
             board.active += 1;
             drop(board);
             let _leave = Leave(self);
-            // SAFETY: `Crew::run` does not return while `active` counts this thread, and its caller borrows the request.
+            // SAFETY: `Crew::run` does not return while `active` counts this thread, and its caller
+            // borrows the request.
             unsafe { (*job).help(context) };
         }
     }
@@ -431,7 +441,8 @@ mod tests {
         registry
     }
 
-    /// From one thread to eight, with several callers at once: the bytes are those of the compressor alone, unit by unit.
+    /// From one thread to eight, with several callers at once: the bytes are those of the
+    /// compressor alone, unit by unit.
     #[test]
     fn the_bytes_are_those_of_one_thread() {
         let registry = registry();

@@ -1,7 +1,8 @@
 //! T16 behind [`acomp`]: the page codec of `pagecodec`, in batches of eight.
 //!
-//! A unit of one page is one T16 object. A unit of several pages is their objects one after the other, led by a table
-//! of 16-bit lengths; a page that does not shrink stands there whole, with length 4096.
+//! A unit of one page is one T16 object. A unit of several pages is their objects one after the
+//! other, led by a table of 16-bit lengths; a page that does not shrink stands there whole, with
+//! length 4096.
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Registry, UnitError,
@@ -175,7 +176,8 @@ mod tests {
         registry.find(name).expect("registered")
     }
 
-    /// Compresses and decompresses `count` pages in units of `unit_pages`; answers the results of compression.
+    /// Compresses and decompresses `count` pages in units of `unit_pages`; returns the results of
+    /// compression.
     fn round_trip(count: usize, unit_pages: usize, room: usize) -> Vec<UnitResult> {
         let algorithm = algorithm("t16");
         assert_eq!(algorithm.batch_size(), 8);

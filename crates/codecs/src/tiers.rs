@@ -1,8 +1,9 @@
-//! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their store finds
-//! them cold and asks for it.
+//! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their
+//! store finds them cold and asks for it.
 //!
-//! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A page LZ object is
-//! unpacked and coded anew, since codebooks for pages see sequences that LZ's own coder has packed. The other forms stay.
+//! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A
+//! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
+//! own coder has packed. The other forms stay.
 
 use acomp::{CompressRequest, Context, DecompressRequest, PromoteRequest, Registry, UnitError, PAGE_SIZE};
 use pagecodec::Isa;

@@ -1,7 +1,8 @@
 //! Zstandard by the reference library, all state in fixed workspaces.
 //!
-//! An object is one frame without magic number, checksum, content size and dictionary number: the header is two bytes
-//! (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f fd` for other decoders.
+//! An object is one frame without magic number, checksum, content size and dictionary number: the
+//! header is two bytes (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f
+//! fd` for other decoders.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -16,15 +17,17 @@ use zstd_sys as sys;
 use crate::dictionary::Dictionary;
 use crate::heap::Workspace;
 
-/// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. For units of up to 16 KiB
-/// the library takes 15, and 13 for those above; 32 KiB stay in a first-level cache. Measured in units of 16 KiB at level
-/// 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a ratio that differs by less than 0.2 %.
+/// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. For
+/// units of up to 16 KiB the library takes 15, and 13 for those above; 32 KiB stay in a first-level
+/// cache. Measured in units of 16 KiB at level 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a
+/// ratio that differs by less than 0.2 %.
 const HASH_LOG_MAX: c_int = 13;
 
 /// What the library itself takes when no level is named.
 const LEVEL_DEFAULT: c_int = 3;
 
-/// Adds the family `zstd` to `registry`. Its parameters are the level, negative ones included, and a dictionary file.
+/// Adds the family `zstd` to `registry`. Its parameters are the level, negative ones included, and
+/// a dictionary file.
 pub fn register(registry: &mut Registry) {
     registry.register("zstd", "zstd[:LEVEL|:dict=FILE|:LEVEL,dict=FILE]", |parameter| {
         let Some(parameter) = parameter else {
@@ -123,7 +126,8 @@ impl Algorithm for Zstd {
         let compress_state = Workspace::new(self.state_bytes(unit_size));
         // SAFETY: no arguments.
         let decompress_state = Workspace::new(unsafe { sys::ZSTD_estimateDCtxSize() });
-        // SAFETY: the workspace is aligned, has the length given, and lives as long as the codec below.
+        // SAFETY: the workspace is aligned, has the length given, and lives as long as the codec
+        // below.
         let compressor = unsafe { sys::ZSTD_initStaticCCtx(compress_state.as_ptr(), compress_state.len()) };
         let compressor = NonNull::new(compressor).ok_or_else(|| refused("no compression state"))?;
         // SAFETY: as above.
@@ -132,7 +136,7 @@ impl Algorithm for Zstd {
         let decompressor = NonNull::new(decompressor).ok_or_else(|| refused("no decompression state"))?;
         let magicless = sys::ZSTD_format_e::ZSTD_f_zstd1_magicless;
         let set = |parameter, value| {
-            // SAFETY: the state was initialised above and nobody else knows it.
+            // SAFETY: the state was initialised above and is not shared.
             let code = unsafe { sys::ZSTD_CCtx_setParameter(compressor.as_ptr(), parameter, value) };
             is_error(code)
         };
@@ -180,11 +184,13 @@ struct Codec {
     _dictionary: Option<Arc<Dictionary>>,
 }
 
-// SAFETY: the states lie in the workspaces that go along, and the dictionary is shared and immutable.
+// SAFETY: the states lie in the workspaces that go along, and the dictionary is shared and
+// immutable.
 unsafe impl Send for Codec {}
 
 impl Codec {
-    /// Compresses a unit of every size, so that too small a workspace shows now and not on some fault.
+    /// Compresses a unit of every size, so that too small a workspace shows now and not on some
+    /// fault.
     fn try_out(&mut self, unit_size: usize) -> Result<(), UnitError> {
         let unit: Vec<u8> = (0..unit_size).map(|at| (at / 7 * at) as u8 & 0x3F).collect();
         let mut object = vec![0; unit_size];
@@ -222,7 +228,7 @@ impl UnitCodec for Codec {
     }
 
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        // SAFETY: as above; the decoder stays within both buffers whatever the object says.
+        // SAFETY: as above; the decoder stays within both buffers for every object.
         let code = unsafe {
             sys::ZSTD_decompressDCtx(
                 self.decompressor.as_ptr(),

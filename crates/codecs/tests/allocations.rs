@@ -1,4 +1,5 @@
-//! Requests allocate nothing: what they need was made with the context. Alone in its file: it has an allocator that counts.
+//! Requests allocate nothing: what they need was made with the context. Alone in its file: it has
+//! an allocator that counts.
 
 mod pages;
 
@@ -26,7 +27,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to the contract of `dealloc`, and `place` came from the system allocator.
+        // SAFETY: the caller keeps to the contract of `dealloc`, and `place` came from the system
+        // allocator.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -34,7 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// All units at once, there and back; the buffers are the caller's. Answers allocations made meanwhile.
+/// All units at once, there and back; the buffers are the caller's. Returns the allocations made
+/// during that.
 fn round(context: &mut dyn acomp::Context, pages: &[&Page], unit_size: usize, space: &mut [u8]) -> u64 {
     let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
     assert!(units <= MAX_BATCH);

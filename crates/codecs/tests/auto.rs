@@ -1,4 +1,5 @@
-//! `auto` through the interface: every class and instruction set, unit sizes, damage, what it chooses and counts.
+//! `auto` through the interface: every class and instruction set, unit sizes, damage, what it
+//! chooses and counts.
 
 mod pages;
 

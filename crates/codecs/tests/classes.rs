@@ -1,4 +1,5 @@
-//! The promise of `auto` by class of pages: never more than 2 % longer than LZ4, whatever programs keep.
+//! The promise of `auto` by class of pages: never more than 2 % longer than LZ4, for all kinds of
+//! content.
 
 mod pages;
 
@@ -39,7 +40,8 @@ fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
     total
 }
 
-/// Mean bytes of a page by `auto` and by LZ4, without the `first` pages, if there are more than `percent`.
+/// Mean bytes of a page by `auto` and by LZ4, without the `first` pages, if there are more than
+/// `percent`.
 fn excess(pages: &[Page], first: usize, percent: usize) -> Option<(usize, usize)> {
     let [own, theirs] = ["auto", "lz4"].map(|name| {
         // Contexts of their own: `auto` learns from the pages before.
@@ -69,8 +71,9 @@ fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Rand
         .collect()
 }
 
-/// Pages of two classes each, whose lengths in one form or the other differ by more than the forms do: of 200 mixtures one
-/// may be longer than classes may, because samples mislead. `UZSWAP_MIXTURES` sets their number.
+/// Pages of two classes each, whose lengths in one form or the other differ by more than the forms
+/// do: of 200 mixtures one may be longer than classes may, because samples mislead.
+/// `UZSWAP_MIXTURES` sets their number.
 #[test]
 fn hardly_any_mixture_is_worse_than_lz4() {
     let classes = classes();
@@ -92,8 +95,9 @@ fn hardly_any_mixture_is_worse_than_lz4() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A heap whose kind of pages changes every 20 pages or so, which is sooner than `auto` compares: every page comes
-    /// back, and all together are at most a fifth longer than LZ4 makes them (most often they are shorter).
+    /// A heap whose kind of pages changes every 20 pages or so, which is sooner than `auto`
+    /// compares: every page comes back, and all together are at most a fifth longer than LZ4 makes
+    /// them (most often they are shorter).
     #[test]
     fn heaps_of_anything_return_and_stay_short(
         parts in prop::collection::vec((any::<usize>(), any::<usize>(), 0..MIXES, 1..40usize), 20..40),

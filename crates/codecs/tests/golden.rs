@@ -1,6 +1,7 @@
-//! Objects of `auto` and `t16h` written once and checked in: what was stored stays readable, whatever the choices become.
+//! Objects of `auto` and `t16h` written once and checked in: stored objects stay readable when the
+//! choices change.
 //!
-//! `CODECS_BLESS=1` writes them anew, after a deliberate change of a format that was never released.
+//! `CODECS_BLESS=1` rewrites them, after a deliberate change of a format that was never released.
 
 mod pages;
 

@@ -77,7 +77,8 @@ fn deflate_is_read_by_miniz() {
 
 #[test]
 fn deflate_reaches_back_no_further_than_4_kib() {
-    // Noise that repeats after 4096 and after 8192 bytes. The first could be found, the second must not.
+    // Noise that repeats after 4096 and after 8192 bytes. The first could be found, the second must
+    // not.
     let mut random = Random(3);
     let noise: Vec<Page> = (0..2).map(|_| page(3, &mut random)).collect();
     let mut context = find("deflate:9").context().unwrap();

@@ -43,7 +43,8 @@ fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Ve
     results[0].ok().map(|_| back)
 }
 
-/// Pages unlike those of the built-in set: a set is trained for them, and freed after their last page.
+/// Pages unlike those of the built-in set: a set is trained for them, and freed after their last
+/// page.
 #[test]
 fn sets_are_trained_and_live_as_long_as_their_pages() {
     let mut context = algorithm("t16h").context().expect("memory");
@@ -80,7 +81,8 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     }
     assert!(trained_sets().contains(&(number, 0)), "{:?}", trained_sets());
 
-    // Pages change: another set comes without waiting for long, and the first is free for the next one.
+    // Pages change: another set comes without waiting for long, and the first is free for the next
+    // one.
     let mut last = number;
     for _ in 0..1200 {
         let pages: Vec<Page> = (0..8).map(|_| page(5)).collect();

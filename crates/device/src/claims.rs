@@ -1,10 +1,12 @@
 //! Who works on which block, and which blocks are lost.
 //!
-//! Every request claims the blocks of a piece before it looks at them. Hence nothing comes or goes while a claim is held: a
-//! block is in the pool (in memory or in its swap file, which is the pool's affair), lost, or nowhere, which means zeroes.
-//! The pool would let two readers of a block wait for each other too, so claiming costs no concurrency.
+//! Every request claims the blocks of a piece before it looks at them. Hence nothing comes or goes
+//! while a claim is held: a block is in the pool (in memory or in its swap file, which is the
+//! pool's affair), lost, or nowhere, which means zeroes. The pool would let two readers of a block
+//! wait for each other too, so claiming costs no concurrency.
 //!
-//! A leaf's word: bit `i` is set while block `i` is claimed, bit 31 while somebody sleeps until a claim ends.
+//! A leaf's word: bit `i` is set while block `i` is claimed, bit 31 while a thread sleeps until a
+//! claim ends.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -24,7 +26,7 @@ pub(crate) struct Claims {
     lost_count: AtomicU64,
 }
 
-/// Blocks of a leaf that nobody else works on.
+/// Blocks of a leaf on which no other request works.
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,
     pub(crate) leaf: usize,
@@ -40,7 +42,7 @@ impl Claims {
         }
     }
 
-    /// Claims blocks, waiting for others to end. Whoever holds a claim must not ask for another.
+    /// Claims blocks, waiting for others to end. The holder of a claim must not ask for another.
     pub(crate) fn claim(&self, leaf: usize, mask: u16) -> Claim<'_> {
         debug_assert!(mask != 0);
         let (word, bits) = (&self.words[leaf], u32::from(mask));

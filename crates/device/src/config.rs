@@ -15,19 +15,23 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 40;
 pub struct Config {
     /// Bytes of the device, whole blocks of 4 KiB.
     pub size_bytes: u64,
-    /// Most bytes of memory for what is stored: objects, tables, and the swap file's own. No bound when `None`.
+    /// Most bytes of memory for what is stored: objects, tables, and the swap file's own. No bound
+    /// when `None`.
     pub ram_bytes: Option<u64>,
     /// The compressor's name.
     pub compressor: String,
-    /// Bytes compressed as one: 4 KiB, or a power of two up to 64 KiB, which is denser and slower to read at random.
+    /// Bytes compressed as one: 4 KiB, or a power of two up to 64 KiB, which is denser and slower
+    /// to read at random.
     pub unit_bytes: usize,
     /// Requests that can be compressed or decompressed at once; 0 means one a CPU.
     pub queues: usize,
     /// Keep a checksum of each block and check it at every read.
     pub has_checksums: bool,
-    /// Make and lock all of `ram_bytes` now, and never ask for memory again. One device a process, made before any pool.
+    /// Make and lock all of `ram_bytes` now, and never ask for memory again. One device a process,
+    /// made before any pool.
     pub is_locked: bool,
-    /// Where blocks go that memory has no room for: compressed as they are. The device becomes the file's writer.
+    /// Where blocks go that memory has no room for: compressed as they are. The device becomes the
+    /// file's writer.
     pub swap: Option<Arc<SwapFile>>,
 }
 

@@ -1,5 +1,5 @@
-//! What a device has done and holds: the figures of zram's `mm_stat`, `bd_stat`, `io_stat` and `stat`, under its names where
-//! the meaning is the same, the swap file's, and latencies.
+//! What a device has done and holds: the figures of zram's `mm_stat`, `bd_stat`, `io_stat` and
+//! `stat`, under its names where the meaning is the same, the swap file's, and latencies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -86,7 +86,7 @@ pub struct Statistics {
     pub mem_used_max: u64,
     /// Blocks in memory that repeat one word and take no object.
     pub same_pages: u64,
-    /// Pages that packing objects anew has freed.
+    /// Pages that packing objects again has freed.
     pub pages_compacted: u64,
     /// Blocks in memory that are kept as they are, because they do not compress.
     pub huge_pages: u64,

@@ -14,29 +14,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Blocks have 4 KiB. A request is cut where the pool's leaves end, every 16 blocks; each piece is one call of the pool,
-//! which compresses in batches. Blocks that were never written, or were discarded, read as zeroes and take no memory.
-//! Requests may come from any thread at any time, several at once; each piece is atomic, a request is not. So are writes
-//! of parts of a block.
+//! Blocks have 4 KiB. A request is cut where the pool's leaves end, every 16 blocks; each piece is
+//! one call of the pool, which compresses in batches. Blocks that were never written, or were
+//! discarded, read as zeroes and take no memory. Requests may come from any thread at any time,
+//! several at once; each piece is atomic, a request is not. So are writes of parts of a block.
 //!
 //! # What is promised when something fails
 //!
-//! - Where `ram_bytes` leaves no room and there is no swap file ([`Config::swap`]), or none that takes more, a write answers
-//!   [`IoError::NoSpace`], and what it would have replaced is still there.
-//! - Where memory fails in the middle of a write, its blocks may be lost: reading them is an error until they are written
-//!   or discarded. They are never zeroes.
-//! - Blocks that the swap file cannot give back are an error at every read, until they are written or discarded.
+//! - Where `ram_bytes` leaves no room and there is no swap file ([`Config::swap`]), or none that
+//!   takes more, a write returns [`IoError::NoSpace`], and what it would have replaced is still
+//!   there.
+//! - Where memory fails in the middle of a write, its blocks may be lost: reading them is an error
+//!   until they are written or discarded. They are never zeroes.
+//! - Blocks that the swap file cannot give back are an error at every read, until they are written
+//!   or discarded.
 //!
 //! # What is kept
 //!
-//! With a swap file that is kept ([`SwapDisk::open_kept`]) all that was written before a [`flush`](Device::flush) is there after any
-//! end, [`close`](Device::close) or a loss of power. Of what was written later each block is there, or what it had before. Without
-//! such a file a flush promises nothing.
+//! With a swap file that is kept ([`SwapDisk::open_kept`]) all that was written before a
+//! [`flush`](Device::flush) is there after any end, [`close`](Device::close) or a loss of power. Of
+//! what was written later each block is there, or what it had before. Without such a file a flush
+//! promises nothing.
 //!
 //! # Being swapped on
 //!
-//! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and locks all memory at the
-//! start; [`sys::flusher`] has what concerns the process and its threads.
+//! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and
+//! locks all memory at the start; [`sys::flusher`] has what concerns the process and its threads.
 
 mod claims;
 mod config;

@@ -1,7 +1,8 @@
 //! Memory: who may write, and how room is made.
 //!
-//! Where there is a swap file, a thread of the device's own writes to it while there is room yet ([`Memory::relieve`]),
-//! so that requests go on. Only when no room is left does the request that wants some write by itself.
+//! Where there is a swap file, a thread of the device's own writes to it while there is room yet
+//! ([`Memory::relieve`]), so that requests go on. Only when no room is left does the request that
+//! wants some write by itself.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,26 +15,29 @@ use crate::signal::Signal;
 
 /// The one group of a device's pool.
 pub(crate) const GROUP: Group = Group(0);
-/// What is stored is packed anew when this share of it is holes, and this share of its pages has gone since it was last:
-/// packing looks at every object.
+/// What is stored is packed again when this share of it is holes, and this share of its pages has
+/// gone since it was last: packing looks at every object.
 const PACK_SHARE: u64 = 32;
-/// What packing holds twice: this share of the pool, or so much if that is more. zsmalloc's own figures.
+/// What packing holds twice: this share of the pool, or so much if that is more. zsmalloc's own
+/// figures.
 const PACKED_SHARE: u64 = 16;
 const PACKED_BYTES_MIN: u64 = 1 << 20;
-/// What the allocator moves when it tidies by itself, in the middle of anything: where no more memory can be had, a write
-/// that was admitted must find room meanwhile. zsmalloc's own figure, and a frame that is not full.
+/// What the allocator moves when it tidies by itself, at any time: if there is no more memory, a
+/// write that was admitted must still find room. zsmalloc's own figure, and a frame that is not
+/// full.
 const TIDIED_BYTES: u64 = (4 << 20) + (64 << 10);
-/// Writing to the swap file begins when less than this share of memory is free, and ends at twice that.
+/// Writing to the swap file begins when less than this share of memory is free, and ends at twice
+/// that.
 const FREE_SHARE: u64 = 16;
-/// Bytes written between two looks, or a part of the pool if that is more. Less makes small writes; more keeps requests
-/// waiting that want room now.
+/// Bytes written between two looks, or a part of the pool if that is more. Less makes small writes;
+/// more keeps requests waiting that want room now.
 const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_SHARE: u64 = 256;
 /// Least memory that goes to the swap file at once by who wants room.
 const MOVED_BYTES_MIN: u64 = 256 << 10;
 const MOVED_SHARE: u64 = 64;
-/// How long nothing is written after the disk failed: every attempt costs segments of the file for good. The thread waits as
-/// long when it can write nothing for any other reason.
+/// How long nothing is written after the disk failed: every attempt costs segments of the file for
+/// good. The thread waits as long when it can write nothing for any other reason.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Segments cleaned at a time when nothing else is to do.
 const CLEAN_SEGMENTS: u64 = 2;
@@ -51,11 +55,13 @@ pub(crate) struct Memory {
     refused: AtomicU64,
     compacted_bytes: AtomicU64,
     used_max: AtomicU64,
-    /// Pages that were overwritten or dropped, and how many had gone from the pool when it was packed last.
+    /// Pages that were overwritten or dropped, and how many had gone from the pool when it was
+    /// packed last.
     gone: AtomicU64,
     gone_at_packing: AtomicU64,
     began: Instant,
-    /// Until when nothing is written, in nanoseconds since `began`: by nobody since the disk failed, and by the thread.
+    /// Until when nothing is written, in nanoseconds since `began`: by any thread since the disk
+    /// failed, and by the thread.
     failed_until: AtomicU64,
     fruitless_until: AtomicU64,
 }
@@ -87,7 +93,7 @@ impl Memory {
         }
     }
 
-    /// Admits a write of so many blocks; `None` where there is no room and none is to be had.
+    /// Admits a write of so many blocks; `None` if there is no room and none can be made.
     pub(crate) fn admit(&self, blocks: usize) -> Option<Option<Admission<'_>>> {
         let Some(limit) = self.limit else { return Some(None) };
         let free = || {
@@ -104,7 +110,7 @@ impl Memory {
         admission.map(Some)
     }
 
-    /// Notes that pages went from the pool that nobody wrote out.
+    /// Notes that pages left the pool without being written out.
     pub(crate) fn note_gone(&self, pages: u64) {
         self.gone.fetch_add(pages, Ordering::Relaxed);
     }
@@ -126,7 +132,7 @@ impl Memory {
         (used, most.max(used))
     }
 
-    /// Packs what is stored more densely; answers how many bytes were freed.
+    /// Packs what is stored more densely; returns how many bytes were freed.
     pub(crate) fn compact(&self) -> u64 {
         self.gone_at_packing.store(self.gone(), Ordering::Relaxed);
         let bytes = self.pool.compact();
@@ -156,8 +162,8 @@ impl Memory {
         bytes.saturating_sub(live) > bytes / PACK_SHARE && gone_since > self.pool.stored_pages() / PACK_SHARE
     }
 
-    /// Frees memory, `missing` bytes or more if that is possible; whether it freed any. Called by one thread at a time, while
-    /// nobody has been admitted.
+    /// Frees memory, `missing` bytes or more if that is possible; whether it freed any. Called by
+    /// one thread at a time, while no write is admitted.
     fn make_room(&self, missing: u64) -> bool {
         // A stocked arena has nothing to give back.
         if !self.is_locked && self.pool.trim() > 0 {
@@ -177,11 +183,13 @@ impl Memory {
         report.pages_written > 0
     }
 
-    /// Writes to the swap file until enough memory is free, if that can be had: the device's own thread does.
+    /// Writes to the swap file until enough memory is free, if that can be had: the device's own
+    /// thread does.
     pub(crate) fn relieve(&self) {
         let Some(limit) = self.limit else { return };
-        // What the arenas keep is for the next objects. To give it back only to ask for it again costs more than compressing
-        // does; but it must not be all that is free, since nobody is admitted to it.
+        // What the arenas keep is for the next objects. To give it back only to ask for it again
+        // costs more than compressing does; but it must not be all that is free, since no write is
+        // admitted to it.
         let kept_max = limit / FREE_SHARE / 2;
         let kept = || if self.is_locked { 0 } else { self.pool.cached_bytes() };
         let is_short = || self.free_bytes(limit) + kept().min(kept_max) < limit / FREE_SHARE * 2;
@@ -201,7 +209,7 @@ impl Memory {
             }
             if self.is_sparse() {
                 let twice = (self.pool.pool_bytes() / PACKED_SHARE).max(PACKED_BYTES_MIN);
-                // Whoever is admitted meanwhile does without what packing holds twice.
+                // Writes admitted during packing do without what it holds twice.
                 if let Some(_held) = self.room.hold(twice, || self.free_bytes(limit)) {
                     self.compact();
                 }
@@ -239,7 +247,8 @@ impl Memory {
         }
     }
 
-    /// Has all memory be there that the swap file needs, in a process that must not ask for any later.
+    /// Has all memory be there that the swap file needs, in a process that must not ask for any
+    /// later.
     pub(crate) fn make_swap_room(&self) -> io::Result<()> {
         self.pool.swap_file().map_or(Ok(()), |file| file.make_room())
     }

@@ -41,7 +41,8 @@ impl<'a> Pages<'a> {
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [&'a mut Page] {
-        // SAFETY: `push` has written the first `len`, and nothing takes them out again but `into_pages`, which ends this.
+        // SAFETY: `push` has written the first `len`, and nothing takes them out again but
+        // `into_pages`, which ends this.
         unsafe { std::slice::from_raw_parts_mut(self.refs.as_mut_ptr().cast(), self.len) }
     }
 

@@ -1,10 +1,11 @@
 //! Whether there is memory for a write, said before anything is changed.
 //!
-//! The pool drops what a failed store would have replaced, so a store must not fail for want of memory. Each write is
-//! admitted with the most bytes that it can take; those who were admitted and are not done yet count in full.
+//! The pool drops what a failed store would have replaced, so a store must not fail for want of
+//! memory. Each write is admitted with the most bytes that it can take; those who were admitted and
+//! are not done yet count in full.
 //!
-//! Measuring takes a microsecond. So a measurement leaves *credit*, the bytes that are known to be free, and writes are
-//! admitted from that without measuring until it is used up.
+//! Measuring takes a microsecond. So a measurement leaves *credit*, the bytes that are known to be
+//! free, and writes are admitted from that without measuring until it is used up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -23,7 +24,8 @@ pub(crate) struct Worst {
 }
 
 impl Worst {
-    /// Memory as it is touched: an object begins a zspage, of which it reaches two pages; a block of leaves, one of nodes.
+    /// Memory as it is touched: an object begins a zspage, of which it reaches two pages; a block
+    /// of leaves, one of nodes.
     pub(crate) const TOUCHED: Worst = Worst { block_bytes: 2 * 4096, piece_bytes: 32 << 10 };
     /// A stocked arena: an object begins a zspage, which has a frame of 64 KiB to itself.
     pub(crate) const STOCKED: Worst = Worst { block_bytes: 64 << 10, piece_bytes: 0 };
@@ -67,8 +69,9 @@ impl Room {
         }
     }
 
-    /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free so many bytes and says whether it
-    /// freed any. Answers nothing when there is no room, with nobody left to wait for.
+    /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free so many bytes
+    /// and says whether it freed any. Returns nothing when there is no room and no admitted write
+    /// that could make some.
     pub(crate) fn admit(
         &self,
         blocks: usize,
@@ -88,14 +91,14 @@ impl Room {
         self.admit_slowly(bytes, free_bytes, make)
     }
 
-    /// Takes bytes away from those who are to be admitted, if so many are free and nobody waits for any.
+    /// Takes bytes away from later admissions, if so many are free and no request waits for any.
     pub(crate) fn hold(&self, bytes: u64, free_bytes: impl Fn() -> u64) -> Option<Admission<'_>> {
         let _guard = match self.measuring.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        // As in `admit_slowly`; the next one measures anew.
+        // As in `admit_slowly`; the next one measures again.
         self.credit.store(0, Ordering::SeqCst);
         let others = self.in_flight.load(Ordering::SeqCst);
         free_bytes().checked_sub(others + bytes)?;
@@ -112,7 +115,7 @@ impl Room {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut guard = lock(&self.measuring);
         let admitted = loop {
-            // Without credit nobody else is admitted meanwhile, and all that were are in flight.
+            // Without credit no other request is admitted, and all admitted ones are in flight.
             self.credit.store(0, Ordering::SeqCst);
             let others = self.in_flight.load(Ordering::SeqCst);
             let free = free_bytes();
@@ -126,7 +129,7 @@ impl Room {
                 guard = self.ended.wait_timeout(guard, WAIT).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            // Somebody else may have freed some meanwhile.
+            // Another thread may have freed some since.
             if !make(bytes - free) && free_bytes() <= free {
                 break false;
             }

@@ -1,5 +1,5 @@
-//! The swap file that a server gives its device: opened while somebody reads what is said of it and directories are as the user
-//! named them; its threads are made later, by the process that serves.
+//! The swap file that a server gives its device: opened before daemonizing, so that errors reach
+//! stderr and relative paths resolve; its threads are made later, by the process that serves.
 
 use std::io;
 use std::path::Path;
@@ -23,13 +23,15 @@ enum What {
 impl SwapDisk {
     /// Where it lies unless told.
     pub const DIRECTORY: &str = "/var/tmp";
-    /// The least that a swap file works with: two segments are written to at a time, and one is left for cleaning.
+    /// The least that a swap file works with: two segments are written to at a time, and one is
+    /// left for cleaning.
     pub const SIZE_BYTES_MIN: u64 = 16 << 20;
-    /// Bytes of heap that its use takes beyond its own memory: cleaning, and what many threads read at once.
+    /// Bytes of heap that its use takes beyond its own memory: cleaning, and what many threads read
+    /// at once.
     pub const HEAP_BYTES: usize = 16 << 20;
 
-    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for memory, as the page cache does:
-    /// such a server looks whether it [is direct](Self::is_direct).
+    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for
+    /// memory, as the page cache does: such a server looks whether it [is direct](Self::is_direct).
     ///
     /// # Errors
     /// Why no file can be had in the directory.
@@ -71,8 +73,8 @@ impl SwapDisk {
         }
     }
 
-    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark; rings, whose memory is the
-    /// kernel's, are for servers that others do not swap on.
+    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark;
+    /// rings, whose memory is the kernel's, are for servers that others do not swap on.
     ///
     /// # Errors
     /// When threads or a key cannot be had, or what is kept cannot be read.

@@ -1,7 +1,9 @@
-//! A device whose swap file is kept: whatever is done, and whenever power fails, what was flushed is there.
+//! A device with a kept swap file: after any operations and a power failure at any time, flushed
+//! blocks are there.
 //!
-//! The disk is memory that forgets what was not synced, or any sectors of it. After a loss of power a block may have any
-//! content that it had since the last flush that was answered, or then; never another.
+//! The disk is memory that forgets what was not synced, or any sectors of it. After a loss of power
+//! a block may have any content that it had since the last flush that was answered, or then; never
+//! another.
 //!
 //! `DEVICE_KEPT_ROUNDS` has more rounds than the default.
 
@@ -136,7 +138,7 @@ impl Model {
         }
     }
 
-    /// Compares a device after a loss of power, and goes on from what it has.
+    /// Compares a device after a loss of power, and continues from what it has.
     fn take(&mut self, device: &Device, what: &str) {
         let mut bytes = vec![0; SIZE];
         device.read(0, &mut bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -198,7 +200,8 @@ fn step(device: &Device, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// How much of what was not synced is there after a loss of power: nothing, all, or sectors by chance.
+/// How much of what was not synced is there after a loss of power: nothing, all, or sectors by
+/// chance.
 fn keeps(random: &mut Random) -> impl FnMut() -> bool + Send + 'static {
     let percent = [0, 100, 50, 90, 10][random.below(5)];
     let mut random = Random::new(random.next());
@@ -350,7 +353,7 @@ fn damage_is_an_error_and_never_other_bytes() {
                 Err(other) => panic!("seed {seed}, block {block}: {other}"),
             }
         }
-        // It goes on.
+        // It continues.
         let bytes = vec![9; SIZE];
         device.write(0, &bytes).unwrap();
         device.flush().unwrap();

@@ -48,7 +48,8 @@ fn all_memory_is_there_at_the_start() {
     let (start, locked) = memory();
     assert!(start >= before + RAM && locked >= RAM, "{start} {locked}");
 
-    // As much as fits, in pieces of all sizes, discarded and written again; then everything is read.
+    // As much as fits, in pieces of all sizes, discarded and written again; then everything is
+    // read.
     let mut bytes = vec![0; 64 << 10];
     let mut seeds = std::collections::BTreeMap::new();
     let mut refused = 0;

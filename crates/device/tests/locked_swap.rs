@@ -1,5 +1,5 @@
-//! A device with a swap file whose memory is made and locked in advance: one a process, so this is one test. It goes without
-//! the harness, whose threads have heaps of their own.
+//! A device with a swap file whose memory is made and locked in advance: one a process, so this is
+//! one test. It goes without the harness, whose threads have heaps of their own.
 
 mod support;
 
@@ -16,8 +16,8 @@ fn field(name: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Four clients fill, overwrite, discard and read a device whose data are several times its memory. None is refused or finds
-/// other bytes, no block is lost, and none asks for memory.
+/// Four clients fill, overwrite, discard and read a device whose data are several times its memory.
+/// None is refused or finds other bytes, no block is lost, and none asks for memory.
 fn main() {
     const RAM: u64 = 32 << 20;
     const SIZE: u64 = 128 << 20;

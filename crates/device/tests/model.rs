@@ -167,7 +167,8 @@ impl Run {
         }
     }
 
-    /// What a write that failed did: all before the piece that failed is written; that one may have lost its blocks.
+    /// What a write that failed did: all before the piece that failed is written; that one may have
+    /// lost its blocks.
     fn after_failed_write(&mut self, at: usize, bytes: &[u8], error: &IoError) {
         let (failed, may_lose) = match *error {
             IoError::NoSpace { at } => (at as usize, false),
@@ -188,7 +189,8 @@ impl Run {
         }
     }
 
-    /// What a request for zeroes that failed did: the parts of blocks at its pieces' ends fail one by one.
+    /// What a request for zeroes that failed did: the parts of blocks at its pieces' ends fail one
+    /// by one.
     fn after_failed_zero(&mut self, at: usize, len: usize, error: &IoError) {
         let (failed, may_lose) = match *error {
             IoError::NoSpace { at } => (at as usize, false),
@@ -350,8 +352,9 @@ proptest! {
     }
 }
 
-/// Four clients write, read and discard interleaved pieces of the same blocks, while memory is too small for all, blocks go
-/// to the swap file, which is cleaned, and the disk does what it wants: each finds its own bytes, or an error.
+/// Four clients write, read and discard interleaved pieces of the same blocks, while memory is too
+/// small for all, blocks go to the swap file, which is cleaned, and the disk does what it wants:
+/// each finds its own bytes, or an error.
 #[test]
 fn clients_share_blocks() {
     const CLIENTS: usize = 4;
@@ -372,7 +375,7 @@ fn clients_share_blocks() {
                 .map(|client| {
                     scope.spawn(move || {
                         let stripes = SIZE / STRIPE / CLIENTS;
-                        // What was written to each, or that nobody knows.
+                        // The possible contents of each block; `None` if unknown.
                         let mut written = vec![Some(None); stripes];
                         let mut state = client as u64 + 1;
                         let mut bytes = [0; STRIPE];
@@ -463,8 +466,8 @@ fn a_full_device_loses_nothing() {
     run.device.write((written[0] * BLOCK_BYTES) as u64, &noise).unwrap();
 }
 
-/// What memory has no room for goes to the swap file, by the device's own thread or by who writes, and comes back; when the
-/// file is full too, that is said, and nothing is lost.
+/// What memory has no room for goes to the swap file, by the device's own thread or by who writes,
+/// and comes back; when the file is full too, that is said, and nothing is lost.
 #[test]
 fn a_swap_file_takes_what_memory_does_not() {
     const SEGMENTS: usize = 16;
@@ -523,8 +526,8 @@ fn a_swap_file_takes_what_memory_does_not() {
     // Refused, and what was there still is.
     assert!(device.write(0, &noise(0, 7)).is_err());
     check(1);
-    // What is discarded, wherever it is, makes room, although no segment of the file has become free: every second leaf goes,
-    // and three in eight are written anew.
+    // What is discarded, wherever it is, makes room, although no segment of the file has become
+    // free: every second leaf goes, and three in eight are rewritten.
     (0..written).step_by(2).for_each(|leaf| device.discard((leaf * LEAF) as u64, LEAF as u64).unwrap());
     (0..written).filter(|leaf| leaf % 2 == 0 && leaf % 8 != 0).for_each(|leaf| {
         device.write((leaf * LEAF) as u64, &noise(leaf, 1)).unwrap();
@@ -543,8 +546,8 @@ fn a_swap_file_takes_what_memory_does_not() {
     assert_eq!(device.statistics().swap.unwrap().swap_live, 0);
 }
 
-/// A block that the disk does not give back is EIO at every read, and its neighbours are not; so are writes of parts of it,
-/// which leave it as it is. Written or discarded, it is good again.
+/// A block that the disk does not give back is EIO at every read, and its neighbours are not; so
+/// are writes of parts of it, which leave it as it is. Written or discarded, it is good again.
 #[test]
 fn an_unreadable_block_is_an_error_until_it_is_written() {
     let swap = Swap::new(8);
@@ -583,7 +586,7 @@ fn an_unreadable_block_is_an_error_until_it_is_written() {
         assert!(device.read(at(block) + 5, &mut back[..10]).is_err());
         assert!(matches!(device.write(at(block) + 5, b"part"), Err(IoError::Disk { .. })));
         assert!(matches!(device.zero(at(block) + 5, 100), Err(IoError::Disk { .. })));
-        // It is there, if nobody can read it: not a hole.
+        // The block exists although it cannot be read: it is not a hole.
         device
             .extents(at(block), 4096, |extent| {
                 assert!(extent.is_data);
@@ -605,7 +608,8 @@ fn an_unreadable_block_is_an_error_until_it_is_written() {
     assert_eq!(device.statistics().lost_blocks, 0);
 }
 
-/// A disk that fails when written to costs nothing but the room it would have given; when it works again, so does the device.
+/// A disk that fails when written to costs nothing but the room it would have given; when it works
+/// again, so does the device.
 #[test]
 fn a_disk_that_takes_nothing_is_no_room() {
     let swap = Swap::new(64);

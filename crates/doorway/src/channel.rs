@@ -1,8 +1,10 @@
-//! The words on the connection between a forking process and its child: how the child gets its userfaultfds.
+//! The words on the connection between a forking process and its child: how the child gets its
+//! userfaultfds.
 //!
-//! The control thread listens at an address that the kernel chose. The forking thread connects before the fork, so that the child
-//! has the connection, and both close their end of it in the program's file table afterwards. Descriptors on their way
-//! are held by the connection; when the last end of it is closed, so are they, and whoever waits is told.
+//! The control thread listens at an address that the kernel chose. The forking thread connects
+//! before the fork, so that the child has the connection, and both close their end of it in the
+//! program's file table afterwards. Descriptors on their way are held by the connection; when the
+//! last end of it is closed, so are they, and a waiting peer sees the end.
 //!
 //! | word | from | meaning | descriptors |
 //! |---|---|---|---|
@@ -11,7 +13,7 @@
 //! | inherits | parent's control thread | go on with the copies; addresses of pages that are in place follow | its two |
 //! | swap | parent's control thread | behind *inherits* where there is a swap file: the child's row there | the file, twice |
 //! | root | parent's control thread | behind these where the forking thread has changed its root directory: the agent's | the directory, twice |
-//! | complete | parent's control thread | everything is in place, start anew | - |
+//! | complete | parent's control thread | everything is in place, start again | - |
 
 /// fork() has returned in the parent.
 pub const BACK: u64 = 1;
@@ -19,7 +21,7 @@ pub const BACK: u64 = 1;
 pub const TAKE: u64 = 2;
 /// The child inherits.
 pub const INHERITS: u64 = 3;
-/// The child starts anew.
+/// The child starts again.
 pub const COMPLETE: u64 = 4;
 /// What of the swap file is the child's.
 pub const SWAP: u64 = 5;

@@ -1,13 +1,13 @@
 //! What the program's threads and the agent's say to each other, where `preload` is in the program.
 //!
-//! Neither runs code of the other: their C libraries differ, and with them what a thread's registers point at. All of it is
-//! plain numbers that any thread may read and write at any time. It lies in the shared object's memory, which fork() copies
-//! with the rest.
+//! Neither runs code of the other: their C libraries differ, and with them what a thread's
+//! registers point at. All of it is plain numbers that any thread may read and write at any time.
+//! It lies in the shared object's memory, which fork() copies with the rest.
 
 use core::ops::Range;
 use core::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Nobody asks.
+/// No request is pending.
 pub const IDLE: u32 = 0;
 
 /// What is asked about a range.
@@ -18,7 +18,7 @@ pub mod kind {
     pub const UNKNOWN: u32 = 1;
     /// Let go of the range for good: the program has a userfaultfd of its own for it.
     pub const RELEASE: u32 = 2;
-    /// Fill no frame anew from now on: the program hands out references to its pages.
+    /// Fill no frame again from now on: the program hands out references to its pages.
     pub const REFERENCES: u32 = 3;
 }
 
@@ -70,8 +70,9 @@ pub mod ending {
     pub const SHARED: u32 = 2;
 }
 
-/// What a forked child's control thread does first: the number of its connection to the parent's, or this.
-pub const ANEW: usize = usize::MAX;
+/// What a forked child's control thread does first: the number of its connection to the parent's,
+/// or this.
+pub const RESTART: usize = usize::MAX;
 
 /// Mappings that are waited for.
 #[repr(C)]
@@ -88,7 +89,7 @@ pub struct Announcement {
     range: [AtomicUsize; 2],
 }
 
-/// What somebody waits for.
+/// The pending request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// Which one it is. Who asks may give up and another ask something else, at any moment.
@@ -105,11 +106,11 @@ impl Announcement {
         Announcement { one, state, asked, kind, range: [const { AtomicUsize::new(0) }; 2] }
     }
 
-    /// Asks; answers the question's number. The caller has `one`, and wakes who is to answer.
+    /// Asks; returns the question's number. The caller has `one`, and wakes who is to answer.
     pub fn ask(&self, range: Range<usize>, kind: u32) -> u32 {
         let number = self.asked.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.asked.store(number, Ordering::Relaxed);
-        // Whoever sees any of it sees that the question before is over.
+        // A thread that sees any of it sees that the request before is over.
         self.range[0].store(range.start, Ordering::Release);
         self.range[1].store(range.end, Ordering::Release);
         self.kind.store(kind, Ordering::Release);
@@ -138,7 +139,7 @@ impl Announcement {
         is_whole.then_some(Question { number, kind, range: start..end })
     }
 
-    /// Answers a question; whether somebody still waits for that, and is to be woken.
+    /// Completes a request; returns whether a thread still waits for it and must be woken.
     pub fn answer(&self, number: u32) -> bool {
         self.state.compare_exchange(number, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -197,15 +198,18 @@ pub struct Forks {
     pub one: AtomicU32,
     /// Paging has ended for good.
     pub stopped: AtomicU32,
-    /// The control thread, stopped, is to make no call but the one that it waits in (1), and does (2).
+    /// The control thread, stopped, is to make no call but the one that it waits in (1), and does
+    /// (2).
     pub quiet: AtomicU32,
     /// The control thread's number, as /proc has it; 0 while unknown.
     pub thread: AtomicU32,
-    /// The control thread is to end, with what else the agent has, as long as there is no pager; reset where it cannot.
+    /// The control thread is to end, with what else the agent has, as long as there is no pager;
+    /// reset where it cannot.
     pub leaving: AtomicU32,
     /// The process is about to end ([`ending`]).
     pub ending: AtomicU32,
-    /// The control thread attends to a fork: the child cannot do without this process yet. Woken when that is over.
+    /// The control thread attends to a fork: the child cannot do without this process yet. Woken
+    /// when that is over.
     pub attending: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
@@ -219,7 +223,8 @@ pub struct Forks {
     pub lends: AtomicU32,
     /// Descriptors that a child's pager needs.
     pub descriptors: AtomicU32,
-    /// The forking thread's root directory is none that a child's pager can work in: it is given the agent's.
+    /// The forking thread's root directory is none that a child's pager can work in: it is given
+    /// the agent's.
     pub outside: AtomicU32,
     /// Why this process's forks bring everything in, of [`brings_in`]; 0 when that was said.
     pub why: AtomicU32,
@@ -231,8 +236,8 @@ pub struct Forks {
     pub connection: AtomicI32,
     /// Where the control thread listens for forking threads: the socket's name, 0 for nowhere.
     pub listener: AtomicU64,
-    /// The stack and the thread pointer of a control thread that is ready to be made in a child, 0 for none. On the stack
-    /// lie a place for its argument, and what it runs.
+    /// The stack and the thread pointer of a control thread that is ready to be made in a child, 0
+    /// for none. On the stack lie a place for its argument, and what it runs.
     pub spare: [AtomicUsize; 2],
 }
 
@@ -263,7 +268,8 @@ pub struct Desk {
     pub has_pager: AtomicU32,
     /// Counted up and woken to have the control thread look.
     pub nudge: AtomicU32,
-    /// The program hands out references to its pages, or may; more than once it is known that the pager heard of it.
+    /// The program hands out references to its pages, or may; more than once it is known that the
+    /// pager heard of it.
     pub references: AtomicU32,
     /// Of [`end`], until it is said.
     pub end: AtomicU32,
@@ -273,7 +279,8 @@ pub struct Desk {
     pub cleared: Cleared,
     /// Robust mutexes, which the kernel marks when their owners end.
     pub robust: Cleared,
-    /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while unknown.
+    /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while
+    /// unknown.
     pub total: AtomicUsize,
     /// Address of what the other users' processes use; set before the former.
     pub others: AtomicUsize,
@@ -357,7 +364,8 @@ impl Default for Desk {
 mod tests {
     use super::*;
 
-    /// The first thread gave up, the second asked something else, and took the first one's answer for its own.
+    /// The first thread gave up, the second asked something else, and took the first one's answer
+    /// for its own.
     #[test]
     fn an_answer_that_is_late_answers_nobody_else() {
         let announcement = Announcement::new();

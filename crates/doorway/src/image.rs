@@ -40,8 +40,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Reads the head of an ELF file of `file_bytes`, as much of it as has all its headers; `None` when the file is none, or
-    /// not of the kind.
+    /// Reads the head of an ELF file of `file_bytes`, as much of it as has all its headers; `None`
+    /// when the file is none, or not of the kind.
     pub fn of(head: &[u8], file_bytes: usize) -> Option<Self> {
         let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
         let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));

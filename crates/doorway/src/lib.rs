@@ -1,9 +1,10 @@
-//! What those who bring the agent into a process, and the agent, know of each other.
+//! What the agent, and the code that brings it into a process, know of each other.
 //!
-//! The agent is a program that runs as a thread of another. Whoever brings it maps its [`image`] and gives it a [`stack`]
-//! to start on: the supervisor from outside, or `preload` inside of the process. With the latter it shares a
-//! [`desk`]: what the program's threads and the agent's say to each other, since neither may run the other's code. Everything here
-//! is plain numbers in memory, needs no C library, no standard library and no allocation.
+//! The agent is a program that runs as a thread of another. Its injector maps its [`image`] and
+//! gives it a [`stack`] to start on: the supervisor from outside, or `preload` inside of the
+//! process. With the latter it shares a [`desk`], which the program's threads and the agent's use,
+//! since neither may run the other's code. Everything here is plain numbers in memory, and needs no
+//! C library, no standard library and no allocation.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -1,14 +1,16 @@
 //! Limits on a process's memory (RLIMIT_AS, RLIMIT_DATA) that leave room for the agent.
 //!
-//! The kernel counts the agent's memory with the program's. So the limit that it is given is the program's plus a *room*: for
-//! address space what the arena reserves, for data a little, as the arena is not counted there. The sum says so itself and how
-//! large the room is, in its ten lowest bits. The kernel counts pages and does not see them; programs that a process starts
-//! inherit them with the limit.
+//! The kernel counts the agent's memory with the program's. So the limit that it is given is the
+//! program's plus a *room*: for address space what the arena reserves, for data a little, as the
+//! arena is not counted there. The sum says so itself and how large the room is, in its ten lowest
+//! bits. The kernel counts pages and does not see them; programs that a process starts inherit them
+//! with the limit.
 
 /// No limit.
 pub const NONE: u64 = u64::MAX;
 
-/// The smallest room, which is a data limit's. Of a larger one the arena has all but this: what else the agent maps is in it.
+/// The smallest room, which is a data limit's. Of a larger one the arena has all but this: what
+/// else the agent maps is in it.
 pub const UNIT: u64 = 16 << 20;
 
 /// The room in address space where nothing limits it.
@@ -23,7 +25,8 @@ const SIZE_BITS: u64 = 0xf;
 /// The upper six of the ten bits.
 const TAG: u64 = 0b10_1101 << 4;
 
-/// What the kernel is given where a program wants `limit`, with a room of [`UNIT`] times a power of two up to 2^15.
+/// What the kernel is given where a program wants `limit`, with a room of [`UNIT`] times a power of
+/// two up to 2^15.
 pub fn with_room(limit: u64, room: u64) -> u64 {
     if limit >= LIMIT_MAX {
         return limit;
@@ -42,7 +45,8 @@ pub fn shown(limit: u64) -> u64 {
     room_in(limit).map_or(limit, |room| (limit & !TAG_BITS) - room)
 }
 
-/// The room in address space of a process that begins with this limit of the kernel's: a quarter of one without room at most.
+/// The room in address space of a process that begins with this limit of the kernel's: a quarter of
+/// one without room at most.
 pub fn room_under(limit: u64) -> u64 {
     if limit >= LIMIT_MAX * 2 {
         return LARGEST;

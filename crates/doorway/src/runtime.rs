@@ -1,7 +1,8 @@
 //! Runtimes of sanitizers, which must come first among a program's libraries.
 //!
-//! AddressSanitizer's refuses to start behind another one, and the others miss what is interposed before them. So where a program
-//! needs such a library, LD_PRELOAD names that before uzswap's object.
+//! AddressSanitizer's refuses to start behind another one, and the others miss what is interposed
+//! before them. So where a program needs such a library, LD_PRELOAD names that before uzswap's
+//! object.
 
 /// The longest name of a library that is compared.
 pub const NAME_BYTES: usize = 48;
@@ -31,8 +32,9 @@ impl Runtime {
         &self.name[..self.len]
     }
 
-    /// That of the program that `read` reads: from an offset, as much as there is room for, answering how much. `None` for programs
-    /// that need none, and for what is no program of 64 bits.
+    /// That of the program that `read` reads: from an offset, as much as there is room for,
+    /// answering how much. `None` for programs that need none, and for what is no program of 64
+    /// bits.
     pub fn of(read: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Option<Self> {
         let mut file = File { read };
         let head = file.bytes::<64>(0)?;

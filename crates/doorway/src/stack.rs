@@ -1,5 +1,5 @@
-//! The stack that a program starts with, as a kernel lays it out: count, arguments, environment, auxiliary vector,
-//! strings.
+//! The stack that a program starts with, as a kernel lays it out: count, arguments, environment,
+//! auxiliary vector, strings.
 
 use crate::image::HEADER_BYTES;
 
@@ -69,8 +69,8 @@ pub struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Writes the stack that ends at `top` to the end of `bytes`; answers the stack pointer, which is that of the first of
-    /// the bytes written. `None` when there is too much.
+    /// Writes the stack that ends at `top` to the end of `bytes`; returns the stack pointer, which
+    /// is that of the first of the bytes written. `None` when there is too much.
     pub fn write(&self, top: usize, bytes: &mut [u8]) -> Option<usize> {
         let mut room = Room { top, at: bytes.len(), bytes };
         let mut addresses = [0; STRINGS_MAX];

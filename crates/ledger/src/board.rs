@@ -1,7 +1,8 @@
-//! What the supervisor alone writes and the processes of one user read: settings, who they are, what others use.
+//! What the supervisor alone writes and the processes of one user read: settings, who they are,
+//! what others use.
 //!
-//! The file is sealed against every new way to write it (`F_SEAL_FUTURE_WRITE`, Linux 5.1) before anybody else has it: the
-//! supervisor's own mapping, made before, stays the only one.
+//! The file is sealed against every new way to write it (`F_SEAL_FUTURE_WRITE`, Linux 5.1) before
+//! another process has it: the supervisor's own mapping, made before, stays the only one.
 
 use std::ffi::CStr;
 use std::io;
@@ -42,15 +43,18 @@ pub struct Settings {
     pub batch: u32,
     /// Compressor by name, at most [`COMPRESSOR_LEN_MAX`] bytes.
     pub compressor: String,
-    /// Names of the forms in which it stores pages, at most [`FORMS_MAX`], without commas. A name may come twice.
+    /// Names of the forms in which it stores pages, at most [`FORMS_MAX`], without commas. A name
+    /// may come twice.
     pub forms: Vec<String>,
     /// Check a checksum on every load.
     pub verify: bool,
     /// Bytes that the swap file of each user may take; 0 without one.
     pub swap_bytes: u64,
-    /// What pagers do without: [`WITHOUT_ENCRYPTION`], and parts of the kernel, for tests: [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
+    /// What pagers do without: [`WITHOUT_ENCRYPTION`], and parts of the kernel, for tests:
+    /// [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
     pub without: u32,
-    /// Whether the supervisor opens for its processes, and agrees for them on, what they may not themselves.
+    /// Whether the supervisor opens for its processes, and agrees for them on, what they may not
+    /// themselves.
     pub lends: bool,
     /// The process by which users know the tree: the supervisor's front while the program runs.
     pub supervisor: u32,
@@ -90,7 +94,8 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Makes a board for the ledger whose file has that inode; returns it mapped and as a descriptor for others.
+    /// Makes a board for the ledger whose file has that inode; returns it mapped and as a
+    /// descriptor for others.
     pub(crate) fn create(
         settings: &Settings,
         tree: u64,

@@ -1,5 +1,6 @@
-//! The table of counters. A counter is added here, in one line, and counted with `accounts.add(Counter::…, by)` where it happens:
-//! its field in the ledger, its key in the report, its line for Prometheus and its row in `docs/user/report.md` follow from the line.
+//! The table of counters. A counter is added here, in one line, and counted with
+//! `accounts.add(Counter::…, by)` where it happens: its field in the ledger, its key in the report,
+//! its line for Prometheus and its row in `docs/user/report.md` follow from the line.
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,8 @@ impl Described {
         self.sentence.trim()
     }
 
-    /// Its key in the object of the report that is named `group`; "" for the report itself. `None` when it is elsewhere.
+    /// Its key in the object of the report that is named `group`; "" for the report itself. `None`
+    /// when it is elsewhere.
     pub fn key_in(&self, group: &str) -> Option<&'static str> {
         let (own, key) = self.report.rsplit_once('.').unwrap_or(("", self.report));
         (own == group).then_some(key)
@@ -57,14 +59,15 @@ impl Described {
 
 macro_rules! counters {
     ($(
-        #[doc = $sentence:literal]
+        $(#[doc = $sentence:literal])+
         $name:ident: $unit:ident, report $report:literal, prometheus $prometheus:literal $(, $kernel:ident)?;
     )*) => {
-        /// What is counted for each process. The names in reports are the kernel's where the meaning matches.
+        /// What is counted for each process. The names in reports are the kernel's where the
+        /// meaning matches.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter {
-            $(#[doc = $sentence] $name,)*
+            $($(#[doc = $sentence])+ $name,)*
         }
 
         /// The table, in the order of [`Counter`].
@@ -75,7 +78,7 @@ macro_rules! counters {
                 report: $report,
                 prometheus: $prometheus,
                 is_kernels: counters!(@is_kernels $($kernel)?),
-                sentence: $sentence,
+                sentence: concat!($($sentence),+),
             },)*
         ];
     };
@@ -98,7 +101,8 @@ counters! {
     RejectCompressFail: Pages, report "reject_compress_fail", prometheus "uzswap_compress_failed_pages_total", kernel;
     /// Pages refused for other reasons, such as lack of memory.
     RejectAllocFail: Pages, report "reject_alloc_fail", prometheus "uzswap_refused_pages_total", kernel;
-    /// Pages that the kernel did not let leave, each time: locked, sealed or under a protection key.
+    /// Pages that the kernel did not let leave, each time: locked, sealed or under a protection
+    /// key.
     Immovable: Pages, report "immovable_pages", prometheus "uzswap_immovable_pages_total";
     /// Stores refused because the pool was full.
     PoolLimitHit: Times, report "pool_limit_hit", prometheus "uzswap_pool_limit_hit_total", kernel;
@@ -110,11 +114,13 @@ counters! {
     Refaults: Pages, report "refaults", prometheus "uzswap_refaulted_pages_total";
     /// Pages given at their first touch.
     ZeroFilled: Pages, report "zero_filled", prometheus "uzswap_zero_filled_pages_total";
-    /// Calls that stored pages, each a folio or what was evicted of one; refused calls are not counted.
+    /// Calls that stored pages, each a folio or what was evicted of one; refused calls are not
+    /// counted.
     Batches: Times, report "batches", prometheus "uzswap_batches_total";
     /// Requests to the compressor that evictions made.
     CompressRequests: Times, report "compress_requests", prometheus "uzswap_compress_requests_total";
-    /// Units in those requests, whether they shrank or not: eight a request is what batching aims at.
+    /// Units in those requests, whether they shrank or not: eight a request is what batching aims
+    /// at.
     CompressUnits: Times, report "compress_units", prometheus "uzswap_compress_units_total";
     /// Pages stored by calls of one page.
     Stored4k: Pages, report "stored_pages_by_folio.4kB", prometheus "uzswap_folio_4kb_pages_total";
@@ -168,7 +174,8 @@ counters! {
     SwapWaitNs: Nanoseconds, report "swap.write_wait_seconds", prometheus "uzswap_swap_write_wait_seconds_total";
     /// Pages that came back because they were needed, from the pool or from staging.
     Returned: Pages, report "replacement.returned", prometheus "uzswap_returned_pages_total";
-    /// Sum of the refault distances of returned pages: pages that came in between a page's going and its return.
+    /// Sum of the refault distances of returned pages: pages that came in between a page's going
+    /// and its return.
     ReturnDistance: Pages, report "replacement.return_distance", prometheus "uzswap_return_distance_pages_total";
     /// Present pages that were looked at to find some that can go.
     LookedAt: Pages, report "replacement.looked_at", prometheus "uzswap_looked_at_pages_total";

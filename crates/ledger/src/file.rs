@@ -58,7 +58,7 @@ pub(crate) fn map<T>(file: &impl AsFd, access: Access) -> io::Result<NonNull<T>>
     Ok(NonNull::new(at.cast()).expect("not page zero"))
 }
 
-/// Maps another process's file of `T`, if it is as long and nobody can cut it short.
+/// Maps another process's file of `T`, if it is as long and cannot be truncated.
 pub(crate) fn map_sealed<T>(file: &impl AsFd, access: Access, seals: i32) -> io::Result<NonNull<T>> {
     // SAFETY: takes numbers.
     let found = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GET_SEALS) };

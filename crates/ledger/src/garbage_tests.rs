@@ -1,4 +1,5 @@
-//! Whatever a process of the tree writes into the ledger or says to the supervisor: those who read it go on.
+//! Readers survive everything that a process of the tree writes into the ledger or sends to the
+//! supervisor.
 
 use std::mem::size_of;
 
@@ -97,7 +98,8 @@ proptest! {
         let keeper = Keeper::create(&settings(), 1).unwrap();
         let words = keeper.ledger().addresses().0.as_ptr().cast::<u64>();
         for (at, word) in changes {
-            // SAFETY: within the supervisor's mapping, which is plain atomics; this test has one thread.
+            // SAFETY: within the supervisor's mapping, which is plain atomics; this test has one
+            // thread.
             unsafe { words.add(at).write_volatile(word) };
         }
         let mut snapshot = Snapshot::default();
@@ -135,7 +137,7 @@ proptest! {
 
     #[test]
     fn any_name_is_elsewhere_or_not(name in prop::collection::vec(any::<u8>(), 0..200)) {
-        // Without a last word in hex nobody knows.
+        // Without a last word in hex the name is unknown.
         let known = name.rsplit(|byte| *byte == b'-').next().unwrap();
         let known = known.strip_prefix(b"+").unwrap_or(known).iter().all(u8::is_ascii_hexdigit);
         prop_assert!(known || !wire::is_elsewhere(&name));

@@ -1,4 +1,5 @@
-//! Latencies in shared memory: eight buckets for each power of two, so a percentile is off by at most an eighth.
+//! Latencies in shared memory: eight buckets for each power of two, so a percentile is off by at
+//! most an eighth.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,7 +65,8 @@ impl Default for Histogram {
     }
 }
 
-/// The latency in nanoseconds below which `fraction` of the counts lie, to a bucket's width; 0 without counts.
+/// The latency in nanoseconds below which `fraction` of the counts lie, to a bucket's width; 0
+/// without counts.
 pub fn percentile_ns(counts: &[u64; BUCKETS], fraction: f64) -> u64 {
     let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
     if total == 0 {

@@ -1,15 +1,18 @@
-//! What the processes of one tree share: the budget, their use of it, their figures; and how they talk to the supervisor.
+//! What the processes of one tree share: the budget, their use of it, their figures; and how they
+//! talk to the supervisor.
 //!
-//! Each user of a tree has two memory files, made by the supervisor and mapped by that user's managed processes alone:
+//! Each user of a tree has two memory files, made by the supervisor and mapped by that user's
+//! managed processes alone:
 //!
 //! | file | written by | holds |
 //! |---|---|---|
 //! | board | the supervisor; sealed for all others | settings; which process has which slot; what the other users' processes use; figures of ended processes |
 //! | ledger | that user's processes | the sum of what they use; a slot of figures for each |
 //!
-//! Everything in both is atomic and may be used from any thread at any time, without allocation. A process may have written
-//! anything to its ledger: figures are then wrong until the supervisor corrects them, and readers clamp what they read. No path,
-//! descriptor or process number is taken from a ledger. The socket carries what memory cannot: descriptors and text.
+//! Everything in both is atomic and may be used from any thread at any time, without allocation. A
+//! process may have written anything to its ledger: figures are then wrong until the supervisor
+//! corrects them, and readers clamp what they read. No path, descriptor or process number is taken
+//! from a ledger. The socket carries what memory cannot: descriptors and text.
 
 mod board;
 mod counters;

@@ -17,7 +17,8 @@ pub const LEDGER_NAME: &CStr = c"uzswap-ledger";
 
 /// More than any machine has; figures above are taken for this.
 const BYTES_MAX: u64 = 1 << 52;
-/// Looks in a row at which the shared sum was wrong, until it is corrected: a process may be stopped while it changes it.
+/// Looks in a row at which the shared sum was wrong, until it is corrected: a process may be
+/// stopped while it changes it.
 const LOOKS: u32 = 4;
 /// A wrong sum above this is corrected at once.
 const ABSURD_BYTES: u64 = 1 << 46;
@@ -29,9 +30,11 @@ pub(crate) struct Memory {
     pub(crate) slots: [Slot; SLOTS],
 }
 
-/// A ledger and its board, mapped. Unmapped never: threads that nobody joins may use it until the process ends.
+/// A ledger and its board, mapped. Unmapped never: detached threads may use it until the process
+/// ends.
 ///
-/// The ledger may hold anything, since each of its processes may write all of it. The board tells which slots are in use.
+/// The ledger may hold anything, since each of its processes may write all of it. The board tells
+/// which slots are in use.
 #[derive(Clone, Copy)]
 pub struct Ledger {
     board: NonNull<Board>,
@@ -47,7 +50,8 @@ impl Ledger {
     /// Maps a board, for reading alone, and its ledger.
     ///
     /// # Errors
-    /// EPROTO when the files are not sealed, or the board is none of this version, whose word counts for both; what mapping them answers.
+    /// EPROTO when the files are not sealed, or the board is none of this version, whose word
+    /// counts for both; what mapping them returns.
     pub fn map(board: BorrowedFd<'_>, ledger: BorrowedFd<'_>) -> io::Result<Self> {
         let board = file::map_sealed(&board, Access::Read, file::SEALS | libc::F_SEAL_FUTURE_WRITE)?;
         let memory = file::map_sealed(&ledger, Access::Write, file::SEALS)?;
@@ -85,7 +89,8 @@ impl Ledger {
         self.board().budget_bytes()
     }
 
-    /// What all processes of the tree use together: this ledger's sum, and the other ledgers' as the supervisor last saw it.
+    /// What all processes of the tree use together: this ledger's sum, and the other ledgers' as
+    /// the supervisor last saw it.
     pub fn total_bytes(&self) -> u64 {
         let own = self.memory().total.load(Ordering::Relaxed).min(BYTES_MAX);
         own.saturating_add(self.board().others.load(Ordering::Relaxed).min(BYTES_MAX))
@@ -165,8 +170,8 @@ impl Keeper {
     /// Makes the memory files of one user of the tree with that number.
     ///
     /// # Errors
-    /// When the kernel refuses memory files of a few MiB (sparse) or their seals; EINVAL when the settings are longer than
-    /// there is room for.
+    /// When the kernel refuses memory files of a few MiB (sparse) or their seals; EINVAL when the
+    /// settings are longer than there is room for.
     pub fn create(settings: &Settings, tree: u64) -> io::Result<Self> {
         let ledger_file = file::create(LEDGER_NAME, size_of::<Memory>())?;
         file::seal(&ledger_file, file::SEALS)?;
@@ -230,7 +235,7 @@ impl Keeper {
         self.know(index, None);
     }
 
-    /// Takes the process in a slot to use so much, whatever it says itself; `None`: what it says.
+    /// Overrides the use that the process in a slot reports; `None`: its own figure.
     pub fn know(&mut self, index: usize, bytes: Option<u64>) {
         if self.known.len() <= index {
             self.known.resize(index + 1, None);
@@ -251,8 +256,9 @@ impl Keeper {
         self.ledger.live().count()
     }
 
-    /// Adds the slots up. The sum that processes share is corrected if it differs from that look after look, or at once if it is
-    /// more than any machine has: a process may have been killed while it changed the sum, or have overwritten it.
+    /// Adds the slots up. The sum that processes share is corrected if it differs from that look
+    /// after look, or at once if it is more than any machine has: a process may have been killed
+    /// while it changed the sum, or have overwritten it.
     pub fn audit(&mut self) -> u64 {
         let sum = self.sum();
         let shared = &self.ledger.memory().total;
@@ -303,7 +309,7 @@ fn machine_bytes() -> u64 {
 /// No sum is above this: readers may add up to 255 of them without an overflow.
 const SUM_MAX: u64 = 1 << 56;
 
-/// A sum of figures that anybody may have written.
+/// A sum of figures that other processes may have falsified.
 pub(crate) fn total(figures: impl Iterator<Item = u64>) -> u64 {
     figures.fold(0, u64::saturating_add).min(SUM_MAX)
 }

@@ -11,7 +11,7 @@ pub const FORMS_MAX: usize = 16;
 #[repr(C, align(64))]
 pub struct Slot {
     managed: AtomicU32,
-    /// Somebody wants to look inside: paging is to pause.
+    /// A debugger waits for access: paging is to pause.
     pause_wanted: AtomicU32,
     paused: AtomicU32,
     pub(crate) resident: AtomicU64,
@@ -48,7 +48,7 @@ impl Slot {
         self.pause_wanted.load(Ordering::Acquire) != 0
     }
 
-    /// Notes that everything is in and nothing is paged, or that paging goes on.
+    /// Notes that all pages are in and nothing is paged, or that paging resumes.
     pub fn set_paused(&self, paused: bool) {
         self.paused.store(paused.into(), Ordering::Release);
     }

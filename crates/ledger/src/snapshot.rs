@@ -1,6 +1,7 @@
 //! A tree's ledgers as they were at one moment, for onlookers.
 //!
-//! The files are read, not mapped: an onlooker cannot change them, and is not killed when their owner cuts them short.
+//! The files are read, not mapped: an onlooker cannot change them, and is not killed when their
+//! owner cuts them short.
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::BTreeMap;
@@ -53,7 +54,8 @@ fn fill<T>(file: BorrowedFd<'_>, to: NonNull<T>, start: usize, len: usize) -> io
     assert!(start + len <= size_of::<T>());
     let mut done = 0;
     while done < len {
-        // SAFETY: within the copy, which is plain atomics of which any bytes are valid, and shared with nothing.
+        // SAFETY: within the copy, which is plain atomics of which any bytes are valid, and shared
+        // with nothing.
         let got = unsafe {
             let to = to.as_ptr().cast::<u8>().add(start + done);
             libc::pread(file.as_raw_fd(), to.cast(), len - done, (start + done) as libc::off_t)
@@ -71,7 +73,7 @@ impl Sight {
     /// Copies the board in `file`, which need only be readable.
     ///
     /// # Errors
-    /// EPROTO when the file is no board of this version; what reading it answers.
+    /// EPROTO when the file is no board of this version; what reading it returns.
     pub fn read(file: BorrowedFd<'_>) -> io::Result<Self> {
         if len_of(file)? != size_of::<Board>() {
             return Err(no_ledger());
@@ -108,13 +110,13 @@ impl Snapshot {
     /// Adds a board's ledger, from a file that need only be readable.
     ///
     /// # Errors
-    /// EPROTO when the file is no ledger; what reading it answers.
+    /// EPROTO when the file is no ledger; what reading it returns.
     pub fn add(&mut self, sight: Sight, file: BorrowedFd<'_>) -> io::Result<()> {
         if len_of(file)? != size_of::<Memory>() {
             return Err(no_ledger());
         }
-        // The board, with those who have ended, came first: a process that ends in between is missed for once, not counted
-        // twice.
+        // The board, with those who have ended, came first: a process that ends in between is
+        // missed for once, not counted twice.
         let memory: NonNull<Memory> = allocate();
         let head = offset_of!(Memory, slots);
         let used = sight.board().slots_used();
@@ -171,7 +173,8 @@ impl Snapshot {
         self.copies.fault_counts()
     }
 
-    /// Latencies of faults that had to read from the swap file, of all processes, ended ones included.
+    /// Latencies of faults that had to read from the swap file, of all processes, ended ones
+    /// included.
     pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
         self.copies.disk_fault_counts()
     }

@@ -112,7 +112,8 @@ fn slots_run_out() {
     assert_eq!(keeper.claim(9999), None);
 }
 
-/// The sum is corrected if it stays wrong, at once if it is absurd, and not for a process that is publishing.
+/// The sum is corrected if it stays wrong, at once if it is absurd, and not for a process that is
+/// publishing.
 #[test]
 fn a_wrong_sum_is_corrected() {
     let mut keeper = keeper();
@@ -145,7 +146,7 @@ fn a_wrong_sum_is_corrected() {
         keeper.audit();
     }
     assert_eq!(keeper.corrections(), 4);
-    // What is known of a process counts, whatever it says.
+    // The kernel's figure of a process counts, not its own.
     keeper.know(one, Some(1 << 31));
     for _ in 0..4 {
         assert_eq!(keeper.audit(), (1 << 31) + (1 << 20));
@@ -179,7 +180,8 @@ fn neither_file_can_be_cut_short() {
     assert_eq!(joined(&keeper).settings(), settings());
 }
 
-/// Whoever has the board's descriptor can neither map it for writing nor write to it, by a new opening of it either.
+/// A holder of the board's descriptor can neither map it for writing nor write to it, by a new
+/// opening of it either.
 #[test]
 fn only_the_supervisor_writes_the_board() {
     let keeper = keeper();
@@ -188,7 +190,8 @@ fn only_the_supervisor_writes_the_board() {
     for file in [keeper.board_file(), again.as_fd()] {
         let raw = file.as_raw_fd();
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new mappings at addresses of the kernel's choice; writes go to a file of this test.
+        // SAFETY: new mappings at addresses of the kernel's choice; writes go to a file of this
+        // test.
         unsafe {
             let errno = || std::io::Error::last_os_error().raw_os_error();
             let at = libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, raw, 0);

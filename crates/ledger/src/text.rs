@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Text of up to `8 * WORDS - 1` bytes, written once, before anybody else looks; ends at the first zero byte.
+/// Text of up to `8 * WORDS - 1` bytes, written once, before any other thread reads it; ends at the
+/// first zero byte.
 #[repr(C)]
 pub(crate) struct Text<const WORDS: usize>([AtomicU64; WORDS]);
 

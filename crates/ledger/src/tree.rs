@@ -7,7 +7,8 @@ use crate::memory::{total, Ledger, SLOTS};
 use crate::slot::FORMS_MAX;
 use crate::{Counter, Histogram, Slot, BUCKETS};
 
-/// The ledgers of one tree, one for each of its users. A *place* is a slot's number among all of them.
+/// The ledgers of one tree, one for each of its users. A *place* is a slot's number among all of
+/// them.
 #[derive(Clone, Default)]
 pub struct Tree(Vec<Ledger>);
 
@@ -92,7 +93,8 @@ impl Tree {
         self.counts_of(Slot::faults)
     }
 
-    /// Latencies of faults that had to read from the swap file, of all processes, ended ones included.
+    /// Latencies of faults that had to read from the swap file, of all processes, ended ones
+    /// included.
     pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
         self.counts_of(Slot::disk_faults)
     }

@@ -1,4 +1,5 @@
-//! Packets between a process and its supervisor, over a SOCK_SEQPACKET unix socket with an abstract address.
+//! Packets between a process and its supervisor, over a SOCK_SEQPACKET unix socket with an abstract
+//! address.
 //!
 //! | kind | from | meaning | descriptors |
 //! |---|---|---|---|
@@ -18,12 +19,13 @@
 //! | record | process | the pipe that references are recorded in, please | - |
 //! | recorded | supervisor | here it is, or there is none | the pipe |
 //!
-//! The address is known to every process of the network namespace, so a process proves who it is by what the kernel tells of it:
-//! the supervisor hears those of its tree alone, and looks again at each packet that it gives something for. A process talks to a
-//! supervisor of root or of its own user alone.
+//! The address is known to every process of the network namespace, so a process proves who it is by
+//! what the kernel tells of it: the supervisor hears those of its tree alone, and looks again at
+//! each packet that it gives something for. A process talks to a supervisor of root or of its own
+//! user alone.
 //!
-//! All calls are plain blocking system calls without allocation: they are made by pager threads too. The end of a
-//! connection means the end of the process.
+//! All calls are plain blocking system calls without allocation: they are made by pager threads
+//! too. The end of a connection means the end of the process.
 
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -105,9 +107,9 @@ impl Packet {
     }
 }
 
-/// A name for this process to listen at, `uzswap-RUN-LISTENER-RANDOM-NAMESPACE`: the run's process number, this
-/// process's, a random number in hex, and the number of this network namespace in hex. Abstract addresses
-/// are known in one namespace only, see [`is_elsewhere`].
+/// A name for this process to listen at, `uzswap-RUN-LISTENER-RANDOM-NAMESPACE`: the run's process
+/// number, this process's, a random number in hex, and the number of this network namespace in hex.
+/// Abstract addresses are known in one namespace only, see [`is_elsewhere`].
 pub fn new_name(run: u32, random: u32) -> String {
     let (listener, namespace) = (std::process::id(), network_namespace().unwrap_or(0));
     format!("uzswap-{run}-{listener}-{random:08x}-{namespace:x}")
@@ -118,8 +120,8 @@ fn listener(name: &[u8]) -> Option<i32> {
     std::str::from_utf8(name).ok()?.split('-').nth(2)?.parse().ok()
 }
 
-/// Whether the supervisor with this name is known to be in another network namespace than the calling thread, so that a
-/// refused connection does not mean that it is gone.
+/// Whether the supervisor with this name is known to be in another network namespace than the
+/// calling thread, so that a refused connection does not mean that it is gone.
 pub fn is_elsewhere(name: &[u8]) -> bool {
     let number = name.rsplit(|byte| *byte == b'-').next().and_then(|text| std::str::from_utf8(text).ok());
     let number = number.and_then(|text| u64::from_str_radix(text, 16).ok()).filter(|number| *number != 0);
@@ -131,7 +133,8 @@ fn network_namespace() -> Option<u64> {
     let descriptor = packets::socket().ok()?;
     let (mut number, mut len) = (0u64, 8);
     let target = std::ptr::from_mut(&mut number).cast();
-    // SAFETY: room for the 8 bytes that are asked for; the descriptor was opened just now and is closed once.
+    // SAFETY: room for the 8 bytes that are asked for; the descriptor was opened just now and is
+    // closed once.
     let answer = unsafe {
         let answer = libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, target, &mut len);
         libc::close(descriptor);
@@ -177,27 +180,29 @@ pub fn connect(name: &[u8]) -> io::Result<i32> {
 /// What a user namespace shows of users that are none of its own.
 const OVERFLOW_USER: u32 = 65534;
 
-/// Whether a supervisor of this user's may be this process's. When a supervisor has been killed its name is free, for a moment
-/// in which its processes are not ended yet.
+/// Whether a supervisor of this user's may be this process's. When a supervisor has been killed its
+/// name is free, for a moment in which its processes are not ended yet.
 fn may_supervise(user: u32) -> bool {
     // SAFETY: take nothing.
     let own = unsafe { [libc::getuid(), libc::geteuid()] };
     matches!(user, 0 | OVERFLOW_USER) || own.contains(&user)
 }
 
-/// Whether a process is the one that the name of its address names. After a supervisor was killed, another process of
-/// the same user can take the address. A process of a namespace above this one's has the number 0 here.
+/// Whether a process is the one that the name of its address names. After a supervisor was killed,
+/// another process of the same user can take the address. A process of a namespace above this one's
+/// has the number 0 here.
 fn is_named(pid: i32, name: &[u8]) -> bool {
     pid == 0 || listener(name) == Some(pid)
 }
 
-/// Connections that wait to be accepted. Others' are among them: they are closed at once, and those of the tree wait behind them.
+/// Connections that wait to be accepted. Others' are among them: they are closed at once, and those
+/// of the tree wait behind them.
 const BACKLOG: i32 = 1024;
 
 /// Listens at the abstract address `name`.
 ///
 /// # Errors
-/// EADDRINUSE when somebody does already.
+/// EADDRINUSE if a process listens there already.
 pub fn listen(name: &[u8]) -> io::Result<i32> {
     let descriptor = packets::socket()?;
     let (address, len) = address(name);

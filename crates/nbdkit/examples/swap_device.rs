@@ -1,13 +1,15 @@
-//! Swap on the plugin, through a loop device on nbdfuse, against the kernel's zram, in a memory cgroup:
+//! Swap on the plugin, through a loop device on nbdfuse, against the kernel's zram, in a memory
+//! cgroup:
 //!
 //! ```text
 //! cargo build --release -p uzswap-nbdkit
 //! sudo target/release/examples/swap_device HEAP.pages [OTHER.pages ...]      (cargo build --release -p uzswap-nbdkit --examples)
 //! ```
 //!
-//! A process fills memory with the corpus, three times what its cgroup may have, reads it back in order and touches pages at
-//! random, and checks every page. The devices take turns; figures are medians of the turns, in MB/s of the process's
-//! memory. Memory is what the device's data takes, for each byte swapped out. Everything is undone at the end.
+//! A process fills memory with the corpus, three times what its cgroup may have, reads it back in
+//! order and touches pages at random, and checks every page. The devices take turns; figures are
+//! medians of the turns, in MB/s of the process's memory. Memory is what the device's data takes,
+//! for each byte swapped out. Everything is undone at the end.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -5,9 +5,10 @@
 //! cargo run --release -p uzswap-nbdkit --example throughput -- HEAP.pages [OTHER.pages ...]
 //! ```
 //!
-//! All servers run side by side and take turns, workload by workload; the figure is the median of the turns. The client
-//! speaks plain NBD over a Unix socket, with 1 or 8 requests in flight on one connection. Memory is all
-//! that the server has after the disk was filled (RssAnon), for each byte that was stored.
+//! All servers run side by side and take turns, workload by workload; the figure is the median of
+//! the turns. The client speaks plain NBD over a Unix socket, with 1 or 8 requests in flight on one
+//! connection. Memory is all that the server has after the disk was filled (RssAnon), for each byte
+//! that was stored.
 
 use std::error::Error;
 use std::fs;
@@ -148,7 +149,8 @@ impl Server {
         Ok((workload.requests * workload.bytes) as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Fills the disk, in order, with all of the corpus again and again; reads it back and compares.
+    /// Fills the disk, in order, with all of the corpus again and again; reads it back and
+    /// compares.
     fn fill(&mut self, corpus: &[u8]) -> std::io::Result<()> {
         for kind in [WRITE, READ] {
             for at in (0..DISK_BYTES).step_by(64 << 10) {

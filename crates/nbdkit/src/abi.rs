@@ -1,7 +1,9 @@
-//! nbdkit's interface for plugins, version 2, as nbdkit-plugin(3) and the header nbdkit-plugin.h describe it.
+//! nbdkit's interface for plugins, version 2, as nbdkit-plugin(3) and the header nbdkit-plugin.h
+//! describe it.
 //!
-//! The crate `nbdkit` of crates.io (0.3.0) was not taken: it knows neither `after_fork`, without which threads and locked
-//! memory are lost when nbdkit goes to the background, nor `block_size`, and hides the threads that requests run in.
+//! The crate `nbdkit` of crates.io (0.3.0) was not taken: it knows neither `after_fork`, without
+//! which threads and locked memory are lost when nbdkit goes to the background, nor `block_size`,
+//! and hides the threads that requests run in.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -25,7 +27,8 @@ pub type Handle = *mut c_void;
 type Ask = Option<unsafe extern "C" fn(Handle) -> c_int>;
 type Unused = Option<unsafe extern "C" fn()>;
 
-/// `struct nbdkit_plugin`, up to the field `block_size` of nbdkit 1.30. nbdkit reads no more of it than both sides know.
+/// `struct nbdkit_plugin`, up to the field `block_size` of nbdkit 1.30. nbdkit reads no more of it
+/// than both sides know.
 #[repr(C)]
 pub struct Plugin {
     pub struct_size: u64,

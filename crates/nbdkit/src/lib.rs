@@ -1,6 +1,8 @@
-//! `nbdkit ./libnbdkit_uzswap_plugin.so size=8G ram=2G compressor=auto`: the compressed block device, served by nbdkit.
+//! `nbdkit ./libnbdkit_uzswap_plugin.so size=8G ram=2G compressor=auto`: the compressed block
+//! device, served by nbdkit.
 //!
-//! nbdkit does the protocol, sockets, TLS and filters; the crate `device` does the rest. This is what is between them:
+//! nbdkit does the protocol, sockets, TLS and filters; the crate `device` does the rest. This is
+//! what is between them:
 //!
 //! - `abi`: the C interface
 //! - `settings`: `key=value`

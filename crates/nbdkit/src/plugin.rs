@@ -49,9 +49,10 @@ fn serve(request: impl FnOnce(&Device) -> Result<(), IoError>) -> c_int {
         IS_READY.set(true);
         if *LOCK.get().unwrap_or(&Lock::No) != Lock::No {
             flusher::touch_stack();
-            // Inherited from the thread that made it. Where it was not allowed, that was said at the start.
+            // Inherited from the thread that made it. Where it was not allowed, that was said at
+            // the start.
             if !flusher::is_marked() && flusher::mark_thread().is_ok() {
-                debug("a thread was marked that nobody had marked");
+                debug("a thread was marked that was expected to be unmarked");
             }
         }
     }
@@ -103,7 +104,7 @@ unsafe extern "C" fn config_complete() -> c_int {
     0
 }
 
-/// The swap file is opened here, where it is still said to somebody why it cannot be.
+/// The swap file is opened here, while errors still reach the user.
 unsafe extern "C" fn get_ready() -> c_int {
     let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = settings.as_ref().expect("config_complete was called");
@@ -139,7 +140,7 @@ fn start(mut settings: Settings) -> Result<(), String> {
     let swap = SWAP_DISK.lock().unwrap_or_else(PoisonError::into_inner).take();
     let lock = settings.lock;
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
-        Err(error) if lock == Lock::Yes => Err(format!("lock=yes: {error}; lock=try goes on without")),
+        Err(error) if lock == Lock::Yes => Err(format!("lock=yes: {error}; lock=try continues without")),
         Err(error) => {
             say(&format!("lock=try: {error}"));
             Ok(())
@@ -244,7 +245,8 @@ unsafe extern "C" fn pread(
     offset: u64,
     _flags: u32,
 ) -> c_int {
-    // SAFETY: nbdkit hands over `count` writable bytes, for this call alone; they were written before, if by others.
+    // SAFETY: nbdkit hands over `count` writable bytes, for this call alone; they were written
+    // before, if by others.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), count as usize) };
     serve(|device| device.read(offset, into))
 }
@@ -256,7 +258,7 @@ unsafe extern "C" fn pwrite(
     offset: u64,
     flags: u32,
 ) -> c_int {
-    // SAFETY: nbdkit hands over `count` readable bytes, which nobody changes during this call.
+    // SAFETY: nbdkit hands over `count` readable bytes, which do not change during this call.
     let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count as usize) };
     serve(|device| device.write(offset, from).and_then(|()| end(device, flags)))
 }
@@ -282,7 +284,8 @@ unsafe extern "C" fn zero(_handle: Handle, count: u32, offset: u64, flags: u32) 
 }
 
 unsafe extern "C" fn cache(_handle: Handle, _count: u32, _offset: u64, _flags: u32) -> c_int {
-    // What is in memory is as near as it gets, and what is in the swap file went there for want of room.
+    // What is in memory is as near as it gets, and what is in the swap file went there for want of
+    // room.
     0
 }
 
@@ -315,7 +318,7 @@ unsafe extern "C" fn extents(
 /// nbdkit takes the plugin's description from a pointer that stays valid.
 struct Static(Plugin);
 
-// SAFETY: nobody changes it, and all it points to is constant.
+// SAFETY: it never changes, and all it points to is constant.
 unsafe impl Sync for Static {}
 
 static PLUGIN: Static = Static(Plugin {

@@ -15,7 +15,8 @@ pub enum Lock {
     /// An ordinary server.
     #[default]
     No,
-    /// Memory is made and locked, threads are marked, the out-of-memory killer told; anything missing ends nbdkit.
+    /// Memory is made and locked, threads are marked, the out-of-memory killer told; anything
+    /// missing ends nbdkit.
     Yes,
     /// The same; what is not allowed is said, but for the memory itself, and left out.
     Try,

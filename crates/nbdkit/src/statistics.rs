@@ -1,4 +1,4 @@
-//! A file with the device's figures, written anew each second by a thread of its own.
+//! A file with the device's figures, rewritten each second by a thread of its own.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ impl Writer {
     }
 }
 
-/// Whoever reads it finds a whole one.
+/// Readers always find a whole file.
 fn write(file: &str, device: &Device) -> io::Result<()> {
     let next = format!("{file}.new");
     fs::write(&next, device.statistics().json())?;

@@ -1,5 +1,5 @@
-//! What is said to nbdkit about a swap file. It is opened before nbdkit goes to the background, where directories may be others and
-//! nobody reads what is said.
+//! nbdkit's settings of a swap file. It is opened before nbdkit daemonizes, so that errors reach
+//! stderr and relative paths resolve.
 
 use std::path::PathBuf;
 
@@ -75,7 +75,7 @@ impl SwapSettings {
             .map_err(|error| format!("swap=, swap-dir=: {error}"))?;
         if lock == Lock::Yes && !disk.is_direct() {
             let why = "the swap file's file system writes by the page cache alone, which takes memory";
-            return Err(format!("lock=yes: {why}; lock=try goes on so"));
+            return Err(format!("lock=yes: {why}; lock=try continues without"));
         }
         Ok(Some(disk))
     }

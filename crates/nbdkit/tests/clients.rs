@@ -396,8 +396,9 @@ fn unnamed_files(pid: u32, directory: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// Three times the memory in bytes that do not compress, over a file: in and out by nbdcopy, then in any order by libnbd,
-/// while other blocks are written and discarded. The file has no name, ever, and is gone with the server, however that ends.
+/// Three times the memory in bytes that do not compress, over a file: in and out by nbdcopy, then
+/// in any order by libnbd, while other blocks are written and discarded. The file has no name,
+/// ever, and is gone with the server, however that ends.
 #[test]
 fn what_memory_does_not_hold_goes_to_a_file() {
     const RAM: u64 = 24 << 20;
@@ -538,7 +539,8 @@ fn a_server_to_swap_on_is_locked() {
     }
 }
 
-/// With a swap file too: its threads are there and marked before anything is written, and no memory comes later.
+/// With a swap file too: its threads are there and marked before anything is written, and no memory
+/// comes later.
 #[test]
 fn a_swap_file_behind_locked_memory_takes_none() {
     if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
@@ -572,7 +574,8 @@ fn a_swap_file_behind_locked_memory_takes_none() {
     for task in fs::read_dir(format!("{process}/task")).unwrap().flatten() {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap();
         let (name, fields) = stat.rsplit_once(')').unwrap();
-        // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of what PR_SET_IO_FLUSHER sets.
+        // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of what
+        // PR_SET_IO_FLUSHER sets.
         let flags: u64 = fields.split_whitespace().nth(6).unwrap().parse().unwrap();
         assert!(!is_allowed || flags & 0x0008_0000 != 0, "{stat}");
         names.push(name.split_once('(').unwrap().1.to_owned());

@@ -42,7 +42,7 @@ fn end(server: &mut Server) {
 }
 
 /// What must not be seen in the file.
-const MARK: &str = "a text that nobody reads on a disk which is encrypted";
+const MARK: &str = "a text that must not be readable on an encrypted disk";
 
 const DATA: &str = r#"
 import random
@@ -86,13 +86,13 @@ assert h.pread(1 << 20, 50 << 20) == bytes(1 << 20)
     );
     let mut server = start(&settings);
     server.nbdsh_ok(&check);
-    // A clean end keeps what nobody flushed.
+    // A clean end keeps unflushed writes.
     server.nbdsh_ok(&format!("{DATA}\nh.pwrite(data(102), 42 << 20)"));
     end(&mut server);
     let server = start(&settings);
     server.nbdsh_ok(&check);
     server.nbdsh_ok(&format!("{DATA}\nassert h.pread(1 << 20, 42 << 20) == data(102)"));
-    // Nothing of it can be read in the file, and nobody else may try.
+    // Nothing of it can be read in the file, and other users may not open it.
     let mode = |name| fs::metadata(directory.join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("disk"), mode("key")), (0o600, 0o600));
     // The file is mostly holes; what was written lies at its beginning.
@@ -105,7 +105,8 @@ fn many_kills_lose_nothing_that_was_flushed() {
     let rounds = 6;
     for round in 0..rounds {
         let mut server = start(&settings);
-        // Each round's blocks say which round wrote them last, and was flushed; then some are written that nobody flushes.
+        // Each round's blocks say which round wrote them last, and was flushed; then some are
+        // written and not flushed.
         server.nbdsh_ok(&format!(
             r#"
 import os, random, signal
@@ -175,7 +176,7 @@ fn what_does_not_fit_is_refused_and_left_alone() {
     let foreign = vec![b'#'; 9000];
     fs::write(directory.join("foreign"), &foreign).unwrap();
     let said = refused(&[("swap-file", format!("swap-file={}", file("foreign")))]);
-    assert!(said.contains("is somebody else's"), "{said}");
+    assert!(said.contains("is no swap file of uzswap"), "{said}");
     assert_eq!(fs::read(directory.join("foreign")).unwrap(), foreign);
     for (changed, reason) in [
         (&[("lock", "lock=try".to_owned())][..], "lock= is for swap"),

@@ -1,8 +1,9 @@
 //! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
 //!
-//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap squeeze -- --nocapture` fills a
-//! cgroup to the brim, in random order, for ten minutes, without a swap file and with one; `UZSWAP_SQUEEZE_BYTES` sets how
-//! much (default 192 MiB, in a third of the memory).
+//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap
+//! squeeze -- --nocapture` fills a cgroup to the brim, in random order, for ten minutes, without a
+//! swap file and with one; `UZSWAP_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third of the
+//! memory).
 
 mod support;
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use support::swapped::{Cgroup, Swap};
 use support::{figures, has, may_mount, output, Directory, Fuse, Loop, Server};
 
-/// Swap is the machine's: one test at a time, lest one swaps to the other's device.
+/// Swap is the machine's: one test at a time, so that none swaps to another's device.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Set in the process that fills memory: how many bytes, for how many seconds, and with what.
@@ -47,7 +48,8 @@ fn word(content: &str, page: u64, round: u32, index: usize) -> u64 {
     }
 }
 
-/// The process inside the cgroup: pages written, read and checked in random order until the time is over.
+/// The process inside the cgroup: pages written, read and checked in random order until the time is
+/// over.
 #[test]
 fn fill_when_told_to() {
     let Ok(told) = std::env::var(FILL) else { return };
@@ -83,9 +85,10 @@ fn fill_when_told_to() {
     println!("checked {checked} pages and then all {pages}");
 }
 
-/// Has a process in a group with so much memory fill so many bytes with `content` for so many seconds, over a device with
-/// these settings; answers what it said, or nothing where no group can be made. An error is the kernel's: it gave up looking
-/// for a page to take away, which it does now and then while all of them are on their way to or from the device.
+/// Has a process in a group with so much memory fill so many bytes with `content` for so many
+/// seconds, over a device with these settings; returns what it said, or nothing where no group can
+/// be made. An error is the kernel's: it gave up looking for a page to take away, which it does now
+/// and then while all of them are on their way to or from the device.
 fn squeeze(
     bytes: u64,
     memory_bytes: u64,
@@ -138,7 +141,8 @@ fn a_squeezed_group_finds_every_byte() {
     squeeze_somehow(bytes, "heap", &[&format!("ram={bytes}")]);
 }
 
-/// The same with data that do not compress, of which a third has room in memory and the rest goes to the swap file.
+/// The same with data that do not compress, of which a third has room in memory and the rest goes
+/// to the swap file.
 #[test]
 fn a_squeezed_group_finds_every_byte_that_went_to_the_file() {
     if !can_swap() {
@@ -172,7 +176,8 @@ fn squeezed_bytes() -> u64 {
     bytes / (12 * 4096) * (12 * 4096)
 }
 
-/// Squeezes a group into a third of what it fills, or into more, if need be; whether it could at all.
+/// Squeezes a group into a third of what it fills, or into more, if need be; whether it could at
+/// all.
 fn squeeze_somehow(bytes: u64, content: &str, settings: &[&str]) -> bool {
     let seconds =
         std::env::var("UZSWAP_SQUEEZE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);

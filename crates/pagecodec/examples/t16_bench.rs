@@ -1,11 +1,12 @@
-//! Speed and ratio of T16 against LZ4 (the C library, acceleration 1) over files of raw 4 KiB pages:
-//! `cargo run --release -p uzswap-pagecodec --example t16_bench -- FILE...`
+//! Speed and ratio of T16 against LZ4 (the C library, acceleration 1) over files of raw 4 KiB
+//! pages: `cargo run --release -p uzswap-pagecodec --example t16_bench -- FILE...`
 //!
-//! Pages filled with one word are left out. Each figure is the lowest of several passes; LZ4 and all instruction sets of the
-//! machine (or those of the variable `ISA`, with commas) take turns within a pass, so that a busy machine harms all. "hot" is the
-//! first 4 MiB, "large" up to 16 MiB, "cold" the first 4 MiB with pages and objects flushed from the caches before each pass
-//! (x86-64 only). "limit" is what no codec goes below: two passes over the page to compress it, one that reads it and one that writes
-//! another to decompress it.
+//! Pages filled with one word are left out. Each figure is the lowest of several passes; LZ4 and
+//! all instruction sets of the machine (or those of the variable `ISA`, with commas) take turns
+//! within a pass, so that a busy machine harms all. "hot" is the first 4 MiB, "large" up to 16 MiB,
+//! "cold" the first 4 MiB with pages and objects flushed from the caches before each pass (x86-64
+//! only). "limit" is what no codec goes below: two passes over the page to compress it, one that
+//! reads it and one that writes another to decompress it.
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,8 @@ impl Objects {
     }
 }
 
-/// Compresses with `compress`, which gets up to [`BATCH`] pages and as many outputs and lengths. Only this is timed: not the
-/// copying to where the objects stay, which costs every codec the same.
+/// Compresses with `compress`, which gets up to [`BATCH`] pages and as many outputs and lengths.
+/// Only this is timed: not the copying to where the objects stay, which costs every codec the same.
 fn compress(
     pages: &[Page],
     objects: &mut Objects,
@@ -90,8 +91,8 @@ fn decompress_t16(isa: Isa, objects: &Objects, out: &mut [Page; BATCH]) -> f64 {
 fn compress_lz4(state: &mut [u64], pages: &[Page], objects: &mut Objects) -> f64 {
     compress(pages, objects, |pages, outs, lens| {
         for ((page, out), len) in pages.iter().zip(outs).zip(lens) {
-            // SAFETY: the pointers and lengths are those of live buffers; the state has LZ4_sizeofState bytes, aligned
-            // to 8.
+            // SAFETY: the pointers and lengths are those of live buffers; the state has
+            // LZ4_sizeofState bytes, aligned to 8.
             *len = unsafe {
                 LZ4_compress_fast_extState(
                     state.as_mut_ptr().cast(),
@@ -128,7 +129,7 @@ fn copy(pages: &[Page], out: &mut [Page; BATCH]) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Flushes bytes from all caches; answers whether this machine can.
+/// Flushes bytes from all caches; returns whether this machine can.
 fn flush(bytes: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {

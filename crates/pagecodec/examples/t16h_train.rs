@@ -1,8 +1,9 @@
-//! Makes the built-in codebook sets: `cargo run --release -p uzswap-pagecodec --example t16h_train -- OUT PAGE_OUT SAMPLES FILE...`
+//! Makes the built-in codebook sets: `cargo run --release -p uzswap-pagecodec --example
+//! t16h_train -- OUT PAGE_OUT SAMPLES FILE...`
 //!
-//! OUT is for T16 objects, PAGE_OUT for pages as page LZ. A file is raw 4 KiB pages. Every file gives the same share of
-//! the SAMPLES of each: of the pages that T16 shrinks to half, and of those in which page LZ finds repeats and T16 has
-//! little to say (files without such pages give none).
+//! OUT is for T16 objects, PAGE_OUT for pages as page LZ. A file is raw 4 KiB pages. Every file
+//! gives the same share of the SAMPLES of each: of the pages that T16 shrinks to half, and of those
+//! in which page LZ finds repeats and T16 has little to say (files without such pages give none).
 
 use pagecodec::t16h::{builtin, builtin_page, Coder, Trainer};
 use pagecodec::{lz, t16, Isa, PAGE_SIZE};

@@ -113,8 +113,9 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Runs a plain function compiled for the instruction set `isa`. AVX-512 gets the AVX2 build: what the compiler makes
-/// of these loops with 512-bit vectors is slower (measured: 0.35 us against 0.22 for [`crate::numeric::estimate`]).
+/// Runs a plain function compiled for the instruction set `isa`. AVX-512 gets the AVX2 build: what
+/// the compiler makes of these loops with 512-bit vectors is slower (measured: 0.35 us against 0.22
+/// for [`crate::numeric::estimate`]).
 macro_rules! with_isa {
     ($isa:expr, fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {{
         #[inline(always)]
@@ -128,7 +129,8 @@ macro_rules! with_isa {
         let isa: $crate::Isa = $isa;
         assert!(isa.is_available(), "this machine lacks {isa}");
         match isa {
-            // SAFETY: the machine has the instructions (asserted above; AVX-512 is only available with them).
+            // SAFETY: the machine has the instructions (asserted above; AVX-512 is only available
+            // with them).
             #[cfg(target_arch = "x86_64")]
             $crate::Isa::Avx512 | $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
             // SAFETY: as above.

@@ -23,10 +23,12 @@ pub fn same_filled(page: &[u8; PAGE_SIZE]) -> Option<u64> {
 /// Words that [`distinct_prefixes`] looks at.
 pub const PROBE_WORDS: usize = 64;
 
-/// How many of 256 hash buckets the high 48 bits of 64 words hit, words taken from eight lines spread over the page.
+/// How many of 256 hash buckets the high 48 bits of 64 words hit, words taken from eight lines
+/// spread over the page.
 ///
-/// Heaps full of pointers and small integers answer 10 to 25; random bytes, text, machine code and arrays of numbers
-/// 45 to 60. From 50 on T16 hardly ever helps. It says nothing about compressibility by other means.
+/// Heaps full of pointers and small integers answer 10 to 25; random bytes, text, machine code and
+/// arrays of numbers 45 to 60. From 50 on T16 hardly ever helps. It says nothing about
+/// compressibility by other means.
 #[inline]
 pub fn distinct_prefixes(page: &[u8; PAGE_SIZE]) -> u32 {
     let words = page_words(page);

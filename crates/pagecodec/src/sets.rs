@@ -1,4 +1,5 @@
-//! Sets of eight as bytes: what stands in for instructions that compress a vector, which most machines lack.
+//! Sets of eight as bytes: what stands in for instructions that compress a vector, which most
+//! machines lack.
 
 /// For each set of eight: its members in ascending order.
 pub(crate) static MEMBERS: [[u16; 8]; 256] = {

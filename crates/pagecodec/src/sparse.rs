@@ -22,7 +22,8 @@ pub const OBJECT_MAX: usize = 1 + (WORDS_MAX + 2) + WORDS_MAX / 2 + 8 * WORDS_MA
 #[error("damaged sparse object")]
 pub struct Damaged;
 
-/// Encodes `page` into `out`; `None` when more than [`WORDS_MAX`] words differ from zero or `out` is too short.
+/// Encodes `page` into `out`; `None` when more than [`WORDS_MAX`] words differ from zero or `out`
+/// is too short.
 pub fn encode(page: &[u8; PAGE_SIZE], out: &mut [u8]) -> Option<usize> {
     let words = page_words(page);
     let mut places = [0u8; WORDS_MAX + 2];

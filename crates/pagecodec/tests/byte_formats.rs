@@ -1,4 +1,5 @@
-//! Page LZ, numeric and sparse: round trips of every class on every instruction set, damage, bounds, fixed bytes.
+//! Page LZ, numeric and sparse: round trips of every class on every instruction set, damage,
+//! bounds, fixed bytes.
 
 mod support;
 
@@ -172,8 +173,8 @@ fn numeric_packs_what_it_is_made_for() {
     }
 }
 
-/// An array of numbers of any size, in a range of any width around any base, in any multiples, as values or as differences
-/// between rows; at times with some bytes changed.
+/// An array of numbers of any size, in a range of any width around any base, in any multiples, as
+/// values or as differences between rows; at times with some bytes changed.
 fn numbers(random: &mut Random) -> Page {
     let size = 1 << random.below(4);
     let width = random.below(8 * size as u64 + 1);
@@ -238,7 +239,8 @@ fn sparse_round_trips_or_declines() {
     }
 }
 
-/// Mutates objects and cuts them; decoders must answer the same on every instruction set, and keep to their buffers.
+/// Mutates objects and cuts them; decoders must answer the same on every instruction set, and keep
+/// to their buffers.
 #[test]
 fn damage_is_an_error_or_some_page() {
     let mut random = Random(2026);
@@ -341,7 +343,8 @@ fn objects_by_hand() {
     }
     assert_eq!(lz_bytes(Isa::Portable, b"abcd")[..], [0, 0, 4, 0, b'a', b'b', b'c', b'd']);
 
-    // u32 differences, shift 1, base 2, all widths zero: each row is the first plus 2 for every row before it.
+    // u32 differences, shift 1, base 2, all widths zero: each row is the first plus 2 for every row
+    // before it.
     let mut object = vec![2 | 4, 1, 2, 0, 0, 0];
     object.extend((0..16u32).flat_map(|lane| (100 * lane).to_le_bytes()));
     object.extend([0; 16]);

@@ -1,11 +1,11 @@
-//! Whatever the bytes: a decoder answers an error or some page, and all instruction sets answer the same.
+//! Any bytes: a decoder returns an error or some page, and all instruction sets return the same.
 
 mod support;
 
 use pagecodec::{t16, Isa};
 use support::{Page, Random, CLASSES};
 
-/// Decodes with every instruction set and compares. Answers whether the object was accepted.
+/// Decodes with every instruction set and compares. Returns whether the object was accepted.
 fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
     // An allocation of exactly its length: sanitizers and guard pages notice what is read outside.
     let exact: Box<[u8]> = object.into();
@@ -101,7 +101,8 @@ fn random_bytes() {
     }
 }
 
-/// Headers that are consistent with their length, over streams of random bytes: these get furthest into the decoders.
+/// Headers that are consistent with their length, over streams of random bytes: these get furthest
+/// into the decoders.
 #[test]
 fn random_objects_with_fitting_headers() {
     let (mut accepted, mut refused) = (0, 0);

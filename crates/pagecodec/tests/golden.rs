@@ -1,7 +1,8 @@
-//! Objects written once and checked in: what was stored must stay readable, and the format cannot drift unnoticed.
+//! Objects written once and checked in: what was stored must stay readable, and the format cannot
+//! drift unnoticed.
 //!
-//! After a deliberate change of the encoder's choices run with `PAGECODEC_BLESS=1`; after a change of the layout the
-//! format needs a new version.
+//! After a deliberate change of the encoder's choices run with `PAGECODEC_BLESS=1`; after a change
+//! of the layout the format needs a new version.
 
 mod support;
 
@@ -12,7 +13,8 @@ use pagecodec::numeric::Shape;
 use pagecodec::{lz, numeric, sparse, t16, Isa};
 use support::{Page, Random};
 
-/// Classes whose objects are checked in: together they use every tag class and both kinds of rotation.
+/// Classes whose objects are checked in: together they use every tag class and both kinds of
+/// rotation.
 const NAMES: [&str; 8] = [
     "zero",
     "one word set",
@@ -56,8 +58,9 @@ fn objects_are_as_they_were() {
 #[test]
 fn an_object_by_hand() {
     let mut object = Vec::new();
-    // Two exact templates (tags 1, 2), two prefix templates (tags 10, 11; 11 rotated), two wide ones (12, 13; 12
-    // rotated). Exact 1 is coded by prefix 10, exact 2 is raw. High halves: 10 -> 1, 13 -> 2, others zero.
+    // Two exact templates (tags 1, 2), two prefix templates (tags 10, 11; 11 rotated), two wide
+    // ones (12, 13; 12 rotated). Exact 1 is coded by prefix 10, exact 2 is raw. High halves: 10 ->
+    // 1, 13 -> 2, others zero.
     let kinds: u64 = 2 // exact
         | 10 << 4 // exact 1: as tag 10
         | 15 << 8 // exact 2: raw
@@ -89,7 +92,8 @@ fn an_object_by_hand() {
     object.extend([1; 62]); // lines 2 to 63
     object.extend(0xfdcb_a210u32.to_le_bytes()); // words 0 to 7: tags 0, 1, 2, 10, 11, 12, 13, 15
     object.extend(0x0000_000eu32.to_le_bytes());
-    // The second line has a reference, but all its repeats would have one, too: they take tags without literals.
+    // The second line has a reference, but all its repeats would have one, too: they take tags
+    // without literals.
     let at = object.len() - 4;
     let mut expected = [0u8; 4096];
     let words = expected.as_chunks_mut::<8>().0;

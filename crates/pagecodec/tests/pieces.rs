@@ -1,4 +1,5 @@
-//! Pages pieced together of every class and of objects, as a program's heap is: all formats, every instruction set.
+//! Pages pieced together of every class and of objects, as a program's heap is: all formats, every
+//! instruction set.
 //!
 //! `PAGECODEC_ROUNDS` says how many pages; 2000 by default.
 
@@ -17,7 +18,8 @@ fn piece(random: &mut Random, object: &[u8]) -> Page {
     }
 }
 
-/// One to twelve pieces of any length, at whole words, lines or anywhere, over zeroes or another byte.
+/// One to twelve pieces of any length, at whole words, lines or anywhere, over zeroes or another
+/// byte.
 fn pieced(random: &mut Random, object: &[u8]) -> Page {
     let mut page = [[0, 0, 0, 0xaa][random.below(4) as usize]; 4096];
     for _ in 0..=random.below(12) {
@@ -75,7 +77,7 @@ impl Formats {
         }
     }
 
-    /// Encodes and decodes `page` in every way; answers its T16 object.
+    /// Encodes and decodes `page` in every way; returns its T16 object.
     fn check(&mut self, page: &Page, what: &str) -> Vec<u8> {
         let object = agreed(&mut self.t16, what, |encoder| {
             let mut object = vec![0; t16::OBJECT_MAX];
@@ -141,8 +143,9 @@ fn pages_of_many_pieces_come_back() {
     }
 }
 
-/// A bucket of 64 samples and more has the highest score of all when its last sample, another word, shares no prefix. The
-/// portable encoder kept one template too many then, which came to lie upon the first prefix.
+/// A bucket of 64 samples and more has the highest score of all when its last sample, another word,
+/// shares no prefix. The portable encoder kept one template too many then, which came to lie upon
+/// the first prefix.
 #[test]
 fn the_highest_score_takes_one_place() {
     let bucket = |word: u64| word.wrapping_mul(0x9_E377_9B97_F4A7) >> 44 & 255;

@@ -1,4 +1,5 @@
-//! Pages of every class come back bit for bit, by every pair of instruction sets, and all write the same bytes.
+//! Pages of every class come back bit for bit, by every pair of instruction sets, and all write the
+//! same bytes.
 
 mod support;
 
@@ -8,7 +9,8 @@ use support::{Page, Random, CLASSES};
 
 const PAGES_PER_CLASS: usize = 40;
 
-/// Encodes `page` with every instruction set and decodes each result with every other; answers the object.
+/// Encodes `page` with every instruction set and decodes each result with every other; returns the
+/// object.
 fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
     let mut expected: Option<Vec<u8>> = None;
     for encoder in encoders {
@@ -25,7 +27,8 @@ fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
     }
     let object = expected.expect("the portable encoder is always there");
     for isa in Isa::available() {
-        // In an allocation of exactly its length, so that sanitizers and guard pages notice what is read behind it.
+        // In an allocation of exactly its length, so that sanitizers and guard pages notice what is
+        // read behind it.
         let exact = object.clone().into_boxed_slice();
         let mut back = [0x55; 4096];
         t16::decode(isa, &exact, &mut back).unwrap_or_else(|error| panic!("{what}, {isa}: {error}"));
@@ -49,7 +52,8 @@ fn every_class_comes_back() {
     }
 }
 
-/// Words that the vector encoders cannot tell apart by the byte that they make of each: sums of its even and of its odd bytes.
+/// Words that the vector encoders cannot tell apart by the byte that they make of each: sums of its
+/// even and of its odd bytes.
 #[test]
 fn words_with_the_same_mark_keep_their_templates() {
     const ALIKE: [u64; 8] = [
@@ -252,7 +256,8 @@ proptest! {
     }
 }
 
-/// Pages made to be long: nothing fits a template, while templates, distinct tag lines and references come on top.
+/// Pages made to be long: nothing fits a template, while templates, distinct tag lines and
+/// references come on top.
 #[test]
 fn the_longest_objects_stay_within_the_bound() {
     let mut encoders = encoders();
@@ -263,8 +268,8 @@ fn the_longest_objects_stay_within_the_bound() {
         {
             longest = longest.max(check(&mut encoders, &class(&mut random), "long").len());
         }
-        // Sampled lines full of pairs, so that 13 templates are chosen; random words elsewhere, with a zero here and
-        // there, so that tag lines differ.
+        // Sampled lines full of pairs, so that 13 templates are chosen; random words elsewhere,
+        // with a zero here and there, so that tag lines differ.
         let mut page = [0; 4096];
         let pool: [u64; 64] = std::array::from_fn(|_| random.next());
         for (number, slot) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -281,8 +286,8 @@ fn the_longest_objects_stay_within_the_bound() {
     assert!(longest > 4096 && longest <= 4096 + 340);
 }
 
-/// Pages that nobody made up: this process's own memory, code included, and with `PAGECODEC_PAGES=FILE:FILE..` files of
-/// raw pages.
+/// Real pages: this process's own memory, code included, and with `PAGECODEC_PAGES=FILE:FILE..`
+/// files of raw pages.
 #[test]
 #[cfg(target_os = "linux")]
 fn captured_pages_come_back() {

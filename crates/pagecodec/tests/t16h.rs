@@ -89,7 +89,7 @@ fn pages_as_page_lz_return() {
     assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
 }
 
-/// Behind the streams a reader finds zeros, whatever longer object it read before.
+/// Behind the streams a reader finds zeros, also after a longer object.
 #[test]
 fn a_shortened_object_yields_what_it_yields_to_a_new_coder() {
     let mut random = Random(47);
@@ -116,7 +116,8 @@ fn a_shortened_object_yields_what_it_yields_to_a_new_coder() {
     assert!(pages_read > 20, "{pages_read} shortened objects were read");
 }
 
-/// Objects written once and checked in; `PAGECODEC_BLESS=1` writes them anew. They are those of the T16 golden files.
+/// Objects written once and checked in; `PAGECODEC_BLESS=1` rewrites them. They are those of the
+/// T16 golden files.
 #[test]
 fn objects_are_as_they_were() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -132,8 +133,8 @@ fn objects_are_as_they_were() {
         assert!(coded == golden, "{name}: encoded another object");
         assert!(coder.decode(builtin(), &golden).expect("a valid object") == source, "{name}");
     }
-    // And page LZ, from the page that the T16 golden file stands for. Its encoder may choose other matches: what was
-    // stored must be read.
+    // And page LZ, from the page that the T16 golden file stands for. Its encoder may choose other
+    // matches: what was stored must be read.
     for name in ["structures", "raw-words-repeated", "zero"] {
         let source = fs::read(folder.join(format!("{name}.t16"))).expect("the T16 golden file");
         let mut page = [0; 4096];

@@ -6,7 +6,8 @@ use pagecodec::t16h::{self, Coder, Lengths, Set};
 use pagecodec::{t16, Isa};
 use support::{Random, CLASSES};
 
-/// Lengths of a prefix code of 256 symbols, most of them complete: codes are split at random until there are enough.
+/// Lengths of a prefix code of 256 symbols, most of them complete: codes are split at random until
+/// there are enough.
 fn prefix_code(random: &mut Random) -> Vec<u8> {
     let mut lens = vec![1u8, 1];
     while lens.len() < 256 {

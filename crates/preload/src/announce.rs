@@ -1,8 +1,9 @@
 //! Large new mappings, announced to the control thread by the thread that made them.
 //!
-//! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages, and while every CPU is
-//! busy the control thread may not get round to looking for a while. So while memory is tight the thread that made a large
-//! mapping waits until it is registered, or for [`WAIT_NS`], whichever comes first.
+//! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages,
+//! and while every CPU is busy the control thread may not get round to looking for a while. So
+//! while memory is tight the thread that made a large mapping waits until it is registered, or for
+//! [`WAIT_NS`], whichever comes first.
 
 use core::sync::atomic::{fence, Ordering};
 
@@ -15,9 +16,11 @@ use crate::system::{self, now_ns};
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
-/// New mappings from this size on have the control thread look at once: they could fill before its next look.
+/// New mappings from this size on have the control thread look at once: they could fill before its
+/// next look.
 const BURST_BYTES: usize = 16 << 20;
-/// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork) is not waited for.
+/// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork)
+/// is not waited for.
 const WAIT_NS: u64 = 3_000_000;
 /// To let go of a range means to bring everything in.
 const RELEASE_NS: u64 = 10_000_000_000;
@@ -44,7 +47,8 @@ pub fn announce(start: usize, len: usize, what: u32) {
     blocked(|| {
         let one = &DESK.announcement.one;
         if !system::try_lock(one) {
-            // Others wait for the control thread, which finds this range when it looks at all mappings.
+            // Others wait for the control thread, which finds this range when it looks at all
+            // mappings.
             desk::nudge();
             return;
         }
@@ -58,8 +62,9 @@ pub fn release(start: usize, len: usize) {
     insist(start, len, kind::RELEASE, RELEASE_NS);
 }
 
-/// Notes that others than the program will refer to some of its pages: a frame that such a page left must not be filled with
-/// another one's bytes from now on. What was moved out before has no such references.
+/// Notes that others than the program will refer to some of its pages: a frame that such a page
+/// left must not be filled with another one's bytes from now on. What was moved out before has no
+/// such references.
 pub fn note_references() {
     if DESK.references.load(Ordering::Acquire) == KNOWN {
         return;
@@ -69,7 +74,7 @@ pub fn note_references() {
     // A pager that comes now looks whether it was said.
     fence(Ordering::SeqCst);
     insist(0, 0, kind::REFERENCES, REFERENCES_NS);
-    // A child of vfork() has this memory, too, and nobody to ask.
+    // A child of vfork() has this memory, too, and no agent.
     if desk::is_own_process() {
         DESK.references.store(KNOWN, Ordering::Release);
     }
@@ -85,7 +90,8 @@ fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
     }
 }
 
-/// Asks, and waits for the answer. The caller has the lock, and signals are blocked: a handler may come here, too, or never return.
+/// Asks, and waits for the answer. The caller has the lock, and signals are blocked: a handler may
+/// come here, too, or never return.
 fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     let announcement = &DESK.announcement;
     let number = announcement.ask(start..start + len.next_multiple_of(PAGE_SIZE), what);
@@ -101,7 +107,7 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     announcement.give_up();
 }
 
-/// In a forked child: whoever was waiting exists in the parent only.
+/// In a forked child: threads that were waiting exist in the parent only.
 pub fn forget() {
     DESK.announcement.give_up();
     DESK.announcement.one.store(0, Ordering::Release);

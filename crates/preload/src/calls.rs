@@ -1,7 +1,8 @@
 //! Calls of the program that the pager wants to know of.
 //!
-//! Paging does not depend on these: what bypasses them is found by the kernel's events and by looking at the mappings.
-//! They make the pager learn early of large new mappings, and in time of what would take its footing away.
+//! Paging does not depend on these: what bypasses them is found by the kernel's events and by
+//! looking at the mappings. They make the pager learn early of large new mappings, and in time of
+//! what would take its footing away.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ptr::null;
@@ -24,7 +25,8 @@ const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 const HARMLESS: c_int =
     libc::MAP_NORESERVE | libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_STACK;
 
-/// Whether the caller is a thread of the pager's, which comes this way, too: they live in the arena.
+/// Whether the caller is a thread of the pager's, which comes this way, too: they live in the
+/// arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
     desk::is_agents(&raw const here as usize)
@@ -92,7 +94,8 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
     answer as c_int
 }
 
-/// madvise(2): what is not to be inherited by forked children must not be found in the pager's copies there.
+/// madvise(2): what is not to be inherited by forked children must not be found in the pager's
+/// copies there.
 ///
 /// # Safety
 /// As madvise(2).
@@ -151,14 +154,16 @@ pub unsafe extern "C" fn mremap(
     set_errno(answer) as *mut c_void
 }
 
-/// ioctl(2): a range has one userfaultfd, so one that the program registers with its own is let go of before.
+/// ioctl(2): a range has one userfaultfd, so one that the program registers with its own is let go
+/// of before.
 ///
 /// # Safety
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
-        // The request takes a structure that begins with a range. Where nothing can be read the kernel refuses it.
+        // The request takes a structure that begins with a range. Where nothing can be read the
+        // kernel refuses it.
         if let (Some(start), Some(len)) = (system::read_own(argument), system::read_own(argument + 8)) {
             announce::release(start as usize, len as usize);
         }
@@ -183,13 +188,15 @@ unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize
 }
 
 interposed!(
-    /// vmsplice(2): the pipe refers to pages of the program, also after they have been moved away. Threads can be cancelled there.
+    /// vmsplice(2): the pipe refers to pages of the program, also after they have been moved away.
+    /// Threads can be cancelled there.
     vmsplice,
     onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
         vmsplice_onward(pipe, vectors, count, flags)
 );
 
-/// close_range(2): waits for forks under way, whose connections are descriptors of the process for a moment.
+/// close_range(2): waits for forks under way, whose connections are descriptors of the process for
+/// a moment.
 ///
 /// # Safety
 /// As close_range(2).
@@ -217,7 +224,8 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// setsockopt(2): a socket that may send pages without copying them refers to them until they are sent.
+/// setsockopt(2): a socket that may send pages without copying them refers to them until they are
+/// sent.
 ///
 /// # Safety
 /// As setsockopt(2).
@@ -248,8 +256,9 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
 }
 
-/// prctl(2): a seccomp filter set this way binds the calling thread alone; paging goes on, but children of that thread
-/// inherit the filter, so a fork brings everything in and they run unmanaged.
+/// prctl(2): a seccomp filter set this way binds the calling thread alone; paging continues, but
+/// children of that thread inherit the filter, so a fork brings everything in and they run
+/// unmanaged.
 ///
 /// # Safety
 /// As prctl(2).
@@ -262,8 +271,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int }
 }
 
-/// The body of `syscall`: seccomp(2) has no wrapper of its own and comes this way. A filter for all threads would bind the pager's
-/// too, so everything comes in before. An exec is as good as the C library's.
+/// The body of `syscall`: seccomp(2) has no wrapper of its own and comes this way. A filter for all
+/// threads would bind the pager's too, so everything comes in before. An exec is as good as the C
+/// library's.
 ///
 /// # Safety
 /// As syscall(2).
@@ -283,7 +293,7 @@ unsafe extern "C" fn syscall_of_program(
         if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
             fork::stop_for_good(end::FILTERED);
         }
-        // Whoever it binds, children of this thread inherit it.
+        // Children of this thread inherit the filter in either case.
         fork::expect_filter();
     }
     cleared::note_call(number, &[a, b, c, d, e, f]);
@@ -332,7 +342,8 @@ unsafe extern "C" fn syscall_of_program(
     })
 }
 
-/// Whether a system call makes a process or thread that returns on a stack of its own, and notes what there is to note of it if so.
+/// Whether a system call makes a process or thread that returns on a stack of its own, and notes
+/// what there is to note of it if so.
 extern "C" fn returns_elsewhere(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize) -> bool {
     let arguments = [a, b, c, d, e, 0];
     let Some(flags) = fork::flags_with_stack(number, &arguments) else { return false };
@@ -346,8 +357,8 @@ extern "C" fn failed(answer: c_long) -> c_long {
     set_errno(answer)
 }
 
-/// syscall(2). What clone(2) makes with a stack of its own returns from here by what lies on that stack, so that no frame of this
-/// object may be between: it would be looked for there.
+/// syscall(2). What clone(2) makes with a stack of its own returns from here by what lies on that
+/// stack, so that no frame of this object may be between: it would be looked for there.
 ///
 /// # Safety
 /// As syscall(2).
@@ -420,7 +431,8 @@ pub unsafe extern "C" fn syscall() {
     )
 }
 
-/// syscall(2): see the other one. Here the caller's address is in a register, which the new thread has, too.
+/// syscall(2): see the other one. Here the caller's address is in a register, which the new thread
+/// has, too.
 ///
 /// # Safety
 /// As syscall(2).

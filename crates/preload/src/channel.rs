@@ -1,4 +1,5 @@
-//! A forking thread's end of the connection to its control thread: see `doorway`'s module of this name.
+//! A forking thread's end of the connection to its control thread: see `doorway`'s module of this
+//! name.
 
 pub use doorway::channel::{BACK, COMPLETE};
 
@@ -10,8 +11,8 @@ fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
-/// Connects to the control thread that listens at a name that the kernel chose, five characters; -1 when that is not
-/// possible.
+/// Connects to the control thread that listens at a name that the kernel chose, five characters; -1
+/// when that is not possible.
 pub fn connect(name: u64) -> i32 {
     const ADDRESS_BYTES: usize = 8;
     let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
@@ -36,7 +37,7 @@ pub fn close(connection: i32) {
     system::close(connection as isize);
 }
 
-/// Sends a word. Whoever is not there any more needs none.
+/// Sends a word. A peer that has ended needs none.
 pub fn send(connection: i32, word: u64) {
     let bytes = word.to_ne_bytes();
     let flags = libc::MSG_NOSIGNAL as usize;
@@ -50,7 +51,8 @@ pub fn receive(connection: i32) -> Option<u64> {
         let arguments = [connection as usize, bytes.as_mut_ptr().addr(), bytes.len(), 0, 0, 0];
         match call(libc::SYS_recvfrom, arguments) as i32 {
             8 => return Some(u64::from_ne_bytes(bytes)),
-            // The other side closed its end before it read everything: said once, before what it sent itself.
+            // The other side closed its end before it read everything: said once, before what it
+            // sent itself.
             error if error == -libc::ECONNRESET || error == -libc::EINTR => {}
             _ => return None,
         }

@@ -1,7 +1,9 @@
-//! Words that the kernel clears when a thread ends: their pages stay in memory (see the pager's `kept`).
+//! Words that the kernel clears when a thread ends: their pages stay in memory (see the pager's
+//! `kept`).
 //!
-//! Threads of the C library have theirs in their control blocks. Here are noted those that a program names itself, by clone(2) or
-//! by a system call's number. What a program's own instruction for system calls names is not seen.
+//! Threads of the C library have theirs in their control blocks. Here are noted those that a
+//! program names itself, by clone(2) or by a system call's number. What a program's own instruction
+//! for system calls names is not seen.
 
 use core::ffi::{c_int, c_long};
 

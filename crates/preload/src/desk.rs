@@ -17,8 +17,8 @@ pub fn note_process() {
     PROCESS.store(system::process_id(), Ordering::Release);
 }
 
-/// Whether this is the process that the agent works for. A child by a bare clone() has the same memory, and nobody who answers
-/// or lets go of a lock.
+/// Whether this is the process that the agent works for. A child by a bare clone() has the same
+/// memory, and no agent that replies or lets go of a lock.
 pub fn is_own_process() -> bool {
     PROCESS.load(Ordering::Acquire) == system::process_id()
 }

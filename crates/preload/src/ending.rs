@@ -1,10 +1,11 @@
 //! The end of the process, as far as others need it.
 //!
-//! The pager's threads end with the process. A forked child cannot do without them before it has taken over, and a process
-//! that shares this one's memory never can. So every way to end in order comes here first: exit() and the end of main() by
-//! this object's destructor, quick_exit() by a handler that runs after the program's, the others by the C library's functions. (When the last thread ends by itself, the control thread
-//! ends the process, and looks for the same.) What ends the process past all of these is not waited for: signals and system call
-//! instructions.
+//! The pager's threads end with the process. A forked child cannot do without them before it has
+//! taken over, and a process that shares this one's memory never can. So every way to end in order
+//! comes here first: exit() and the end of main() by this object's destructor, quick_exit() by a
+//! handler that runs after the program's, the others by the C library's functions. (When the last
+//! thread ends by itself, the control thread ends the process, and looks for the same.) What ends
+//! the process past all of these is not waited for: signals and system call instructions.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -23,12 +24,14 @@ static AT_QUICK_EXIT: Next = Next::new(c"at_quick_exit");
 /// quick_exit() comes to [`before`] by itself.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Looks up what is needed at the end. To be called before the program can register handlers: the last of them runs first.
+/// Looks up what is needed at the end. To be called before the program can register handlers: the
+/// last of them runs first.
 pub fn prepare() {
     type OfObject = unsafe extern "C" fn(extern "C" fn(), *mut c_void) -> c_int;
     type Function = unsafe extern "C" fn(extern "C" fn()) -> c_int;
     QUICK_EXIT.find();
-    // SAFETY: the functions' types are the C library's. glibc passes the handler an argument, which it does not take.
+    // SAFETY: the functions' types are the C library's. glibc passes the handler an argument, which
+    // it does not take.
     let answer = unsafe {
         let of_object =
             AT_QUICK_EXIT_OF.function::<OfObject>().map(|register| register(destructor, null_mut()));

@@ -1,22 +1,27 @@
 //! The environment that a program's children are given: this object's variables come back into it.
 //!
-//! A child is managed when the loader finds this object in LD_PRELOAD and this object finds its supervisor in
-//! UZSWAP_SOCKET. `env -i`, a daemon's clean environment or `env={}` would lose both. So every call of the C library
-//! that starts a program comes here first (see `exec`), and the environment is completed:
+//! A child is managed when the loader finds this object in LD_PRELOAD and this object finds its
+//! supervisor in UZSWAP_SOCKET. `env -i`, a daemon's clean environment or `env={}` would lose both.
+//! So every call of the C library that starts a program comes here first (see `exec`), and the
+//! environment is completed:
 //!
 //! * what began with `UZSWAP_` when this process started is added where its name is missing;
-//! * this object comes before the program's own names in LD_PRELOAD, behind a sanitizer's runtime that the child needs;
-//! * where the child's loader could not open the object (after chroot(), in another mount or process namespace, as
-//!   another user), or a seccomp filter may forbid what it does, it is taken out of LD_PRELOAD: the loader would
-//!   complain on the program's stderr. Such a child runs unmanaged, and the supervisor says so.
+//! * this object comes before the program's own names in LD_PRELOAD, behind a sanitizer's runtime
+//!   that the child needs;
+//! * where the child's loader could not open the object (after chroot(), in another mount or
+//!   process namespace, as another user), or a seccomp filter may forbid what it does, it is taken
+//!   out of LD_PRELOAD: the loader would complain on the program's stderr. Such a child runs
+//!   unmanaged, and the supervisor says so.
 //!
-//! The child sees these variables, as every program under uzswap does, but for an LD_PRELOAD of its own: there it sees
-//! what it was given. An environment with another UZSWAP_SOCKET, be it empty, belongs to somebody else and stays as it
-//! is. Nothing is loaded into setuid programs: the loader ignores names with a slash there.
+//! The child sees these variables, as every program under uzswap does, but for an LD_PRELOAD of its
+//! own: there it sees what it was given. An environment with another UZSWAP_SOCKET, even an empty
+//! one, belongs to another run and stays as it is. Nothing is loaded into setuid programs: the
+//! loader ignores names with a slash there.
 //!
-//! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16 KiB. So nothing is
-//! allocated or locked here, and the new environment is an array of at most [`ENTRIES_MAX`] entries (see `scratch`). A larger
-//! environment stays as it is: its child is managed only if the variables are in it.
+//! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16
+//! KiB. So nothing is allocated or locked here, and the new environment is an array of at most
+//! [`ENTRIES_MAX`] entries (see `scratch`). A larger environment stays as it is: its child is
+//! managed only if the variables are in it.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_long, CStr};
@@ -52,7 +57,8 @@ extern "C" {
 
 /// The process's own environment.
 pub fn own() -> Strings {
-    // SAFETY: a pointer is read; the program keeps what it points to in order, or its own exec would fail.
+    // SAFETY: a pointer is read; the program keeps what it points to in order, or its own exec
+    // would fail.
     unsafe { addr_of!(environ).read() }
 }
 
@@ -86,7 +92,7 @@ impl<const BYTES: usize> Text<BYTES> {
 /// What the children need, as it stands in an environment.
 struct Own {
     preload: Text<PRELOAD_BYTES_MAX>,
-    /// The socket's name and whatever else began with [`PREFIX`].
+    /// The socket's name and the other variables that began with [`PREFIX`].
     variables: [Text<VARIABLE_BYTES_MAX>; OWN_MAX],
     /// How many those are.
     count: usize,
@@ -126,7 +132,7 @@ impl Once {
 /// Keeps what the environment says at the start, for the children.
 ///
 /// # Safety
-/// To be called by the object's constructor: nobody else changes the environment.
+/// To be called by the object's constructor: no other thread changes the environment.
 pub unsafe fn remember() {
     // SAFETY: the structure is plain pointers, filled by dladdr.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
@@ -140,13 +146,13 @@ pub unsafe fn remember() {
     if !path.to_bytes().starts_with(b"/") {
         return;
     }
-    // SAFETY: nobody changes the environment, and its strings are terminated.
+    // SAFETY: no thread changes the environment, and its strings are terminated.
     let variables = || unsafe { entries(own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
     // Without these no child is managed; others may be many.
     let is_needed = |entry: &&[u8]| entry.starts_with(SOCKET) || entry.starts_with(AGENT);
     let others = variables().filter(|entry| entry.starts_with(PREFIX) && !is_needed(entry));
     let Some(own) = Own::of(path, variables().filter(is_needed).chain(others)) else { return };
-    // SAFETY: the caller's promise: nobody else is here.
+    // SAFETY: the caller's promise: no other thread is here.
     unsafe {
         own.restore_preload(&mut *OWN.restored.get());
         OWN.own.get().write(own);
@@ -170,7 +176,8 @@ fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
 /// # Safety
 /// A terminated string.
 unsafe fn begins(string: *const c_char, start: &[u8]) -> bool {
-    // SAFETY: a string is read up to its end only: `start` has no zero byte, so the comparison stops there.
+    // SAFETY: a string is read up to its end only: `start` has no zero byte, so the comparison
+    // stops there.
     start.iter().enumerate().all(|(at, byte)| unsafe { *string.add(at) } as u8 == *byte)
 }
 
@@ -219,8 +226,8 @@ struct Change<'a> {
 }
 
 impl Own {
-    /// For the object at `path`; `None` when it is not there, or its path is too long. The first [`OWN_MAX`] variables are
-    /// kept, of any that fit.
+    /// For the object at `path`; `None` when it is not there, or its path is too long. The first
+    /// [`OWN_MAX`] variables are kept, of any that fit.
     fn of<'a>(path: &CStr, variables: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let preload = Text::of([PRELOAD, path.to_bytes()])?;
         let mut own = Own { preload, variables: [Text::EMPTY; OWN_MAX], count: 0, file: identity(path)? };
@@ -240,13 +247,14 @@ impl Own {
         &self.variables[..self.count]
     }
 
-    /// Shows the program its own LD_PRELOAD, if it has one: some start themselves again until it is as they want it.
+    /// Shows the program its own LD_PRELOAD, if it has one: some start themselves again until it is
+    /// as they want it.
     ///
     /// # Safety
     /// As [`remember`].
     unsafe fn restore_preload(&self, restored: &'static mut Text<PRELOAD_BYTES_MAX>) {
         let own = self.path().to_bytes();
-        // SAFETY: nobody changes the environment meanwhile; its array is writable.
+        // SAFETY: no thread changes the environment during the call; its array is writable.
         unsafe {
             for (at, string) in
                 entries(self::own()).enumerate().filter(|(_, string)| begins(*string, PRELOAD))
@@ -275,8 +283,9 @@ impl Own {
         }
     }
 
-    /// Whether the loader can open the object after an exec, as far as can be told. Another user may see it until then
-    /// only: capabilities that were kept over a change of user end with the exec.
+    /// Whether the loader can open the object after an exec, as far as can be told. Another user
+    /// may see it until then only: capabilities that were kept over a change of user end with the
+    /// exec.
     fn can_load(&self) -> bool {
         let Some((device, inode, _)) = identity(self.path()) else { return false };
         // SAFETY: takes nothing.
@@ -409,11 +418,12 @@ pub unsafe fn completed(
     target: Target,
     mut act: impl FnMut(Strings) -> c_long,
 ) -> c_long {
-    // SAFETY: the caller's environment, which is not changed meanwhile.
+    // SAFETY: the caller's environment, which is not changed during the call.
     let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment, target) }) else {
         return act(environment);
     };
-    // SAFETY: as above; beside the entries there is room for LD_PRELOAD, the variables and the null pointer.
+    // SAFETY: as above; beside the entries there is room for LD_PRELOAD, the variables and the null
+    // pointer.
     unsafe {
         match change.count + OWN_MAX + 2 {
             ..=64 => change.with::<64>(&mut act),
@@ -423,13 +433,14 @@ pub unsafe fn completed(
     }
 }
 
-/// A shell's command that sets this object's variables for what the shell runs, when the environment lacks them: the
-/// C library starts the shell by itself, past the functions here. To be freed. Null when the command can stay.
+/// A shell's command that sets this object's variables for what the shell runs, when the
+/// environment lacks them: the C library starts the shell by itself, past the functions here. To be
+/// freed. Null when the command can stay.
 ///
 /// # Safety
 /// `command` is null or a terminated string.
 pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
-    // SAFETY: the process's own environment, which nobody may change while programs are started.
+    // SAFETY: the process's own environment, which may not change while programs are started.
     let change = OWN.get().and_then(|own| unsafe { own.change(self::own(), Target::Shell) });
     let Some(change) = change.filter(|change| change.loads && !command.is_null()) else { return null_mut() };
     let mut preload = [0; PRELOAD_BYTES_MAX];
@@ -489,8 +500,8 @@ mod tests {
         let pointers: Vec<*const c_char> =
             environment.iter().map(|entry| entry.as_ptr()).chain([null()]).collect();
         let mut after = Vec::new();
-        // SAFETY: terminated strings and a null pointer at the end, which live until the end of this function; fewer
-        // than `ENTRIES_MAX` with room for the variables.
+        // SAFETY: terminated strings and a null pointer at the end, which live until the end of
+        // this function; fewer than `ENTRIES_MAX` with room for the variables.
         unsafe {
             let change = own.change(pointers.as_ptr(), target)?;
             assert!(change.count + OWN_MAX + 2 <= ENTRIES_MAX);

@@ -1,7 +1,7 @@
 //! The C library's functions that start programs, each with the environment completed.
 //!
-//! Paging does not depend on these: a program that bypasses them starts its children as it likes, and they are managed
-//! if they inherit the variables.
+//! Paging does not depend on these: a program that bypasses them starts its children as it likes,
+//! and they are managed if they inherit the variables.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
@@ -146,8 +146,9 @@ unsafe extern "C" fn execle_listed(path: *const c_char, list: Strings) -> c_int 
     }
 }
 
-/// A function that takes its arguments as a list: they are laid out as an array, the ones in registers before those on
-/// the stack. Functions with variable arguments cannot be written in Rust.
+/// A function that takes its arguments as a list: they are laid out as an array, the ones in
+/// registers before those on the stack. Functions with variable arguments cannot be written in
+/// Rust.
 macro_rules! listed_arguments {
     ($(#[$doc:meta])* $name:ident, $array:path) => {
         $(#[$doc])*
@@ -279,8 +280,9 @@ pub unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// system(3). May be cancelled, hence unwound: there is nothing to clean up here, and what unwinds passes by. Declared as "C-unwind" it would be
-/// stopped by what this object has in the place of the language's own unwinding, which is none.
+/// system(3). May be cancelled, hence unwound: there is nothing to clean up here, and what unwinds
+/// passes by. Declared as "C-unwind" it would be stopped by what this object has in the place of
+/// the language's own unwinding, which is none.
 ///
 /// # Safety
 /// As system(3).

@@ -1,16 +1,18 @@
 //! The program's side of fork(): see the agent's module `fork` for how the two sides meet.
 //!
-//! The handlers are the C library's (pthread_atfork), so every fork that goes through it is covered: fork(), daemon(),
-//! forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need nothing. A fork by bare system
-//! call is noticed by the pager itself, see `Pages::populate_child`. `__register_atfork` is interposed so that no other library
-//! is before this object, and ours is the last to run before the fork and the first after it.
+//! The handlers are the C library's (pthread_atfork), so every fork that goes through it is
+//! covered: fork(), daemon(), forkpty(). vfork() and posix_spawn() share the parent's memory until
+//! exec and need nothing. A fork by bare system call is noticed by the pager itself, see
+//! `Pages::populate_child`. `__register_atfork` is interposed so that no other library is before
+//! this object, and ours is the last to run before the fork and the first after it.
 //!
-//! In the child one thread is made here, with a stack and thread-local storage that the agent left ready.
+//! In the child one thread is made here, with a stack and thread-local storage that the agent left
+//! ready.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use doorway::desk::{brings_in, end, halt, ANEW};
+use doorway::desk::{brings_in, end, halt, RESTART};
 
 use crate::calls::raw_syscall;
 use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
@@ -18,7 +20,8 @@ use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
-/// The forking thread's blocked signals before its fork; of the thread that has [`doorway::desk::Forks::one`].
+/// The forking thread's blocked signals before its fork; of the thread that has
+/// [`doorway::desk::Forks::one`].
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -26,7 +29,8 @@ extern "C" {
     fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
 }
 
-/// While the control thread is asked to halt it is looked at so often, whether or not it wakes anybody.
+/// While the control thread is asked to halt it is checked so often, whether or not it wakes a
+/// thread.
 const PATIENCE_NS: u64 = 200_000;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -39,8 +43,8 @@ pub fn install() {
     }
 }
 
-/// What pthread_atfork() of every object calls. Constructors of other libraries run before this object's; its handlers
-/// are to be the first all the same.
+/// What pthread_atfork() of every object calls. Constructors of other libraries run before this
+/// object's; its handlers are to be the first all the same.
 ///
 /// # Safety
 /// As the C library's.
@@ -67,7 +71,8 @@ pub unsafe extern "C" fn __register_atfork(
     unsafe { core::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
 }
 
-/// Ends paging in this process: everything is brought in, and its pager stands still from now on. `why` is of [`end`].
+/// Ends paging in this process: everything is brought in, and its pager stands still from now on.
+/// `why` is of [`end`].
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
     let forks = &DESK.forks;
@@ -124,8 +129,8 @@ fn halt_and_wait() {
     }
 }
 
-/// Asks the control thread to halt, with the word set that says for what, and calls `act` when it has. It stands still until
-/// [`go_on`].
+/// Asks the control thread to halt, with the word set that says for what, and calls `act` when it
+/// has. It stands still until [`go_on`].
 pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
     let forks = &DESK.forks;
     signals::blocked(|| {
@@ -162,8 +167,9 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Calls what the kernel does for processes of one thread alone, without the agent's; it starts anew afterwards, as in a forked
-/// child. `None`, and nothing is called, where the program has several threads itself or a pager is at work.
+/// Calls what the kernel does for processes of one thread alone, without the agent's; it starts
+/// again afterwards, as in a forked child. `None`, and nothing is called, where the program has
+/// several threads itself or a pager is at work.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     let forks = &DESK.forks;
     // The control thread, and the caller.
@@ -211,7 +217,8 @@ fn connect() -> i32 {
     if !lends && !system::may_have_userfaultfd() {
         return tell(brings_in::USERFAULTFD);
     }
-    // The agent began with another root directory. What it makes in the child begins with this thread's, and goes back there.
+    // The agent began with another root directory. What it makes in the child begins with this
+    // thread's, and goes back there.
     let opened = try_open(if lends { c"/proc/self/statm" } else { c"/proc/thread-self/pagemap" });
     let is_outside = opened == -(libc::ENOENT as isize);
     if opened < 0 && !(is_outside && system::may_change_root()) {
@@ -229,7 +236,8 @@ unsafe extern "C" fn prepare() {
     }
     // A handler that forks would wait for this thread.
     let before = signals::block();
-    // One at a time from here on: the control thread takes the oldest connection for the forking thread's.
+    // One at a time from here on: the control thread takes the oldest connection for the forking
+    // thread's.
     system::lock(&forks.one);
     SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
@@ -255,7 +263,7 @@ unsafe extern "C" fn parent() {
         channel::close(connection);
     }
     if !is_set(&forks.stopped) || is_set(&forks.keeps) {
-        // A control thread that attends to the child goes on by itself.
+        // A control thread that attends to the child continues by itself.
         go_on();
     }
     let before = SIGNALS.load(Ordering::Relaxed);
@@ -297,8 +305,8 @@ pub fn wait_for_children() {
     }
 }
 
-/// Calls what closes descriptors that it does not know, while no thread forks: the connection to the control thread would be
-/// one of them.
+/// Calls what closes descriptors that it does not know, while no thread forks: the connection to
+/// the control thread would be one of them.
 pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
     // A process that shares this one's memory has a file table of its own.
     if !is_own_process() {
@@ -312,8 +320,8 @@ pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether a system call made by its number forks, and the pager would not hear of it. What it does with a stack of its own
-/// returns elsewhere, and is left alone.
+/// Whether a system call made by its number forks, and the pager would not hear of it. What it does
+/// with a stack of its own returns elsewhere, and is left alone.
 pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {
     is_set(&DESK.forks.unreported) && forks(number, arguments)
 }
@@ -331,8 +339,8 @@ pub fn flags_with_stack(number: c_long, arguments: &[usize; 6]) -> Option<u64> {
     }
 }
 
-/// What is made with a stack of its own never comes back to this object. If it is a forked child that the pager would not hear
-/// of, nothing may be out.
+/// What is made with a stack of its own never comes back to this object. If it is a forked child
+/// that the pager would not hear of, nothing may be out.
 pub fn prepare_for_stack_of_its_own(flags: u64) {
     if is_set(&DESK.forks.unreported) && flags & SHARES_MEMORY == 0 {
         stop_for_good(end::BARE_FORK);
@@ -377,7 +385,7 @@ pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
 /// Makes the control thread that the agent left ready. False when there is no more thread.
 fn start_spare(argument: usize) -> bool {
     let [stack, pointer] = DESK.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
-    // SAFETY: the agent's promise: a stack that is nobody's, whose lowest word is the argument's.
+    // SAFETY: the agent's promise: an unused stack, whose lowest word is the argument's.
     stack != 0
         && unsafe {
             (stack as *mut usize).write(argument);
@@ -389,7 +397,7 @@ fn start_spare(argument: usize) -> bool {
 fn take_over(connection: i32) {
     let state = &DESK.forks.state;
     state.store(halt::TAKING, Ordering::Release);
-    // Whoever ended paging in the parent this moment did not get to do so.
+    // A thread that ended paging in the parent at this moment did not get to do so.
     DESK.forks.stopped.store(0, Ordering::Release);
     if start_spare(connection as usize) {
         channel::close(connection);
@@ -398,7 +406,8 @@ fn take_over(connection: i32) {
         }
         return;
     }
-    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends everything.
+    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends
+    // everything.
     if channel::receive(connection) == Some(channel::COMPLETE) {
         channel::close(connection);
         forget_agent();
@@ -415,13 +424,14 @@ fn forget_agent() {
 }
 
 fn start_anew() {
-    // The control thread and its kind exist in the parent only. Their tables are dead weight here and hold no page.
+    // The control thread and its kind exist in the parent only. Their tables are dead weight here
+    // and hold no page.
     forget_agent();
     let forks = &DESK.forks;
     forks.state.store(halt::RUNNING, Ordering::Release);
     if !is_set(&forks.stopped) && !is_set(&forks.filtered) {
         DESK.is_alive.store(1, Ordering::Release);
-        if !start_spare(ANEW) {
+        if !start_spare(RESTART) {
             DESK.is_alive.store(0, Ordering::Release);
         }
     }

@@ -1,10 +1,11 @@
 //! The shared object that uzswap run injects into a program.
 //!
-//! It brings the agent into the process, and has the calls that meet the pager: fork, exec, and what would make paging impossible. Its code
-//! runs on the program's threads, the agent's on its own; what they say to each other stands on the `desk`.
+//! It brings the agent into the process, and has the calls that meet the pager: fork, exec, and
+//! what would make paging impossible. Its code runs on the program's threads, the agent's on its
+//! own; what they say to each other stands on the `desk`.
 //!
-//! It loads into programs of any C library: as it is shipped (with `panic=abort`, see the program's build script) it has no
-//! standard library, and needs of the C library what every one has.
+//! It loads into programs of any C library: as it is shipped (with `panic=abort`, see the program's
+//! build script) it has no standard library, and needs of the C library what every one has.
 
 #![cfg_attr(all(panic = "abort", not(test)), no_std)]
 
@@ -45,7 +46,8 @@ fn panicked(_info: &core::panic::PanicInfo<'_>) -> ! {
     system::exit_process(128 + libc::SIGABRT)
 }
 
-// Named by the core library's tables for unwinding, which never begins. Hidden, hence for this object alone.
+// Named by the core library's tables for unwinding, which never begins. Hidden, hence for this
+// object alone.
 #[cfg(all(panic = "abort", not(test)))]
 core::arch::global_asm!(
     ".globl rust_eh_personality",

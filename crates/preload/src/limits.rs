@@ -24,7 +24,8 @@ pub fn prepare() {
     ROOM.store(limits::room_under(address_limit()), Ordering::Relaxed);
 }
 
-/// Waits until the agent has its address space, where the program could use it up. Call once the agent has been started.
+/// Waits until the agent has its address space, where the program could use it up. Call once the
+/// agent has been started.
 pub fn await_arena() {
     if address_limit() != limits::NONE {
         await_agent(|| DESK.arena[1].load(Ordering::Acquire) != 0);
@@ -93,8 +94,8 @@ pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usiz
     answer
 }
 
-/// Waits until the agent has what a limit would keep it from: its address space; its connection, by which it says that it gets no
-/// more. Not for long: an agent that fails to start gets neither.
+/// Waits until the agent has what a limit would keep it from: its address space; its connection, by
+/// which it says that it gets no more. Not for long: an agent that fails to start gets neither.
 fn await_agent(has_it: impl Fn() -> bool) {
     for _ in 0..AGENT_WAITS_MAX {
         if !desk::is_alive() || has_it() {
@@ -113,7 +114,8 @@ fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
     let given = wanted.map(|limit| limits::with_room(limit, room));
     let mut answer = call(0, resource, (&raw const given).addr(), old);
     if answer == -c_long::from(libc::EPERM) {
-        // A hard limit that stood before there was an agent cannot be raised: the room is taken from what is left below it.
+        // A hard limit that stood before there was an agent cannot be raised: the room is taken
+        // from what is left below it.
         if let Ok([_, hard]) = kernels(resource) {
             if limits::room_in(hard).is_none() && wanted[1] <= hard {
                 let given = given.map(|limit| limit.min(hard));

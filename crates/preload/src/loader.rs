@@ -1,4 +1,5 @@
-//! Brings the agent into this process: maps its file, makes the stack that it starts on, and a thread that starts there.
+//! Brings the agent into this process: maps its file, makes the stack that it starts on, and a
+//! thread that starts there.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -33,8 +34,9 @@ fn unmap(at: usize, len: usize) {
     call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
 }
 
-/// Starts the agent that is in the file `path`. `object` is where this object lies, `entries` what of the environment the agent
-/// is given. False when that could not be done; the process is as before then.
+/// Starts the agent that is in the file `path`. `object` is where this object lies, `entries` what
+/// of the environment the agent is given. False when that could not be done; the process is as
+/// before then.
 pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let Some(file) = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])

@@ -1,9 +1,11 @@
 //! The memory limit that a program reads in its control group.
 //!
-//! Runtimes with collectors (HotSpot, V8, .NET) size their heaps and nurseries by it, and without one by the machine's memory: a nursery
-//! that suits 24 GiB is used from end to end all the time, and no choice of pages makes room for it in 64 MiB. Under `run` there
-//! is such a limit, though no control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says, unless
-//! the group's is lower. Only reading those files is met, and only by the C library's functions; nothing else of them changes.
+//! Runtimes with collectors (HotSpot, V8, .NET) size their heaps and nurseries by it, and without
+//! one by the machine's memory: a nursery that suits 24 GiB is used from end to end all the time,
+//! and no choice of pages makes room for it in 64 MiB. Under `run` there is such a limit, though no
+//! control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says,
+//! unless the group's is lower. Only reading those files is met, and only by the C library's
+//! functions; nothing else of them changes.
 
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
@@ -33,7 +35,8 @@ static OPENAT64: Next = Next::new(c"openat64");
 static FOPEN: Next = Next::new(c"fopen");
 static FOPEN64: Next = Next::new(c"fopen64");
 
-/// Reads what is to be shown, and looks up what may not be looked up later. To be called by the object's constructor.
+/// Reads what is to be shown, and looks up what may not be looked up later. To be called by the
+/// object's constructor.
 pub fn prepare() {
     for next in [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &FOPEN, &FOPEN64] {
         next.find();
@@ -41,7 +44,7 @@ pub fn prepare() {
     // SAFETY: a terminated name; the environment is not changed by others while constructors run.
     let text = unsafe { libc::getenv(c"UZSWAP_CGROUP_LIMIT".as_ptr()) };
     if !text.is_null() {
-        // SAFETY: getenv answers terminated strings.
+        // SAFETY: getenv returns terminated strings.
         SHOWN.store(number(unsafe { CStr::from_ptr(text) }.to_bytes()).unwrap_or(0), Ordering::Relaxed);
     }
 }
@@ -57,7 +60,8 @@ fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
 }
 
-/// Whether a path is that of a file with the limit of the group that /proc/self/cgroup, `membership`, names.
+/// Whether a path is that of a file with the limit of the group that /proc/self/cgroup,
+/// `membership`, names.
 fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(ROOT) else { return false };
     membership.split(|byte| *byte == b'\n').any(|line| {
@@ -87,7 +91,8 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 /// Terminated, or what can be no address.
 unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
     let limit = SHOWN.load(Ordering::Relaxed);
-    // What can be no program's address, null, a small number or an error's, is the kernel's to refuse.
+    // What can be no program's address, null, a small number or an error's, is the kernel's to
+    // refuse.
     let is_address = path as isize >= system::NO_ADDRESS_BELOW;
     if limit == 0 || !is_address || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
@@ -129,7 +134,8 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    // Where there can be none (a seccomp filter, no descriptor, a limit of the size of files), what is there is opened, or refused.
+    // Where there can be none (a seccomp filter, no descriptor, a limit of the size of files), what
+    // is there is opened, or refused.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
@@ -144,7 +150,8 @@ fn has_directory(path: &CStr) -> bool {
     })
 }
 
-/// Whether a path is that of this process's memory. Others may open it by other ways, and read errors where pages are out.
+/// Whether a path is that of this process's memory. Others may open it by other ways, and read
+/// errors where pages are out.
 fn is_own_memory(path: &[u8], process: i32) -> bool {
     let name = path.strip_prefix(b"/proc/").and_then(|path| path.strip_suffix(b"/mem"));
     name.is_some_and(|name| {
@@ -169,8 +176,8 @@ unsafe fn note_own_memory(path: *const c_char) {
     }
 }
 
-/// What open(2) and openat(2) do: the C library's function, since threads can be cancelled there; the system call where that is not known
-/// (yet: an allocator may come here first).
+/// What open(2) and openat(2) do: the C library's function, since threads can be cancelled there;
+/// the system call where that is not known (yet: an allocator may come here first).
 ///
 /// # Safety
 /// As openat(2).
@@ -213,7 +220,7 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
         }
         return Onward { function: found.unwrap_or(null_mut()), answer: 0 };
     };
-    // SAFETY: the caller's mode; the descriptor is nobody else's.
+    // SAFETY: the caller's mode; the descriptor has no other owner.
     let stream = unsafe { libc::fdopen(file as c_int, mode) };
     if stream.is_null() {
         system::close(file);
@@ -222,7 +229,7 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
 }
 
 interposed!(
-    /// open(2). What was not given of variable arguments nobody reads.
+    /// open(2). A variable argument that was not given is not read.
     open,
     onward_open(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode)
 );

@@ -53,8 +53,9 @@ pub struct Onward {
     pub answer: isize,
 }
 
-/// A function of up to four arguments that asks how to continue, and jumps there with the arguments that it was called with: nothing
-/// of it is on the stack when the thread is cancelled in the C library, which unwinds.
+/// A function of up to four arguments that asks how to continue, and jumps there with the arguments
+/// that it was called with: nothing of it is on the stack when the thread is cancelled in the C
+/// library, which unwinds.
 macro_rules! interposed {
     ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
         unsafe extern "C" fn $onward($($argument: $kind),*) -> $crate::next::Onward {

@@ -1,8 +1,9 @@
 //! getppid(2): an orphan's parent is who it would be without uzswap.
 //!
-//! Orphans of the tree go to the supervisor, which has to know when the tree ends. A program that looks whether its parent has
-//! ended (it is process 1 then, or not the one that it was) sees the reaper that the supervisor itself would be handed to.
-//! The program that `run` started is a child of the supervisor's and sees it.
+//! Orphans of the tree go to the supervisor, which has to know when the tree ends. A program that
+//! looks whether its parent has ended (it is process 1 then, or not the one that it was) sees the
+//! reaper that the supervisor itself would be handed to. The program that `run` started is a child
+//! of the supervisor's and sees it.
 
 use core::ffi::{c_char, CStr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::calls::raw_syscall;
 use crate::system;
 
-/// What the supervisor says: its number, that of the reaper, its process namespace, and the number of the program.
+/// What the supervisor says: its number, that of the reaper, its process namespace, and the number
+/// of the program.
 const VARIABLE: &CStr = c"UZSWAP_PARENT";
 
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
@@ -55,7 +57,8 @@ pub fn shown() -> i32 {
     parent
 }
 
-/// Whether numbers of processes mean here what they mean to the supervisor. Without /proc there is nothing else to believe.
+/// Whether numbers of processes mean here what they mean to the supervisor. Without /proc there is
+/// nothing else to believe.
 fn is_namespace() -> bool {
     system::inode(c"/proc/self/ns/pid").is_none_or(|number| number == NAMESPACE.load(Ordering::Relaxed))
 }

@@ -1,15 +1,17 @@
 //! mremap() of memory that the kernel has in several mappings because of paging.
 //!
-//! A mapping that was made beside a registered one is a mapping of its own until it is registered, too, and stays one if it was
-//! touched before. Without a pager the kernel would have made one of the two, and mremap() takes the memory of one
-//! mapping only: it would answer EFAULT. So it is done here piece by piece.
+//! A mapping that was made beside a registered one is a mapping of its own until it is registered,
+//! too, and stays one if it was touched before. Without a pager the kernel would have made one of
+//! the two, and mremap() takes the memory of one mapping only: it would answer EFAULT. So it is
+//! done here piece by piece.
 //!
-//! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a userfaultfd. There every such
-//! call comes here.
+//! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a
+//! userfaultfd. There every such call comes here.
 //!
-//! Calls without a fixed target are tried as they are: the kernel refuses them before it changes anything. Those with one are looked
-//! at before. The kernel may have unmapped the target by the time it refuses, or have moved the first mapping, and what is mapped in such a
-//! gap a moment later is another thread's, which would be moved or replaced in its stead.
+//! Calls without a fixed target are tried as they are: the kernel refuses them before it changes
+//! anything. Those with one are looked at before. The kernel may have unmapped the target by the
+//! time it refuses, or have moved the first mapping, and what is mapped in such a gap a moment
+//! later is another thread's, which would be moved or replaced in its stead.
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -27,7 +29,8 @@ const ENOMEM: c_long = -(libc::ENOMEM as c_long);
 /// The mappings of a range: in few bytes, since a caller may have little stack.
 struct Pieces {
     from: usize,
-    /// Pages from `from` to where each piece, or a gap before one, begins; the last one ends at what follows. [`GAP`] marks gaps.
+    /// Pages from `from` to where each piece, or a gap before one, begins; the last one ends at
+    /// what follows. [`GAP`] marks gaps.
     bounds: [u32; PIECES_MAX + 1],
     count: usize,
 }
@@ -41,8 +44,8 @@ impl Pieces {
         Pieces { from, bounds: [0; PIECES_MAX + 1], count: 0 }
     }
 
-    /// Finds those up to `end`; `None` when there is a gap, or the kernel would not have made one mapping of them. With
-    /// `several`, when nothing is mapped at the start.
+    /// Finds those up to `end`; `None` when there is a gap, or the kernel would not have made one
+    /// mapping of them. With `several`, when nothing is mapped at the start.
     #[inline(never)]
     fn find(&mut self, end: usize, several: bool) -> Option<()> {
         let start = self.from;
@@ -67,7 +70,8 @@ impl Pieces {
         (is_whole && (at >= end || several && self.count > 0)).then_some(())
     }
 
-    /// Notes that what begins where the last one ended ends at `until`; false where there is no room.
+    /// Notes that what begins where the last one ended ends at `until`; false where there is no
+    /// room.
     fn push(&mut self, until: usize, kind: u32) -> bool {
         let has_room = self.count < PIECES_MAX;
         if has_room {
@@ -97,8 +101,9 @@ pub fn are_several(from: usize, len: usize) -> bool {
     len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
 }
 
-/// Unmaps what mremap(2) with a fixed target is to leave behind, where the kernel is sure to; answers how much is left to be moved. Until
-/// Linux 6.15 the report of such a call tells the length that the program gave, and what was behind the shorter one is taken for moved.
+/// Unmaps what mremap(2) with a fixed target is to leave behind, where the kernel is sure to;
+/// returns how much is left to be moved. Until Linux 6.15 the report of such a call tells the
+/// length that the program gave, and what was behind the shorter one is taken for moved.
 pub fn shortened(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> usize {
     let rounded = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
     let (Some(whole), Some(wanted)) = (rounded(len), rounded(new_len)) else { return len };
@@ -116,7 +121,8 @@ pub fn shortened(from: usize, len: usize, new_len: usize, flags: c_int, to: usiz
     }
 }
 
-/// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has changed then.
+/// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has
+/// changed then.
 pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<c_long> {
     let (len, new_len) = (len.next_multiple_of(PAGE_SIZE), new_len.next_multiple_of(PAGE_SIZE));
     let fixed = flags & libc::MREMAP_FIXED != 0;
@@ -181,9 +187,10 @@ fn moves_several() -> bool {
     ANSWER.load(Ordering::Relaxed) == YES
 }
 
-/// Tries it; `None` where there is no room. Other threads map memory meanwhile: so the source stays mapped, and what a refused call
-/// may have left unmapped is not unmapped once more. It may be theirs. And the pager looks for new mappings: what it registers the
-/// kernel would not move, so this is shared memory, which it leaves alone.
+/// Tries it; `None` without room. Other threads map memory at the same time: so the source stays
+/// mapped, and what a refused call may have left unmapped is not unmapped once more. It may be
+/// theirs. And the pager looks for new mappings: what it registers the kernel would not move, so
+/// this is shared memory, which it leaves alone.
 fn try_to_move_several() -> Option<bool> {
     let place = Some(map(4 * PAGE_SIZE, libc::MAP_SHARED)).filter(|place| *place != 0)?;
     let target = place + 2 * PAGE_SIZE;
@@ -326,8 +333,8 @@ mod tests {
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
     }
 
-    /// The story: the gap that the trial's source left became another thread's mapping, whose end the trial unmapped. What was mapped
-    /// there next was found in that thread's memory.
+    /// The story: the gap that the trial's source left became another thread's mapping, whose end
+    /// the trial unmapped. What was mapped there next was found in that thread's memory.
     #[test]
     fn trying_what_the_kernel_moves_takes_nobody_else_s_memory() {
         use std::sync::atomic::AtomicBool;
@@ -338,7 +345,8 @@ mod tests {
         let mine = std::thread::spawn(move || {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             for round in 0.. {
-                // SAFETY: new mappings, looked at only by calls that answer EFAULT, and unmapped here.
+                // SAFETY: new mappings, looked at only by calls that answer EFAULT, and unmapped
+                // here.
                 unsafe {
                     let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE_SIZE, rights, flags, -1, 0);
                     let mut mapped = [0u8; 3];

@@ -1,6 +1,6 @@
-//! Robust mutexes, which the kernel marks for a thread that ends. It does so without fault service, so their pages stay in
-//! memory (see the pager's `kept`). Noted here are those that the C library initialises; the pager finds others when they
-//! are held for a while.
+//! Robust mutexes, which the kernel marks for a thread that ends. It does so without fault service,
+//! so their pages stay in memory (see the pager's `kept`). Noted here are those that the C library
+//! initialises; the pager finds others when they are held for a while.
 
 use core::ffi::{c_int, c_void};
 
@@ -26,8 +26,8 @@ pub unsafe extern "C" fn pthread_mutex_init(mutex: *mut c_void, attributes: *con
     let Some(init) = (unsafe { INIT.function::<Init>() }) else { return libc::ENOSYS };
     // SAFETY: the caller's attributes.
     if !attributes.is_null() && unsafe { is_robust(attributes) } {
-        // Both ends: the kernel reads the list's entry and writes the word. Before the page is touched, so that it
-        // was no candidate for eviction yet.
+        // Both ends: the kernel reads the list's entry and writes the word. Before the page is
+        // touched, so that it was no candidate for eviction yet.
         DESK.robust.note(mutex.addr());
         if is_on_two_pages(mutex.addr()) {
             DESK.robust.note(mutex.addr() + size_of::<libc::pthread_mutex_t>() - 1);

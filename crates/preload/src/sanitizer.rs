@@ -1,8 +1,10 @@
-//! LeakSanitizer, which looks through all memory while every thread of the process stands still, the pager's included.
+//! LeakSanitizer, which looks through all memory while every thread of the process stands still,
+//! the pager's included.
 //!
-//! Its tracer, a process that shares the memory, stops all threads and then reads: a page that is out would never come. It does so
-//! from within dl_iterate_phdr(), which it calls by name in all its versions. So while a function of a sanitizer's runtime is called
-//! from there, everything is in and nothing is paged. A runtime calls it to list libraries, too, for a report.
+//! Its tracer, a process that shares the memory, stops all threads and then reads: a page that is
+//! out would never come. It does so from within dl_iterate_phdr(), which it calls by name in all
+//! its versions. So while a function of a sanitizer's runtime is called from there, everything is
+//! in and nothing is paged. A runtime calls it to list libraries, too, for a report.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null;
@@ -43,7 +45,8 @@ pub fn prepare() {
     };
     let runtime = match checks.is_null() {
         false => object_of(checks),
-        // Linked into a program a runtime need not show its own names, but it shows what it interposes.
+        // Linked into a program a runtime need not show its own names, but it shows what it
+        // interposes.
         true if object_of(makes_threads) == object_of(entry) => object_of(entry),
         true => null::<c_void>().cast_mut(),
     };

@@ -1,8 +1,9 @@
 //! Room for functions that may be called where there is little stack.
 //!
-//! A signal handler may have an alternate stack that leaves it a kilobyte or two. So what needs more than the C library's own
-//! functions takes a place of this object's memory, which is never paged. Nothing waits for a place: a handler may have
-//! interrupted the thread that has it, and a forked child may lack that thread. Where none is free, the stack has to do.
+//! A signal handler may have an alternate stack that leaves it a kilobyte or two. So what needs
+//! more than the C library's own functions takes a place of this object's memory, which is never
+//! paged. Nothing waits for a place: a handler may have interrupted the thread that has it, and a
+//! forked child may lack that thread. Where none is free, the stack has to do.
 
 use core::cell::UnsafeCell;
 use core::mem::{align_of, size_of, MaybeUninit};
@@ -46,7 +47,8 @@ impl Drop for Taken {
 }
 
 fn take() -> Option<Taken> {
-    // A child of vfork() has its parent's memory, and does not return from an exec to give the place back.
+    // A child of vfork() has its parent's memory, and does not return from an exec to give the
+    // place back.
     if !desk::is_own_process() {
         return None;
     }
@@ -61,8 +63,8 @@ pub fn with<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
     const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Place>()) };
     let Some(taken) = take() else { return on_stack(act) };
     let room = taken.0.bytes.get().cast::<T>();
-    // SAFETY: the place is this call's until `taken` goes; it is as large and as aligned as is asserted above, and a `T` may be
-    // zeroes.
+    // SAFETY: the place is this call's until `taken` goes; it is as large and as aligned as is
+    // asserted above, and a `T` may be zeroes.
     unsafe {
         room.write_bytes(0, 1);
         act(&mut *room)

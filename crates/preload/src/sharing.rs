@@ -1,8 +1,10 @@
-//! Other processes that share this one's memory: children of vfork() that have not executed yet, and what clone() makes with
-//! CLONE_VM and without CLONE_THREAD. They may outlive this process, whose pager ends with it.
+//! Other processes that share this one's memory: children of vfork() that have not executed yet,
+//! and what clone() makes with CLONE_VM and without CLONE_THREAD. They may outlive this process,
+//! whose pager ends with it.
 //!
-//! Here it is only noted that there may be some, so that others end as quickly as ever. Such calls by system call
-//! instructions are not seen: the supervisor ends what is left of these (`program`'s module `orphans`).
+//! Here it is only noted that there may be some, so that other processes end as quickly as before.
+//! Such calls by system call instructions are not seen: the supervisor ends what is left of these
+//! (`program`'s module `orphans`).
 
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -36,7 +38,8 @@ pub fn forget() {
     WAITING.store(0, Ordering::Release);
 }
 
-/// Calls what starts a program in a process that shares this one's memory until then, as posix_spawn() does.
+/// Calls what starts a program in a process that shares this one's memory until then, as
+/// posix_spawn() does.
 pub fn meanwhile<T>(start: impl FnOnce() -> T) -> T {
     WAITING.fetch_add(1, Ordering::AcqRel);
     let answer = start();
@@ -62,7 +65,7 @@ fn note(flags: u64) {
     }
 }
 
-/// Where vfork() goes on: the C library's, or fork(), which may stand for it.
+/// Where vfork() continues: the C library's, or fork(), which may stand for it.
 extern "C" fn next_vfork() -> *mut c_void {
     SEEN.store(1, Ordering::Release);
     let next = VFORK.find();
@@ -73,7 +76,7 @@ extern "C" fn next_vfork() -> *mut c_void {
     }
 }
 
-/// Where clone() goes on.
+/// Where clone() continues.
 extern "C" fn next_clone(
     _function: usize,
     _stack: usize,
@@ -97,8 +100,8 @@ extern "C" fn no_clone() -> c_int {
     set_errno(-c_long::from(libc::ENOSYS)) as c_int
 }
 
-/// A function that is passed on with all its arguments, from the same place on the stack: it returns twice, or has a variable
-/// number of them.
+/// A function that is passed on with all its arguments, from the same place on the stack: it
+/// returns twice, or has a variable number of them.
 macro_rules! passed_on {
     ($(#[$doc:meta])* $name:ident, $next:path) => {
         $(#[$doc])*

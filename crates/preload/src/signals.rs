@@ -1,5 +1,6 @@
-//! Signals are blocked while a thread of the program is inside of this object and must not come here a second time, or leave
-//! by a jump out of a handler. Nothing is waited for meanwhile that a handler could bring about.
+//! Signals are blocked while a thread of the program is inside of this object and must not come
+//! here a second time, or leave by a jump out of a handler. A thread inside does not wait for
+//! anything that a handler would bring about.
 
 use crate::calls::raw_syscall;
 

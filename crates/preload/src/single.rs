@@ -7,7 +7,8 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::desk::{is_alive, DESK};
 use crate::fork;
 
-/// Makes a call, and again without the agent where the kernel refuses it to processes of several threads.
+/// Makes a call, and again without the agent where the kernel refuses it to processes of several
+/// threads.
 pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
     match call() {
         answer if answer == -c_long::from(libc::EINVAL) => fork::alone(&call).unwrap_or(answer),
@@ -37,8 +38,8 @@ pub unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
     set_errno(unless_alone(|| unsafe { raw_syscall(libc::SYS_setns, arguments) })) as c_int
 }
 
-/// fstatat(2): a program that looks how many threads it has, by the links of /proc/self/task, has those of its own. (Chromium's
-/// zygote ends when it is not alone.)
+/// fstatat(2): a program that looks how many threads it has, by the links of /proc/self/task, has
+/// those of its own. (Chromium's zygote ends when it is not alone.)
 ///
 /// # Safety
 /// As fstatat(2).

@@ -1,20 +1,21 @@
-//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library must not know them. They
-//! inherit that all signals are blocked.
+//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library
+//! must not know them. They inherit that all signals are blocked.
 
 use crate::signals::blocked;
 
 /// As the agent makes its threads: a file table and a working directory of their own.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 
-/// Makes a thread with a thread pointer of its own whose stack holds, upwards, an argument and a function. False when there
-/// can be no more thread.
+/// Makes a thread with a thread pointer of its own whose stack holds, upwards, an argument and a
+/// function. False when there can be no more thread.
 ///
 /// # Safety
 /// Both belong to the thread from now on.
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
     blocked(|| {
         let answer: isize;
-        // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
+        // SAFETY: the parent only gets the answer; the child leaves this frame at once and never
+        // returns into it.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             core::arch::asm!(
@@ -74,8 +75,8 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
 pub unsafe fn program(entry: usize, stack: usize) -> bool {
     blocked(|| {
         let answer: isize;
-        // SAFETY: the parent only gets the answer; the child leaves this frame at once. Its thread pointer is this thread's
-        // until it sets its own, and is not used before.
+        // SAFETY: the parent only gets the answer; the child leaves this frame at once. Its thread
+        // pointer is this thread's until it sets its own, and is not used before.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             core::arch::asm!(

@@ -26,7 +26,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     if socket.is_null() || agent.is_null() {
         return;
     }
-    // SAFETY: getenv answers terminated strings.
+    // SAFETY: getenv returns terminated strings.
     let (socket, agent) = unsafe { (CStr::from_ptr(socket), CStr::from_ptr(agent)) };
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };

@@ -1,4 +1,5 @@
-//! System calls, by themselves: no errno is set, and nothing of a C library is needed but what every one has.
+//! System calls, by themselves: no errno is set, and nothing of a C library is needed but what
+//! every one has.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -134,8 +135,9 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
-/// A file in memory with these bytes, to be read from the start; a negative error number when there can be none. A limit of the
-/// size of files holds for it, too: writing past that would raise SIGXFSZ.
+/// A file in memory with these bytes, to be read from the start; a negative error number when there
+/// can be none. A limit of the size of files holds for it, too: writing past that would raise
+/// SIGXFSZ.
 pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
     if limit_of(libc::RLIMIT_FSIZE as usize) < bytes.len() as u64 {
         return -(libc::EFBIG as isize);
@@ -180,11 +182,12 @@ pub fn read_own(address: usize) -> Option<u64> {
     (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
 }
 
-/// Whether this thread may change its root directory, and open its own files in /proc wherever that is: it is root's, and
-/// CAP_SYS_CHROOT is in force.
+/// Whether this thread may change its root directory, and open its own files in /proc wherever that
+/// is: it is root's, and CAP_SYS_CHROOT is in force.
 pub fn may_change_root() -> bool {
     const SYS_CHROOT: u32 = 18;
-    /// _LINUX_CAPABILITY_VERSION_3 of the kernel's capability.h: two words for each of effective, permitted, inheritable.
+    /// _LINUX_CAPABILITY_VERSION_3 of the kernel's capability.h: two words for each of effective,
+    /// permitted, inheritable.
     const VERSION: u32 = 0x2008_0522;
     let (mut header, mut sets) = ([VERSION, 0], [0u32; 6]);
     let arguments = [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0];

@@ -1,4 +1,5 @@
-//! The file that an exec is about to run, as far as it matters here: the sanitizer's runtime that it needs.
+//! The file that an exec is about to run, as far as it matters here: the sanitizer's runtime that
+//! it needs.
 
 use core::ffi::{c_char, c_int, CStr};
 

@@ -36,7 +36,8 @@ pub fn wait_for_end(thread: u32) {
     }
 }
 
-/// Waits until a thread of the agent's, which is about to make a call, is blocked in it; not if the agent has ended.
+/// Waits until a thread of the agent's, which is about to make a call, is blocked in it; not if the
+/// agent has ended.
 pub fn wait_for_call(thread: u32) {
     let file = open(thread, "syscall");
     if file < 0 {
@@ -57,7 +58,8 @@ fn open(thread: u32, file: &str) -> isize {
     system::open(Line::new(format_args!("/proc/self/task/{thread}/{file}")).as_c_str(), libc::O_RDONLY)
 }
 
-/// Calls `each` with the entries of a directory (`struct linux_dirent64` of getdents64(2)) that are numbers.
+/// Calls `each` with the entries of a directory (`struct linux_dirent64` of getdents64(2)) that are
+/// numbers.
 fn for_each_number(mut entries: &[u8], mut each: impl FnMut(u32)) {
     /// Number and offset, then this length, the type, and the name.
     const LEN: usize = 16;

@@ -143,7 +143,7 @@ impl Place {
                  'KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/60-userfaultfd.rules`; \
                  or `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
-            Place::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in anew",
+            Place::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in again",
             Place::Root => {
                 "root without CAP_SYS_PTRACE, or a seccomp filter: start it with that capability, or with a filter that \
                  lets userfaultfd(2) pass"

@@ -17,7 +17,7 @@ use tree::{watch, Ended};
 /// Exit status of a workload that cannot do on this machine what it is for.
 const CANNOT: i32 = 77;
 
-/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; answers the report.
+/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; returns the report.
 ///
 /// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or as good as.
 fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {

@@ -213,7 +213,7 @@ fn the_notices_name_all_that_is_compiled_in() {
     let there = fs::read_to_string(&path).unwrap_or_default();
     let lines: BTreeSet<&str> = there.lines().collect();
     let missing: Vec<&str> = wanted.lines().filter(|line| !lines.contains(line)).collect();
-    assert!(there == wanted, "write it anew (UZSWAP_WRITE_NOTICES=1); it lacks: {missing:#?}");
+    assert!(there == wanted, "write it again (UZSWAP_WRITE_NOTICES=1); it lacks: {missing:#?}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Drop for Folder {
 }
 
 #[test]
-#[ignore = "compiles everything anew as it is released, and asks the registry"]
+#[ignore = "compiles everything again as it is released, and asks the registry"]
 fn the_program_is_installed_from_its_package() {
     // Not in the target directory: what is built there finds the repository's workspace and settings above it.
     let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));

@@ -53,7 +53,7 @@ fn put(file: &File, segments: &[Vec<u8>]) {
 }
 
 /// Runs the workload; `attack` changes the file when all pages were written for the second time. It has the segments of the first
-/// time, too, all of which were written anew since.
+/// time, too, all of which were rewritten since.
 fn run(name: &str, without: &str, plain: bool, attack: impl Fn(&File, &[Vec<u8>])) -> Option<(i32, String)> {
     let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-integrity-{name}"));

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use support::{can_move, managed_without, workload_in, Scratch};
 use sys::capabilities;
 
-/// Runs one mode of the workload over 64 MiB in 40 MiB; answers its exit status and the report.
+/// Runs one mode of the workload over 64 MiB in 40 MiB; returns its exit status and the report.
 fn workload(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
     workload_without("", mode, ram, options)
 }

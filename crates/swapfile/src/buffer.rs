@@ -61,9 +61,9 @@ impl Drop for Buffer {
     }
 }
 
-/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects; a pack is the largest, and
-/// as many are in flight and being filled. A new buffer of that size costs as much as writing it: its memory comes page by
-/// page from the system.
+/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects; a
+/// pack is the largest, and as many are in flight and being filled. A new buffer of that size costs
+/// as much as writing it: its memory comes page by page from the system.
 const KEPT: [(usize, usize); 3] = [(16 << 10, 16), (80 << 10, 8), (256 << 10, 10)];
 
 /// Buffers at hand.
@@ -73,7 +73,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer of at least `len` bytes, whatever they are.
+    /// A buffer of at least `len` bytes of any content.
     pub(crate) fn take(&self, len: usize) -> Buffer {
         match KEPT.iter().position(|(size, _)| len <= *size) {
             None => Buffer::new(len.next_multiple_of(BLOCK_BYTES)),

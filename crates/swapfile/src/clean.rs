@@ -1,4 +1,5 @@
-//! Cleaning: what lives on of segments that are mostly dead moves together, and the segments are free.
+//! Cleaning: what lives on of segments that are mostly dead moves together, and the segments are
+//! free.
 
 use std::time::Instant;
 
@@ -18,8 +19,9 @@ pub trait Owner {
     /// Whether the object at this place is needed.
     fn holds(&self, record: &Record, place: Place) -> bool;
 
-    /// The object is at `to` as well, from now on instead of `from`; the answer is whether it is still needed. If it is,
-    /// `from` is used no more and freed by the caller, else `to`. May wait for whoever reads the object.
+    /// The object is at `to` as well, from now on instead of `from`; the answer is whether it is
+    /// still needed. If it is, `from` is used no more and freed by the caller, else `to`. May wait
+    /// for readers of the object.
     fn moved(&self, record: &Record, from: Place, to: Place) -> bool;
 }
 
@@ -37,8 +39,9 @@ pub struct CleanReport {
 }
 
 impl SwapFile {
-    /// Whether so much is dead that cleaning pays: a third of what this process has in use, or anything to speak of when the file
-    /// is nearly full. What other processes have there is theirs to clean.
+    /// Whether so much is dead that cleaning pays: a third of what this process has in use, or
+    /// anything to speak of when the file is nearly full. What other processes have there is theirs
+    /// to clean.
     pub fn wants_cleaning(&self) -> bool {
         let used = self.space().held_count(self.row()) * SEGMENT_BYTES as u64;
         let dead = used.saturating_sub(self.counts.live_bytes.get());
@@ -47,8 +50,8 @@ impl SwapFile {
         dead > spare && dead * if is_nearly_full { 8 } else { 3 } > used
     }
 
-    /// The segment whose cleaning pays most: the room it gives for what has to be moved, and the longer nothing changed
-    /// there, the better, since what lives then lives on.
+    /// The segment whose cleaning pays most: the room it gives for what has to be moved, and the
+    /// longer nothing changed there, the better, since what lives then lives on.
     fn best_candidate(&self, tried: &[usize]) -> Option<Candidate> {
         let held = self.space().held(self.row()).filter_map(|number| self.segments.candidate(number));
         let pays = |candidate: &Candidate| {
@@ -133,7 +136,8 @@ impl Writer {
         })
     }
 
-    /// Puts all that lives in a segment, which was read into `buffer`, under way; ends with the first block that cannot be.
+    /// Puts all that lives in a segment, which was read into `buffer`, under way; ends with the
+    /// first block that cannot be.
     fn move_live(
         &mut self,
         owner: &dyn Owner,
@@ -150,11 +154,13 @@ impl Writer {
             let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
             else {
                 if file.kept.is_some() {
-                    // How far the segment was filled is not known of one that was written by another run: this looks for it.
+                    // How far the segment was filled is not known of one that was written by
+                    // another run: this looks for it.
                     end -= BLOCK_BYTES;
                     continue;
                 }
-                // A pack that could not be written, or damage: what lies before it can still be found by who holds it.
+                // A pack that could not be written, or damage: what lies before it can still be
+                // found by who holds it.
                 file.counts.reads_failed.add(1);
                 break;
             };

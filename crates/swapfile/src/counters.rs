@@ -51,7 +51,7 @@ pub struct Counters {
     pub reads_failed: u64,
     /// Bytes of live objects, with their seals.
     pub live_bytes: u64,
-    /// Bytes of all segments in use by anybody: live, dead, and not written yet.
+    /// Bytes of all segments in use by all processes: live, dead, and not written yet.
     pub used_bytes: u64,
     /// Bytes of free segments whose blocks are not given back yet.
     pub kept_bytes: u64,
@@ -84,7 +84,7 @@ impl Counters {
     }
 }
 
-/// A number anybody may change.
+/// A number that any thread may change.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 

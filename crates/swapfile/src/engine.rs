@@ -1,4 +1,5 @@
-//! What moves bytes between memory and the disk: the interface of engines, and what all of them share.
+//! What moves bytes between memory and the disk: the interface of engines, and what all of them
+//! share.
 
 use std::io;
 
@@ -56,8 +57,8 @@ pub struct Done {
 
 /// Moves bytes of one file, and asks its file system for room.
 ///
-/// Callers go by lanes, one a thread at a time. Implementations hold no lock while they wait for the disk, start no
-/// threads but by what they were given, and keep nothing outside of themselves.
+/// Callers go by lanes, one a thread at a time. Implementations hold no lock while they wait for
+/// the disk, start no threads but by what they were given, and keep nothing outside of themselves.
 pub trait Engine: Send + Sync {
     /// A short name for reports.
     fn name(&self) -> &'static str;
@@ -92,16 +93,19 @@ pub trait Engine: Send + Sync {
     /// Ends when all that was written is durable: it is there after a loss of power.
     ///
     /// # Errors
-    /// What the disk says. What was written since the last time may be lost then, whatever a later call answers.
+    /// The disk's error. Data written since the last call may be lost then, even if a later call
+    /// succeeds.
     fn sync(&self) -> io::Result<()>;
 
-    /// Whether none of the engine's own threads is at work. While nobody uses the engine it becomes so soon, and stays so.
+    /// Whether none of the engine's own threads is at work. An unused engine becomes idle soon, and
+    /// stays so.
     fn is_idle(&self) -> bool {
         true
     }
 }
 
-/// Transfers in flight, of one thread at a time. A lane that is dropped waits for what is in flight.
+/// Transfers in flight, of one thread at a time. A lane that is dropped waits for what is in
+/// flight.
 pub trait Lane: Send {
     /// Most transfers in flight.
     fn depth(&self) -> usize;

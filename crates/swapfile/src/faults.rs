@@ -327,7 +327,8 @@ impl Lane for FaultyLane {
                 return self.ended.push_back(Done { transfer, result });
             }
             Fault::Flip if transfer.kind == Kind::Write => {
-                // On its way to the disk: the buffer has it too, and nobody looks there again but to write elsewhere.
+                // On its way to the disk: the buffer has it too, and is only overwritten, for
+                // another place.
                 let bit = self.faults.bit(transfer.len() * 8);
                 let at = transfer.start + bit / 8;
                 transfer.buffer[at] ^= 1 << (bit % 8);

@@ -1,20 +1,22 @@
 //! Compressed objects on disk: a log of segments in a file without a name.
 //!
-//! The holder of pages keeps, for each, a [`Place`] of eight bytes, and knows by it where its object lies and how long it
-//! is. Objects are handed over in [`Pack`]s to the [`Writer`], as they are, and written many at once; [`SwapFile::read`]
-//! brings up to 64 of them back together; [`SwapFile::free`] says that one is not needed any more. When much of what is
-//! in use is dead, [`Writer::clean`] moves what lives on.
+//! The holder of pages keeps, for each, a [`Place`] of eight bytes, and knows by it where its
+//! object lies and how long it is. Objects are handed over in [`Pack`]s to the [`Writer`], as they
+//! are, and written many at once; [`SwapFile::read`] brings up to 64 of them back together;
+//! [`SwapFile::free`] says that one is not needed any more. When much of what is in use is dead,
+//! [`Writer::clean`] moves what lives on.
 //!
-//! - What is read is what was written, or an error that says where: objects are encrypted and authenticated
-//!   ([`Seal::Encrypted`]), or at least have a checksum.
-//! - Written is what the disk said it wrote. A write that fails is tried elsewhere; then it is an error, and the objects
-//!   are where they were.
+//! - What is read is what was written, or an error that says where: objects are encrypted and
+//!   authenticated ([`Seal::Encrypted`]), or at least have a checksum.
+//! - Written is what the disk said it wrote. A write that fails is tried elsewhere; then it is an
+//!   error, and the objects are where they were.
 //! - The file takes no more than it may, leaves the disk some room, and gives back what is free.
 //! - A file with a name may be kept from run to run ([`SwapFile::open_kept`]).
 //! - Processes of a tree may share a file, each with a writer of its own ([`Space`]).
 //!
-//! Nothing is thread-local, nothing process-wide; threads are started by a function of the caller's, memory is the
-//! global allocator's. The format is drawn in docs/formats/swap-file.md, and in the modules that write it.
+//! Nothing is thread-local, nothing process-wide; threads are started by a function of the
+//! caller's, memory is the global allocator's. The format is drawn in docs/formats/swap-file.md,
+//! and in the modules that write it.
 
 mod buffer;
 mod clean;

@@ -27,7 +27,8 @@ pub struct MemoryEngine {
 struct Blocks {
     now: BTreeMap<u64, Arc<Block>>,
     durable: BTreeMap<u64, Arc<Block>>,
-    /// What was written or given back since the last sync, in order; nothing is noted unless a loss of power is to come.
+    /// What was written or given back since the last sync, in order; nothing is noted unless a loss
+    /// of power is to come.
     since: Option<Vec<(u64, Option<Arc<Block>>)>>,
     /// After how many more changes power is lost, and what of them is kept then.
     trap: Option<(u64, Box<dyn FnMut() -> bool + Send>)>,
@@ -96,8 +97,9 @@ impl MemoryEngine {
         disk
     }
 
-    /// The disk as it is after a loss of power now: what was synced is there. Of what was written since each sector of 512
-    /// bytes is there if `keeps` says so, and what was given back since is gone if it does. This disk goes on as it is.
+    /// The disk as it is after a loss of power now: what was synced is there. Of what was written
+    /// since each sector of 512 bytes is there if `keeps` says so, and what was given back since is
+    /// gone if it does. This disk stays as it is.
     ///
     /// # Panics
     /// When the disk is not forgetful.
@@ -106,7 +108,8 @@ impl MemoryEngine {
         self.of(left)
     }
 
-    /// Notes what a loss of power leaves in the middle of things: so many changes of blocks, and syncs, from now.
+    /// Notes what a loss of power leaves in the middle of things: so many changes of blocks, and
+    /// syncs, from now.
     pub fn lose_power_after(&self, changes: u64, keeps: impl FnMut() -> bool + Send + 'static) {
         lock(&self.blocks).trap = Some((changes, Box::new(keeps)));
     }
@@ -135,7 +138,7 @@ impl MemoryEngine {
         block.map(|block| Arc::make_mut(block)[offset as usize % BLOCK_BYTES] ^= mask).is_some()
     }
 
-    /// Writes a block, whatever an engine's users know of it.
+    /// Writes a block past the engine.
     pub fn put(&self, offset: u64, block: &[u8; BLOCK_BYTES]) {
         lock(&self.blocks).set(offset / BLOCK_BYTES as u64, Some(Arc::new(*block)));
     }

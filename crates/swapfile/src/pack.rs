@@ -12,12 +12,13 @@
 //!           24..28 where the directory begins in the pack | 28..32 zero
 //! ```
 //!
-//! An object lies in as few blocks as its length needs, so that reading it is one transfer of as little as can be: where
-//! it would touch one more, it begins with the next block. To lose little by that, of a block of sixteen pages the longest
-//! object that fits goes next. Gaps are zeroes: no byte of memory gets to disk that is not an object's.
+//! An object lies in as few blocks as its length needs, so that reading it is one transfer of as
+//! little as can be: where it would touch one more, it begins with the next block. To lose little
+//! by that, of a block of sixteen pages the longest object that fits goes next. Gaps are zeroes: no
+//! byte of memory gets to disk that is not an object's.
 //!
-//! The directory lies behind, so that objects need not be known before the first one is placed; cleaning walks a segment
-//! from its end. Its seal covers the footer.
+//! The directory lies behind, so that objects need not be known before the first one is placed;
+//! cleaning walks a segment from its end. Its seal covers the footer.
 
 use crate::place::{grains, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENT_BYTES};
 use crate::seal::{Nonce, Sealer};
@@ -25,7 +26,8 @@ use crate::{Buffer, Place, BLOCK_BYTES};
 
 /// Bytes of a pack at most: what one write takes.
 pub const PACK_BYTES_MAX: usize = 256 << 10;
-/// What is left of a segment is not used when it is less: sixteen pages that do not compress must find room.
+/// What is left of a segment is not used when it is less: sixteen pages that do not compress must
+/// find room.
 pub(crate) const PACK_BYTES_MIN: usize = 80 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uzSWAP\x01\n");
@@ -47,7 +49,8 @@ pub struct Record {
     pub pages: u8,
     /// Its holder's name of what made it.
     pub codec: u8,
-    /// Its holder's own mark, by which it knows the object when it is written; it does not go to disk.
+    /// Its holder's own mark, by which it knows the object when it is written; it does not go to
+    /// disk.
     pub mark: u16,
 }
 
@@ -134,8 +137,8 @@ impl Pack {
         self.records.len()
     }
 
-    /// Makes room for up to sixteen objects that are to lie together; answers the number of the first, or `None` when
-    /// they do not fit any more. Their bytes are the caller's to write.
+    /// Makes room for up to sixteen objects that are to lie together; returns the number of the
+    /// first, or `None` when they do not fit any more. Their bytes are the caller's to write.
     ///
     /// # Panics
     /// With more objects, or one of no length.
@@ -163,7 +166,8 @@ impl Pack {
         Some(first)
     }
 
-    /// Finds places for objects, the longest first that touches no block more than it must; answers where they end.
+    /// Finds places for objects, the longest first that touches no block more than it must; returns
+    /// where they end.
     fn lay_out(&self, records: &[Record], placed: &mut [u32], order: &mut [u8]) -> usize {
         let mut at = self.used;
         let mut left: u32 = (1 << records.len()) - 1;
@@ -250,7 +254,8 @@ impl Pack {
         buffer[total - FOOTER_BYTES..total].copy_from_slice(&footer);
     }
 
-    /// Takes the seals off again, for the pack to go elsewhere; what was written is still in the buffer.
+    /// Takes the seals off again, for the pack to go elsewhere; what was written is still in the
+    /// buffer.
     pub(crate) fn unseal(&mut self, seal: &Sealer) {
         let buffer = self.buffer.as_mut().expect("a pack that is unsealed has its buffer");
         for (record, &position) in self.records.iter().zip(&self.positions) {
@@ -303,8 +308,8 @@ impl Footer {
     }
 }
 
-/// The directory of the last pack in what was read of a segment from its start, and where that pack begins. `None`
-/// when it is damaged, or nothing that this run wrote there.
+/// The directory of the last pack in what was read of a segment from its start, and where that pack
+/// begins. `None` when it is damaged, or nothing that this run wrote there.
 pub(crate) fn last_directory(
     segment: u32,
     generation: u32,

@@ -16,8 +16,8 @@ const _: () = assert!(GRAINS == 1 << 16);
 
 /// The place of an object: segment (21 bits), grain within it (16), length (16).
 ///
-/// The 11 bits above are its holder's. A place says nothing of the segment's key or generation: the holder of a place keeps
-/// the segment from being used again.
+/// The 11 bits above are its holder's. A place says nothing of the segment's key or generation: the
+/// holder of a place keeps the segment from being used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u64);
 

@@ -10,7 +10,7 @@ use crate::{Buffer, Place, ReadError, ReadFault, SwapFile, BLOCK_BYTES};
 
 /// Most objects of one request.
 pub const READ_MAX: usize = 64;
-/// Blocks that are read although nobody wants them, rather than with two transfers.
+/// Blocks that are read although they are not wanted, rather than with two transfers.
 const GAP_BYTES: usize = 4 * BLOCK_BYTES;
 /// Bytes of one transfer at most, unless one object is more.
 const SPAN_BYTES_MAX: usize = 256 << 10;
@@ -77,7 +77,7 @@ fn plan(places: &[Place], tail: usize) -> (Vec<Span>, Vec<(u16, u32, u32)>) {
 }
 
 impl SwapFile {
-    /// Reads up to 64 different objects, none of which is freed meanwhile.
+    /// Reads up to 64 different objects, none of which is freed during the call.
     ///
     /// # Errors
     /// [`ReadError`] for one of the objects that could not be read.
@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn what_lies_side_by_side_is_read_at_once() {
         let place = |segment, position, len| Place::new(segment, position, len);
-        // A block's objects, in another order; a neighbour within the gap; far away; another segment.
+        // A block's objects, in another order; a neighbour within the gap; far away; another
+        // segment.
         let places = [
             place(1, 4096, 3000),
             place(1, 0, 4000),

@@ -1,10 +1,11 @@
 //! What makes an object readable by its owner alone, and damage to it visible.
 //!
-//! Encrypted (the default): AEGIS-128L. Each segment that is taken gets a random key, which is in the memory of the process
-//! that took it, and of children that it forks while it has the segment. The nonce is the place in the segment. Each place is
-//! written once while the segment has this key, so no nonce is used twice, and what lay there earlier, or elsewhere, has
-//! another key or nonce and is refused. Nothing that other processes can write takes part.
-//! Plain: a 64-bit checksum over the same; it finds accidents, not malice.
+//! Encrypted (the default): AEGIS-128L. Each segment that is taken gets a random key, which is in
+//! the memory of the process that took it, and of children that it forks while it has the segment.
+//! The nonce is the place in the segment. Each place is written once while the segment has this
+//! key, so no nonce is used twice, and what lay there earlier, or elsewhere, has another key or
+//! nonce and is refused. Nothing that other processes can write takes part. Plain: a 64-bit
+//! checksum over the same; it finds accidents, not malice.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,8 +53,8 @@ impl Nonce {
 struct SegmentKey([AtomicU64; 2]);
 
 impl SegmentKey {
-    // Relaxed: a key is there before the first object of its segment is written, and the place of an object goes from one thread to
-    // another by a lock.
+    // Relaxed: a key is there before the first object of its segment is written, and the place of
+    // an object goes from one thread to another by a lock.
     fn set(&self, key: &[u8; KEY_BYTES]) {
         for (word, bytes) in self.0.iter().zip(key.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -80,7 +81,8 @@ impl Drop for SegmentKey {
 enum Keys {
     /// A file of this run: a key for each segment.
     Segments(Box<[SegmentKey]>),
-    /// A file that is kept: one key, and the segments' stamps, of which nonces are made; no stamps where nonces are the caller's.
+    /// A file that is kept: one key, and the segments' stamps, of which nonces are made; no stamps
+    /// where nonces are the caller's.
     File(Secret<KEY_BYTES>, Option<Arc<Stamps>>),
 }
 
@@ -97,14 +99,15 @@ impl Sealer {
         Sealer { is_encrypted: seal == Seal::Encrypted, keys: Keys::Segments(keys) }
     }
 
-    /// For a file that is kept: with its key, if it is encrypted, and the stamps of its segments, if it is for what lies in
-    /// these.
+    /// For a file that is kept: with its key, if it is encrypted, and the stamps of its segments,
+    /// if it is for what lies in these.
     pub(crate) fn of_kept(key: Option<Secret<KEY_BYTES>>, stamps: Option<Arc<Stamps>>) -> Sealer {
         let is_encrypted = key.is_some();
         Sealer { is_encrypted, keys: Keys::File(key.unwrap_or_else(Secret::zero), stamps) }
     }
 
-    /// A segment was taken: what is sealed there from now on has nothing in common with what was sealed there before.
+    /// A segment was taken: what is sealed there from now on has nothing in common with what was
+    /// sealed there before.
     ///
     /// # Errors
     /// When the kernel gives no random bytes.
@@ -198,7 +201,8 @@ impl Sealer {
         unsafe { wipe(&mut key) };
     }
 
-    /// Returns whether sealed bytes are what was sealed, and makes of them what they were. If not, they are anything.
+    /// Returns whether sealed bytes are what was sealed, and makes of them what they were. If not,
+    /// they are anything.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
         let Some((mut key, nonce)) = self.at(nonce) else { return false };
@@ -253,7 +257,8 @@ impl Sealer {
     }
 }
 
-/// What a checksum begins with: the place, and the random bytes that the segment has; none in a file that is kept.
+/// What a checksum begins with: the place, and the random bytes that the segment has; none in a
+/// file that is kept.
 fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
     nonce.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
     nonce
@@ -261,8 +266,8 @@ fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
 
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Four multiply-and-rotate lanes over words. Every step is a bijection of its lane, so a change within one lane is
-/// always seen; others go unseen once in 2^64.
+/// Four multiply-and-rotate lanes over words. Every step is a bijection of its lane, so a change
+/// within one lane is always seen; others go unseen once in 2^64.
 pub(crate) fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];

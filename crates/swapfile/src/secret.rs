@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// The bytes of a key. They stay where they are when the value is moved, and are wiped when it is dropped.
+/// The bytes of a key. They stay where they are when the value is moved, and are wiped when it is
+/// dropped.
 pub(crate) struct Secret<const N: usize>(Box<[u8; N]>);
 
 impl<const N: usize> Secret<N> {
@@ -42,7 +43,8 @@ impl<const N: usize> Drop for Secret<N> {
 /// # Safety
 /// All-zero bytes are a valid `T`.
 pub(crate) unsafe fn wipe<T: Copy>(value: &mut T) {
-    // SAFETY: the caller's promise; the place is valid, since it is a reference. A volatile write is not left out.
+    // SAFETY: the caller's promise; the place is valid, since it is a reference. A volatile write
+    // is not left out.
     unsafe { std::ptr::write_volatile(value, std::mem::zeroed()) };
 }
 
@@ -55,7 +57,8 @@ mod tests {
     use crate::seal::{Nonce, Sealer};
     use crate::{KeptConfig, KeyChoice, NamedFile, Seal};
 
-    /// How often bytes occur in this process's memory; they are given inverted, so as not to be found here.
+    /// How often bytes occur in this process's memory; they are given inverted, so as not to be
+    /// found here.
     fn occurrences(inverted: &[u8]) -> usize {
         const PART: usize = 1 << 16;
         let memory = File::open("/proc/self/mem").unwrap();

@@ -13,7 +13,7 @@ const GRAINS: u32 = CLEANED - 1;
 
 #[derive(Default)]
 struct Segment {
-    /// Live grains, and the marks above: whoever takes it to 0 lets go of the segment.
+    /// Live grains, and the marks above: the thread that takes it to 0 releases the segment.
     live: AtomicU32,
     /// Bytes written, from the start.
     filled: AtomicU32,
@@ -51,7 +51,7 @@ impl Segments {
     pub(crate) fn open(&self, number: usize) {
         let segment = &self.all[number];
         let before = segment.live.swap(OPEN, Ordering::AcqRel);
-        assert!(before == 0, "a segment taken is nobody's");
+        assert!(before == 0, "a segment taken is free");
         segment.filled.store(0, Ordering::Relaxed);
     }
 
@@ -63,7 +63,8 @@ impl Segments {
         self.subtract(number, OPEN)
     }
 
-    /// A segment of a live holder is about to be cleaned; not when it is empty, is open, or somebody cleans it.
+    /// A segment of a live holder is about to be cleaned; not when it is empty, is open, or is
+    /// being cleaned.
     pub(crate) fn begin_cleaning(&self, number: usize) -> bool {
         let mark = |live: u32| (1..=GRAINS).contains(&live).then_some(live + CLEANED);
         self.all[number].live.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark).is_ok()
@@ -88,8 +89,8 @@ impl Segments {
         before == amount
     }
 
-    /// Adds grains to a closed segment of a file that is kept, of which no more is known than what lives there; answers
-    /// whether it can have so many. Nobody else uses the segment yet.
+    /// Adds grains to a closed segment of a file that is kept, of which no more is known than what
+    /// lives there; returns whether it can have so many. No other thread uses the segment yet.
     pub(crate) fn adopt(&self, number: usize, grains: u32) -> bool {
         let segment = &self.all[number];
         segment.filled.store(SEGMENT_BYTES as u32, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl Segments {
         self.all[number].filled.load(Ordering::Relaxed)
     }
 
-    /// A closed segment with something in it that nobody cleans.
+    /// A closed segment with live objects that is not being cleaned.
     pub(crate) fn candidate(&self, number: usize) -> Option<Candidate> {
         let live_grains = self.all[number].live.load(Ordering::Acquire);
         (1..=GRAINS).contains(&live_grains).then(|| Candidate {

@@ -1,4 +1,5 @@
-//! A file that the processes of a tree share: opened by one, which hands descriptors of the file and of its table out.
+//! A file that the processes of a tree share: opened by one, which hands descriptors of the file
+//! and of its table out.
 //!
 //! ```text
 //!   table   word 0   1          2      3..   4096
@@ -7,8 +8,8 @@
 //!          +-------+----------+------+-----+------------------+
 //! ```
 //!
-//! Every process that has the table can write to it. So it has nothing that a process must believe: no keys, which each
-//! process makes for itself, and no settings.
+//! Every process that has the table can write to it. So it has nothing that a process must believe:
+//! no keys, which each process makes for itself, and no settings.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -45,7 +46,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Opens an unnamed file, and makes the table for up to `rows` processes at a time. Returns the table's file, too.
+    /// Opens an unnamed file, and makes the table for up to `rows` processes at a time. Returns the
+    /// table's file, too.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -62,8 +64,8 @@ impl Shared {
         Ok((Shared::of(disk, space(at, segments, rows), config), table))
     }
 
-    /// In another process: the same, by the two descriptors, and with what `config` says of encryption and of the room that stays free.
-    /// The table stays mapped for ever.
+    /// In another process: the same, by the two descriptors, and with what `config` says of
+    /// encryption and of the room that stays free. The table stays mapped for ever.
     ///
     /// # Errors
     /// EPROTO when the table is none of this version; ENOMEM when it cannot be mapped.
@@ -119,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of all segments in use by anybody.
+    /// Bytes of all segments in use by any process.
     pub fn used_bytes(&self) -> u64 {
         self.space.in_use() * SEGMENT_BYTES as u64
     }
@@ -146,7 +148,8 @@ fn words(at: NonNull<u8>) -> &'static [AtomicU64] {
 }
 
 fn space(at: NonNull<u8>, segments: usize, rows: usize) -> Space {
-    // SAFETY: behind the header, mapped for ever, as long as said, and used by tables like this alone.
+    // SAFETY: behind the header, mapped for ever, as long as said, and used by tables like this
+    // alone.
     unsafe { Space::shared(at.add(HEADER_BYTES).cast(), Space::words(segments, rows), segments, rows) }
 }
 

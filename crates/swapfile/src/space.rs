@@ -8,16 +8,19 @@
 //!   segment: 63..32 generation | 31..24 state | 23..0 holders
 //! ```
 //!
-//! A process has a *row*: the segments it holds. It holds one from taking it until nothing of its own is left there; a
-//! child of fork holds from the start what its parent holds. The last to let go makes the segment free. When a process
-//! dies at any moment, whoever finds out lets go of its row ([`Space::reap`]); between two steps of its own at most one
-//! segment is lost to that, until the run ends.
+//! A process has a *row*: the segments it holds. It holds one from taking it until nothing of its
+//! own is left there; a child of fork holds from the start what its parent holds. The last to let
+//! go makes the segment free. When a process dies at any moment, the process that notices releases
+//! its row ([`Space::reap`]); between two steps of its own at most one segment is lost to that,
+//! until the run ends.
 //!
-//! A segment's generation goes up whenever it is taken; by it cleaning knows the directories of an older use.
+//! A segment's generation goes up whenever it is taken; by it cleaning knows the directories of an
+//! older use.
 //!
-//! Every process that has the table can write anything into it. That loses what the processes of this table have in the
-//! file, and breaks nothing else: what is read was sealed with keys that are not here (`seal`), numbers beyond the table are
-//! not used, and a segment in which a process knows of objects of its own is not written to, whatever the table says.
+//! Every process that has the table can write anything into it. That loses what the processes of
+//! this table have in the file, and breaks nothing else: what is read was sealed with keys that are
+//! not here (`seal`), numbers beyond the table are not used, and a segment in which a process knows
+//! of objects of its own is not written to, even if the table calls it free.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,13 +33,13 @@ const KEPT_COUNT: usize = 1;
 
 /// States of a segment. No blocks of the disk, and free.
 const HOLE: u64 = 0;
-/// Somebody's.
+/// Held by a process.
 const HELD: u64 = 1;
 /// Free, with its blocks.
 const KEPT: u64 = 2;
 /// Its blocks are being given back.
 const LEAVING: u64 = 3;
-/// Somebody's, and not to be used again: writing there failed.
+/// Held by a process, and not to be used again: writing there failed.
 const RETIRED: u64 = 4;
 /// Not to be used again.
 const BAD: u64 = 5;
@@ -68,14 +71,15 @@ impl Word {
 pub struct Space {
     words: NonNull<AtomicU64>,
     len: usize,
-    /// As the table was made: whatever somebody writes into shared memory, nothing beyond it is touched.
+    /// As the table was made: for any words in shared memory, nothing beyond it is touched.
     segments: usize,
     rows: usize,
     /// The memory, when it is this process's own.
     _own: Option<Box<[AtomicU64]>>,
 }
 
-// SAFETY: atomics, valid as long as the table: its own, or as who made it from shared memory promised.
+// SAFETY: atomics, valid as long as the table: its own, or as who made it from shared memory
+// promised.
 unsafe impl Send for Space {}
 // SAFETY: as above.
 unsafe impl Sync for Space {}
@@ -100,8 +104,8 @@ impl Space {
     /// A table in memory that processes share, which is zero at first.
     ///
     /// # Safety
-    /// `words` is valid for `len` words as long as the table and what it is given to live, and nobody uses that memory
-    /// otherwise.
+    /// `words` is valid for `len` words as long as the table and what it is given to live, and is
+    /// not used otherwise.
     ///
     /// # Panics
     /// When the memory is too small.
@@ -136,7 +140,7 @@ impl Space {
         self.rows
     }
 
-    /// Segments held by anybody.
+    /// Segments held by any process.
     pub fn in_use(&self) -> u64 {
         self.word(IN_USE).load(Ordering::Relaxed).min(self.segments as u64)
     }
@@ -174,7 +178,8 @@ impl Space {
         self.owner(row).store(u64::from(owner), Ordering::Release);
     }
 
-    /// Lets go of all that the rows of a process hold, which is gone or has ended using them; answers how many segments.
+    /// Lets go of all that the rows of a process hold, which is gone or has ended using them;
+    /// returns how many segments.
     pub fn reap(&self, owner: u32) -> u64 {
         let mut count = 0;
         for row in 0..self.rows() {
@@ -212,8 +217,8 @@ impl Space {
         words.map(|first| u64::from(self.bits(row, first).load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// Takes a free segment: one with blocks if there is one, else the first hole. Answers its number, its generation,
-    /// and whether it has blocks.
+    /// Takes a free segment: one with blocks if there is one, else the first hole. Returns its
+    /// number, its generation, and whether it has blocks.
     pub(crate) fn take(&self, row: usize) -> Option<(usize, u32, bool)> {
         let wants: &[u64] = if self.kept() > 0 { &[KEPT, HOLE] } else { &[HOLE] };
         for &state in wants {
@@ -238,8 +243,8 @@ impl Space {
         None
     }
 
-    /// Has a row hold a segment that is in use since another run had this file; not if it is held. Nobody else uses the
-    /// table yet.
+    /// Has a row hold a segment that is in use since another run had this file; not if it is held.
+    /// No other process uses the table yet.
     pub(crate) fn adopt(&self, row: usize, number: usize, generation: u32) -> bool {
         if Word(self.segment(number).load(Ordering::Relaxed)).state() != HOLE {
             return false;
@@ -250,8 +255,8 @@ impl Space {
         true
     }
 
-    /// Holes that were given blocks: they are taken before others now. Where another process gave some of the
-    /// blocks back meanwhile, a segment has none after all, which is found out by writing.
+    /// Holes that were given blocks: they are taken before others now. Where another process gave
+    /// some of the blocks back since, a segment has none after all, which is found out by writing.
     pub(crate) fn keep(&self, range: std::ops::Range<usize>) {
         for number in range {
             let segment = self.segment(number);
@@ -327,8 +332,8 @@ impl Space {
         change(Word(before.expect("always changed")))
     }
 
-    /// A row for a child that is about to be forked: it holds what `row` holds. It belongs to `owner`, the parent, until
-    /// the child renames it.
+    /// A row for a child that is about to be forked: it holds what `row` holds. It belongs to
+    /// `owner`, the parent, until the child renames it.
     pub(crate) fn fork_row(&self, row: usize, owner: u32) -> Option<usize> {
         let forked = self.join(owner)?;
         for number in self.held(row) {
@@ -338,8 +343,8 @@ impl Space {
         Some(forked)
     }
 
-    /// Gives the blocks of free segments back, until `keep` of them still have theirs; `release` does it and says
-    /// whether it could. Answers how many segments were given back.
+    /// Gives the blocks of free segments back, until `keep` of them still have theirs; `release`
+    /// does it and says whether it could. Returns how many segments were given back.
     pub(crate) fn trim(&self, keep: u64, release: impl Fn(usize) -> bool) -> u64 {
         let mut count = 0;
         // The last ones first, so that the file's end comes free.

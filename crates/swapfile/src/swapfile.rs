@@ -20,8 +20,8 @@ use crate::uring::Uring;
 use crate::writer::PACKS_MAX;
 use crate::{Age, Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
 
-/// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait for all writes that are
-/// in flight, some milliseconds.
+/// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait
+/// for all writes that are in flight, some milliseconds.
 const RESERVED_AT_ONCE: usize = 16;
 
 /// Least segments of a file of which one is left for cleaning.
@@ -30,7 +30,8 @@ const SEGMENTS_CLEANABLE: u64 = 4;
 /// Lanes kept for later.
 const LANES_KEPT: usize = 8;
 
-/// A swap file. Reading and freeing may be done by any thread at any time; writing goes by its [`Writer`](crate::Writer).
+/// A swap file. Reading and freeing may be done by any thread at any time; writing goes by its
+/// [`Writer`](crate::Writer).
 pub struct SwapFile {
     pub(crate) seal: Sealer,
     space: Arc<Space>,
@@ -54,7 +55,8 @@ struct Lanes {
     idle: Vec<Box<dyn Lane>>,
 }
 
-/// A row for a child, made before the fork. Dropped without [`SwapFile::inherit`], it is given back.
+/// A row for a child, made before the fork. Dropped without [`SwapFile::inherit`], it is given
+/// back.
 pub struct ForkedRow {
     space: Arc<Space>,
     number: usize,
@@ -91,7 +93,8 @@ pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>,
     engine_on(disk, config, spawn)
 }
 
-/// The engine for an open file: in a child after fork, whose rings are its parent's and whose threads are gone.
+/// The engine for an open file: in a child after fork, whose rings are its parent's and whose
+/// threads are gone.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -112,7 +115,8 @@ pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<A
 }
 
 impl SwapFile {
-    /// Opens a swap file of this process alone. `spawn` starts the engine's threads, if it needs any.
+    /// Opens a swap file of this process alone. `spawn` starts the engine's threads, if it needs
+    /// any.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -168,8 +172,9 @@ impl SwapFile {
         self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
     }
 
-    /// Makes the buffers that are kept, and lanes, now: for a process that must not ask for memory later. What reads of many
-    /// threads at once, and cleaning, need beyond these is still asked for: some hundred KiB a thread, and 1 MiB.
+    /// Makes the buffers that are kept, and lanes, now: for a process that must not ask for memory
+    /// later. What reads of many threads at once, and cleaning, need beyond these is still asked
+    /// for: some hundred KiB a thread, and 1 MiB.
     ///
     /// # Errors
     /// When the kernel refuses what a lane needs.
@@ -223,7 +228,7 @@ impl SwapFile {
         u64::from(grains(len + self.seal.tail_bytes())) * GRAIN_BYTES as u64
     }
 
-    /// An object is not needed any more. Nobody reads it now, and its place is used no more.
+    /// Releases an object: it is not read any more, and its place is free.
     pub fn free(&self, place: Place) {
         let dead = grains(place.len() + self.seal.tail_bytes());
         self.counts.live_bytes.sub(u64::from(dead) * GRAIN_BYTES as u64);
@@ -276,10 +281,11 @@ impl SwapFile {
         }
     }
 
-    /// Takes a segment for a log, with blocks where that can be had in advance. Answers its number and generation.
+    /// Takes a segment for a log, with blocks where that can be had in advance. Returns its number
+    /// and generation.
     pub(crate) fn take_segment(&self, age: Age) -> Result<(usize, u32), WriteError> {
-        // The last one is for cleaning, which needs one to gain others: a file that was full to the last segment would stay
-        // so, however much in it dies.
+        // The last one is for cleaning, which needs one to gain others: a file that was full to the
+        // last segment would stay so, however much in it dies.
         let segments = self.space.segments() as u64;
         if age == Age::New && segments >= SEGMENTS_CLEANABLE && self.space.in_use() + 1 >= segments {
             return Err(WriteError::NoSpace);
@@ -289,7 +295,8 @@ impl SwapFile {
             let reserved = self.reserve(number);
             if reserved.is_err() {
                 self.space.let_go(self.row(), number);
-                // It has no blocks, but nothing else is known of it; so it has another turn like the others.
+                // It has no blocks, but nothing else is known of it; so it has another turn like
+                // the others.
                 self.trim(0);
                 return reserved.map(|()| (number, generation));
             }
@@ -302,8 +309,8 @@ impl SwapFile {
         Ok((number, generation))
     }
 
-    /// A free segment in which this process has nothing: where the table says otherwise of one, someone wrote to it who should
-    /// not, and that segment stays as it is.
+    /// A free segment in which this process has nothing: where the table says otherwise of one,
+    /// someone wrote to it who should not, and that segment stays as it is.
     fn take_unused(&self) -> Option<(usize, u32, bool)> {
         (0..self.space.segments())
             .map_while(|_| self.space.take(self.row()))
@@ -338,8 +345,8 @@ impl SwapFile {
         }
     }
 
-    /// Gives the blocks of free segments back to the disk, but for `keep` segments', which are used first. Answers how
-    /// many bytes went back.
+    /// Gives the blocks of free segments back to the disk, but for `keep` segments', which are used
+    /// first. Returns how many bytes went back.
     pub fn trim(&self, keep: u64) -> u64 {
         let engine = self.engine();
         let release = |number| engine.release((number * SEGMENT_BYTES) as u64, SEGMENT_BYTES as u64).is_ok();
@@ -361,7 +368,8 @@ impl SwapFile {
         }
     }
 
-    /// Before a fork, while no call is in progress: the child's row, which holds all that this process holds.
+    /// Before a fork, while no call is in progress: the child's row, which holds all that this
+    /// process holds.
     ///
     /// # Errors
     /// [`OpenError::NoRow`].
@@ -382,7 +390,8 @@ impl SwapFile {
         self.space.rename(self.row(), owner);
     }
 
-    /// In a child after fork that goes on without the file, and cannot drop it: wipes the keys. What is read later is an error.
+    /// In a child after fork that continues without the file, and cannot drop it: wipes the keys.
+    /// Later reads fail.
     pub fn forget_keys(&self) {
         (0..self.space.segments()).for_each(|segment| self.seal.forget(segment));
     }
@@ -392,14 +401,16 @@ impl SwapFile {
         self.engine().is_idle()
     }
 
-    /// In a child after fork, before any other call: what this process has in the file is its own now, by the row that
-    /// was made for it, and is moved by an engine of its own. What was open for writing is closed.
+    /// In a child after fork, before any other call: what this process has in the file is its own
+    /// now, by the row that was made for it, and is moved by an engine of its own. What was open
+    /// for writing is closed.
     pub fn inherit(&self, mut row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
         row.is_taken = true;
         self.space.rename(row.number, owner);
         self.row.store(row.number, Ordering::Relaxed);
         let mut lanes = lock(&self.lanes);
-        // Rings that are not mapped here, threads that are not there: nothing of them is to be dropped.
+        // Rings that are not mapped here, threads that are not there: nothing of them is to be
+        // dropped.
         std::mem::forget(std::mem::replace(&mut lanes.engine, engine));
         lanes.idle.drain(..).for_each(std::mem::forget);
     }

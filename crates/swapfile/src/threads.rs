@@ -1,7 +1,7 @@
 //! The engine that goes everywhere: pread(2) and pwrite(2), by threads that the caller starts.
 //!
-//! A thread that waits for a transfer which nobody took yet does it itself. So one transfer costs no change of thread,
-//! and without any threads everything is done by the callers.
+//! A thread that waits for a transfer which no thread has taken does it itself. So one transfer
+//! costs no change of thread, and without any threads everything is done by the callers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,8 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Signalled when there is work, or an end.
     work: Condvar,
-    /// Threads that have a job. A fork copies memory: what they allocate, free or lock is to be in order then.
+    /// Threads that have a job. A fork copies memory: what they allocate, free or lock is to be in
+    /// order then.
     busy: AtomicUsize,
 }
 
@@ -54,7 +55,7 @@ impl Threads {
     /// An engine with `threads` threads beside its callers' own.
     ///
     /// # Errors
-    /// What `spawn` answers.
+    /// What `spawn` returns.
     pub fn new(disk: Arc<Disk>, threads: usize, spawn: Spawn<'_>) -> io::Result<Threads> {
         let shared = Arc::new(Shared {
             disk,
@@ -154,7 +155,7 @@ impl ThreadsLane {
         self.shared.work.notify_one();
     }
 
-    /// One of this lane's transfers that nobody took yet.
+    /// One of this lane's transfers that no thread has taken.
     fn take_back(&self) -> Option<Transfer> {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|job| Arc::ptr_eq(&job.lane, &self.ended))?;

@@ -18,7 +18,8 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// An engine, if the kernel lets this process have rings: Docker's default profile and gVisor do not.
+    /// An engine, if the kernel lets this process have rings: Docker's default profile and gVisor
+    /// do not.
     ///
     /// # Errors
     /// EPERM or ENOSYS, and the caller takes [`Threads`](crate::Threads).
@@ -96,7 +97,8 @@ impl UringLane {
             match self.ring().submit_and_wait(usize::from(wait)) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel is short of memory for a moment, or completions have to be fetched first.
+                // The kernel is short of memory for a moment, or completions have to be fetched
+                // first.
                 Err(error) if matches!(error.raw_os_error(), Some(11 | 16)) => {
                     if !self.ring().completion().is_empty() {
                         return Ok(());
@@ -133,8 +135,9 @@ impl Lane for UringLane {
         self.slots[slot] = Some(transfer);
         self.in_flight += 1;
         let entry = entry.user_data(slot as u64);
-        // SAFETY: the buffer is `len` bytes from `start` on; its memory does not move with the transfer, which stays in
-        // its slot until its completion was read, or is leaked with the ring. The file is open as long as the lane.
+        // SAFETY: the buffer is `len` bytes from `start` on; its memory does not move with the
+        // transfer, which stays in its slot until its completion was read, or is leaked with the
+        // ring. The file is open as long as the lane.
         let pushed = unsafe { self.ring().submission().push(&entry) };
         pushed.expect("the ring has an entry for every slot");
         if starts_now {
@@ -151,8 +154,8 @@ impl Lane for UringLane {
             if let Some(done) = self.completion() {
                 return Some(done);
             }
-            // A ring that cannot be entered is a descriptor closed by somebody else, or a bug: nothing is known of the
-            // buffers any more, and no error of a transfer says that.
+            // A ring that cannot be entered is a descriptor closed by other code, or a bug: nothing
+            // is known of the buffers any more, and no error of a transfer says that.
             self.enter(true).expect("the ring can be entered");
         }
     }

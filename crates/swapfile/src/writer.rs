@@ -1,4 +1,5 @@
-//! Objects' way out: packs are filled, sealed, written several at once, and tried elsewhere when that fails.
+//! Objects' way out: packs are filled, sealed, written several at once, and tried elsewhere when
+//! that fails.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ const TRIES: u32 = 3;
 /// Packs in flight at most: 2 MiB of buffers.
 pub(crate) const PACKS_MAX: usize = 8;
 
-/// Which log a pack belongs to: what was written once and lives on is apart from what is new, since most of it will live
-/// on, and need not be moved again with what dies.
+/// Which log a pack belongs to: what was written once and lives on is apart from what is new, since
+/// most of it will live on, and need not be moved again with what dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
     /// Written for the first time.
@@ -102,7 +103,8 @@ impl Writer {
         self.flights.iter().flatten().count()
     }
 
-    /// Whether another pack should be handed over now: [`SwapFile::limit_packs`] may have changed by then, which does no harm.
+    /// Whether another pack should be handed over now: [`SwapFile::limit_packs`] may have changed
+    /// by then, which does no harm.
     pub fn is_ready(&self) -> bool {
         self.in_flight() < self.depth().min(self.file.packs())
     }
@@ -112,7 +114,8 @@ impl Writer {
         self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth().min(PACKS_MAX))
     }
 
-    /// A new pack, to be handed over by [`Writer::submit`] or back by [`Writer::abandon`] before the next one of its age.
+    /// A new pack, to be handed over by [`Writer::submit`] or back by [`Writer::abandon`] before
+    /// the next one of its age.
     ///
     /// # Errors
     /// [`WriteError::NoSpace`].
@@ -125,7 +128,8 @@ impl Writer {
     /// Where the next pack of a log goes, of at least `bytes`.
     fn slot(&mut self, age: Age, bytes: usize) -> Result<Slot, WriteError> {
         let log = age as usize;
-        // A child that was forked since has the keys of these segments: what is written from now on gets other ones.
+        // A child that was forked since has the keys of these segments: what is written from now on
+        // gets other ones.
         let forks = self.file.forks.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.forks, forks) != forks {
             self.close_logs();
@@ -157,7 +161,8 @@ impl Writer {
         }
     }
 
-    /// Closes the segments that are written to: they can be cleaned then, and go when they are empty.
+    /// Closes the segments that are written to: they can be cleaned then, and go when they are
+    /// empty.
     pub fn close_logs(&mut self) {
         self.close(Age::New);
         self.close(Age::Old);
@@ -245,7 +250,8 @@ impl Writer {
         self.lane.as_mut().expect("had above").push(transfer);
     }
 
-    /// What became of a pack; waits for one when `wait` says so. `None` when nothing is in flight, or nothing is done.
+    /// What became of a pack; waits for one when `wait` says so. `None` when nothing is in flight,
+    /// or nothing is done.
     pub fn poll(&mut self, wait: bool) -> Option<Finished> {
         let is_refused =
             |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.refused.is_some());
@@ -332,7 +338,8 @@ impl Writer {
         Finished { ticket, result: Err(error), age, pack }
     }
 
-    /// In a child after fork, when the file was inherited: what the parent was writing to is only its own to write.
+    /// In a child after fork, when the file was inherited: what the parent was writing to is only
+    /// its own to write.
     pub fn inherit(&mut self) {
         assert!(self.in_flight() == 0, "a fork happens between calls");
         if let Some(lane) = self.lane.take() {
@@ -342,8 +349,8 @@ impl Writer {
     }
 }
 
-/// Whether another place may be better: a file system that is read-only now, or gone, is so everywhere, and its segments
-/// are good again when it is back.
+/// Whether another place may be better: a file system that is read-only now, or gone, is so
+/// everywhere, and its segments are good again when it is back.
 fn is_of_place(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied)
 }
@@ -357,7 +364,8 @@ impl Finished {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // What is not waited for here is waited for by the lane, but objects of packs that failed would stay.
+        // What is not waited for here is waited for by the lane, but objects of packs that failed
+        // would stay.
         while let Some(finished) = self.poll(true) {
             if finished.result.is_ok() {
                 self.forget(&finished.pack);

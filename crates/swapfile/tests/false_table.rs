@@ -1,5 +1,6 @@
-//! Processes that write anything into the table that they share: others may lose what they have in the file, which their reads
-//! then say. They read nothing else, break no invariant, and encrypt nothing twice with one key and nonce.
+//! Processes that write anything into the table that they share: others may lose what they have in
+//! the file, which their reads then say. They read nothing else, break no invariant, and encrypt
+//! nothing twice with one key and nonce.
 
 mod support;
 

@@ -121,7 +121,8 @@ fn a_write_that_was_lost_torn_or_changed_is_found_when_it_is_read() {
         for fault in [Fault::Lost, Fault::Torn, Fault::Flip] {
             let seal = if plain { Seal::Plain } else { Seal::Encrypted };
             let mut world = World::new(std::sync::Arc::new(MemoryEngine::new(ROOM)), seal, 4);
-            // Raw pages fill what is written, so that a flipped bit hits one of them or the directory.
+            // Raw pages fill what is written, so that a flipped bit hits one of them or the
+            // directory.
             world.faults.next_write(fault);
             assert_eq!(world.write(&objects(0..32, 4096)).unwrap(), 32, "the disk said so");
             let bad = (0..32).filter(|key| match world.read(&[(1, *key)]) {
@@ -144,7 +145,8 @@ fn what_an_older_generation_left_is_nothing() {
     world.write(&objects(0..32, 4096)).unwrap();
     (0..32).for_each(|key| world.free((1, key)));
     world.writer.close_logs();
-    // The same segment again, and the disk forgets to write it: the same objects lie there as before.
+    // The same segment again, and the disk forgets to write it: the same objects lie there as
+    // before.
     world.faults.next_write(Fault::Lost);
     world.write(&objects(0..32, 4096)).unwrap();
     for key in 0..32 {

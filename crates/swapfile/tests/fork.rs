@@ -1,4 +1,5 @@
-//! Parent and child share a file: both read what was there, each writes for itself, the last one frees.
+//! Parent and child share a file: both read what was there, each writes for itself, the last one
+//! frees.
 
 mod support;
 
@@ -24,9 +25,10 @@ fn objects(keys: std::ops::Range<u64>, seed: u64) -> Vec<(u16, u64, Vec<u8>)> {
     keys.map(|key| (1, key, object(seed + key, 3000))).collect()
 }
 
-/// Runs `child` in a child, which ends with 0 unless it panics; answers its number.
+/// Runs `child` in a child, which ends with 0 unless it panics; returns its number.
 fn fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs what follows and ends with _exit; the C library's memory is usable after fork.
+    // SAFETY: the child runs what follows and ends with _exit; the C library's memory is usable
+    // after fork.
     match unsafe { libc::fork() } {
         -1 => panic!("{}", std::io::Error::last_os_error()),
         0 => {
@@ -83,7 +85,7 @@ fn both_are_whole_and_the_last_one_frees() {
             // Killed in the middle of things: nothing is given back.
         });
         taken.take().unwrap().leave_to_child();
-        // Meanwhile the parent goes on: what it frees the child still has.
+        // The parent continues: what it frees the child still has.
         (500..1000).for_each(|key| world.free((1, key)));
         world.write(&objects(9000..9400, 99)).unwrap();
         assert_eq!(wait(pid), 0, "the child was content");

@@ -1,4 +1,5 @@
-//! Attacks on the file while it is in use, by one who can write to it: what is read is what was written, or an error.
+//! Attacks on the file while it is in use, by one who can write to it: what is read is what was
+//! written, or an error.
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Random operations against an ordered map, with faults of every kind, on every engine.
 //!
-//! Two seconds an engine, or as many as `SWAPFILE_SOAK_SECONDS` says; `SWAPFILE_SOAK_SEED` takes other steps.
+//! Two seconds an engine, or as many as `SWAPFILE_SOAK_SECONDS` says; `SWAPFILE_SOAK_SEED` takes
+//! other steps.
 
 mod support;
 
@@ -206,7 +207,7 @@ fn soak(name: &str, engine: Option<Arc<dyn Engine>>) {
     while Instant::now() < end {
         let mut run = Run::new(engine.clone(), Seal::Encrypted);
         let mut steps = 0u64;
-        // Retired segments are lost to a file: begin anew before it has no others.
+        // Retired segments are lost to a file: begin again before it has no others.
         while Instant::now() < end && run.world.file.counters().segments_retired < 12 {
             run.step(&random_step(&mut below));
             steps += 1;

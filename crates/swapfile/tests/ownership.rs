@@ -1,5 +1,5 @@
-//! Files that are kept, and their keys, when somebody else made them: they are refused before a byte of them is used, with what
-//! is wrong and how it is mended.
+//! Kept files, and their keys, of other users are refused before a byte of them is used, with the
+//! reason and the remedy.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{chown, symlink, PermissionsExt};

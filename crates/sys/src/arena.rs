@@ -1,12 +1,13 @@
 //! The reserved arena: one range that holds all memory of uzswap's own.
 //!
-//! Inside a managed program the pager must tell its own memory from the program's by address alone, since it must
-//! never page itself out. So the preload object reserves one range at start ([`open`]) and every arena of the crates
-//! above takes its pages from it with [`take`]. Where nobody opened it (tests, benchmarks, the library used
-//! over explicit regions) `take` is a plain mapping.
+//! Inside a managed program the pager must tell its own memory from the program's by address alone,
+//! since it must never page itself out. So the preload object reserves one range at start
+//! ([`open`]) and every arena of the crates above takes its pages from it with [`take`]. If it is
+//! not open (tests, benchmarks, the library used over explicit regions) `take` is a plain mapping.
 //!
-//! A process that others swap on must not wait for memory itself. It stocks the arena ([`stock`]): all pages are made and
-//! locked at once, nothing is given back, and taking, populating and discarding make no system call.
+//! A process that others swap on must not wait for memory itself. It stocks the arena ([`stock`]):
+//! all pages are made and locked at once, nothing is given back, and taking, populating and
+//! discarding make no system call.
 
 use std::io;
 use std::ptr::NonNull;
@@ -31,12 +32,13 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// When the arena is open already.
 pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
-    // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole reservation.
+    // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole
+    // reservation.
     let at = memory::reserve_uncounted(len)?;
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
     let start = at.as_ptr() as usize;
-    // SAFETY: the lowest pages of the reservation, which nobody takes.
+    // SAFETY: the lowest pages of the reservation, which are never taken.
     unsafe { memory::make_accessible(at, LOWEST_BYTES)? };
     NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
@@ -44,11 +46,12 @@ pub fn open(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens an arena of `len` bytes, all of them resident and locked from now on. Call once, before any [`take`].
+/// Opens an arena of `len` bytes, all of them resident and locked from now on. Call once, before
+/// any [`take`].
 ///
 /// # Errors
-/// ENOMEM when there is not that much memory; EPERM or ENOMEM when RLIMIT_MEMLOCK forbids to lock it. Nothing is open
-/// then.
+/// ENOMEM when there is not that much memory; EPERM or ENOMEM when RLIMIT_MEMLOCK forbids to lock
+/// it. Nothing is open then.
 ///
 /// # Panics
 /// When the arena is open already.
@@ -62,7 +65,7 @@ pub fn stock(len: usize) -> io::Result<()> {
         memory::lock(at, len)
     };
     if let Err(error) = locked {
-        // SAFETY: mapped above and seen by nobody.
+        // SAFETY: mapped above and not shared yet.
         unsafe { memory::unmap(at, len) };
         return Err(error);
     }
@@ -85,7 +88,8 @@ pub fn left_bytes() -> Option<usize> {
     (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
 }
 
-/// A page that nobody can read, for as long as the process lives; `None` when the arena is not open, or stocked.
+/// An unreadable page, for as long as the process lives; `None` when the arena is not open, or
+/// stocked.
 pub fn unreadable() -> Option<usize> {
     let end = range().end;
     Some(taken_up_to()).filter(|page| *page != end)
@@ -105,15 +109,17 @@ pub fn range() -> std::ops::Range<usize> {
     START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
 }
 
-/// The lowest pages of the arena, below all that is taken: fork() copies memory in the order of addresses, so that what
-/// the kernel says of these pages comes before it copies any other of the arena. `None` when the arena is not open.
+/// The lowest pages of the arena, below all that is taken: fork() copies memory in the order of
+/// addresses, so that what the kernel says of these pages comes before it copies any other of the
+/// arena. `None` when the arena is not open.
 pub fn lowest_pages() -> Option<[usize; 2]> {
     let start = START.load(Ordering::Acquire);
     (start != 0).then_some([start, start + PAGE_SIZE])
 }
 
-/// Takes `len` bytes (whole pages) of zeroes, never to be returned as address space: users recycle ranges themselves
-/// and give pages back with [`memory::discard`]. The address is aligned to `align`, a power of two.
+/// Takes `len` bytes (whole pages) of zeroes, never to be returned as address space: users recycle
+/// ranges themselves and give pages back with [`memory::discard`]. The address is aligned to
+/// `align`, a power of two.
 ///
 /// # Errors
 /// ENOMEM when the arena, or the address space, is full.

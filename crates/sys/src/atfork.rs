@@ -5,12 +5,14 @@ use std::io;
 /// A function that the C library calls in the forking thread.
 pub type Handler = unsafe extern "C" fn();
 
-/// Has `prepare` called before every fork() of this process, before the C library takes its own locks, and `parent` and
-/// `child` after it, on either side. Forks by a bare system call are not covered.
+/// Has `prepare` called before every fork() of this process, before the C library takes its own
+/// locks, and `parent` and `child` after it, on either side. Forks by a bare system call are not
+/// covered.
 ///
 /// # Safety
-/// `child` runs in a process with one thread, where locks may be held by threads that are not there: it may only call what is
-/// safe in signal handlers. The functions are never taken back, so the code they are in must stay loaded.
+/// `child` runs in a process with one thread, where locks may be held by threads that are not
+/// there: it may only call what is safe in signal handlers. The functions are never taken back, so
+/// the code they are in must stay loaded.
 ///
 /// # Errors
 /// ENOMEM.

@@ -1,10 +1,10 @@
 //! Processors and the NUMA nodes they belong to.
 
-/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next moment it may be
-/// another.
+/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next
+/// moment it may be another.
 ///
-/// Not by the C library's sched_getcpu(), which looks into the thread's own storage: in threads that the C library did
-/// not start nobody keeps that up to date, and it always answers 0.
+/// Not by the C library's sched_getcpu(), which looks into the thread's own storage: in threads
+/// that the C library did not start it is never updated, and it always returns 0.
 #[cfg(target_arch = "x86_64")]
 pub fn current() -> usize {
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,7 +13,8 @@ pub fn current() -> usize {
     let word: u64 = match KIND.load(Ordering::Relaxed) {
         1 => {
             let word;
-            // SAFETY: the processor has the instruction, which only reads a register of the kernel's.
+            // SAFETY: the processor has the instruction, which only reads a register of the
+            // kernel's.
             unsafe { std::arch::asm!("rdpid {}", out(reg) word, options(nomem, nostack, preserves_flags)) };
             word
         }
@@ -48,13 +49,13 @@ fn kind() -> u8 {
     3
 }
 
-/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next moment it may be
-/// another.
+/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next
+/// moment it may be another.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn current() -> usize {
     let mut cpu: libc::c_uint = 0;
-    // A system call, because the C library's sched_getcpu() always answers 0 in threads that it did not start.
-    // SAFETY: the first argument is writable, the others may be null.
+    // A system call, because the C library's sched_getcpu() always returns 0 in threads that it did
+    // not start. SAFETY: the first argument is writable, the others may be null.
     let answer = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, 0usize, 0usize) };
     if answer == 0 {
         cpu as usize

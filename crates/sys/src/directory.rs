@@ -1,7 +1,7 @@
 //! Names in a directory, read without the C library's opendir(3).
 //!
-//! That one takes memory of the program's heap, which no pager's thread may touch: the C library does not know such a
-//! thread, and leaves out the locks while a program has one thread only.
+//! That one takes memory of the program's heap, which no pager's thread may touch: the C library
+//! does not know such a thread, and leaves out the locks while a program has one thread only.
 
 use std::ffi::OsString;
 use std::fs::File;

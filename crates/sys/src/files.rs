@@ -1,5 +1,5 @@
-//! What a file on disk can do beyond reading and writing: be without a name, take and give back blocks, stay out of
-//! the page cache; and how much room its disk has.
+//! What a file on disk can do beyond reading and writing: be without a name, take and give back
+//! blocks, stay out of the page cache; and how much room its disk has.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -43,16 +43,17 @@ pub fn is_direct(file: &File) -> io::Result<bool> {
 /// Names tried for a file that has one for a moment.
 const NAMES_MAX: u32 = 64;
 
-/// Opens a new file without a name in a directory, for its owner to read and write only. Where the file system has no
-/// such files, one is made and its name removed at once.
+/// Opens a new file without a name in a directory, for its owner to read and write only. Where the
+/// file system has no such files, one is made and its name removed at once.
 ///
 /// # Errors
-/// When the directory is none or may not be written, and EINVAL where [`Caching::Direct`] is not had.
+/// When the directory is none or may not be written, and EINVAL where [`Caching::Direct`] is not
+/// had.
 pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
     let direct = if caching == Caching::Direct { libc::O_DIRECT } else { 0 };
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
-    // With O_EXCL nobody can give it a name later.
+    // With O_EXCL it cannot get a name later.
     let unnamed = options.clone().custom_flags(libc::O_TMPFILE | libc::O_EXCL | direct).open(directory);
     match unnamed {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
@@ -81,7 +82,7 @@ pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
 /// The name of the file system that a file lies in when that keeps its files in memory.
 ///
 /// # Errors
-/// What fstatfs(2) answers.
+/// What fstatfs(2) returns.
 pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -101,7 +102,7 @@ pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
 /// Room on the disk of a file.
 ///
 /// # Errors
-/// What fstatvfs(3) answers.
+/// What fstatvfs(3) returns.
 pub fn room(file: &File) -> io::Result<Room> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };

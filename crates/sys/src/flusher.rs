@@ -1,8 +1,9 @@
 //! What a process needs that others swap on: it must never wait for memory itself.
 //!
-//! Memory is written out to it when memory is short. If it then asked for memory, and the kernel looked for some by
-//! writing more out, everything would stand still. So its memory is locked and made in advance, its threads are marked as
-//! those that memory is written out by, and the kernel is told to end others before it.
+//! Memory is written out to it when memory is short. If it then asked for memory, and the kernel
+//! looked for some by writing more out, everything would stand still. So its memory is locked and
+//! made in advance, its threads are marked as those that memory is written out by, and the kernel
+//! is told to end others before it.
 
 use std::fs;
 use std::io;
@@ -39,8 +40,8 @@ pub fn lock_memory() -> Result<(), FlusherError> {
     }
 }
 
-/// Has the C library's malloc keep `bytes` of memory, made now, for what is allocated later, give none of its memory back,
-/// and use one heap for all threads.
+/// Has the C library's malloc keep `bytes` of memory, made now, for what is allocated later, give
+/// none of its memory back, and use one heap for all threads.
 pub fn keep_heap(bytes: usize) {
     // SAFETY: settings of the C library's allocator; it locks itself.
     unsafe {
@@ -54,8 +55,8 @@ pub fn keep_heap(bytes: usize) {
     std::hint::black_box(&room);
 }
 
-/// Marks the calling thread as one that memory is written out by, so that what it asks for never waits for that, and
-/// reads the mark back. Threads that it starts are marked too.
+/// Marks the calling thread as one that memory is written out by, so that what it asks for never
+/// waits for that, and reads the mark back. Threads that it starts are marked too.
 ///
 /// # Errors
 /// [`FlusherError::Mark`], [`FlusherError::Unmarked`].

@@ -1,4 +1,5 @@
-//! What this process may not do and somebody else does for it: rights that it lost when it changed its user, or never had.
+//! The privileged helper: performs operations for which this process lacks, or has dropped, the
+//! privilege.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Lent {
-    /// /dev/userfaultfd: whoever has it open may make userfaultfds of its own memory.
+    /// /dev/userfaultfd: a process that has it open may make userfaultfds of its own memory.
     DeviceNode = 0,
     /// /proc/self/pagemap, which is root's file in a process that changed its user.
     Pagemap = 1,
@@ -19,13 +20,13 @@ impl Lent {
     }
 }
 
-/// Somebody with more rights.
+/// A helper with more rights.
 pub trait Lender: Sync {
-    /// Opens a file; answers its number in the calling thread's file table.
+    /// Opens a file; returns its number in the calling thread's file table.
     fn open(&self, what: Lent) -> Option<i32>;
 
-    /// Agrees on the features of a userfaultfd just made. The kernel asks whoever does that, not whose memory it is for,
-    /// whether he may have forks reported.
+    /// Agrees on the features of a userfaultfd just made. The kernel checks the calling process,
+    /// not the memory's owner, for the right to have forks reported.
     fn agree(&self, userfaultfd: i32, features: u64) -> bool;
 }
 

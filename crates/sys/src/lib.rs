@@ -1,7 +1,7 @@
 //! Every system call uzswap makes and every figure the kernel gives.
 //!
-//! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match on enums, never on
-//! errno.
+//! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match
+//! on enums, never on errno.
 
 pub mod arena;
 pub mod atfork;
@@ -30,8 +30,8 @@ pub mod thread;
 pub mod threads;
 pub mod userfaultfd;
 
-/// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` and `uzswap run` say so on others, which aarch64
-/// kernels may be built with.
+/// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` and `uzswap run` say so on
+/// others, which aarch64 kernels may be built with.
 pub const PAGE_SIZE: usize = 4096;
 
 /// Bytes in a page of the running kernel.
@@ -43,12 +43,14 @@ pub fn kernel_page_bytes() -> usize {
 
 /// The last error of a libc call, as a plain number.
 pub(crate) fn errno() -> i32 {
-    // SAFETY: libc's errno location is valid for the calling thread: pager threads have a TLS block of their own.
+    // SAFETY: libc's errno location is valid for the calling thread: pager threads have a TLS block
+    // of their own.
     unsafe { *libc::__errno_location() }
 }
 
-/// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no userfaultfd, starts no
-/// threads but the C library's, and locks no memory. Says so, for tests that skip.
+/// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no
+/// userfaultfd, starts no threads but the C library's, and locks no memory. Says so, for tests that
+/// skip.
 #[cfg(test)]
 pub(crate) fn is_emulated() -> bool {
     let error = match userfaultfd::Userfaultfd::open(0) {

@@ -19,7 +19,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Backed by a file (its inode is not 0).
     pub file: bool,
-    /// One of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is memory like other.
+    /// One of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is
+    /// memory like other.
     pub special: bool,
 }
 
@@ -35,8 +36,8 @@ impl Mapping {
     }
 }
 
-/// Calls `each` for every mapping, in address order. `buffer` must hold the longest line, 4 KiB and a path; larger
-/// ones save system calls. The kernel keeps each read consistent, not the whole.
+/// Calls `each` for every mapping, in address order. `buffer` must hold the longest line, 4 KiB and
+/// a path; larger ones save system calls. The kernel keeps each read consistent, not the whole.
 pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping)) {
     for_each_line(file, buffer, |line| parse(line).into_iter().for_each(&mut each));
 }
@@ -57,8 +58,9 @@ pub fn for_each_of_memory_file(
     });
 }
 
-/// Calls `each` with the range of every mapping that a forked child gets without its bytes (MADV_WIPEONFORK). `smaps` is
-/// /proc/self/smaps, which costs the kernel a look at every page; `buffer` as for [`for_each`].
+/// Calls `each` with the range of every mapping that a forked child gets without its bytes
+/// (MADV_WIPEONFORK). `smaps` is /proc/self/smaps, which costs the kernel a look at every page;
+/// `buffer` as for [`for_each`].
 pub fn for_each_wiped(smaps: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(usize, usize)) {
     let mut last = Mapping::default();
     for_each_line(smaps, buffer, |line| match line.strip_prefix(b"VmFlags:") {

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 
 use crate::{arena, errno, PAGE_SIZE};
 
-/// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than x86-64.
+/// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than
+/// x86-64.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
 /// Where the user address space ends.
 pub const USER_END: usize = 1 << ADDRESS_BITS;
@@ -27,8 +28,9 @@ pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
     map_with(len, libc::PROT_NONE)
 }
 
-/// The same of address space that no limit on a program's data (RLIMIT_DATA) counts once it is accessible: the kernel takes it
-/// for a stack, which nothing can make larger, since inaccessible memory of another kind lies below.
+/// The same of address space that no limit on a program's data (RLIMIT_DATA) counts once it is
+/// accessible: the kernel takes it for a stack, which nothing can make larger, since inaccessible
+/// memory of another kind lies below.
 ///
 /// # Errors
 /// ENOMEM when the address space or RLIMIT_AS is exhausted.
@@ -41,7 +43,7 @@ pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
-        // SAFETY: reserved above and seen by nobody.
+        // SAFETY: reserved above and not shared yet.
         unsafe { unmap(below, len + PAGE_SIZE) };
         return Err(error);
     }
@@ -59,8 +61,8 @@ fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
 }
 
-/// Maps `len` bytes of zeroes that other processes find by name, as `/memfd:NAME` in this one's list of mappings. Forks
-/// share them. No descriptor stays open.
+/// Maps `len` bytes of zeroes that other processes find by name, as `/memfd:NAME` in this one's
+/// list of mappings. Forks share them. No descriptor stays open.
 ///
 /// # Errors
 /// Those of memfd_create, ftruncate and mmap.
@@ -71,7 +73,7 @@ pub fn map_named(name: &std::ffi::CStr, len: usize) -> io::Result<NonNull<u8>> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made and owned by nobody else.
+    // SAFETY: just made, with no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: a descriptor of our own.
     if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
@@ -120,7 +122,8 @@ pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
 /// Makes memory inaccessible; what is in it stays.
 ///
 /// # Safety
-/// `[at, at + len)` is whole pages of a mapping that the caller owns and does not touch until it is accessible again.
+/// `[at, at + len)` is whole pages of a mapping that the caller owns and does not touch until it is
+/// accessible again.
 ///
 /// # Errors
 /// ENOMEM when the kernel cannot split the mapping.
@@ -132,7 +135,8 @@ pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
-/// Whether forked children are to have a copy of the range; without one, their accesses raise SIGSEGV.
+/// Whether forked children are to have a copy of the range; without one, their accesses raise
+/// SIGSEGV.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
@@ -176,8 +180,8 @@ pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards. Pages of a stocked
-/// arena stay.
+/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards.
+/// Pages of a stocked arena stay.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller and holds nothing that is needed.
@@ -222,8 +226,8 @@ pub unsafe fn prefer_huge_pages(at: NonNull<u8>, len: usize) {
     unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
-/// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB resident.
-/// Only advice: a kernel without huge pages answers an error, which is ignored.
+/// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB
+/// resident. Only advice: a kernel without huge pages returns an error, which is ignored.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
@@ -248,44 +252,46 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
     nodes[usize::from(node) / 64] = 1 << (node % 64);
     const MPOL_PREFERRED: libc::c_long = 1;
     const MASK_BITS: usize = 257;
-    // SAFETY: the caller owns the range; the mask outlives the call and has the bits announced (the kernel reads one
-    // bit less than it is told).
+    // SAFETY: the caller owns the range; the mask outlives the call and has the bits announced (the
+    // kernel reads one bit less than it is told).
     unsafe { libc::syscall(libc::SYS_mbind, at.as_ptr(), len, MPOL_PREFERRED, nodes.as_ptr(), MASK_BITS, 0) };
 }
 
-/// Asks the kernel for private copies of pages that are shared with a forked relative, as if each had been written to,
-/// without writing. Changes no content; pages that cannot be had are left as they are.
+/// Asks the kernel for private copies of pages that are shared with a forked relative, as if each
+/// had been written to, without writing. Changes no content; pages that cannot be had are left as
+/// they are.
 pub fn unshare(start: usize, len: usize) {
     populate(start, len);
 }
 
-/// Has the kernel bring in the pages of a range as if each had been read, in order. Changes no content. Linux 5.14; does
-/// nothing before, and stops at the first page that cannot be had.
+/// Has the kernel bring in the pages of a range as if each had been read, in order. Changes no
+/// content. Linux 5.14; does nothing before, and stops at the first page that cannot be had.
 pub fn fetch(start: usize, len: usize) {
     const MADV_POPULATE_READ: libc::c_int = 22;
-    // SAFETY: populating changes no byte, whoever owns the range.
+    // SAFETY: populating changes no byte, of any owner.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_READ) };
 }
 
-/// Has the kernel make the pages that are going to be written, with one call instead of a fault for each.
-/// Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are made when they are written.
+/// Has the kernel make the pages that are going to be written, with one call instead of a fault for
+/// each. Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are
+/// made when they are written.
 pub fn populate(start: usize, len: usize) {
     if arena::is_stocked(start) {
         return;
     }
     const MADV_POPULATE_WRITE: libc::c_int = 23;
-    // SAFETY: populating breaks copy-on-write sharing and changes no byte, whoever owns the range.
+    // SAFETY: populating breaks copy-on-write sharing and changes no byte, of any owner.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
 }
 
-/// Waits for all that other threads are doing in the kernel under this process's address space lock (`mmap_lock`), as readers or
-/// writers: what takes it as a writer comes after them.
+/// Waits for all that other threads are doing in the kernel under this process's address space lock
+/// (`mmap_lock`), as readers or writers: what takes it as a writer comes after them.
 ///
 /// # Errors
 /// When there is no memory for a mapping.
 pub fn outwait_readers() -> io::Result<()> {
     let page = reserve(crate::PAGE_SIZE)?;
-    // SAFETY: mapped just now, nobody knows of it.
+    // SAFETY: mapped just now and not shared.
     unsafe { unmap(page, crate::PAGE_SIZE) };
     Ok(())
 }

@@ -19,8 +19,9 @@ pub enum Access {
     New,
 }
 
-/// Opens a file that belongs to this user or to root, and that nobody else has a right to. Links are not followed, and in its directory
-/// others cannot put another file in its place. `flags` are further ones of open(2).
+/// Opens a file that belongs to this user or to root, without rights for others. Links are not
+/// followed, and in its directory others cannot put another file in its place. `flags` are further
+/// ones of open(2).
 ///
 /// # Errors
 /// What is wrong, and how it is mended, for a user; else what open(2) returns.
@@ -65,7 +66,7 @@ pub fn open(path: &Path, access: Access, flags: i32) -> io::Result<File> {
     is_set.then_some(file).ok_or_else(io::Error::last_os_error)
 }
 
-/// Makes a directory for this user alone, whatever the umask is.
+/// Makes a directory for this user alone, with any umask.
 ///
 /// # Errors
 /// EEXIST when there is something of this name; what mkdir(2) returns.
@@ -75,7 +76,7 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     check(&OpenOptions::new().read(true).custom_flags(flags).open(path)?)
 }
 
-/// Whether a file belongs to this user or to root, and nobody else has a right to it.
+/// Whether a file belongs to this user or to root, without rights for others.
 fn check(file: &File) -> io::Result<()> {
     let about = file.metadata()?;
     // SAFETY: asks for a number.
@@ -179,7 +180,7 @@ mod tests {
         let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
         // SAFETY: a terminated name.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        // Returns, whatever it says.
+        // Returns, with any result.
         let _ = open(&pipe, Access::Read, 0);
 
         std::fs::set_permissions(&scratch, Permissions::from_mode(0o777)).unwrap();

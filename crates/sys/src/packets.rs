@@ -1,4 +1,5 @@
-//! Packets over SOCK_SEQPACKET unix sockets, with descriptors. Plain system calls without allocation.
+//! Packets over SOCK_SEQPACKET unix sockets, with descriptors. Plain system calls without
+//! allocation.
 
 use std::io;
 use std::mem::size_of;
@@ -30,7 +31,8 @@ pub fn socket() -> io::Result<i32> {
     }
 }
 
-/// Sends the parts, at most two, as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never raises SIGPIPE.
+/// Sends the parts, at most two, as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never
+/// raises SIGPIPE.
 ///
 /// # Errors
 /// EPIPE or ECONNRESET when the other side is gone.
@@ -70,7 +72,8 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
 pub struct Received {
     /// The packet's bytes, 0 at the end of the connection.
     pub len: usize,
-    /// The first descriptors, -1 for none. They are the caller's, closed on exec; further ones are closed.
+    /// The first descriptors, -1 for none. They are the caller's, closed on exec; further ones are
+    /// closed.
     pub descriptors: [i32; DESCRIPTORS_MAX],
     /// The process that sent it, on a socket that asks for senders (see [`ask_for_senders`]).
     pub sender: Option<i32>,
@@ -81,8 +84,8 @@ pub struct Received {
 /// Receives a packet into `buffer`.
 ///
 /// # Errors
-/// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, when the other side closed its end before it had
-/// read everything.
+/// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, when the other side closed
+/// its end before it had read everything.
 pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; CONTROL_BYTES]);
@@ -104,7 +107,8 @@ pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
         lacks_descriptors: false,
     };
     let mut count = 0;
-    // SAFETY: the kernel filled the control buffer with whole messages as far as msg_controllen says.
+    // SAFETY: the kernel filled the control buffer with whole messages as far as msg_controllen
+    // says.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(&header);
         while !message.is_null() {
@@ -131,13 +135,14 @@ pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
             message = libc::CMSG_NXTHDR(&header, message);
         }
     }
-    // The kernel stops at the first descriptor that there is no room for: in the buffer, or in this process's table.
+    // The kernel stops at the first descriptor that there is no room for: in the buffer, or in this
+    // process's table.
     received.lacks_descriptors = header.msg_flags & libc::MSG_CTRUNC != 0 && count < DESCRIPTORS_TAKEN;
     Ok(received)
 }
 
-/// Receives a packet into `buffer`; returns its length, 0 at the end of the connection, and the descriptors that came
-/// with it, -1 for none. They are the caller's, closed on exec.
+/// Receives a packet into `buffer`; returns its length, 0 at the end of the connection, and the
+/// descriptors that came with it, -1 for none. They are the caller's, closed on exec.
 ///
 /// # Errors
 /// As [`receive_all`].
@@ -145,7 +150,8 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<(usize, [i32; DESCR
     receive_all(socket, buffer).map(|received| (received.len, received.descriptors))
 }
 
-/// Has the kernel name the sender of each packet that `socket` receives, and sockets accepted from it.
+/// Has the kernel name the sender of each packet that `socket` receives, and sockets accepted from
+/// it.
 ///
 /// # Errors
 /// When `socket` is no unix socket.
@@ -159,8 +165,9 @@ pub fn ask_for_senders(socket: i32) -> io::Result<()> {
     }
 }
 
-/// The process that connected to this socket, or the one that listened where it connected, and that process's effective
-/// user, by the caller's numbers. `None` if the process is in no process namespace below the caller's.
+/// The process that connected to this socket, or the one that listened where it connected, and that
+/// process's effective user, by the caller's numbers. `None` if the process is in no process
+/// namespace below the caller's.
 pub fn peer(socket: i32) -> Option<(i32, u32)> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&peer) as libc::socklen_t;
@@ -249,7 +256,8 @@ mod tests {
         let many = [0i32; 20];
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 1 };
         let mut control = [0u64; 16];
-        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20 numbers.
+        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20
+        // numbers.
         unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
             (header.msg_iov, header.msg_iovlen) = (&mut part, 1);

@@ -1,4 +1,5 @@
-//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7) or, before it, `/proc/self/pagemap`.
+//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7) or, before it,
+//! `/proc/self/pagemap`.
 
 use std::io;
 
@@ -9,8 +10,8 @@ const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
 
-/// Present pages after which a look ends: the program's mmap() waits meanwhile, and a look at all of 750 MiB took 8 ms,
-/// on a busy machine 35 (2-CPU virtual machine, November 2026).
+/// Present pages after which a look ends: the program's mmap() waits for it, and a look at all of
+/// 750 MiB took 8 ms, on a busy machine 35 (2-CPU virtual machine, November 2026).
 pub const LOOK_PAGES: usize = 2048;
 
 /// `PAGEMAP_SCAN`: _IOWR('f', 16, struct pm_scan_arg).
@@ -91,9 +92,9 @@ impl Pagemap {
         unsafe { libc::close(self.descriptor) };
     }
 
-    /// Finds runs of present pages (the shared zero page left out) in `[start, end)`, which are mappings of anonymous
-    /// memory; up to [`LOOK_PAGES`] of them. Answers the number of runs filled in and the address up to which the range
-    /// was looked at.
+    /// Finds runs of present pages (the shared zero page left out) in `[start, end)`, which are
+    /// mappings of anonymous memory; up to [`LOOK_PAGES`] of them. Returns the number of runs
+    /// filled in and the address up to which the range was looked at.
     pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.look(start, end, runs, PRESENT)
     }
@@ -113,13 +114,16 @@ impl Pagemap {
         self.scan_file(start, end, runs, kinds)
     }
 
-    /// Which of the first `count` pages from `start` are mapped, the shared zero page included, guard regions not; at most 64.
+    /// Which of the first `count` pages from `start` are mapped, the shared zero page included,
+    /// guard regions not; at most 64.
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
-        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own bit is 58).
+        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own
+        // bit is 58).
         self.pages_with(start, count, |entry| entry >> 62 != 0 && entry >> 58 & 1 == 0)
     }
 
-    /// Which of them have something in the page tables that is no page: in the kernel's swap, being migrated, a guard region.
+    /// Which of them have something in the page tables that is no page: in the kernel's swap, being
+    /// migrated, a guard region.
     pub fn elsewhere(&self, start: usize, count: usize) -> u64 {
         self.pages_with(start, count, |entry| entry >> 62 == 1)
     }
@@ -149,7 +153,8 @@ impl Pagemap {
             vec: runs.as_mut_ptr() as u64,
             vec_len: runs.len() as u64,
             max_pages: LOOK_PAGES as u64,
-            // Not asked whether pages are a file's: that would fetch each page's descriptor, which is in no cache.
+            // Not asked whether pages are a file's: that would fetch each page's descriptor, which
+            // is in no cache.
             category_inverted: PFN_ZERO,
             category_mask: PFN_ZERO,
             category_anyof_mask: kinds,

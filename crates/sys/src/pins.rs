@@ -1,7 +1,9 @@
-//! Whether devices, or the kernel on its own, may write into memory of this process behind its page tables.
+//! Whether devices, or the kernel on its own, may write into memory of this process behind its page
+//! tables.
 //!
-//! Reads past the page cache and rings of asynchronous requests hold on to pages and write into them later. Where pages
-//! cannot be asked whether they are held, the process is asked whether it has what such requests are made with.
+//! Reads past the page cache and rings of asynchronous requests hold on to pages and write into
+//! them later. Where pages cannot be asked whether they are held, the process is asked whether it
+//! has what such requests are made with.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -37,7 +39,8 @@ impl Evidence {
     }
 }
 
-/// Looks at the process; `maps` is its open list of mappings. Allocates nothing while the first thread lives.
+/// Looks at the process; `maps` is its open list of mappings. Allocates nothing while the first
+/// thread lives.
 pub fn look(maps: &ProcFile) -> Option<Evidence> {
     match ProcFile::open_own(c"status") {
         Ok(status) => {
@@ -57,14 +60,15 @@ pub fn look(maps: &ProcFile) -> Option<Evidence> {
     in_program_files().or_else(|| has_aio(maps).then_some(Evidence::Aio))
 }
 
-/// What follows from a file of /proc that cannot be opened: that there is none is no evidence, or `None`.
+/// What follows from a file of /proc that cannot be opened: that there is none is no evidence, or
+/// `None`.
 fn why_not_opened() -> Option<Evidence> {
     let is_want = matches!(crate::errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM);
     is_want.then_some(Evidence::Unknown)
 }
 
-/// The first telling file of the program: of its first thread's table, or, when that thread has ended, of any that is not the
-/// calling thread's.
+/// The first telling file of the program: of its first thread's table, or, when that thread has
+/// ended, of any that is not the calling thread's.
 fn in_program_files() -> Option<Evidence> {
     if threads::first_has_ended().is_none() {
         return in_files(c"/proc/self/fdinfo");
@@ -108,7 +112,8 @@ fn in_files(path: &CStr) -> Option<Evidence> {
         else {
             break;
         };
-        // struct linux_dirent64: inode 8, offset 8, length of the record 2, type 1, terminated name.
+        // struct linux_dirent64: inode 8, offset 8, length of the record 2, type 1, terminated
+        // name.
         while let (None, Some(length)) = (found, rest.get(16..18)) {
             let length = usize::from(u16::from_ne_bytes(length.try_into().expect("two bytes")));
             let Some(record) = rest.get(19..length) else { break };
@@ -140,7 +145,8 @@ fn in_file(directory: i32, name: &CStr) -> Option<Evidence> {
     in_text(&text[..usize::try_from(got).unwrap_or(0)])
 }
 
-/// What the lines of a file of fdinfo say: `flags:` in octal, and for an io_uring the masks of its queues.
+/// What the lines of a file of fdinfo say: `flags:` in octal, and for an io_uring the masks of its
+/// queues.
 fn in_text(text: &[u8]) -> Option<Evidence> {
     let mut lines = text.split(|byte| *byte == b'\n');
     if text.windows(7).any(|word| word == b"SqMask:") {
@@ -152,7 +158,8 @@ fn in_text(text: &[u8]) -> Option<Evidence> {
     (flags & libc::O_DIRECT as u64 != 0).then_some(Evidence::DirectFile)
 }
 
-/// Whether the ring of a context of io_setup() is mapped. Most systems have none at all, which is known at once.
+/// Whether the ring of a context of io_setup() is mapped. Most systems have none at all, which is
+/// known at once.
 fn has_aio(maps: &ProcFile) -> bool {
     let Ok(contexts) = ProcFile::open(c"/proc/sys/fs/aio-nr") else { return false };
     let mut text = [0; 32];
@@ -198,8 +205,8 @@ mod tests {
         let mut ends = [0; 2];
         let maps = ProcFile::open(c"/proc/self/maps").unwrap();
         let before = look(&maps);
-        // A pipe of packets has the same flag as a file past the page cache, and can be had anywhere.
-        // SAFETY: room for two descriptors.
+        // A pipe of packets has the same flag as a file past the page cache, and can be had
+        // anywhere. SAFETY: room for two descriptors.
         assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT | libc::O_CLOEXEC) }, 0);
         assert!(look(&maps).is_some());
         for end in ends {

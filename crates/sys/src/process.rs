@@ -65,7 +65,8 @@ const INFO_MASK: u64 = 1 | 2;
 /// Asks the kernel about a process, without a number that may be another's by now.
 ///
 /// # Errors
-/// ESRCH when it has been waited for. ENOTTY or EINVAL before Linux 6.13: /proc tells the same then.
+/// ESRCH when it has been waited for. ENOTTY or EINVAL before Linux 6.13: /proc tells the same
+/// then.
 pub fn info(handle: &OwnedFd) -> io::Result<Info> {
     let mut raw = RawInfo { mask: INFO_MASK, ..RawInfo::default() };
     // SAFETY: the kernel writes the structure, which is as long as the request says.

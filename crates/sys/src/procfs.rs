@@ -24,8 +24,9 @@ impl ProcFile {
         }
     }
 
-    /// Opens a file about the calling process, `name` of /proc/thread-self. The same file of /proc/self tells nothing about memory
-    /// once the process's first thread has ended; this one is good for as long as the calling thread lives.
+    /// Opens a file about the calling process, `name` of /proc/thread-self. The same file of
+    /// /proc/self tells nothing about memory once the process's first thread has ended; this one is
+    /// good for as long as the calling thread lives.
     ///
     /// # Errors
     /// When it does not exist or may not be read.
@@ -58,8 +59,8 @@ impl ProcFile {
     }
 }
 
-/// The path of `name` in /proc about process `pid`: by its first thread, or, when that has ended, by one that lives. `None` when
-/// the process has ended.
+/// The path of `name` in /proc about process `pid`: by its first thread, or, when that has ended,
+/// by one that lives. `None` when the process has ended.
 pub fn path_of(pid: i32, name: &str) -> Option<String> {
     let has_memory = |path: &str| {
         let stat = std::fs::read(format!("{path}/stat")).ok()?;
@@ -105,8 +106,8 @@ fn processor_in(stat: &[u8]) -> Option<usize> {
     decimal(field).map(|number| number as usize)
 }
 
-/// Where this process's arguments and environment are, as /proc/PID/cmdline and environ show them; empty where the kernel does
-/// not tell.
+/// Where this process's arguments and environment are, as /proc/PID/cmdline and environ show them;
+/// empty where the kernel does not tell.
 pub fn arguments() -> [Range<usize>; 2] {
     let mut text = [0; 1024];
     let file = ProcFile::open(c"/proc/self/stat").ok();
@@ -133,8 +134,8 @@ pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     Some(resident.saturating_sub(shared).saturating_mul(crate::PAGE_SIZE as u64))
 }
 
-/// Total size and that of private writable memory and stacks in pages, from the text of /proc/PID/statm: they change when
-/// mappings do.
+/// Total size and that of private writable memory and stacks in pages, from the text of
+/// /proc/PID/statm: they change when mappings do.
 pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
     let mut fields = statm.split(|byte| *byte == b' ').map(decimal);
     let total = fields.next()??;

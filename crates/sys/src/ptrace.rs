@@ -1,16 +1,19 @@
 //! Threads of other processes, stopped for a moment and made to do system calls.
 //!
-//! The system calls are made where the process has a system call instruction already (the kernel's own vDSO has one), so that
-//! no byte of it is changed. Afterwards the thread is as it was:
+//! The system calls are made where the process has a system call instruction already (the kernel's
+//! own vDSO has one), so that no byte of it is changed. Afterwards the thread is as it was:
 //!
-//! * its registers are put back, and it is stopped once more before it goes on: at such a stop the kernel itself decides
-//!   whether a system call that was interrupted begins anew, also when a signal came meanwhile;
+//! * its registers are put back, and it is stopped once more before it continues: at such a stop
+//!   the kernel itself decides whether a system call that was interrupted begins again, also when a
+//!   signal came in between;
 //! * all signals are blocked while it works for us, so that none of its handlers runs;
-//! * one that was inside a restartable sequence goes to that sequence's abort handler, as after a preemption.
+//! * one that was inside a restartable sequence goes to that sequence's abort handler, as after a
+//!   preemption.
 //!
-//! On aarch64 the kernel has decided before the first stop: the thread is before the instruction again, as if the interruption had
-//! come before it. So a sleep of so long, not until a time, begins anew. And a system call there takes away what is in the wide
-//! vector registers (SVE), which is put back.
+//! On aarch64 the kernel has decided before the first stop: the thread is before the instruction
+//! again, as if the interruption had come before it. So a sleep of so long, not until a time,
+//! begins again. And a system call there takes away what is in the wide vector registers (SVE),
+//! which is put back.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,10 +27,11 @@ const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
-/// Without word of a stop for so long the thread itself is asked: other threads of this process that wait
-/// for any child take that word away.
+/// Without word of a stop for so long the thread itself is asked: other threads of this process
+/// that wait for any child take that word away.
 const UNHEARD_NS: u64 = 2_000_000;
-/// Options of a thread that is traced. Threads that it makes are its own until it is made to make one of ours.
+/// Options of a thread that is traced. Threads that it makes are its own until it is made to make
+/// one of ours.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
 /// Times a system call is tried again that a signal interrupted before it began.
 const TRIES: u32 = 5;
@@ -42,7 +46,7 @@ pub enum TraceError {
     /// It has ended.
     #[error("it has ended")]
     Gone,
-    /// Not permitted, or somebody traces it already.
+    /// Not permitted, or another process traces it already.
     #[error("it may not be traced")]
     NotPermitted,
     /// Signals have stopped it; it is let alone.
@@ -75,7 +79,7 @@ enum Stop {
 /// What becomes of a thread that is let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// It goes on where it was.
+    /// It continues where it was.
     GoesOn,
     /// It was made by us and has nothing to do: it ends.
     Ends,
@@ -83,7 +87,7 @@ enum After {
     Diverted,
 }
 
-/// A thread that this thread traces. Dropped, it goes on as it was, or as its registers were set.
+/// A thread that this thread traces. Dropped, it continues as it was, or as its registers were set.
 #[derive(Debug)]
 pub struct Tracee {
     thread: i32,
@@ -124,15 +128,15 @@ fn stop_by(event: i32, signal: i32) -> Stop {
     }
 }
 
-/// Waits until a thread stops, at most for so long. A thread of which others took the word of its stop
-/// is found stopped all the same.
+/// Waits until a thread stops, at most for so long. A thread of which others took the word of its
+/// stop is found stopped all the same.
 fn wait_for(thread: i32, patience_ns: u64) -> Result<Stop, TraceError> {
     let begin = crate::now_ns();
     let mut pause_ns = 1_000;
     loop {
         let mut status = 0;
-        // Of this thread's own tracees alone: a thread that is not traced any more is none of those, though
-        // its process may be a child of this one.
+        // Of this thread's own tracees alone: a thread that is not traced any more is none of
+        // those, though its process may be a child of this one.
         let how = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
         // SAFETY: the status is writable.
         match unsafe { libc::waitpid(thread, &mut status, how) } {
@@ -159,14 +163,15 @@ fn wait_for(thread: i32, patience_ns: u64) -> Result<Stop, TraceError> {
     }
 }
 
-/// Waits for a stop that is sure to come, be it late: the thread needs a CPU, or the end of a system call of ours. To give up
-/// would leave it with registers that are not its own.
+/// Waits for a stop that is sure to come, be it late: the thread needs a CPU, or the end of a
+/// system call of ours. To give up would leave it with registers that are not its own.
 fn wait(thread: i32) -> Result<Stop, TraceError> {
     wait_for(thread, u64::MAX)
 }
 
-/// Whether a traced thread has ended. There is no word of a process's first thread before its others have ended,
-/// one that begins a program among them, which in turn waits until the end of all that are traced has been heard of.
+/// Whether a traced thread has ended. There is no word of a process's first thread before its
+/// others have ended, one that begins a program among them, which in turn waits until the end of
+/// all that are traced has been heard of.
 fn has_ended(thread: i32) -> bool {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
     let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
@@ -188,13 +193,14 @@ fn present_stop(thread: i32) -> Option<Stop> {
 
 /// The memory that a thread runs in.
 ///
-/// Of a thread that is traced, and is not the first one of its process, it is the memory of one program
-/// for ever: another program of the process has no such thread, and the number is not used again before the
-/// tracer has heard of its end. Others may be read, not written: the process may begin another program at any time.
+/// Of a thread that is traced, and is not the first one of its process, it is the memory of one
+/// program for ever: another program of the process has no such thread, and the number is not used
+/// again before the tracer has heard of its end. Others may be read, not written: the process may
+/// begin another program at any time.
 ///
-/// An access waits where the process serves the memory itself (a userfaultfd, a file system), for as long
-/// as it likes, and ends when this process does. One through /proc/PID/mem would not: it waits for a file system
-/// uninterruptibly.
+/// An access waits where the process serves the memory itself (a userfaultfd, a file system), for
+/// as long as it likes, and ends when this process does. One through /proc/PID/mem would not: it
+/// waits for a file system uninterruptibly.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory(i32);
 
@@ -233,7 +239,7 @@ impl Memory {
     }
 }
 
-/// A thread of which nothing has been changed. Dropped, it goes on.
+/// A thread of which nothing has been changed. Dropped, it continues.
 #[derive(Debug)]
 struct Unchanged(i32);
 
@@ -243,7 +249,7 @@ impl Drop for Unchanged {
     }
 }
 
-/// A thread that is stopped, of which nothing has been changed. Dropped, it goes on.
+/// A thread that is stopped, of which nothing has been changed. Dropped, it continues.
 #[derive(Debug)]
 pub struct Held {
     thread: Unchanged,
@@ -399,8 +405,8 @@ impl Tracee {
         request(how, self.thread, 0, signal as usize).map_err(error_of).map(|_| ())
     }
 
-    /// Has it make a thread with `flags` of clone(2), CLONE_VM and CLONE_THREAD among them, which is stopped before it does
-    /// anything, on the same stack.
+    /// Has it make a thread with `flags` of clone(2), CLONE_VM and CLONE_THREAD among them, which
+    /// is stopped before it does anything, on the same stack.
     ///
     /// # Errors
     /// When the kernel refuses one more thread.
@@ -447,8 +453,8 @@ impl Tracee {
         if self.after == After::GoesOn {
             let _ = set_registers(self.thread, &self.saved);
             self.vectors.put_back(self.thread);
-            // Once more at a stop like the first: there the kernel looks whether a system call was interrupted. What is
-            // in the way is the end of the thread alone.
+            // Once more at a stop like the first: there the kernel looks whether a system call was
+            // interrupted. What is in the way is the end of the thread alone.
             let again = request(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
                 .and_then(|_| request(libc::PTRACE_CONT, self.thread, 0, 0));
             if again.is_ok() {
@@ -496,7 +502,7 @@ fn set_registers(thread: i32, registers: &Registers) -> Result<(), TraceError> {
 fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
     let [a, b, c, d, e, f] = arguments.map(|argument| argument as u64);
     (registers.rip, registers.rax) = (gate as u64, number as u64);
-    // No system call is to begin anew here.
+    // No system call is to begin again here.
     registers.orig_rax = u64::MAX;
     (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
     (registers.r10, registers.r8, registers.r9) = (d, e, f);
@@ -524,7 +530,8 @@ fn program_counter(registers: &mut Registers) -> &mut u64 {
 
 #[cfg(target_arch = "aarch64")]
 fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
-    /// The kind of branch that was taken just now (BTYPE): code that wants marks at such targets has none here.
+    /// The kind of branch that was taken just now (BTYPE): code that wants marks at such targets
+    /// has none here.
     const BRANCH_TYPE: u64 = 3 << 10;
     registers.pc = gate as u64;
     registers.pstate &= !BRANCH_TYPE;
@@ -568,8 +575,9 @@ impl Vectors {
     fn put_back(&self, _thread: i32) {}
 }
 
-/// What a system call takes away of a thread's vector registers, by the kind of registers: on aarch64 SVE's beyond 128 bits and its
-/// predicates, where they are in use, and SME's mode, in which they have another length.
+/// What a system call takes away of a thread's vector registers, by the kind of registers: on
+/// aarch64 SVE's beyond 128 bits and its predicates, where they are in use, and SME's mode, in
+/// which they have another length.
 #[cfg(target_arch = "aarch64")]
 #[derive(Debug)]
 struct Vectors(Vec<(usize, Vec<u8>)>);
@@ -580,7 +588,8 @@ impl Vectors {
     const KINDS: [usize; 2] = [0x405, 0x40b];
     /// Enough for registers of 2048 bits, the most there is.
     const BYTES: usize = 16 << 10;
-    /// In `struct user_sve_header` of the kernel's ptrace.h: where the flags are, and the one that tells that registers follow.
+    /// In `struct user_sve_header` of the kernel's ptrace.h: where the flags are, and the one that
+    /// tells that registers follow.
     const FLAGS_AT: usize = 12;
     const IN_USE: u8 = 1;
 
@@ -612,8 +621,9 @@ impl Vectors {
 pub const CALL_INSTRUCTION: &[u8] =
     if cfg!(target_arch = "x86_64") { &[0x0f, 0x05] } else { &[0x01, 0x00, 0x00, 0xd4] };
 
-/// A thread that was stopped inside a restartable sequence may not go on there after others ran: the kernel would have sent
-/// it to the abort handler, but looks only where the thread is when it goes back to its program, and that is elsewhere now.
+/// A thread that was stopped inside a restartable sequence may not go on there after others ran:
+/// the kernel would have sent it to the abort handler, but looks only where the thread is when it
+/// goes back to its program, and that is elsewhere now.
 fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     #[repr(C)]
     #[derive(Default)]
@@ -635,7 +645,8 @@ fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
         let whole = Memory(thread).read(address as usize, &mut bytes).is_ok_and(|len| len == 8);
         whole.then(|| u64::from_ne_bytes(bytes))
     };
-    // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort handler at 24.
+    // struct rseq: the sequence's descriptor at 8. struct rseq_cs: start at 8, length at 16, abort
+    // handler at 24.
     let Some(sequence) = word(configuration.area + 8).filter(|sequence| *sequence != 0) else { return };
     if let (Some(start), Some(len), Some(abort)) =
         (word(sequence + 8), word(sequence + 16), word(sequence + 24))
@@ -752,7 +763,8 @@ mod tests {
         assert!(child.wait().unwrap().success());
     }
 
-    /// A thread's number is that thread's while it is traced, whatever the process begins.
+    /// A thread's number is that thread's while it is traced, also if the process executes another
+    /// program.
     #[test]
     fn another_program_is_not_taken_for_the_one_before() {
         let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
@@ -785,7 +797,8 @@ mod tests {
     #[cfg(target_arch = "aarch64")]
     unsafe fn keep_wide_vectors(end: &std::sync::atomic::AtomicU32) -> i32 {
         let changed: u64;
-        // SAFETY: reads the word; the registers are named, and there are none besides that a function must keep.
+        // SAFETY: reads the word; the registers are named, and there are none besides that a
+        // function must keep.
         unsafe {
             std::arch::asm!(
                 ".arch_extension sve",

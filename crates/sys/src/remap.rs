@@ -1,9 +1,9 @@
-//! Moving pages between mappings of one process with mremap(2) and `MREMAP_DONTUNMAP` (Linux 5.7): for kernels that have
-//! no `UFFDIO_MOVE`.
+//! Moving pages between mappings of one process with mremap(2) and `MREMAP_DONTUNMAP` (Linux 5.7):
+//! for kernels that have no `UFFDIO_MOVE`.
 //!
-//! The pages of a range go to another address in one step under the kernel's lock on the address space; the range stays
-//! mapped, with nothing in it, and stays registered with its userfaultfd. What a mapping has beside pages (rights,
-//! protection key, advice) goes along to the new address.
+//! The pages of a range go to another address in one step under the kernel's lock on the address
+//! space; the range stays mapped, with nothing in it, and stays registered with its userfaultfd.
+//! What a mapping has beside pages (rights, protection key, advice) goes along to the new address.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,8 @@ use crate::errno;
 /// Why a range did not move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The range is not, or not all of it, mapped, or not in one mapping (Linux 6.17 also moves several).
+    /// The range is not, or not all of it, mapped, or not in one mapping (Linux 6.17 also moves
+    /// several).
     NotOneMapping,
     /// Too many mappings, or no memory.
     NoMemory,
@@ -21,18 +22,19 @@ pub enum Refusal {
     Invalid,
 }
 
-/// Moves the pages of `[from, from + len)` to `to`, where nothing is left of what was mapped before. `from` stays
-/// mapped and empty. After a refusal nothing has moved, but nothing may be mapped at `to` any more: see [`occupy`].
+/// Moves the pages of `[from, from + len)` to `to`, where nothing is left of what was mapped
+/// before. `from` stays mapped and empty. After a refusal nothing has moved, but nothing may be
+/// mapped at `to` any more: see [`occupy`].
 ///
-/// If the range is registered with a userfaultfd that reports mremap(), the call returns once that event has been
-/// read, and `to` is registered with the same one.
+/// If the range is registered with a userfaultfd that reports mremap(), the call returns once that
+/// event has been read, and `to` is registered with the same one.
 ///
 /// # Errors
 /// [`Refusal`].
 ///
 /// # Safety
-/// `to` is whole pages owned by the caller and holds nothing that is needed. The disappearance of the bytes at `from`
-/// must be expected there.
+/// `to` is whole pages owned by the caller and holds nothing that is needed. The disappearance of
+/// the bytes at `from` must be expected there.
 pub unsafe fn move_out(from: usize, to: usize, len: usize) -> Result<(), Refusal> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller vouches for both ranges.
@@ -51,7 +53,8 @@ pub unsafe fn move_out(from: usize, to: usize, len: usize) -> Result<(), Refusal
 /// Maps fresh memory at `[at, at + len)` if nothing is mapped there; false when something is.
 ///
 /// # Safety
-/// The range belongs to the caller, or to whoever has mapped something there since: that is not touched.
+/// The range belongs to the caller, or to a thread that has mapped something there since: that is
+/// not touched.
 pub unsafe fn occupy(at: usize, len: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,7 +63,7 @@ pub unsafe fn occupy(at: usize, len: usize) -> bool {
     got as usize == at
 }
 
-/// Replaces whatever is mapped at `[at, at + len)` by fresh memory.
+/// Replaces all mappings in `[at, at + len)` by fresh memory.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller and holds nothing that is needed.
@@ -72,16 +75,18 @@ pub unsafe fn renew(at: usize, len: usize) -> bool {
     got as usize == at
 }
 
-/// Whether the program has locked pages of `[at, at + len)` into memory. As a side effect the kernel takes the pages
-/// for cold.
+/// Whether the program has locked pages of `[at, at + len)` into memory. As a side effect the
+/// kernel takes the pages for cold.
 pub fn is_locked(at: usize, len: usize) -> bool {
-    // SAFETY: the advice changes no byte, whoever owns the range. It is refused for locked and for special mappings.
+    // SAFETY: the advice changes no byte, of any owner. It is refused for locked and for special
+    // mappings.
     let answer = unsafe { libc::madvise(at as *mut libc::c_void, len, libc::MADV_COLD) };
     answer != 0 && errno() == libc::EINVAL
 }
 
-/// Frees a range that came from [`move_out`] of the rights, the protection key and the advice that came along with it:
-/// pages of a mapping that may only be read arrive in one that may only be read.
+/// Frees a range that came from [`move_out`] of the rights, the protection key and the advice that
+/// came along with it: pages of a mapping that may only be read arrive in one that may only be
+/// read.
 ///
 /// # Safety
 /// The range is whole pages owned by the caller.
@@ -98,8 +103,8 @@ pub unsafe fn make_plain(at: usize, len: usize) {
         if matches!(errno(), libc::EINVAL | libc::ENOSYS) {
             HAS_KEYS.store(false, Ordering::Relaxed);
         }
-        // A processor without keys refuses key 0 too, but not for a range of no length: so this is how one is known. By
-        // system call, because programs may have an mprotect() of their own.
+        // A processor without keys refuses key 0 too, but not for a range of no length: so this is
+        // how one is known. By system call, because programs may have an mprotect() of their own.
         // SAFETY: as above.
         answer = unsafe { libc::syscall(libc::SYS_mprotect, start, len, rights) };
     }
@@ -108,8 +113,9 @@ pub unsafe fn make_plain(at: usize, len: usize) {
     unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
 }
 
-/// Tries it. Answers whether a refused move leaves its target mapped (Linux 6.17) or not (before): that is known by the version,
-/// because it cannot be tried beside threads that map memory where there is a gap for a moment.
+/// Tries it. Returns whether a refused move leaves its target mapped (Linux 6.17) or not (before):
+/// that is known by the version, because it cannot be tried beside threads that map memory where
+/// there is a gap for a moment.
 ///
 /// # Errors
 /// The kernel's: it is older, or a filter forbids mremap().
@@ -123,7 +129,7 @@ pub fn probe() -> io::Result<bool> {
         let moved = move_out(from, to, len);
         let error = io::Error::last_os_error();
         let arrived = moved.is_ok() && *(to as *const u8) == 1 && *(from as *const u8) == 0;
-        // After a refusal the target may be somebody else's.
+        // After a refusal the target may be another thread's.
         libc::munmap(both as *mut libc::c_void, if moved.is_ok() { 2 * len } else { len });
         match (moved, arrived) {
             (Err(_), _) => Err(error),
@@ -216,8 +222,8 @@ mod tests {
         assert!(!is_locked(at + 2 * PAGE_SIZE, PAGE_SIZE));
     }
 
-    /// What eviction builds on: the event comes when the pages have moved, the range stays registered, and the target
-    /// is registered too until it is unregistered.
+    /// What eviction builds on: the event comes when the pages have moved, the range stays
+    /// registered, and the target is registered too until it is unregistered.
     #[test]
     fn a_registered_range_stays_registered() {
         let uffd = match Userfaultfd::open(feature::EVENT_REMAP | feature::EVENT_UNMAP) {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Makes a memory file of `len` bytes of zeroes, which nobody can make shorter or longer.
+/// Makes a memory file of `len` bytes of zeroes, sealed against changes of its length.
 ///
 /// # Errors
 /// When the kernel refuses a memory file, or there are no descriptors left.
@@ -15,7 +15,7 @@ pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, owned by nobody else.
+    // SAFETY: just opened, with no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
     // A process that cut the file short would end all others that have it mapped.
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -29,7 +29,7 @@ pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
 /// Bytes of a memory file.
 ///
 /// # Errors
-/// What fstat(2) answers.
+/// What fstat(2) returns.
 pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -40,8 +40,8 @@ pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     }
 }
 
-/// Maps the first `len` bytes of a memory file, to be read and written; never unmapped. Children of fork have the same
-/// memory at the same address.
+/// Maps the first `len` bytes of a memory file, to be read and written; never unmapped. Children of
+/// fork have the same memory at the same address.
 ///
 /// # Errors
 /// ENOMEM without address space.
@@ -73,6 +73,6 @@ mod tests {
             assert_eq!(two.add(5000).read_volatile(), 7);
         }
         // SAFETY: a file of this test.
-        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4096) }, -1, "nobody can cut it short");
+        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4096) }, -1, "it cannot be truncated");
     }
 }

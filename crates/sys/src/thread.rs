@@ -1,25 +1,30 @@
 //! Threads that the program they live in cannot see or hurt.
 //!
-//! A pager thread must survive whatever its host program does: closing every descriptor, changing credentials,
-//! counting its threads, installing signal handlers, dlopen()ing libraries that grow thread-local storage. A thread of
-//! the C library would take part in all of that, and its set-up allocates from the program's heap, which the pager
-//! pages out. So these are made with clone(2) directly:
+//! A pager thread must survive everything that its host program does: closing every descriptor,
+//! changing credentials, counting its threads, installing signal handlers, dlopen()ing libraries
+//! that grow thread-local storage. A thread of the C library would take part in all of that, and
+//! its set-up allocates from the program's heap, which the pager pages out. So these are made with
+//! clone(2) directly:
 //!
-//! * their stack and TLS block lie in memory given by the caller (the arena), nothing is allocated by the C library;
-//! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the program reaches a
-//!   userfaultfd; the others share the first one's;
+//! * their stack and TLS block lie in memory given by the caller (the arena), nothing is allocated
+//!   by the C library;
+//! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the
+//!   program reaches a userfaultfd; the others share the first one's;
 //! * every signal is blocked in them, so no handler of the program runs there;
-//! * the C library does not know them: a program whose last own thread exits ends as it would without them.
+//! * the C library does not know them: a program whose last own thread exits ends as it would
+//!   without them.
 //!
-//! The price: thread-local storage is a copy of the creator's at the time, as far as it lies at fixed offsets from the
-//! thread pointer (errno, the locale of the C library). Rust's `thread_local!` goes through a table that is still the
-//! creator's, so it must not be used, unless its user knows better.
+//! The price: thread-local storage is a copy of the creator's at the time, as far as it lies at
+//! fixed offsets from the thread pointer (errno, the locale of the C library). Rust's
+//! `thread_local!` goes through a table that is still the creator's, so it must not be used, unless
+//! its user knows better.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Address space; what is touched is memory. Blocks of pages pass through some frames: a fork in a release build took 200 KiB.
+/// Address space; what is touched is memory. Blocks of pages pass through some frames: a fork in a
+/// release build took 200 KiB.
 const STACK_BYTES: usize = 512 * 1024;
 const GUARD_BYTES: usize = 4096;
 /// Bytes on that side of the thread pointer where there is no thread-local storage.
@@ -27,8 +32,9 @@ const HEADER_BYTES: usize = 8192;
 /// Of the creator's thread-local storage, as much as this is copied: see [`set_static_tls`].
 static TLS_COPIED_BYTES: AtomicUsize = AtomicUsize::new(16 * 1024);
 
-/// Says how far the thread-local storage that was there from the start reaches from the thread pointer: the program's own
-/// lies next to the pointer and can be any size, the C library's behind it.
+/// Says how far the thread-local storage that was there from the start reaches from the thread
+/// pointer: the program's own lies next to the pointer and can be any size, the C library's behind
+/// it.
 pub fn set_static_tls(bytes: usize) {
     TLS_COPIED_BYTES.fetch_max(bytes.next_multiple_of(4096), Ordering::AcqRel);
 }
@@ -46,17 +52,20 @@ pub fn thread_bytes() -> usize {
 /// Whose descriptors a thread sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// A copy of the caller's table, taken at the start; close what is not wanted with [`close_all_files`].
+    /// A copy of the caller's table, taken at the start; close what is not wanted with
+    /// [`close_all_files`].
     Own,
     /// The caller's table.
     Shared,
 }
 
-/// Starts `entry(argument)` on `memory`, [`thread_bytes`] of zeroed arena memory. Answers the thread's kernel id.
-/// The thread ends when `entry` returns; its memory is never reclaimed by this function.
+/// Starts `entry(argument)` on `memory`, [`thread_bytes`] of zeroed arena memory. Returns the
+/// thread's kernel id. The thread ends when `entry` returns; its memory is never reclaimed by this
+/// function.
 ///
 /// # Safety
-/// The memory must belong to the thread until it has ended, and `entry` must keep to the rules above.
+/// The memory must belong to the thread until it has ended, and `entry` must keep to the rules
+/// above.
 ///
 /// # Errors
 /// When the kernel cannot make a thread: EAGAIN at a limit on processes.
@@ -74,7 +83,8 @@ pub unsafe fn spawn(
         flags |= libc::CLONE_FILES;
     }
     let before = block_signals();
-    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller vouches for `entry`.
+    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller
+    // vouches for `entry`.
     let answer = unsafe { clone_thread(flags as usize, stack, thread_pointer) };
     restore_signals(before);
     match answer {
@@ -83,8 +93,9 @@ pub unsafe fn spawn(
     }
 }
 
-/// Makes `memory` ready for a thread that runs `entry(argument)`; answers its stack, whose lowest word is the argument, and its
-/// thread pointer. Its thread-local storage is a copy of the calling thread's as it is now.
+/// Makes `memory` ready for a thread that runs `entry(argument)`; returns its stack, whose lowest
+/// word is the argument, and its thread pointer. Its thread-local storage is a copy of the calling
+/// thread's as it is now.
 ///
 /// # Safety
 /// As [`spawn`].
@@ -92,7 +103,8 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let base = memory.as_ptr() as usize;
     // SAFETY: the lowest page of the caller's memory becomes the guard.
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
-    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header on the other side.
+    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header
+    // on the other side.
     let (below, above) = match cfg!(target_arch = "x86_64") {
         true => (static_tls() + HEADER_BYTES, HEADER_BYTES),
         false => (HEADER_BYTES, static_tls() + HEADER_BYTES),
@@ -103,7 +115,8 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let words = thread_pointer as *mut usize;
     // SAFETY: inside the caller's memory.
     unsafe {
-        // x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for the C library, word 2.
+        // x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for the C
+        // library, word 2.
         if cfg!(target_arch = "x86_64") {
             words.write(thread_pointer);
             words.add(2).write(thread_pointer);
@@ -128,7 +141,8 @@ pub fn own_thread_pointer() -> usize {
     pointer
 }
 
-/// Copies what lies around one thread pointer to another, by the kernel, which stops at unmapped pages.
+/// Copies what lies around one thread pointer to another, by the kernel, which stops at unmapped
+/// pages.
 fn copy_tls(from: usize, to: usize) {
     const PAGE: usize = crate::PAGE_SIZE;
     // Up to the next border of a page of the source at a time.
@@ -169,7 +183,8 @@ fn copy_tls(from: usize, to: usize) {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
     let answer: isize;
-    // SAFETY: the parent only gets the answer; the child leaves this frame at once and never returns into it.
+    // SAFETY: the parent only gets the answer; the child leaves this frame at once and never
+    // returns into it.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -229,7 +244,8 @@ unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isi
     answer
 }
 
-/// The kernel's signal mask, by the raw system call: the C library's wrapper keeps its own two signals deliverable.
+/// The kernel's signal mask, by the raw system call: the C library's wrapper keeps its own two
+/// signals deliverable.
 fn block_signals() -> u64 {
     let (all, mut before) = (!0u64, 0u64);
     // SAFETY: both masks are 8 bytes, as said.
@@ -244,8 +260,8 @@ fn restore_signals(mask: u64) {
     };
 }
 
-/// Gives the calling thread a file table of its own, a copy of the one it shared: what others close from now on is not closed
-/// here. Threads that it starts share the new one.
+/// Gives the calling thread a file table of its own, a copy of the one it shared: what others close
+/// from now on is not closed here. Threads that it starts share the new one.
 ///
 /// # Errors
 /// ENOMEM; EPERM under a seccomp filter that forbids unshare(2).
@@ -257,8 +273,8 @@ pub fn leave_file_table() -> io::Result<()> {
     }
 }
 
-/// Has no signal handler of the program run in the calling thread, a thread of the C library's, or in those that it starts. The
-/// library's own two signals stay, which setuid() and its like need.
+/// Has no signal handler of the program run in the calling thread, a thread of the C library's, or
+/// in those that it starts. The library's own two signals stay, which setuid() and its like need.
 pub fn hold_signals() {
     // SAFETY: a plain set of bits; the old mask is not asked for.
     unsafe {
@@ -272,7 +288,8 @@ pub fn hold_signals() {
     }
 }
 
-/// Closes every descriptor of the calling thread's file table. Only for a thread with a table of its own.
+/// Closes every descriptor of the calling thread's file table. Only for a thread with a table of
+/// its own.
 pub fn close_all_files() {
     // SAFETY: descriptors of this table are unused; memory is not concerned.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };
@@ -300,7 +317,8 @@ pub fn close_all_files_but(kept: i32) {
     }
 }
 
-/// Gives an open file another number in the calling thread's file table, in the place of what had it.
+/// Gives an open file another number in the calling thread's file table, in the place of what had
+/// it.
 ///
 /// # Errors
 /// EBADF beyond the limit on descriptors.
@@ -353,7 +371,7 @@ pub fn pin(cpu: usize) -> bool {
     }
 }
 
-/// The CPUs the calling thread may use, as a list cut at `cpus.len()`; answers how many.
+/// The CPUs the calling thread may use, as a list cut at `cpus.len()`; returns how many.
 pub fn allowed_cpus(cpus: &mut [usize]) -> usize {
     let mut count = 0;
     // SAFETY: a plain set of bits for the kernel to fill.
@@ -376,7 +394,8 @@ pub fn name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Puts the calling thread before the program's own on a busy CPU, where that is permitted (root, CAP_SYS_NICE).
+/// Puts the calling thread before the program's own on a busy CPU, where that is permitted (root,
+/// CAP_SYS_NICE).
 pub fn hurry() {
     // SAFETY: changes a scheduling weight of this thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, -15) };
@@ -406,16 +425,17 @@ pub fn exit_process(status: i32) -> ! {
     }
 }
 
-/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it. The first process of a
-/// namespace is immune to both, and exits.
+/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it. The
+/// first process of a namespace is immune to both, and exits.
 pub fn end_process() -> ! {
     // SAFETY: plain system calls; the process ends.
     unsafe {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(libc::SIGABRT, &default, std::ptr::null_mut());
-        // This thread, which blocks every signal, takes this one, at once; handlers of the program do not run here.
-        // Another thread might have to wait for the CPU, or for a page that nobody brings.
+        // This thread, which blocks every signal, takes this one, at once; handlers of the program
+        // do not run here. Another thread might have to wait for the CPU, or for a page that never
+        // comes.
         restore_signals(!(1 << (libc::SIGABRT - 1)));
         libc::syscall(libc::SYS_tgkill, libc::getpid(), id(), libc::SIGABRT);
         libc::kill(libc::getpid(), libc::SIGKILL);
@@ -465,7 +485,7 @@ mod tests {
             crate::futex::wait(&DONE, 0, Some(1_000_000_000));
         }
         assert_eq!(RESULT.load(Ordering::Relaxed), 42);
-        // SAFETY: still open in this table, whatever the thread closed in its own.
+        // SAFETY: still open in this table, regardless of what the thread closed in its own.
         assert_eq!(unsafe { libc::close(descriptor) }, 0);
     }
 }

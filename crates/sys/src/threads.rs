@@ -27,7 +27,8 @@ pub enum Sight {
 /// System calls that may be about to discard memory while they are blocked.
 const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
 
-/// Calls `each` with the id of every thread of this process. Returns whether that was possible: it takes a descriptor.
+/// Calls `each` with the id of every thread of this process. Returns whether that was possible: it
+/// takes a descriptor.
 #[must_use]
 pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     let Ok(names) = directory::names(Path::new("/proc/self/task")) else { return false };
@@ -35,7 +36,8 @@ pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     true
 }
 
-/// Where a thread of this process has the list of its robust mutexes, which is in its control block; `None` when it has none.
+/// Where a thread of this process has the list of its robust mutexes, which is in its control
+/// block; `None` when it has none.
 pub fn robust_list(thread: i32) -> Option<usize> {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: both are writable.
@@ -53,9 +55,11 @@ pub fn count() -> Option<u32> {
     std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
 }
 
-/// Whether the first thread of this process has ended while others go on, and the status it gave to exit(2).
+/// Whether the first thread of this process has ended while others go on, and the status it gave to
+/// exit(2).
 ///
-/// Asked by way of /proc/self, which is right also where /proc counts processes otherwise than getpid() does.
+/// Asked by way of /proc/self, which is right also where /proc counts processes otherwise than
+/// getpid() does.
 pub fn first_has_ended() -> Option<i32> {
     let file = ProcFile::open(c"/proc/self/stat").ok()?;
     let mut buffer = [0; 1024];
@@ -69,7 +73,8 @@ pub fn first_has_ended() -> Option<i32> {
     Some(fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff))
 }
 
-/// Whether another process has the calling thread's memory. Where the kernel does not compare processes, it may.
+/// Whether another process has the calling thread's memory. Where the kernel does not compare
+/// processes, it may.
 pub fn is_memory_shared() -> bool {
     /// `KCMP_VM` of the kernel's kcmp.h.
     const MEMORY: i32 = 1;
@@ -94,8 +99,8 @@ pub fn own() -> i32 {
     name.and_then(|name| name.parse().ok()).unwrap_or_else(crate::thread::id)
 }
 
-/// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that cannot be looked at counts
-/// as running without end.
+/// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that
+/// cannot be looked at counts as running without end.
 pub fn look(thread: i32) -> Option<Sight> {
     let mut buffer = [0; 1024];
     let stat = match read(thread, "stat", &mut buffer) {
@@ -132,7 +137,8 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }))
 }
 
-/// Whether a thread of this process is blocked in a system call, or is no more; `None` when it cannot be looked at.
+/// Whether a thread of this process is blocked in a system call, or is no more; `None` when it
+/// cannot be looked at.
 pub fn is_blocked(thread: i32) -> Option<bool> {
     let mut buffer = [0; 256];
     match read(thread, "syscall", &mut buffer) {

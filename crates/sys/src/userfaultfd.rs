@@ -1,8 +1,9 @@
 //! userfaultfd(2): faults and address-space events of a process, served from user space.
 //!
-//! Structures and numbers follow `linux/userfaultfd.h`. Descriptors are non-blocking: wait with [`Userfaultfd::wait`],
-//! then [`Userfaultfd::read`]. Descriptors are plain numbers here, not owned ones, because a pager thread lives in a
-//! file table of its own (see [`crate::thread`]) and a number means nothing outside of it.
+//! Structures and numbers follow `linux/userfaultfd.h`. Descriptors are non-blocking: wait with
+//! [`Userfaultfd::wait`], then [`Userfaultfd::read`]. Descriptors are plain numbers here, not owned
+//! ones, because a pager thread lives in a file table of its own (see [`crate::thread`]) and a
+//! number means nothing outside of it.
 
 use std::io;
 use std::mem::size_of;
@@ -35,8 +36,8 @@ pub mod feature {
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
 
-    /// What moving pages to and fro takes: the far side is registered for write protection. On aarch64 kernels have the
-    /// one since 6.8 and the other since 6.10.
+    /// What moving pages to and fro takes: the far side is registered for write protection. On
+    /// aarch64 kernels have the one since 6.8 and the other since 6.10.
     pub const MOVING: u64 = MOVE | PAGEFAULT_FLAG_WP;
 
     /// Every feature with its name, for `uzswap check`.
@@ -208,7 +209,8 @@ pub enum Stop {
     Hole,
     /// A page is shared with another process or pinned.
     Busy,
-    /// The mappings' protections or lock states differ, or the range is not whole pages of one suitable mapping.
+    /// The mappings' protections or lock states differ, or the range is not whole pages of one
+    /// suitable mapping.
     Invalid,
     /// The kernel is out of memory.
     NoMemory,
@@ -276,7 +278,8 @@ impl Userfaultfd {
         }
     }
 
-    /// Agrees with the kernel on what it will report; to be done once, by whoever may have all of `features`.
+    /// Agrees with the kernel on its reports; done once, by a process that may have all of
+    /// `features`.
     ///
     /// # Errors
     /// EPERM without the right to one of them, EINVAL when there are not all.
@@ -289,7 +292,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Opens a userfaultfd with whatever of `wanted` there is; answers which.
+    /// Opens a userfaultfd with the available features among `wanted`; returns them.
     ///
     /// # Errors
     /// [`OpenError`] names the fix.
@@ -369,7 +372,8 @@ impl Userfaultfd {
     /// Registers `[start, start + len)` in `mode`.
     ///
     /// # Errors
-    /// [`Stop::Busy`] when another userfaultfd has it, [`Stop::Invalid`] when the mapping is not suitable.
+    /// [`Stop::Busy`] when another userfaultfd has it, [`Stop::Invalid`] when the mapping is not
+    /// suitable.
     pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
         let mut argument =
             Register { range: Range { start: start as u64, len: len as u64 }, mode, ioctls: 0 };
@@ -393,16 +397,19 @@ impl Userfaultfd {
         }
     }
 
-    /// Moves whole pages from `src` to `dst`, which becomes present and wakes its waiters; `src` becomes missing.
+    /// Moves whole pages from `src` to `dst`, which becomes present and wakes its waiters; `src`
+    /// becomes missing.
     ///
     /// # Safety
-    /// `src` must be managed so that its bytes' disappearance is expected, and `dst` must be meant to receive them.
+    /// `src` must be managed so that its bytes' disappearance is expected, and `dst` must be meant
+    /// to receive them.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
         // SAFETY: the caller's word.
         unsafe { self.move_in_mode(dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
     }
 
-    /// Moves whole pages without waking anybody; where there is none at the source, none comes to the target.
+    /// Moves whole pages without waking threads; where there is none at the source, none comes to
+    /// the target.
     ///
     /// # Safety
     /// As for [`Userfaultfd::move_pages`].
@@ -429,8 +436,8 @@ impl Userfaultfd {
         progress(answer, argument.done, len)
     }
 
-    /// Whether the mapping at `at` is registered here: asked with a copy from where nothing is. `None` while an
-    /// address-space event is unread.
+    /// Whether the mapping at `at` is registered here: asked with a copy from where nothing is.
+    /// `None` while an address-space event is unread.
     pub fn is_registered(&self, at: usize) -> Option<bool> {
         // Where there is no arena, from the lowest page: inside programs root may have mapped that.
         let src = crate::arena::unreadable().unwrap_or(0) as u64;
@@ -473,14 +480,15 @@ impl Userfaultfd {
         unsafe { libc::ioctl(self.descriptor, UFFDIO_WAKE, &mut range) };
     }
 
-    /// Sleeps until there is something to read, at most `timeout_ms` (-1 for ever). False on time-out.
+    /// Sleeps until there is something to read, at most `timeout_ms` (-1 for ever). False on
+    /// time-out.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         let mut poll = libc::pollfd { fd: self.descriptor, events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
         unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
     }
 
-    /// Reads what there is without waiting; answers the number of messages put into `messages`.
+    /// Reads what there is without waiting; returns the number of messages put into `messages`.
     pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
         let mut raw = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; MESSAGES_MAX];
         let bytes = limit.min(MESSAGES_MAX) * size_of::<RawMessage>();
@@ -499,8 +507,8 @@ fn progress(answer: i32, done: i64, len: usize) -> Progress {
         return Progress { done: len, stop: None };
     }
     let code = errno();
-    // The kernel reports partial progress as EAGAIN with the bytes done, and no progress as EAGAIN with a negative
-    // errno in the same field. Taking the latter for a length is a known trap.
+    // The kernel reports partial progress as EAGAIN with the bytes done, and no progress as EAGAIN
+    // with a negative errno in the same field. Taking the latter for a length is a known trap.
     if done > 0 {
         return Progress { done: done as usize, stop: Some(Stop::Again) };
     }

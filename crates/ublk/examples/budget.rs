@@ -1,11 +1,12 @@
-//! What a request costs in the parts that any machine can show: the device, copies, system calls, the ring.
+//! What a request costs in the parts that any machine can show: the device, copies, system calls,
+//! the ring.
 //!
 //! ```text
 //! cargo run --release -p uzswap-ublk --example budget -- gcc.pages v8.pages
 //! ```
 //!
-//! Files are pages to store (`uzswap pages` captures some). The way through the kernel's driver is not in it: that takes a
-//! kernel that has ublk, on a machine that is not emulated.
+//! Files are pages to store (`uzswap pages` captures some). The way through the kernel's driver is
+//! not in it: that takes a kernel that has ublk, on a machine that is not emulated.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +19,8 @@ use io_uring::{opcode, IoUring};
 
 const TURNS: usize = 5;
 
-/// Time of a processor that this thread has used: what others do on the machine is not in it, or only by its caches.
+/// Time of a processor that this thread has used: what others do on the machine is not in it, or
+/// only by its caches.
 fn used() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the answer.
@@ -96,7 +98,8 @@ fn device_costs(bytes: &[u8], compressor: &str) {
     );
 }
 
-/// What a copy costs, in memory and by pread(2) of what is in memory: the copy that the kernel's driver makes is not less.
+/// What a copy costs, in memory and by pread(2) of what is in memory: the copy that the kernel's
+/// driver makes is not less.
 fn copies() {
     const PAGES: usize = 4096;
     let from = vec![7u8; PAGES * BLOCK_BYTES];
@@ -138,8 +141,8 @@ fn ring() {
     }
 }
 
-/// How long it takes to wake another thread and be woken by it: what a request waits for, beside the work. Not time of a
-/// processor, since the processor may sleep; so the least of many.
+/// How long it takes to wake another thread and be woken by it: what a request waits for, beside
+/// the work. Not time of a processor, since the processor may sleep; so the least of many.
 fn wakes(on: &str) {
     let (mut own, mut other) = UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {

@@ -1,7 +1,8 @@
 //! What the kernel's ublk driver and its servers exchange.
 //!
-//! Source: the kernel's documentation (Documentation/block/ublk.rst) and `linux/ublk_cmd.h`. All numbers are little-endian on
-//! the machines that this runs on, but the kernel takes them as the machine's own.
+//! Source: the kernel's documentation (Documentation/block/ublk.rst) and `linux/ublk_cmd.h`. All
+//! numbers are little-endian on the machines that this runs on, but the kernel takes them as the
+//! machine's own.
 
 /// Commands to `/dev/ublk-control`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub(crate) enum Command {
     StopDev,
     SetParams,
     GetFeatures,
-    /// Does not wait until nobody uses the device any more. Linux 6.9.
+    /// Does not wait until the device is unused. Linux 6.9.
     DelDevAsync,
 }
 
@@ -71,9 +72,9 @@ pub(crate) const fn commit_and_fetch(is_bare: bool) -> u32 {
     }
 }
 
-/// What a tag's command answers when there is a request.
+/// Result of a tag's command when there is a request.
 pub(crate) const RESULT_OK: i32 = 0;
-/// What it answers when the device is stopped: nothing is fetched any more.
+/// What it returns when the device is stopped: nothing is fetched any more.
 pub(crate) const RESULT_ABORT: i32 = -libc::ENODEV;
 
 /// A server of another user than root.
@@ -115,7 +116,8 @@ pub(crate) struct ControlCommand {
     pub(crate) len: u16,
     pub(crate) addr: u64,
     pub(crate) data: u64,
-    /// Bytes of the path of `/dev/ublkcN` that the buffer begins with, where the device is another user's than root.
+    /// Bytes of the path of `/dev/ublkcN` that the buffer begins with, where the device is another
+    /// user's than root.
     pub(crate) dev_path_len: u16,
     pub(crate) pad: u16,
     pub(crate) reserved: u32,

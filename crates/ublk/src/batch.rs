@@ -10,9 +10,10 @@ use crate::transfer::Transfer;
 
 /// The requests of a queue's turn.
 ///
-/// Requests that are in flight together may be done in any order, as on any disk. So reads go first, and are told before
-/// the rest begins: a page that is swapped in does not wait for those that are swapped out beside it. Neighbours of a kind
-/// are one call of the device, so that its pool compresses eight pages at once although each came as a request of its own.
+/// Requests that are in flight together may be done in any order, as on any disk. So reads go
+/// first, and are told before the rest begins: a page that is swapped in does not wait for those
+/// that are swapped out beside it. Neighbours of a kind are one call of the device, so that its
+/// pool compresses eight pages at once although each came as a request of its own.
 pub struct Batch {
     requests: Vec<Request>,
     /// For the bytes of neighbours, side by side.
@@ -20,7 +21,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Room for `depth` requests of at most `request_bytes` each. Made now, if nothing may be asked of the kernel later.
+    /// Room for `depth` requests of at most `request_bytes` each. Made now, if nothing may be asked
+    /// of the kernel later.
     ///
     /// # Errors
     /// ENOMEM.
@@ -81,7 +83,8 @@ impl Batch {
     }
 }
 
-/// Serves neighbours as one; each by itself where that fails, so that only those fail that cannot be done.
+/// Serves neighbours as one; each by itself where that fails, so that only those fail that cannot
+/// be done.
 fn serve_run(run: &[Request], device: &Device, transfer: &mut impl Transfer, room: &mut [u8]) {
     if let [request] = run {
         return serve_one(request, device, transfer, room);

@@ -10,7 +10,8 @@ use crate::abi::{self, Command, ControlCommand, DeviceInfo};
 use crate::error::Error;
 use crate::kernel::CONTROL;
 
-/// Bytes that a device's path is given in, zeroes behind it: a multiple of what masks of CPUs are aligned to.
+/// Bytes that a device's path is given in, zeroes behind it: a multiple of what masks of CPUs are
+/// aligned to.
 const PATH_BYTES: usize = 32;
 /// Largest argument of a command: a mask of 8192 CPUs.
 const ARGUMENT_BYTES_MAX: usize = 1024;
@@ -50,7 +51,8 @@ impl Control {
         let mut features = [0; 8];
         match control.command(Command::GetFeatures, Target::NONE, 0, &mut features) {
             Ok(_) => control.features = u64::from_ne_bytes(features),
-            // Linux before 6.5 does not know the command, and wants all others by their bare numbers.
+            // Linux before 6.5 does not know the command, and wants all others by their bare
+            // numbers.
             Err(_) => control.is_bare = true,
         }
         Ok(control)
@@ -61,7 +63,8 @@ impl Control {
         self.features & feature != 0
     }
 
-    /// Sends a command with its argument, which the kernel may change, and waits for what it answers.
+    /// Sends a command with its argument, which the kernel may change, and waits for what it
+    /// returns.
     pub(crate) fn command(
         &mut self,
         command: Command,
@@ -93,7 +96,8 @@ impl Control {
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), command.code(self.is_bare))
             .cmd(bytes)
             .build();
-        // SAFETY: the buffer and the file outlive the command, since its completion is waited for here.
+        // SAFETY: the buffer and the file outlive the command, since its completion is waited for
+        // here.
         unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
         let result = loop {
             match self.ring.submit_and_wait(1) {
@@ -128,8 +132,8 @@ impl Control {
 /// Marks a device as this crate's, and names its server.
 pub(crate) const MARK: u64 = 0x757A_7377 << 32;
 
-/// Deletes what servers of this crate left behind that were killed: devices without a disk, whose numbers stay taken.
-/// Answers how many there were.
+/// Deletes what servers of this crate left behind that were killed: devices without a disk, whose
+/// numbers stay taken. Returns how many there were.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Control`], [`Error::Ring`].
@@ -140,7 +144,7 @@ pub fn remove_dead() -> Result<usize, Error> {
         names.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok()).collect();
     let mut removed = 0;
     for id in ids {
-        // Not allowed, or gone meanwhile.
+        // Not allowed, or already gone.
         let Ok(info) = control.info(id) else { continue };
         let server = (info.ublksrv_flags & u64::from(u32::MAX)) as libc::pid_t;
         let is_ours = info.ublksrv_flags & !u64::from(u32::MAX) == MARK;
@@ -150,7 +154,8 @@ pub fn remove_dead() -> Result<usize, Error> {
             || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
         if is_ours && info.state == abi::S_DEV_DEAD && !is_alive {
             let target = Target { id, has_path: info.flags & abi::F_UNPRIVILEGED_DEV != 0 };
-            // Not waited for: somebody may still be swapping on what is left of the disk. Before Linux 6.9 it stays.
+            // Not waited for: the remains of the disk may still be swapped on. Before Linux 6.9 it
+            // stays.
             removed += usize::from(control.command(Command::DelDevAsync, target, 0, &mut []).is_ok());
         }
     }

@@ -27,9 +27,10 @@ pub fn look() -> Result<(), Error> {
     }
 }
 
-/// Whether ADD_DEV crashes: kernels that have "ublk: implement NUMA-aware memory allocation" and not "ublk: reorder tag_set
-/// initialization before queue allocation". Of the stable kernels those are 6.18.4 and 6.18.5; of Ubuntu's, reported are
-/// 6.17.0-1015-azure, 6.17.0-1017-aws and 6.17.0-1018-azure (Launchpad bug 2154635), and which later ones are not is not known.
+/// Whether ADD_DEV crashes: kernels that have "ublk: implement NUMA-aware memory allocation" and
+/// not "ublk: reorder tag_set initialization before queue allocation". Of the stable kernels those
+/// are 6.18.4 and 6.18.5; of Ubuntu's, reported are 6.17.0-1015-azure, 6.17.0-1017-aws and
+/// 6.17.0-1018-azure (Launchpad bug 2154635), and which later ones are not is not known.
 fn crashes(release: &str) -> bool {
     let (version, rest) = release.split_once('-').unwrap_or((release, ""));
     match version {

@@ -1,4 +1,5 @@
-//! A compressed block device served to the kernel by ublk: a disk `/dev/ublkbN` without nbdkit, a socket or FUSE.
+//! A compressed block device served to the kernel by ublk: a disk `/dev/ublkbN` without nbdkit, a
+//! socket or FUSE.
 //!
 //! ```no_run
 //! use device::{Config, Device};
@@ -19,14 +20,16 @@
 //!  /dev/ublkbN         the disk
 //! ```
 //!
-//! The protocol is spoken here and not by the crate `libublk`: that one needs libclang wherever it is built, and brings an
-//! asynchronous runtime, tasks of which are allocated; a server that is swapped on allocates nothing while it serves.
+//! The protocol is spoken here and not by the crate `libublk`: that one needs libclang wherever it
+//! is built, and brings an asynchronous runtime, tasks of which are allocated; a server that is
+//! swapped on allocates nothing while it serves.
 //!
 //! # What happens to the content
 //!
-//! It is the server's memory, and ends with it. So no recovery is asked of the kernel (`UBLK_F_USER_RECOVERY`): a second
-//! server would answer zeroes where the first had data, to file systems and swap that still believe in it. When the server
-//! dies, what it was working on fails (EIO), so does all that comes later, and the disk goes away.
+//! It is the server's memory, and ends with it. So no recovery is asked of the kernel
+//! (`UBLK_F_USER_RECOVERY`): a second server would answer zeroes where the first had data, to file
+//! systems and swap that still believe in it. When the server dies, what it was working on fails
+//! (EIO), so does all that comes later, and the disk goes away.
 
 mod abi;
 mod batch;

@@ -34,15 +34,15 @@ impl Descriptors {
     /// The request that a tag was handed over with.
     pub(crate) fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "the kernel names tags of the queue");
-        // SAFETY: within the mapping. The kernel wrote it before the tag's command was completed, and leaves it alone until
-        // the request is committed.
+        // SAFETY: within the mapping. The kernel wrote it before the tag's command was completed,
+        // and leaves it alone until the request is committed.
         unsafe { self.at.as_ptr().add(tag.into()).read_volatile() }
     }
 }
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        // SAFETY: mapped above, and nobody else has the address.
+        // SAFETY: mapped above, and the address is not shared.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
     }
 }
@@ -81,7 +81,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // SAFETY: mapped above, and nobody else has the address.
+        // SAFETY: mapped above, and the address is not shared.
         unsafe { sys::memory::unmap(self.at, self.bytes) };
     }
 }

@@ -24,8 +24,8 @@ pub(crate) struct QueueSettings {
     pub(crate) request_bytes: usize,
     /// Commands have bare numbers.
     pub(crate) is_bare: bool,
-    /// Bytes are read and written at the character device, when they are needed; else the kernel copies each request's to
-    /// or from a buffer of its own.
+    /// Bytes are read and written at the character device, when they are needed; else the kernel
+    /// copies each request's to or from a buffer of its own.
     pub(crate) copies_itself: bool,
     /// Nothing may be asked of the kernel later.
     pub(crate) is_made_now: bool,
@@ -44,7 +44,8 @@ pub(crate) struct Queue {
     node: File,
 }
 
-/// Runs a queue until the device is stopped. Says once whether it has begun: all of its tags wait for requests then.
+/// Runs a queue until the device is stopped. Says once whether it has begun: all of its tags wait
+/// for requests then.
 pub(crate) fn run(settings: QueueSettings, node: File, device: &Device, begun: Sender<io::Result<()>>) {
     let made = Queue::new(settings, node).and_then(|mut queue| {
         let batch = Batch::new(settings.depth, settings.request_bytes, settings.is_made_now)?;
@@ -60,7 +61,8 @@ pub(crate) fn run(settings: QueueSettings, node: File, device: &Device, begun: S
     };
     let _ = begun.send(Ok(()));
     drop(begun);
-    // Whoever waits for a request of a queue that has ended would wait forever; of a server that has died he is told.
+    // A thread that waits for a request of a queue that has ended would wait forever; if the server
+    // died, it gets an error.
     let guard = Abort;
     if let Err(error) = queue.serve(device, &mut batch) {
         eprintln!("ublk: queue {}: {error}", settings.id);
@@ -192,8 +194,8 @@ impl Transfer for Queue {
     }
 }
 
-/// A ring of this thread's own. Requests are handed over when the thread asks and not in between (Linux 6.1), so that all
-/// that came while it worked are one batch.
+/// A ring of this thread's own. Requests are handed over when the thread asks and not in between
+/// (Linux 6.1), so that all that came while it worked are one batch.
 fn ring(depth: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()

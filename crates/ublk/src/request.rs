@@ -1,4 +1,4 @@
-//! Requests, and what the device answers to them.
+//! Requests, and the device's results for them.
 
 use device::{Device, IoError};
 
@@ -6,7 +6,7 @@ use crate::abi::{self, IoDescriptor};
 
 const SECTOR_BYTES: u64 = 512;
 
-/// What is asked for. Sorted as a batch serves it: somebody waits for what is read, and seldom for the rest.
+/// The operation. Sorted as a batch serves it: readers wait, writers seldom do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Bytes of the device.

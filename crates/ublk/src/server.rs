@@ -19,9 +19,11 @@ use crate::queue::{self, QueueSettings};
 
 /// Queues that are made unasked, at most: each has a thread, and `request_bytes` of memory.
 const QUEUES_MAX: usize = 16;
-/// Largest discard: 4096 leaves of the pool. A server of an unprivileged device is killed when a request takes 30 s.
+/// Largest discard: 4096 leaves of the pool. A server of an unprivileged device is killed when a
+/// request takes 30 s.
 const DISCARD_BYTES_MAX: u64 = 256 << 20;
-/// How often a node is looked for, and how long in between: udev makes it, and gives it to its owner.
+/// How often a node is looked for, and how long in between: udev makes it, and gives it to its
+/// owner.
 const NODE_LOOKS: u32 = 500;
 const NODE_LOOK: Duration = Duration::from_millis(10);
 
@@ -32,10 +34,12 @@ pub struct Settings {
     pub queues: u16,
     /// Requests in flight a queue, 1 to 4096.
     pub depth: u16,
-    /// Most bytes of a request: whole blocks of 4 KiB, 1 MiB at most. Each queue has memory for one; each request of each
-    /// queue, where the kernel lets the server not copy (before Linux 6.5, and for other users than root).
+    /// Most bytes of a request: whole blocks of 4 KiB, 1 MiB at most. Each queue has memory for
+    /// one; each request of each queue, where the kernel lets the server not copy (before Linux
+    /// 6.5, and for other users than root).
     pub request_bytes: u32,
-    /// What the disk's blocks are said to be: 4096 or 512 bytes. Parts of 4 KiB cost a read and a write of all of it.
+    /// What the disk's blocks are said to be: 4096 or 512 bytes. Parts of 4 KiB cost a read and a
+    /// write of all of it.
     pub block_bytes: u32,
     /// The number in `/dev/ublkbN`; else the first that is free.
     pub id: Option<u32>,
@@ -43,7 +47,8 @@ pub struct Settings {
     pub is_unprivileged: bool,
     /// The machine swaps on it: all memory is made at the start.
     pub is_swapped_on: bool,
-    /// Threads that are not marked as swap's own (`PR_SET_IO_FLUSHER`) are an error. They inherit it from the caller.
+    /// Threads that are not marked as swap's own (`PR_SET_IO_FLUSHER`) are an error. They inherit
+    /// it from the caller.
     pub must_be_marked: bool,
     /// Try kernels, too, that are known to crash.
     pub takes_any_kernel: bool,
@@ -114,7 +119,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Adds a disk and serves it. Ends when the disk is there and its partitions have been looked for.
+    /// Adds a disk and serves it. Ends when the disk is there and its partitions have been looked
+    /// for.
     ///
     /// # Errors
     /// [`Error`]. Nothing is left then.
@@ -124,13 +130,14 @@ impl Server {
             Err(Error::Crashes(_)) if settings.takes_any_kernel => {}
             other => other?,
         }
-        // Only what nobody serves any more: whoever may not look at others' devices has none to remove.
+        // Only devices without a server: a user who may not see others' devices has none to remove.
         let _ = remove_dead();
         let mut control = Control::open()?;
         if settings.is_unprivileged && !control.has(abi::F_UNPRIVILEGED_DEV) {
             return Err(Error::Lacks("devices of other users than root (Linux 6.5 has)"));
         }
-        // The kernel lets nobody else than root fill a request's memory: he might leave some of it as it was.
+        // The kernel lets only root fill a request's memory: others might leave some of it as it
+        // was.
         let copies_itself = control.has(abi::F_USER_COPY) && !settings.is_unprivileged;
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let queues = match settings.queues {
@@ -237,20 +244,21 @@ impl Server {
         self.queues.len()
     }
 
-    /// Whether the server copies requests' bytes when it needs them; else the kernel does before, and each request has a
-    /// buffer.
+    /// Whether the server copies requests' bytes when it needs them; else the kernel does before,
+    /// and each request has a buffer.
     pub fn copies_itself(&self) -> bool {
         self.copies_itself
     }
 
     /// Whether the disk is mounted, swapped on, or part of another.
     pub fn is_busy(&self) -> bool {
-        // A block device that somebody has claimed cannot be claimed.
+        // A block device that is claimed elsewhere cannot be claimed.
         let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.block_device());
         claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Takes the disk away and deletes the device. What is mounted or swapped on fails from now on: ask [`is_busy`] before.
+    /// Takes the disk away and deletes the device. What is mounted or swapped on fails from now on:
+    /// ask [`is_busy`] before.
     ///
     /// [`is_busy`]: Self::is_busy
     ///
@@ -258,13 +266,13 @@ impl Server {
     /// [`Error::Command`], [`Error::Close`].
     pub fn stop(mut self) -> Result<(), Error> {
         let ended = self.end();
-        // Whatever became of the device, what was written to it is to be kept.
+        // In every case, written data is to be kept.
         let closed = self.device.close().map_err(Error::Close);
         ended.and(closed)
     }
 
-    /// In this order: the queues serve what is in flight while the disk goes away, and end when it has; the device can only
-    /// be deleted when nobody has its node open.
+    /// In this order: the queues serve what is in flight while the disk goes away, and end when it
+    /// has; the device can only be deleted when its node is closed everywhere.
     fn end(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.is_added) {
             return Ok(());
@@ -276,7 +284,8 @@ impl Server {
             }
         }
         stopped?;
-        // Its number stays taken until nobody has the disk open any more, which is nothing to wait for if that can be helped.
+        // Its number stays taken until the disk is closed everywhere; this does not wait for it if
+        // possible.
         if self.command("to delete the device", Command::DelDevAsync, 0, &mut []).is_ok() {
             return Ok(());
         }
@@ -316,7 +325,8 @@ fn add(control: &mut Control, info: &mut DeviceInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the character device, which is made by udev or devtmpfs a moment after the device was added.
+/// Opens the character device, which is made by udev or devtmpfs a moment after the device was
+/// added.
 fn node(path: PathBuf) -> Result<File, Error> {
     let mut looks = 0;
     loop {

@@ -16,7 +16,8 @@ pub trait Transfer {
     /// The kernel's, where it cannot copy.
     fn give(&mut self, tag: u16, from: &[u8]) -> io::Result<()>;
 
-    /// The request's own buffer, where it has one: what a write's bytes are in already, and a read's may be put.
+    /// The request's own buffer, where it has one: what a write's bytes are in already, and a
+    /// read's may be put.
     fn buffer(&mut self, tag: u16) -> Option<&mut [u8]>;
 
     /// The request is done: bytes moved, zero, or an error's negative number.

@@ -48,7 +48,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Requests that do not overlap, many of them neighbours, in any order: sectors left out before, sectors, what.
+/// Requests that do not overlap, many of them neighbours, in any order: sectors left out before,
+/// sectors, what.
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let one = (prop_oneof![3 => Just(0), 1 => 1u64..40], 1usize..48, prop::bool::ANY, operation());
     (0u64..3000, prop::collection::vec(one, 1..DEPTH), any::<prop::sample::Index>()).prop_map(

@@ -1,4 +1,5 @@
-//! A disk of the kernel's own, where it has ublk and this process may use it. `machine/clients` has the rest.
+//! A disk of the kernel's own, where it has ublk and this process may use it. `machine/clients` has
+//! the rest.
 
 mod support;
 

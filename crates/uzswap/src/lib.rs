@@ -28,13 +28,14 @@
 //! # }
 //! ```
 //!
-//! Pages that the pool cannot hold are refused with a reason ([`StoreError`]), unless there is a [`Writeback`]: then
-//! the oldest pages go there when [`Pool::shrink_to_accept`] is called, and incompressible ones are kept as they are.
+//! Pages that the pool cannot hold are refused with a reason ([`StoreError`]), unless there is a
+//! [`Writeback`]: then the oldest pages go there when [`Pool::shrink_to_accept`] is called, and
+//! incompressible ones are kept as they are.
 //!
 //! # Compressors by name
 //!
-//! [`registry`] has every compressor of this build; [`pool`] looks them up there. Others are registered into a
-//! [`Registry`] of one's own, or handed to [`Pool::new`] directly.
+//! [`registry`] has every compressor of this build; [`pool`] looks them up there. Others are
+//! registered into a [`Registry`] of one's own, or handed to [`Pool::new`] directly.
 
 pub mod pages;
 pub mod regions;

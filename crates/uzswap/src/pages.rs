@@ -1,9 +1,10 @@
 //! Files of pages, plain and compressed, to try compressors on one's own memory.
 //!
-//! A plain file is nothing but pages one after the other. A compressed file is records: a little-endian `u32` length
-//! and that many bytes, one record a unit; a record as long as its unit holds the unit as it is. A file's last unit may
-//! be shorter than the others; its record says so only by what it decompresses to, so reading tries the whole unit
-//! first and then each shorter length.
+//! A plain file is nothing but pages one after the other. A compressed file is records: a
+//! little-endian `u32` length and that many bytes, one record a unit; a record as long as its unit
+//! holds the unit as it is. A file's last unit may be shorter than the others; its record says so
+//! only by what it decompresses to, so reading tries the whole unit first and then each shorter
+//! length.
 
 use std::io::{self, Read, Write};
 
@@ -58,7 +59,7 @@ pub struct Totals {
     pub object_bytes: u64,
 }
 
-/// Reads exactly one buffer or what is left; answers how many bytes that was.
+/// Reads exactly one buffer or what is left; returns how many bytes that was.
 fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -168,8 +169,8 @@ pub fn decompress(
     }
 }
 
-/// Decompresses a record into the front of `unit`; answers the length that fits, 0 when the record is a short unit
-/// kept as it is, nothing when none fits.
+/// Decompresses a record into the front of `unit`; returns the length that fits, 0 when the record
+/// is a short unit kept as it is, nothing when none fits.
 fn decompress_unit(context: &mut dyn Context, object: &[u8], unit: &mut [u8]) -> Option<usize> {
     for pages in (1..=unit.len() / PAGE_SIZE).rev() {
         let len = pages * PAGE_SIZE;

@@ -1,7 +1,7 @@
 //! Regions of three times the budget: bytes are compared, the budget is held, regions come and go.
 //!
-//! A process has one space, so this file is one program without the test harness's threads: each step runs in a child made by
-//! starting this program again with the step's name.
+//! A process has one space, so this file is one program without the test harness's threads: each
+//! step runs in a child made by starting this program again with the step's name.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,7 +81,8 @@ fn check_noise(memory: &[u64], seed: u64) {
     }
 }
 
-/// What does not compress goes to disk, within the budget, and comes back; what is given back is no more there.
+/// What does not compress goes to disk, within the budget, and comes back; what is given back is no
+/// more there.
 fn swap() {
     let before = anonymous_bytes();
     let Some(space) = space_with_swap() else { return };
@@ -133,7 +134,8 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// What page `page` holds after it was written `version` times: compressible, and different everywhere.
+/// What page `page` holds after it was written `version` times: compressible, and different
+/// everywhere.
 fn word(page: usize, version: u64, index: usize) -> u64 {
     match index % 8 {
         0 => page as u64 * 1_000_003 + version,
@@ -207,7 +209,8 @@ fn bytes() {
     assert!(stats.pages_in > 0 && stats.faults > 0 && stats.stored_pages > 0, "{stats:?}");
 }
 
-/// What the kernel counts stays within 3 % and 8 MiB of the budget, whatever else the process has, which is not paged.
+/// The kernel's figure stays within 3 % and 8 MiB of the budget beside the process's other memory,
+/// which is not paged.
 fn budget() {
     let mut own = vec![1u8; 64 << 20];
     let before = anonymous_bytes();
@@ -271,7 +274,8 @@ fn given_back() {
     assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
 }
 
-/// Memory that was read before it is written: the kernel's page of zeroes is no memory, and what replaces it is.
+/// Memory that was read before it is written: the kernel's page of zeroes is no memory, and what
+/// replaces it is.
 fn reads() {
     let before = anonymous_bytes();
     let space = space();
@@ -388,7 +392,7 @@ fn discard() {
     assert_eq!(region[3 * PAGE_SIZE + 99], word(3, 1, 12).to_le_bytes()[3]);
     assert!(region[start..end].iter().all(|byte| *byte == 0));
 
-    // Written anew it is data like any other.
+    // Rewritten it is data like any other.
     fill(&mut region, 2);
     check(&region, 2);
     region.discard(..);
@@ -420,7 +424,7 @@ fn pipe() {
     assert!(region[..] == other[..]);
 }
 
-/// Forks with libc's fork() and answers the child's status.
+/// Forks with libc's fork() and returns the child's status.
 fn in_child(act: impl FnOnce()) -> i32 {
     // SAFETY: the child calls `act` alone and ends.
     match unsafe { libc::fork() } {
@@ -496,8 +500,8 @@ fn fork_among_threads() {
     check(&region, 1);
 }
 
-/// A thread forks, and before it has, another one starts the space: what the first one never took it gave back, and the child could
-/// start none.
+/// A thread forks, and before it has, another one starts the space: what the first one never took
+/// it gave back, and the child could start none.
 fn started_during_a_fork() {
     static STEP: AtomicU64 = AtomicU64::new(0);
     fn wait_for(step: u64) {
@@ -571,7 +575,7 @@ fn fork_without_reports() {
     check(&region, 4);
 }
 
-/// A process that closes every descriptor goes on.
+/// A process that closes every descriptor continues.
 fn closed() {
     let space = space();
     let mut region = space.region(2 * BUDGET as usize).unwrap();

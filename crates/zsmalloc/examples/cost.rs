@@ -1,8 +1,8 @@
 //! What the pool costs: `cargo run --release --example cost`
 //!
-//! Every row is measured for the pool and, in the same run, for the C library's malloc with memcpy, batches of eight
-//! objects. Nanoseconds an object, best of several rounds; the pool's pages are recycled from round to round as malloc's
-//! are, but for the rows that say otherwise.
+//! Every row is measured for the pool and, in the same run, for the C library's malloc with memcpy,
+//! batches of eight objects. Nanoseconds an object, best of several rounds; the pool's pages are
+//! recycled from round to round as malloc's are, but for the rows that say otherwise.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -69,7 +69,8 @@ impl Subject for Malloc {
 
     fn store(&self, source: &[u8], sizes: &[u32], names: &mut [Pointer]) {
         for (name, &size) in names.iter_mut().zip(sizes) {
-            // SAFETY: sizes are not zero, the source is longer than any, and malloc gave that many bytes.
+            // SAFETY: sizes are not zero, the source is longer than any, and malloc gave that many
+            // bytes.
             unsafe {
                 name.0 = libc::malloc(size as usize).cast();
                 assert!(!name.0.is_null());
@@ -99,7 +100,8 @@ impl Subject for Malloc {
     }
 }
 
-/// Nanoseconds an object: store, touch (a byte of each), load (copied out), free, and free and store at random.
+/// Nanoseconds an object: store, touch (a byte of each), load (copied out), free, and free and
+/// store at random.
 #[derive(Clone, Copy)]
 struct Costs([f64; 5]);
 
@@ -182,7 +184,8 @@ fn main() {
         }
         let fresh = start.elapsed().as_nanos() as f64 / sizes.len() as f64;
         pool.free_bulk(&handles);
-        // All rounds free everything; the pages are to stay, as malloc's do below its trim threshold.
+        // All rounds free everything; the pages are to stay, as malloc's do below its trim
+        // threshold.
         pool.set_cached_bytes_max(64 << 20);
         let pool_costs = Costs::measure(&pool, sizes, 3);
         let malloc_costs = Costs::measure(&Malloc, sizes, 3);

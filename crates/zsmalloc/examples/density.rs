@@ -1,7 +1,8 @@
 //! How densely a pool holds real pages: `cargo run --release --example density -- FILE...`
 //!
-//! Each file is raw 4 KiB pages; each page is compressed with LZ4, stored once, and half of the objects are then freed
-//! at random. Prints one line a file, chain length and moment. Without files a synthetic set of sizes is used.
+//! Each file is raw 4 KiB pages; each page is compressed with LZ4, stored once, and half of the
+//! objects are then freed at random. Prints one line a file, chain length and moment. Without files
+//! a synthetic set of sizes is used.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -66,7 +67,7 @@ fn report(name: &str, chain: usize, sizes: &[u32]) {
     print("half freed");
     pool.compact();
     print("compacted");
-    // Steady state of a busy store: objects go and come at random, nobody compacts.
+    // Steady state of a busy store: objects go and come at random, without compaction.
     let mut live = rest;
     for _ in 0..sizes.len() * 4 {
         let which = random.below(live.len());

@@ -27,8 +27,8 @@ impl Pool {
         Ok(handle[0])
     }
 
-    /// Allocates one object a size, preferably in memory of node `nid`, all or none. Their content is unspecified
-    /// until written.
+    /// Allocates one object a size, preferably in memory of node `nid`, all or none. Their content
+    /// is unspecified until written.
     ///
     /// # Errors
     /// [`AllocError`]; nothing is held then, and `handles` names nothing.
@@ -39,8 +39,9 @@ impl Pool {
         self.allocate(sizes, nid, handles, |_| {})
     }
 
-    /// Allocates one object for each of `contents`, as [`malloc_bulk`](Self::malloc_bulk) does, and writes it: cheaper
-    /// than both one after the other, since nobody can see an object before its bytes are there.
+    /// Allocates one object for each of `contents`, as [`malloc_bulk`](Self::malloc_bulk) does, and
+    /// writes it: cheaper than both one after the other, since an object is not visible before its
+    /// bytes are there.
     ///
     /// # Errors
     /// As [`malloc_bulk`](Self::malloc_bulk).
@@ -58,8 +59,9 @@ impl Pool {
                 let object = self.entry(handle).reserved();
                 debug_assert_eq!(object.len as usize, bytes.len());
                 let at = self.frames.address(object.place);
-                // SAFETY: the object is as long as `bytes`, and this thread's alone until it is published: nobody else
-                // knows the handle, and compaction leaves alone what is not live.
+                // SAFETY: the object is as long as `bytes`, and this thread's alone until it is
+                // published: no other thread knows the handle, and compaction leaves alone what is
+                // not live.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
             }
         })
@@ -98,7 +100,8 @@ impl Pool {
             }
         }
         fill(handles);
-        // Only now can compaction see the objects: until here they could be taken back without waiting for it.
+        // Only now can compaction see the objects: until here they could be taken back without
+        // waiting for it.
         for &handle in &*handles {
             self.entry(handle).publish();
         }
@@ -116,8 +119,9 @@ impl Pool {
             && dead > self.bytes() / 32
     }
 
-    /// Allocates objects that nobody can see yet: the first, and those after it that are of the same class, as far as
-    /// there is memory. Answers how many, and whether there was memory for all of these.
+    /// Allocates objects that are not visible yet: the first, and those after it that are of the
+    /// same class, as far as there is memory. Returns how many, and whether there was memory for
+    /// all of these.
     #[inline]
     fn reserve(&self, shard: &mut Shard, sizes: &[u32], node: u8, handles: &mut [Handle]) -> (usize, bool) {
         let class = self.table.class_of(sizes[0]);
@@ -151,12 +155,14 @@ impl Pool {
         }
     }
 
-    /// Finds room for objects of `class`, in order, as far as there is memory. Answers for how many.
+    /// Finds room for objects of `class`, in order, as far as there is memory. Returns for how
+    /// many.
     #[inline]
     fn place(&self, shard: &mut Shard, sizes: &[u32], class: u16, node: u8, places: &mut [Place]) -> usize {
         let list = self.class_list(node, class);
-        // A class may have one zspage less than its objects would fill, wherever they are now. So the slots of its
-        // zspages are always in demand, and what comes and goes around that number is in mixed zspages.
+        // A class may have one zspage less than its objects would fill, wherever they are now. So
+        // the slots of its zspages are always in demand, and what comes and goes around that number
+        // is in mixed zspages.
         let geometry = self.table.geometry(class);
         let payload = self.shards.totals().payload_bytes(class);
         let zspages_max = (payload / (u64::from(geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
@@ -182,7 +188,7 @@ impl Pool {
         open.allocate(size, node, taker, &mut shard.ledger, self.shards.totals(), self.ground())
     }
 
-    /// The last resort when no frame can be had: whatever has room.
+    /// The last resort when no frame can be had: any zspage with room.
     #[cold]
     fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
         let geometry = self.table.geometry(class);
@@ -210,10 +216,12 @@ impl Pool {
     /// Frees objects; their handles may be given out again at once.
     ///
     /// # Panics
-    /// When a handle is not an object's, or the object is being read: broken invariants of the caller.
+    /// When a handle is not an object's, or the object is being read: broken invariants of the
+    /// caller.
     pub fn free_bulk(&self, handles: &[Handle]) {
         for handles in handles.chunks(BATCH) {
-            // First all entries: who waits for compaction to finish a move holds no lock that it may want.
+            // First all entries: who waits for compaction to finish a move holds no lock that it
+            // may want.
             let mut objects = [Object::NOWHERE; BATCH];
             for (object, &handle) in objects.iter_mut().zip(handles) {
                 *object = self.entry(handle).claim();

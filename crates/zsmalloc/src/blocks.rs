@@ -1,5 +1,6 @@
-//! Big blocks of address space. The arena never takes address space back, so blocks of dropped pools are kept here for
-//! the next pool: a program that changes its compressor again and again needs no more room than one that does not.
+//! Big blocks of address space. The arena never takes address space back, so blocks of dropped
+//! pools are kept here for the next pool: a program that changes its compressor again and again
+//! needs no more room than one that does not.
 
 use std::io;
 use std::ptr::NonNull;

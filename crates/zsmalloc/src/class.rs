@@ -1,8 +1,9 @@
 //! Size classes: which slot an object of a size goes into.
 //!
-//! A zspage is a chain of `pages` pages cut into equal slots. Every chain length and slot count gives a candidate slot
-//! of `pages * 4096 / slots` bytes, so no zspage has a tail worth mentioning. Candidates less than 1/128, or
-//! 4 bytes, below the next larger class are merged into it: a class costs a partly filled zspage and a table row.
+//! A zspage is a chain of `pages` pages cut into equal slots. Every chain length and slot count
+//! gives a candidate slot of `pages * 4096 / slots` bytes, so no zspage has a tail worth
+//! mentioning. Candidates less than 1/128, or 4 bytes, below the next larger class are merged into
+//! it: a class costs a partly filled zspage and a table row.
 
 use std::sync::OnceLock;
 
@@ -39,7 +40,8 @@ pub struct Geometry {
 /// The classes of one chain length, smallest first, and the way from a size to its class.
 pub(crate) struct ClassTable {
     classes: Vec<Geometry>,
-    /// Class of each size up to a page; sizes above are searched, since units above a page are rare and costly anyway.
+    /// Class of each size up to a page; sizes above are searched, since units above a page are rare
+    /// and costly anyway.
     small: Vec<u16>,
 }
 
@@ -103,7 +105,8 @@ fn classes(chain: usize) -> Vec<Geometry> {
             }
         }
     }
-    // Largest slot first; of equal slots the longest chain, which wastes the least of a frame's address space.
+    // Largest slot first; of equal slots the longest chain, which wastes the least of a frame's
+    // address space.
     candidates.sort_by_key(|class| (std::cmp::Reverse(class.slot_bytes), std::cmp::Reverse(class.pages)));
     let mut kept: Vec<Geometry> = Vec::new();
     for class in candidates {

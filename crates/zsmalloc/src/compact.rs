@@ -1,11 +1,14 @@
-//! Compaction: empties the sparsest zspages into the others, while objects are read, written, allocated and freed.
+//! Compaction: empties the sparsest zspages into the others, while objects are read, written,
+//! allocated and freed.
 //!
-//! Nothing in a zspage says which handle an object has: that would cost 4 bytes an object for good. A pass marks the
-//! zspages to empty, then walks the handle table once and moves each object that lies in a marked one. Walking costs
-//! about a nanosecond a handle; moving costs a copy. An object that is pinned, or freed meanwhile, is passed over.
+//! Nothing in a zspage says which handle an object has: that would cost 4 bytes an object for good.
+//! A pass marks the zspages to empty, then walks the handle table once and moves each object that
+//! lies in a marked one. Walking costs about a nanosecond a handle; moving costs a copy. An object
+//! that is pinned, or freed during the walk, is passed over.
 //!
-//! A class is left with full zspages only: the emptiest are emptied into the others, and what does not fill a zspage
-//! goes to mixed ones. A class whose slots fit its objects badly goes to mixed zspages as a whole.
+//! A class is left with full zspages only: the emptiest are emptied into the others, and what does
+//! not fill a zspage goes to mixed ones. A class whose slots fit its objects badly goes to mixed
+//! zspages as a whole.
 
 use std::sync::atomic::Ordering;
 
@@ -23,8 +26,8 @@ const PASS_BYTES_MIN: u64 = 1 << 20;
 /// ... as a fraction of the pool too.
 const PASS_DIVISOR: u64 = 16;
 
-/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the walk over the handles
-/// to pay.
+/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the
+/// walk over the handles to pay.
 const TIDY_BYTES: u64 = 4 << 20;
 
 /// Passes of one compaction: beside threads that free all the time it would never end.
@@ -61,9 +64,10 @@ struct Source {
 }
 
 impl Pool {
-    /// Packs the objects into as few pages as it can and gives the rest, and all cached pages, back to the system.
-    /// Answers the pages that the pool holds less. Runs beside everything else; when another thread is compacting
-    /// already, answers 0 at once. Holds at most a sixteenth of the pool, or 1 MiB, twice at a time.
+    /// Packs the objects into as few pages as it can and gives the rest, and all cached pages, back
+    /// to the system. Returns the pages that the pool holds less. Runs beside everything else; when
+    /// another thread is compacting already, returns 0 at once. Holds at most a sixteenth of the
+    /// pool, or 1 MiB, twice at a time.
     pub fn compact(&self) -> usize {
         let Some(_only) = self.compaction.try_lock() else { return 0 };
         let before = self.bytes();
@@ -85,7 +89,8 @@ impl Pool {
                 Passed::NoMemory if count > 1 => budget /= 8,
                 Passed::NoMemory | Passed::Stuck => break,
             }
-            // What large objects leave free at a zspage's end looks like a gain, and is there again wherever they go.
+            // What large objects leave free at a zspage's end looks like a gain, and is there again
+            // wherever they go.
             let now = self.held_pages();
             if now >= held && budget == budget_max {
                 break;
@@ -102,8 +107,8 @@ impl Pool {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
-    /// One pass over mixed zspages an eighth of which, or more, is holes. Called when holes are a good part of the
-    /// pool, so that a pool nobody compacts stays dense.
+    /// One pass over mixed zspages an eighth of which, or more, is holes. Called when holes are a
+    /// good part of the pool, so that a pool without compaction stays dense.
     pub(crate) fn tidy(&self) {
         let Some(_only) = self.compaction.try_lock() else { return };
         let mut sources = Vec::new();
@@ -123,7 +128,8 @@ impl Pool {
         self.tidy_above.store(left + 2 * FRAME_BYTES, Ordering::Relaxed);
     }
 
-    /// Looks at every zspage that takes part in compaction: classes' ones, and mixed ones that are not open.
+    /// Looks at every zspage that takes part in compaction: classes' ones, and mixed ones that are
+    /// not open.
     fn each_zspage(&self, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
@@ -135,8 +141,8 @@ impl Pool {
         }
     }
 
-    /// The zspages to empty in the next pass, those that give most for least copying first; `budget` bounds the bytes
-    /// of their objects.
+    /// The zspages to empty in the next pass, those that give most for least copying first;
+    /// `budget` bounds the bytes of their objects.
     fn choose_sources(&self, budget: u64) -> Vec<Source> {
         let mut zspages = Vec::new();
         self.each_zspage(|seen| zspages.push(seen));
@@ -157,7 +163,8 @@ impl Pool {
         sources
     }
 
-    /// `count`: objects and payload bytes of the class's sizes; `group`: its zspages on one node, emptiest first.
+    /// `count`: objects and payload bytes of the class's sizes; `group`: its zspages on one node,
+    /// emptiest first.
     fn class_sources(&self, class: u16, count: (u64, u64), group: &[Seen], sources: &mut Vec<Source>) {
         let geometry = self.table.geometry(class);
         let (slot_bytes, slots) = (u64::from(geometry.slot_bytes), u64::from(geometry.slots));
@@ -197,8 +204,8 @@ impl Pool {
                 }
                 class_sources.push((source.number, node, class));
             }
-            // A mixed zspage that goes, and comes back as something else, before its mark is looked at: its objects
-            // are moved for nothing, and nothing else happens.
+            // A mixed zspage that goes, and comes back as something else, before its mark is looked
+            // at: its objects are moved for nothing, and nothing else happens.
             marks[source.number as usize] = source.mark;
         }
         let mut moves = Moves { batch: [(0, Object::NOWHERE, Mark::Keep); MOVE_BATCH], count: 0 };
@@ -232,8 +239,8 @@ impl Pool {
         }
     }
 
-    /// Moves a batch under one lock of a shard; threads that want that shard meanwhile take another. Answers how many
-    /// objects have moved, and whether there was memory.
+    /// Moves a batch under one lock of a shard; threads that want that shard take another. Returns
+    /// how many objects have moved, and whether there was memory.
     fn move_objects(&self, moves: &mut Moves) -> (usize, bool) {
         let mut shard = self.shards.lock();
         let mut moved = 0;
@@ -264,8 +271,8 @@ impl Pool {
             return Moved::NoMemory;
         };
         let (from, to) = (self.frames.address(object.place), self.frames.address(place));
-        // SAFETY: both are `len` bytes of frames of this pool. The object is this thread's alone while its entry is
-        // locked, the new place is nobody else's, and two places in use do not overlap.
+        // SAFETY: both are `len` bytes of frames of this pool. The object is this thread's alone
+        // while its entry is locked, the new place is unused, and two places in use do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, object.len as usize) };
         entry.unlock(Object { place, len: object.len });
         self.free_places(shard, &[object]);
@@ -280,7 +287,7 @@ impl Pool {
             if list.allocate(class, self.table.geometry(class), node, 0, &mut place, self.ground()) == 1 {
                 return Some(place[0]);
             }
-            // Full, or other threads took the room meanwhile.
+            // Full, or other threads have taken the room.
         }
         self.place_mixed(shard, object.len, node, Taker::Compaction)
     }
@@ -296,7 +303,8 @@ impl Pool {
         }
     }
 
-    /// Gives back pages of zspages in use that lie behind their last used byte: frames come with pages from the cache.
+    /// Gives back pages of zspages in use that lie behind their last used byte: frames come with
+    /// pages from the cache.
     fn trim_tails(&self) {
         for shard in self.shards.iter() {
             for open in &mut shard.lock().open {

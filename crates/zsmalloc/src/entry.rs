@@ -9,9 +9,10 @@
 //!  +--------------+------------+-----------+------+--------+
 //! ```
 //!
-//! `pins` is a tiny reader-writer lock: 0 nobody, 1..=126 readers, 127 one thread alone (a writer, or compaction moving
-//! the object). It is held for one copy, or for the life of a read guard. Everything that changes a live word swaps
-//! it as a whole, so location and pins can never disagree.
+//! `pins` is a tiny reader-writer lock: 0 free, 1..=126 readers, 127 one thread alone (a writer, or
+//! compaction moving the object). It is held for one copy, or for the life of a read guard.
+//! Everything that changes a live word swaps it as a whole, so location and pins can never
+//! disagree.
 
 use super::sync::{relax, AtomicU64, Ordering};
 
@@ -95,7 +96,7 @@ impl Entry {
         self.0.store(self.0.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
-    /// The object, whoever uses it; `None` for a free handle.
+    /// The object, pinned or not; `None` for a free handle.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Object> {
         let word = self.0.load(Ordering::Relaxed);
@@ -138,13 +139,15 @@ impl Entry {
     /// Takes the object for this thread alone, to write it.
     ///
     /// # Panics
-    /// When the handle is free, or a read guard on the object is alive: guards promise bytes that stay.
+    /// When the handle is free, or a read guard on the object is alive: guards promise bytes that
+    /// stay.
     #[inline]
     pub(crate) fn lock(&self) -> Object {
         self.exchange_unused(|word| word | ALONE)
     }
 
-    /// Ends the object: the handle is free from now on, on no list yet. The caller frees the object's memory.
+    /// Ends the object: the handle is free from now on, on no list yet. The caller frees the
+    /// object's memory.
     ///
     /// # Panics
     /// As [`lock`](Self::lock).
@@ -176,7 +179,7 @@ impl Entry {
         }
     }
 
-    /// Takes the object for this thread alone if it is still `expected` and nobody uses it.
+    /// Takes the object for this thread alone if it is still `expected` and unused.
     #[inline]
     pub(crate) fn try_lock(&self, expected: Object) -> bool {
         let word = expected.encode();

@@ -1,4 +1,5 @@
-//! Tests of [`crate::entry`], apart from it because the model checker compiles that file on its own.
+//! Tests of [`crate::entry`], apart from it because the model checker compiles that file on its
+//! own.
 
 use crate::entry::{Entry, Object, Place, FRAME_LIMIT};
 

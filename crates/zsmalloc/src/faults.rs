@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 const NEVER: i64 = i64::MAX;
 
-/// When to fail. Costs one load of a word that nobody writes while nothing is asked for.
+/// When to fail. Costs one load of a constant word while no failure is requested.
 pub(crate) struct Faults {
     objects: AtomicI64,
     frames: AtomicI64,

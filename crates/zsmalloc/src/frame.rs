@@ -1,8 +1,8 @@
 //! Frames: 64 KiB of address space each, one zspage in each.
 //!
-//! A zspage uses the first pages of its frame. Pages of a frame become resident when first written, so a short chain
-//! costs address space and no memory, a partly filled zspage costs the pages it has reached, and an object is always
-//! one contiguous piece whatever page borders it crosses.
+//! A zspage uses the first pages of its frame. Pages of a frame become resident when first written,
+//! so a short chain costs address space and no memory, a partly filled zspage costs the pages it
+//! has reached, and an object is always one contiguous piece across all page borders.
 
 use std::io;
 use std::ptr::NonNull;
@@ -31,17 +31,18 @@ pub(crate) mod kind {
     pub(crate) const CLASS: u16 = 2;
 }
 
-/// The descriptor of a frame. Its fields belong to the lock of the list that the frame is on: the class's for a zspage
-/// of a class, the shard's for an open mixed zspage, the supply's for a free frame. They are atomics because
-/// statistics and compaction look at them without a lock; `live` of a mixed zspage is counted down without one.
+/// The descriptor of a frame. Its fields belong to the lock of the list that the frame is on: the
+/// class's for a zspage of a class, the shard's for an open mixed zspage, the supply's for a free
+/// frame. They are atomics because statistics and compaction look at them without a lock; `live` of
+/// a mixed zspage is counted down without one.
 #[repr(C)]
 pub(crate) struct Frame {
     /// Address of the first byte; 0 in a descriptor that was never used. Set once.
     base: AtomicUsize,
     /// Class zspage: objects in it. Mixed zspage: see [`crate::live`].
     pub(crate) live: AtomicU32,
-    /// Class zspage: slots ever used, the ones behind are untouched. Mixed zspage: bytes ever used, once
-    /// it is closed.
+    /// Class zspage: slots ever used, the ones behind are untouched. Mixed zspage: bytes ever used,
+    /// once it is closed.
     pub(crate) used: AtomicU32,
     /// Links of the list that the frame is on, as frame number + 1; 0 ends the list.
     pub(crate) prev: AtomicU32,
@@ -123,14 +124,14 @@ impl Frames {
         (base + usize::from(place.offset)) as *mut u8
     }
 
-    /// Adds a chunk and answers its first frame; the others follow.
+    /// Adds a chunk and returns its first frame; the others follow.
     ///
     /// # Errors
     /// ENOMEM when the arena is full or the pool has as many frames as words can name.
     pub(crate) fn add_chunk(&self, home: u8) -> io::Result<u32> {
         let at = blocks::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
         let give_back = || {
-            // SAFETY: taken just now, seen by nobody.
+            // SAFETY: taken just now and not shared yet.
             unsafe { blocks::give_back(at, CHUNK_FRAMES as usize * FRAME_BYTES) };
         };
         // The number is taken only when descriptors for it exist, so a failure here leaves no gap.
@@ -183,7 +184,8 @@ impl Drop for Frames {
     fn drop(&mut self) {
         for first in (0..self.count()).step_by(CHUNK_FRAMES as usize) {
             let base = self.base(first);
-            // SAFETY: the chunk was taken in `add_chunk` with this length; the pool is gone, and with it all borrows.
+            // SAFETY: the chunk was taken in `add_chunk` with this length; the pool is gone, and
+            // with it all borrows.
             unsafe { blocks::give_back(base, CHUNK_FRAMES as usize * FRAME_BYTES) };
         }
     }

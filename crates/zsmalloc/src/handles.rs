@@ -11,13 +11,15 @@ use crate::table::{Table, Zero};
 
 /// Names an object in a pool; stays valid, and the same, while compaction moves the object.
 ///
-/// Four bytes, never zero. A handle that was freed, or belongs to another pool, is a broken invariant of the caller:
-/// using it panics or reaches some other live object, but never memory that is not an object's.
+/// Four bytes, never zero. A handle that was freed, or belongs to another pool, is a broken
+/// invariant of the caller: using it panics or reaches some other live object, but never memory
+/// that is not an object's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(NonZeroU32);
 
 impl Handle {
-    /// Names no object in any pool: to fill arrays before [`malloc_bulk`](crate::Pool::malloc_bulk).
+    /// Names no object in any pool: to fill arrays before
+    /// [`malloc_bulk`](crate::Pool::malloc_bulk).
     pub const DANGLING: Handle = Handle(NonZeroU32::MAX);
 
     /// The handle as a number, never 0.
@@ -140,8 +142,8 @@ impl HandleTable {
     }
 }
 
-/// Free handles that a shard keeps for itself, twice: where one thread allocates and another frees, the rest goes to the
-/// pool's depot and from there to whoever needs it.
+/// Free handles that a shard keeps for itself, twice: where one thread allocates and another frees,
+/// the rest goes to the pool's depot and from there to the shards that need it.
 const MAGAZINE: u32 = 128;
 
 /// Free handles of which no shard has any use, in a list through their entries.
@@ -188,14 +190,16 @@ impl Magazine {
 pub(crate) struct FreeHandles {
     /// What was freed last, and is given out first.
     freed: Magazine,
-    /// Full or empty, so that a thread that frees and allocates around a full one need not go to the depot each time.
+    /// Full or empty, so that a thread that frees and allocates around a full one need not go to
+    /// the depot each time.
     spare: Magazine,
     /// Entries never used.
     fresh: std::ops::Range<u32>,
 }
 
 impl FreeHandles {
-    /// Takes a handle: of this shard, of the depot, or one never used. `None` when there is no memory for more.
+    /// Takes a handle: of this shard, of the depot, or one never used. `None` when there is no
+    /// memory for more.
     #[inline]
     pub(crate) fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
         if let Some(handle) = self.freed.pop(table) {

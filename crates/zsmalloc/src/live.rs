@@ -1,8 +1,8 @@
 //! The count that keeps a mixed zspage: bytes of the objects in it.
 //!
-//! Frees count it down without a lock, and exactly one of those who touch it learns that nothing is left. While the
-//! zspage is open, the count says the whole frame less what was freed, so that allocating need not write it, and a high
-//! bit keeps it from coming to nothing.
+//! Frees count it down without a lock, and exactly one of those who touch it learns that nothing is
+//! left. While the zspage is open, the count says the whole frame less what was freed, so that
+//! allocating need not write it, and a high bit keeps it from coming to nothing.
 
 use super::sync::{AtomicU32, Ordering};
 
@@ -22,7 +22,8 @@ pub(crate) fn free(live: &AtomicU32, bytes: u32) -> bool {
     before == bytes
 }
 
-/// Closes a zspage of which `unused` bytes were never given out. True when it is to be released, by the caller.
+/// Closes a zspage of which `unused` bytes were never given out. True when it is to be released, by
+/// the caller.
 pub(crate) fn close(live: &AtomicU32, unused: u32) -> bool {
     let before = live.fetch_sub(OPEN + unused, Ordering::AcqRel);
     debug_assert!(before & OPEN != 0, "closed twice");

@@ -1,5 +1,5 @@
-//! A lock around a value. It sleeps on a futex and touches no thread-local storage, so that threads without Rust's
-//! runtime can take it.
+//! A lock around a value. It sleeps on a futex and touches no thread-local storage, so that threads
+//! without Rust's runtime can take it.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -14,7 +14,8 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time; values that may be sent may then be shared.
+// SAFETY: the lock hands the value to one thread at a time; values that may be sent may then be
+// shared.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {

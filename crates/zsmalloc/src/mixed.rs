@@ -1,7 +1,8 @@
 //! Mixed zspages: objects of any size back to back, with no slots, no rounding and no headers.
 //!
-//! They serve classes that have too few objects to fill zspages of their own, and take the survivors of compaction.
-//! A freed object leaves a hole that is not used again before the zspage is empty, by itself or by compaction.
+//! They serve classes that have too few objects to fill zspages of their own, and take the
+//! survivors of compaction. A freed object leaves a hole that is not used again before the zspage
+//! is empty, by itself or by compaction.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +13,8 @@ use crate::shard::{Ledger, Totals};
 use crate::supply::Taker;
 use crate::uniform::Ground;
 
-/// Zspages that a shard fills at the same time: an object goes to the one with the least space that still holds it,
-/// so their tails fill up.
+/// Zspages that a shard fills at the same time: an object goes to the one with the least space that
+/// still holds it, so their tails fill up.
 const OPEN_MAX: usize = 4;
 
 /// The mixed zspages that one shard fills, of one node.
@@ -79,8 +80,8 @@ impl OpenSet {
         self.left[index] = 0;
         let frame = ground.frames.get(number);
         let used = FRAME_BYTES as u32 - left;
-        // A frame that was used before may have more pages than this zspage reached. Nobody but the owner of the open
-        // zspage looks at them.
+        // A frame that was used before may have more pages than this zspage reached. Only the owner
+        // of the open zspage looks at them.
         ground.trim_tail(number, used as usize);
         frame.used.set(used);
         if live::close(&frame.live, left) {

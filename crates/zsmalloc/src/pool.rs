@@ -22,11 +22,12 @@ use crate::uniform::{ClassList, Ground};
 /// How a pool is made.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Pages of the longest zspage, 4..=16. Unlike the kernel's, a longer chain costs no memory here, since pages that a
-    /// zspage has not reached are not resident; it makes classes finer. Objects above `chain` pages get as many pages
-    /// as they need.
+    /// Pages of the longest zspage, 4..=16. Unlike the kernel's, a longer chain costs no memory
+    /// here, since pages that a zspage has not reached are not resident; it makes classes finer.
+    /// Objects above `chain` pages get as many pages as they need.
     pub chain: usize,
-    /// NUMA nodes, 1..=255: objects are kept apart by node. Node numbers at or above count as the last node.
+    /// NUMA nodes, 1..=255: objects are kept apart by node. Node numbers at or above count as the
+    /// last node.
     pub nodes: u8,
 }
 
@@ -58,14 +59,16 @@ pub struct Pool {
     pub(crate) supplies: Vec<Supply>,
     pub(crate) shards: Shards,
     pub(crate) faults: Faults,
-    /// Bytes of holes below which the next tidying is not worth it: the last one left this many, and some.
+    /// Bytes of holes below which the next tidying is not worth it: the last one left this many,
+    /// and some.
     pub(crate) tidy_above: AtomicUsize,
     /// Held by the one thread that compacts.
     pub(crate) compaction: Lock<()>,
     lists: Lists,
 }
 
-/// The class lists of all nodes: zeroes from the arena, since most classes of a small pool are never touched.
+/// The class lists of all nodes: zeroes from the arena, since most classes of a small pool are
+/// never touched.
 struct Lists {
     at: NonNull<ClassList>,
     count: usize,
@@ -88,14 +91,15 @@ impl Lists {
     }
 
     fn as_slice(&self) -> &[ClassList] {
-        // SAFETY: the block holds `count` lists, zeroes are valid ones, and the block lives as long as `self`.
+        // SAFETY: the block holds `count` lists, zeroes are valid ones, and the block lives as long
+        // as `self`.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
     }
 }
 
 impl Drop for Lists {
     fn drop(&mut self) {
-        // SAFETY: taken in `new` with this length; nobody borrows it any more.
+        // SAFETY: taken in `new` with this length; it is not borrowed any more.
         unsafe { blocks::give_back(self.at.cast(), Self::bytes_of(self.count)) };
     }
 }
@@ -128,7 +132,8 @@ impl Pool {
         })
     }
 
-    /// Writes the object from its start; `bytes` may be shorter than the object. Waits while compaction moves it.
+    /// Writes the object from its start; `bytes` may be shorter than the object. Waits while
+    /// compaction moves it.
     ///
     /// # Panics
     /// When the handle is not an object's, the object is shorter than `bytes`, or it is being read.
@@ -172,8 +177,9 @@ impl Pool {
         let entry = self.entry(handle);
         let object = entry.pin();
         let at = self.frames.address(object.place);
-        // SAFETY: the object's bytes are in its frame, which is mapped as long as the pool; while the entry is pinned
-        // nobody writes, moves or frees them, and the guard unpins it when the borrow ends.
+        // SAFETY: the object's bytes are in its frame, which is mapped as long as the pool; while
+        // the entry is pinned no thread writes, moves or frees them, and the guard unpins it when
+        // the borrow ends.
         let bytes = unsafe { std::slice::from_raw_parts(at, object.len as usize) };
         ReadGuard::new(entry, bytes)
     }
@@ -202,8 +208,8 @@ impl Pool {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Makes room for the handles of `objects` objects and for the descriptors of `bytes` of frames, so that nothing but
-    /// frames is asked for later.
+    /// Makes room for the handles of `objects` objects and for the descriptors of `bytes` of
+    /// frames, so that nothing but frames is asked for later.
     ///
     /// # Errors
     /// ENOMEM when the arena is full.
@@ -219,27 +225,30 @@ impl Pool {
         self.supplies.iter().map(|supply| supply.cached_pages()).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Bytes of address space in frames without a zspage: in an arena with nothing left to take, what new zspages can have.
+    /// Bytes of address space in frames without a zspage: in an arena with nothing left to take,
+    /// what new zspages can have.
     pub fn free_frame_bytes(&self) -> usize {
         self.supplies.iter().map(Supply::free_frames).sum::<usize>() * FRAME_BYTES
     }
 
-    /// Gives the pages that are in no zspage back to the system. To call when the program is idle or short of memory;
-    /// [`compact`](Self::compact) does it too.
+    /// Gives the pages that are in no zspage back to the system. To call when the program is idle
+    /// or short of memory; [`compact`](Self::compact) does it too.
     pub fn trim(&self) {
         for supply in &self.supplies {
             supply.trim(&self.frames, 0);
         }
     }
 
-    /// Sets how many bytes of pages each node may keep for the next zspages when zspages empty; 8 MiB in a new pool.
+    /// Sets how many bytes of pages each node may keep for the next zspages when zspages empty; 8
+    /// MiB in a new pool.
     pub fn set_cached_bytes_max(&self, bytes: usize) {
         for supply in &self.supplies {
             supply.set_cached_pages_max(bytes / PAGE_SIZE);
         }
     }
 
-    /// Bytes of everything else: handle table, frame descriptors, class lists and tables, the pool itself.
+    /// Bytes of everything else: handle table, frame descriptors, class lists and tables, the pool
+    /// itself.
     pub fn metadata_bytes(&self) -> usize {
         let lists = self.lists.as_slice();
         let page_lists = PAGE_SIZE / size_of::<ClassList>();
@@ -253,7 +262,8 @@ impl Pool {
             + size_of_val(&self.supplies[..])
     }
 
-    /// For tests: after `count` more objects, the allocation of one fails with [`AllocError::NoMemory`].
+    /// For tests: after `count` more objects, the allocation of one fails with
+    /// [`AllocError::NoMemory`].
     pub fn fail_object_after(&self, count: Option<u32>) {
         self.faults.fail_object_after(count);
     }

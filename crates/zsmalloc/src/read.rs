@@ -4,10 +4,12 @@ use crate::entry::Entry;
 use crate::handles::Handle;
 use crate::pool::Pool;
 
-/// An object's bytes, borrowed where they lie. Compaction leaves the object alone as long as this lives.
+/// An object's bytes, borrowed where they lie. Compaction leaves the object alone as long as this
+/// lives.
 ///
-/// Objects are one contiguous piece, so [`tail`](Self::tail) is empty; callers that handle two pieces, as the kernel's
-/// allocator has them, can take both. At most 126 guards may be on one object at a time; one more waits.
+/// Objects are one contiguous piece, so [`tail`](Self::tail) is empty; callers that handle two
+/// pieces, as the kernel's allocator has them, can take both. At most 126 guards may be on one
+/// object at a time; one more waits.
 pub struct ReadGuard<'a> {
     entry: &'a Entry,
     bytes: &'a [u8],
@@ -49,7 +51,8 @@ impl Drop for ReadGuard<'_> {
 pub const READ_BATCH_MAX: usize = 8;
 
 impl Pool {
-    /// Borrows up to [`READ_BATCH_MAX`] objects while `use_them` runs: one (head, tail) pair a handle, in order.
+    /// Borrows up to [`READ_BATCH_MAX`] objects while `use_them` runs: one (head, tail) pair a
+    /// handle, in order.
     ///
     /// # Panics
     /// When there are more handles, or one is not an object's.

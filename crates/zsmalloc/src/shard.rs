@@ -1,8 +1,9 @@
 //! What threads that allocate and free take turns on: free handles, open mixed zspages, and counts.
 //!
-//! Threads spread over a few shards, so that each mostly finds its own shard's memory in its own CPU's cache. Counts are
-//! kept by shard for the same reason, and added to the pool's totals only when they have grown: two CPUs that write the
-//! same word for every object would spend more time on that word than on the object.
+//! Threads spread over a few shards, so that each mostly finds its own shard's memory in its own
+//! CPU's cache. Counts are kept by shard for the same reason, and added to the pool's totals only
+//! when they have grown: two CPUs that write the same word for every object would spend more time
+//! on that word than on the object.
 
 use std::io;
 use std::marker::PhantomData;
@@ -33,8 +34,9 @@ pub(crate) struct Shard {
     pub(crate) ledger: Ledger,
 }
 
-/// Objects and payload bytes of a class, in one word: `objects * 2^38 + bytes`, both with a sign. A shard that frees may
-/// report before the one that allocated does, so both can be below zero for a while.
+/// Objects and payload bytes of a class, in one word: `objects * 2^38 + bytes`, both with a sign. A
+/// shard that frees may report before the one that allocated does, so both can be below zero for a
+/// while.
 #[derive(Default)]
 struct Tally(AtomicI64);
 
@@ -108,8 +110,8 @@ unsafe impl Send for Ledger {}
 
 impl Ledger {
     fn deltas(&self) -> &[Delta] {
-        // SAFETY: the pool's block holds `classes` deltas here for this ledger alone, zeroes are valid ones, and the
-        // block lives as long as the pool.
+        // SAFETY: the pool's block holds `classes` deltas here for this ledger alone, zeroes are
+        // valid ones, and the block lives as long as the pool.
         unsafe { std::slice::from_raw_parts(self.deltas.as_ptr(), self.classes) }
     }
 
@@ -145,8 +147,8 @@ struct Padded<T>(T);
 
 /// A shard, and who used it last.
 struct Seat {
-    /// [`stack_tag`] of the thread that the shard belongs to; 0 for nobody. A thread that is gone keeps its seat until
-    /// another one finds all taken.
+    /// [`stack_tag`] of the thread that the shard belongs to; 0 for none. A thread that is gone
+    /// keeps its seat until another one finds all taken.
     owner: AtomicUsize,
     shard: Lock<Shard>,
 }
@@ -214,7 +216,7 @@ impl Shards {
         self.lock_other(tag, home)
     }
 
-    /// Looks for a seat that is this thread's, or nobody's; else shares one.
+    /// Looks for a seat that is this thread's, or free; else shares one.
     #[cold]
     fn lock_other(&self, tag: usize, home: usize) -> Locked<'_, Shard> {
         let around = || (home..home + SHARDS).map(|index| &self.seats[index % SHARDS].0);
@@ -244,8 +246,8 @@ impl Shards {
         self.seats.iter().map(|seat| &seat.0.shard)
     }
 
-    /// Objects and payload bytes of each of `classes`, and bytes of holes in mixed zspages: exact when no other thread
-    /// allocates or frees.
+    /// Objects and payload bytes of each of `classes`, and bytes of holes in mixed zspages: exact
+    /// when no other thread allocates or frees.
     pub(crate) fn count(&self, classes: Range<u16>) -> (Vec<(u64, u64)>, u64) {
         let range = usize::from(classes.start)..usize::from(classes.end);
         let mut counts: Vec<(i64, i64)> =
@@ -277,13 +279,14 @@ impl Shards {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        // SAFETY: taken in `new` with this length; nobody borrows the shards any more.
+        // SAFETY: taken in `new` with this length; the shards are not borrowed any more.
         unsafe { blocks::give_back(self.block, self.block_bytes) };
     }
 }
 
-/// A number, not 0, that is mostly the same for a thread and differs between threads, and the seat to try first. Stacks
-/// lie a megabyte apart at least; thread-local storage is not to be touched here.
+/// A number, not 0, that is mostly the same for a thread and differs between threads, and the seat
+/// to try first. Stacks lie a megabyte apart at least; thread-local storage is not to be touched
+/// here.
 #[inline]
 fn stack_tag() -> (usize, usize) {
     let mark = 0u8;
@@ -312,7 +315,8 @@ mod tests {
         assert_eq!(seat_of(shards.lock()), here);
     }
 
-    /// A shard that only frees reports first: the sum borrowed from the objects, and the class seemed to hold 256 GiB.
+    /// A shard that only frees reports first: the sum borrowed from the objects, and the class
+    /// seemed to hold 256 GiB.
     #[test]
     fn counts_below_zero_are_counts() {
         let shards = Shards::new(10, 1).unwrap();
@@ -330,7 +334,8 @@ mod tests {
     #[test]
     fn counts_are_exact_wherever_they_are_kept() {
         let shards = Shards::new(10, 1).unwrap();
-        // Allocated in one shard, freed in another, in steps below and above what goes to the totals.
+        // Allocated in one shard, freed in another, in steps below and above what goes to the
+        // totals.
         let all: Vec<&Lock<Shard>> = shards.iter().collect();
         for (bytes, times) in [(100, 1000), (4096, 7), (1, 3)] {
             for _ in 0..times {

@@ -51,7 +51,8 @@ impl Stats {
         self.pool_bytes.saturating_sub(self.payload_bytes)
     }
 
-    /// [`waste_bytes`](Self::waste_bytes) and metadata, in percent of the payload; 0 for an empty pool.
+    /// [`waste_bytes`](Self::waste_bytes) and metadata, in percent of the payload; 0 for an empty
+    /// pool.
     pub fn waste_percent(&self) -> f64 {
         match self.payload_bytes {
             0 => 0.0,

@@ -1,7 +1,8 @@
 //! Free frames of one node, and the count of resident pages.
 //!
-//! Frames that come back keep their pages for a while, up to a bound, since the next zspage will want some; beyond it
-//! the oldest are given back to the system, several frames with one system call where they are neighbours.
+//! Frames that come back keep their pages for a while, up to a bound, since the next zspage will
+//! want some; beyond it the oldest are given back to the system, several frames with one system
+//! call where they are neighbours.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,13 +13,15 @@ use crate::faults::Faults;
 use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES};
 use crate::lock::Lock;
 
-/// Bytes kept in free frames unless the pool is told otherwise: what one thread stores in some milliseconds. To fault a
-/// page in and give it back costs 1.5 us (Zen 5 in a virtual machine), four times what the objects in it cost.
+/// Bytes kept in free frames unless the pool is told otherwise: what one thread stores in some
+/// milliseconds. To fault a page in and give it back costs 1.5 us (Zen 5 in a virtual machine),
+/// four times what the objects in it cost.
 const CACHED_BYTES_MAX: usize = 8 << 20;
 /// Frames given back at once.
 const DISCARD_FRAMES: usize = 16;
 
-/// Free frames: a doubly linked list of those with pages, newest first, and a stack of those without.
+/// Free frames: a doubly linked list of those with pages, newest first, and a stack of those
+/// without.
 #[derive(Default)]
 struct Free {
     /// Frame number + 1.
@@ -35,8 +38,8 @@ struct Free {
 /// Who takes a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted when the arena is
-    /// full.
+    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted
+    /// when the arena is full.
     Allocation,
     /// Compaction, which gives more back than it takes.
     Compaction,
@@ -179,7 +182,8 @@ impl Supply {
         free.cached_pages += usize::from(frame.resident.get());
     }
 
-    /// Gives pages of free frames back to the system, the oldest first, until at most `keep` pages remain in them.
+    /// Gives pages of free frames back to the system, the oldest first, until at most `keep` pages
+    /// remain in them.
     pub(crate) fn trim(&self, frames: &Frames, keep: usize) {
         loop {
             let mut batch = [0u32; DISCARD_FRAMES];
@@ -210,7 +214,8 @@ impl Supply {
         let mut pages = 0;
         let mut rest = batch;
         while let Some((&first, _)) = rest.split_first() {
-            // Neighbours in number and chunk are neighbours in memory; untouched pages between them cost nothing.
+            // Neighbours in number and chunk are neighbours in memory; untouched pages between them
+            // cost nothing.
             let neighbours = rest.iter().zip(first..).take_while(|&(&number, expected)| {
                 number == expected && number / CHUNK_FRAMES == first / CHUNK_FRAMES
             });
@@ -229,7 +234,8 @@ impl Supply {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Gives back the pages of a zspage in use that lie behind its last used byte. The caller owns the frame.
+    /// Gives back the pages of a zspage in use that lie behind its last used byte. The caller owns
+    /// the frame.
     pub(crate) fn trim_tail(&self, frames: &Frames, number: u32, used: usize) {
         let frame = frames.get(number);
         let (keep, resident) = (used.div_ceil(PAGE_SIZE), usize::from(frame.resident.get()));

@@ -1,5 +1,5 @@
-//! What [`crate::entry`] and [`crate::live`] need of the machine. The model checker compiles those files with its own
-//! version of this one.
+//! What [`crate::entry`] and [`crate::live`] need of the machine. The model checker compiles those
+//! files with its own version of this one.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! A growing array whose items never move, in blocks that double: 22 pointers find any item, and a small pool touches
-//! one page.
+//! A growing array whose items never move, in blocks that double: 22 pointers find any item, and a
+//! small pool touches one page.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -17,7 +17,8 @@ pub(crate) unsafe trait Zero {}
 
 const BLOCKS: usize = 22;
 
-/// The array. Items `0..1 << FIRST_BITS` are in block 0, and block `b` is as large as all blocks before it.
+/// The array. Items `0..1 << FIRST_BITS` are in block 0, and block `b` is as large as all blocks
+/// before it.
 pub(crate) struct Table<T, const FIRST_BITS: u32> {
     blocks: [AtomicPtr<T>; BLOCKS],
 }
@@ -45,8 +46,8 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         let (block, first) = Self::block_of(index);
         let items = NonNull::new(self.blocks.get(block)?.load(Ordering::Acquire))?;
-        // SAFETY: the block holds the items from `first` on, `index` is one of them by the arithmetic above, zeroes
-        // are a valid T, and blocks live as long as the table.
+        // SAFETY: the block holds the items from `first` on, `index` is one of them by the
+        // arithmetic above, zeroes are a valid T, and blocks live as long as the table.
         Some(unsafe { items.add((index - first) as usize).as_ref() })
     }
 
@@ -70,7 +71,7 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
             Ordering::Relaxed,
         );
         if placed.is_err() {
-            // SAFETY: another thread was faster; nobody has seen this block.
+            // SAFETY: another thread was faster; this block was never visible.
             unsafe { blocks::give_back(items, Self::block_bytes(block)) };
         }
         Ok(())
@@ -101,7 +102,7 @@ impl<T, const FIRST_BITS: u32> Drop for Table<T, FIRST_BITS> {
             let Some(items) = NonNull::new(*items.get_mut()) else { continue };
             let count = 1usize << (FIRST_BITS as usize + block.saturating_sub(1));
             let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
-            // SAFETY: taken in `reach` with this length; nobody borrows the table any more.
+            // SAFETY: taken in `reach` with this length; the table is not borrowed any more.
             unsafe { blocks::give_back(items.cast(), bytes) };
         }
     }

@@ -1,8 +1,8 @@
 //! The zspages of one class on one node: equal slots, grouped by how full they are.
 //!
-//! New objects go to the fullest zspage that has room, so that the emptiest get a chance to empty. A freed slot keeps
-//! the number of the next freed slot in its first two bytes; slots that were never used are not linked and their pages
-//! not touched.
+//! New objects go to the fullest zspage that has room, so that the emptiest get a chance to empty.
+//! A freed slot keeps the number of the next freed slot in its first two bytes; slots that were
+//! never used are not linked and their pages not touched.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) struct ClassList {
     room: AtomicU32,
     /// Zspages, full ones and sources included. As `room`.
     zspages: AtomicU32,
-    /// 1 once the class has had a zspage: until then nobody has written here and the page is not resident.
+    /// 1 once the class has had a zspage: until then this page is unwritten and not resident.
     used: AtomicU32,
 }
 
@@ -111,8 +111,8 @@ impl ClassList {
         self.lists.lock()
     }
 
-    /// Takes slots for all of `places`, or as many as there are; when none has room, starts zspages as long as there are
-    /// at most `zspages_max` then. Answers how many.
+    /// Takes slots for all of `places`, or as many as there are; when none has room, starts zspages
+    /// as long as there are at most `zspages_max` then. Returns how many.
     pub(crate) fn allocate(
         &self,
         class: u16,
@@ -155,7 +155,7 @@ impl ClassList {
     ) -> Option<u32> {
         let number = ground.take_frame(node, Taker::Allocation)?;
         let frame = ground.frames.get(number);
-        // A shorter chain than the frame's last zspage had would keep pages that nobody uses.
+        // A shorter chain than the frame's last zspage had would keep unused pages.
         ground.trim_tail(number, usize::from(geometry.pages) * PAGE_SIZE);
         frame.node.set(node);
         frame.kind.set(kind::CLASS + class);
@@ -204,7 +204,8 @@ impl ClassList {
         ground.release_frame(at.frame);
     }
 
-    /// Makes a zspage a source of compaction: it gets no new objects. False when it is of another class by now.
+    /// Makes a zspage a source of compaction: it gets no new objects. False when it is of another
+    /// class by now.
     pub(crate) fn make_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) -> bool {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
@@ -251,7 +252,8 @@ fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Gro
         let slot = if freed != 0 {
             let slot = u32::from(freed) - 1;
             let address = ground.frames.address(place(number, slot, geometry));
-            // SAFETY: a freed slot of a zspage whose class is locked: nobody else uses it, and `free` left the link.
+            // SAFETY: a freed slot of a zspage whose class is locked: no other thread uses it, and
+            // `free` left the link.
             freed = unsafe { address.cast::<u16>().read_unaligned() };
             slot
         } else {

@@ -1,5 +1,6 @@
-//! In an arena of its own, as inside a paged program: everything comes from the arena's range, the range ends, and
-//! pools that come and go do not use it up. One test, because a process has one arena.
+//! In an arena of its own, as inside a paged program: everything comes from the arena's range, the
+//! range ends, and pools that come and go do not use it up. One test, because a process has one
+//! arena.
 
 mod common;
 

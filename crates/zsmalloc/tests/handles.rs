@@ -1,4 +1,4 @@
-//! Numbers that are nobody's handles: using them panics, and harms nothing.
+//! Numbers that are not handles: using them panics, and harms nothing.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The parts without locks under every interleaving of a few threads: the files are compiled here with the model
-//! checker's atomics in place of the machine's.
+//! The parts without locks under every interleaving of a few threads: the files are compiled here
+//! with the model checker's atomics in place of the machine's.
 
 #[path = "../src/entry.rs"]
 #[allow(dead_code, missing_docs)]
@@ -27,8 +27,8 @@ const OLD: Object = Object { place: Place { frame: 0, offset: 0 }, len: 8 };
 const NEW: Object = Object { place: Place { frame: 1, offset: 0 }, len: 8 };
 const GONE: u64 = 0xdead;
 
-/// An entry, and the memory at the two places its object may be. The checker reports any access to a cell that is not
-/// ordered after the last conflicting one.
+/// An entry, and the memory at the two places its object may be. The checker reports any access to
+/// a cell that is not ordered after the last conflicting one.
 struct Setting {
     entry: Entry,
     memory: [UnsafeCell<u64>; 2],

@@ -1,5 +1,5 @@
-//! Threads that allocate, write, read and free while another compacts without a pause: every object keeps its bytes.
-//! `ZSMALLOC_SOAK_SECONDS` makes it longer.
+//! Threads that allocate, write, read and free while another compacts without a pause: every object
+//! keeps its bytes. `ZSMALLOC_SOAK_SECONDS` makes it longer.
 
 mod common;
 
@@ -126,7 +126,7 @@ fn objects_keep_their_bytes_while_everything_moves() {
                 let soak = &soak;
                 scope.spawn(move || soak.work(thread, sizes, until))
             });
-            // The compactor ends whatever happened to the workers.
+            // The compactor ends also if a worker has panicked.
             let ends = workers.map(|worker| worker.join());
             soak.done.store(true, Ordering::Relaxed);
             compactor.join().unwrap();
@@ -143,7 +143,8 @@ fn objects_keep_their_bytes_while_everything_moves() {
     }
 }
 
-/// One thread allocates all the time, another frees what it made: handles must come back to the one who needs them.
+/// One thread allocates all the time, another frees what it made: handles must come back to the one
+/// who needs them.
 #[test]
 fn handles_that_travel_one_way_do_not_use_up_the_table() {
     let pool = Pool::new(&Config::default()).unwrap();

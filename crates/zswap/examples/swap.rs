@@ -1,16 +1,19 @@
 //! What a swap file costs, against the bare disk it lies on, in turns within one run:
 //!
-//! `cargo run --release -p uzswap-zswap --example swap -- [--dir DIR] [--mib N] [--rounds N] [--engine uring|threads]
-//! [--plain] [--compressor NAME] [--pages FILE]...`
+//! `cargo run --release -p uzswap-zswap --example swap -- [--dir DIR] [--mib N] [--rounds N]
+//! [--engine uring|threads] [--plain] [--compressor NAME] [--pages FILE]...`
 //!
-//! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their bytes; against a loop
-//!   of pwrite(2), 1 MiB at a time, past the page cache: what `dd oflag=direct bs=1M` does.
-//! - *drain*: what is in the pool is written by one thread that does nothing else; against the same.
+//! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their
+//!   bytes; against a loop of pwrite(2), 1 MiB at a time, past the page cache: what `dd
+//!   oflag=direct bs=1M` does.
+//! - *drain*: what is in the pool is written by one thread that does nothing else; against the
+//!   same.
 //! - *read back* in order, 64 pages a load; against a loop of pread(2), 1 MiB at a time.
 //! - *load*: one page of those on disk, at random; against a pread(2) of 4 KiB, at random.
 //! - *pool*: one page from the pool, of a store with a swap file against one without.
 //!
-//! Pages are random bytes, or with `--pages` those of captured heaps, again and again, each made unlike the others.
+//! Pages are random bytes, or with `--pages` those of captured heaps, again and again, each made
+//! unlike the others.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -114,7 +117,7 @@ fn store(options: &Options, max_pool_bytes: u64, with_swap: bool) -> Zswap {
     Zswap::new(config, algorithm).expect("a store")
 }
 
-/// Stores all pages, has the pool written down meanwhile, and at the end all of it.
+/// Stores all pages, writes the pool out at the same time, and at the end all of it.
 fn fill(zswap: &Zswap, corpus: &Corpus, count: usize) -> Duration {
     let done = AtomicBool::new(false);
     let began = Instant::now();
@@ -314,7 +317,8 @@ fn main() {
     for zswap in &stores {
         for (number, page) in corpus.pages[..some].iter().enumerate() {
             if zswap.store(GROUP, number as u64, &[page]).is_err() {
-                // Without a swap file a page that does not compress is refused: both have half of one then.
+                // Without a swap file a page that does not compress is refused: both have half of
+                // one then.
                 let mut half = *page;
                 half[1024..].fill(7);
                 stores

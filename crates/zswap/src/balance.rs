@@ -1,9 +1,11 @@
-//! What a byte of memory costs when it is had by writing pages out, and when by storing more pages: measured.
+//! What a byte of memory costs when it is had by writing pages out, and when by storing more pages:
+//! measured.
 //!
-//! Who needs memory can have it in two ways. Writing cold objects to disk frees what they take in the pool, and costs a
-//! load from disk for each page that comes back. Storing resident pages frees most of a page, and costs a load from
-//! the pool for each that comes back. How many come back and how long it takes is measured; the cheaper way is taken to
-//! the extent that it is cheaper. So a disk that is slow, or pages that are wanted again, damp the writing by themselves.
+//! Who needs memory can have it in two ways. Writing cold objects to disk frees what they take in
+//! the pool, and costs a load from disk for each page that comes back. Storing resident pages frees
+//! most of a page, and costs a load from the pool for each that comes back. How many come back and
+//! how long it takes is measured; the cheaper way is taken to the extent that it is cheaper. So a
+//! disk that is slow, or pages that are wanted again, damp the writing by themselves.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ const WINDOW_PAGES: u64 = 16384;
 const DISK_LOAD_NS: u64 = 100_000;
 /// What a load from the pool is taken to cost before there was one.
 const POOL_LOAD_NS: u64 = 1000;
-/// Least share, of 1024: cold pages go to disk under whatever pressure there is, if slowly.
+/// Least share, of 1024: cold pages go to disk under any pressure, if slowly.
 const SHARE_MIN: u64 = 16;
 
 /// What the shrinker weighs.
@@ -41,7 +43,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// How much of the memory that is wanted is to be had by writing pages out, in 1024ths.
+    /// The share of the wanted memory to free by writing pages out, in 1024ths.
     pub fn share(&self) -> u64 {
         let object = self.object_bytes.clamp(1, PAGE_SIZE as u64 - 1);
         let disk = u128::from(self.disk_return)
@@ -107,7 +109,8 @@ struct Totals {
 impl Lately {
     fn update(&mut self, now: Totals) {
         let recent = &mut self.recent;
-        // Counted while others go on, so not of one moment: what is a difference may seem to have become less.
+        // Counted while others go on, so not of one moment: what is a difference may seem to have
+        // become less.
         let since =
             |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now.max(*before)));
         recent.stored += since(now.stored, &mut self.before.stored);
@@ -153,15 +156,16 @@ impl Zswap {
         Costs {
             disk_return: of_1024(recent.read, recent.written),
             disk_load_ns: disk_ns + self.config.fault_ns,
-            // One that nobody knows anything of yet may come back.
+            // A page without a history may come back.
             pool_return: of_1024(recent.loaded + 1, recent.stored + 1),
             pool_load_ns: self.balance.pool_load_ns() + self.config.fault_ns,
             object_bytes: counters.pool_total_size.checked_div(objects).unwrap_or(PAGE_SIZE as u64),
         }
     }
 
-    /// For who needs `wanted_bytes` of memory and could store more pages instead: writes pages out for that part of it
-    /// which is had cheaper so ([`Costs::share`]). The report's target is that part.
+    /// For who needs `wanted_bytes` of memory and could store more pages instead: writes pages out
+    /// for that part of it which is had cheaper so ([`Costs::share`]). The report's target is that
+    /// part.
     pub fn shrink_for(&self, wanted_bytes: u64) -> ShrinkReport {
         let share = u128::from(wanted_bytes) * u128::from(self.costs().share()) / 1024;
         self.shrink(self.pool_bytes().saturating_sub(share as u64))
@@ -214,7 +218,8 @@ mod tests {
         assert!(of_1024(lately.recent.read, lately.recent.written) < 100);
     }
 
-    /// A load from the swap file that ends between two counters being read counts in the second alone.
+    /// A load from the swap file that ends between two counters being read counts in the second
+    /// alone.
     #[test]
     fn a_figure_that_seems_to_have_become_less_counts_once() {
         let mut lately = Lately::default();

@@ -22,7 +22,8 @@ pub struct Group(pub u16);
 /// What a load does with the entries it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// The entries go once every page of the request was decompressed: the caller has the only copy.
+    /// The entries go once every page of the request was decompressed: the caller has the only
+    /// copy.
     Exclusive,
     /// The entries stay: for pages that will only be read.
     Shared,
@@ -33,7 +34,8 @@ pub enum Keep {
 pub struct Config {
     /// Bytes compressed as one: 4, 8, 16, 32 or 64 KiB.
     pub unit_size: usize,
-    /// Units in one request to the compressor, 1 to 8; 0 takes the algorithm's own wish, or 8 when it has none.
+    /// Units in one request to the compressor, 1 to 8; 0 takes the algorithm's own wish, or 8 when
+    /// it has none.
     pub batch: usize,
     /// Most bytes of memory that the objects of all pools may take.
     pub max_pool_bytes: u64,
@@ -41,11 +43,13 @@ pub struct Config {
     pub accept_threshold_percent: u8,
     /// Most pages chained to one zspage, 4 to 16.
     pub chain: usize,
-    /// Where pages go, decompressed, when the pool must shrink; with it, incompressible pages are kept raw instead of
-    /// refused. For owners with a home of their own for pages; not together with `swap`.
+    /// Where pages go, decompressed, when the pool must shrink; with it, incompressible pages are
+    /// kept raw instead of refused. For owners with a home of their own for pages; not together
+    /// with `swap`.
     pub writeback: Option<Arc<dyn Writeback>>,
-    /// Where pages go, compressed as they are, when the pool must shrink, and are loaded from like those in the pool; with
-    /// it, incompressible pages are kept raw instead of refused. The store becomes its writer.
+    /// Where pages go, compressed as they are, when the pool must shrink, and are loaded from like
+    /// those in the pool; with it, incompressible pages are kept raw instead of refused. The store
+    /// becomes its writer.
     pub swap: Option<Arc<SwapFile>>,
     /// What a fault costs beside the load itself, in nanoseconds: the shrinker weighs with it.
     pub fault_ns: u64,
@@ -53,7 +57,8 @@ pub struct Config {
     pub verify: bool,
     /// Groups are numbered below this.
     pub max_groups: u16,
-    /// Working contexts a pool: compressions and decompressions that can run at once. 0 means one a CPU.
+    /// Working contexts a pool: compressions and decompressions that can run at once. 0 means one a
+    /// CPU.
     pub contexts: usize,
     /// Told in what forms pages are stored.
     pub tally: Option<Tally>,
@@ -116,7 +121,7 @@ pub enum Error {
     /// The algorithm could not make a context.
     #[error(transparent)]
     Context(#[from] acomp::ContextError),
-    /// Both kinds of writeback, or a swap file that somebody else writes to.
+    /// Both kinds of writeback, or a swap file that another store writes to.
     #[error("{0}")]
     Swap(&'static str),
     /// As many older pools still hold pages as there may be.
@@ -130,13 +135,15 @@ pub enum StoreError {
     /// A page did not shrink and may not be kept raw.
     #[error("page {index} of the request does not compress")]
     Poor {
-        /// The page, counted from the first of the request; with larger units, the first of its unit.
+        /// The page, counted from the first of the request; with larger units, the first of its
+        /// unit.
         index: usize,
     },
     /// The compressor failed and the page may not be kept raw.
     #[error("the compressor failed on page {index} of the request")]
     Failed {
-        /// The page, counted from the first of the request; with larger units, the first of its unit.
+        /// The page, counted from the first of the request; with larger units, the first of its
+        /// unit.
         index: usize,
     },
     /// No memory for objects or entries.
@@ -153,7 +160,8 @@ pub enum StoreError {
     OutOfRange,
 }
 
-/// Why pages were not loaded. No entry was removed; the contents of the destination pages are unspecified.
+/// Why pages were not loaded. No entry was removed; the contents of the destination pages are
+/// unspecified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// A page is not stored.

@@ -64,7 +64,7 @@ pub struct GroupUsage {
     pub disk_loads: u64,
 }
 
-/// A number that only the holder of a lock changes and anybody may read.
+/// A number that only the holder of a lock changes and any thread may read.
 #[derive(Default)]
 pub(crate) struct Held(AtomicU64);
 
@@ -86,7 +86,7 @@ impl Held {
     }
 }
 
-/// A number anybody may change, approximate in order, exact in sum.
+/// A number that any thread may change, approximate in order, exact in sum.
 #[derive(Default)]
 pub(crate) struct Event(AtomicU64);
 

@@ -52,7 +52,8 @@ impl Zswap {
         }
     }
 
-    /// Tells algorithms that want to know of objects which go from the swap file, and were read just now.
+    /// Tells algorithms that want to know of objects which go from the swap file, and were read
+    /// just now.
     pub(crate) fn forget_read(&self, read: &DiskRead<'_>, freed: &Freed) {
         for entry in freed.on_disk() {
             let pool = self.pools.of_objects(entry.pool());

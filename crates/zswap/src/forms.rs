@@ -1,4 +1,4 @@
-//! In what forms pages are stored, for whoever counts them.
+//! In what forms pages are stored, for reports.
 
 use acomp::{Algorithm, Object};
 
@@ -23,8 +23,9 @@ pub struct Forms {
     pub units: u32,
 }
 
-/// Told the forms of every folio once all of it is stored, from any thread, at any time; so it neither allocates nor
-/// takes long. A folio that is stored while the compressor is changed may have forms of both.
+/// Told the forms of every folio once all of it is stored, from any thread, at any time; so it
+/// neither allocates nor takes long. A folio that is stored while the compressor is changed may
+/// have forms of both.
 pub type Tally = fn(&Forms);
 
 impl Forms {
@@ -47,8 +48,8 @@ impl Forms {
     }
 }
 
-/// The names of an algorithm's [`Forms`], in their order; a name that comes twice means the same both times. Where all
-/// objects are alike, theirs is the algorithm's, without parameters.
+/// The names of an algorithm's [`Forms`], in their order; a name that comes twice means the same
+/// both times. Where all objects are alike, theirs is the algorithm's, without parameters.
 pub fn form_names(algorithm: &dyn Algorithm) -> Vec<String> {
     let own = algorithm.forms();
     let family = algorithm.name().split(':').next().unwrap_or_default();

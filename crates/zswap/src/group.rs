@@ -22,7 +22,7 @@ pub(crate) struct GroupCell {
 /// What every call changes, apart from what every store only looks at.
 struct Shared {
     state: Mutex<GroupState>,
-    /// Signalled when pages stop being busy and somebody waits for that.
+    /// Signalled when pages stop being busy and a thread waits for that.
     idle: Condvar,
     numbers: GroupNumbers,
 }
@@ -34,7 +34,8 @@ pub(crate) struct GroupState {
     waiting: u32,
 }
 
-/// Objects taken out of the tables, to be freed once no lock is held: those of a few leaves at a time.
+/// Objects taken out of the tables, to be freed once no lock is held: those of a few leaves at a
+/// time.
 pub(crate) struct Freed {
     entries: [Entry; Freed::MAX],
     len: usize,
@@ -87,7 +88,8 @@ pub(crate) struct Item {
     pub(crate) same: bool,
 }
 
-/// The part of `[key, key + count)` that lies in the leaf of `key`: the leaf's name in the tree and the pages' mask.
+/// The part of `[key, key + count)` that lies in the leaf of `key`: the leaf's name in the tree and
+/// the pages' mask.
 pub(crate) fn leaf_part(key: u64, count: u64) -> (u32, u16) {
     let slot = (key & (LEAF_PAGES as u64 - 1)) as u32;
     let pages = count.min(u64::from(LEAF_PAGES as u32 - slot)) as u32;
@@ -121,13 +123,13 @@ impl GroupCell {
         lock(&self.shared.state)
     }
 
-    /// The group's numbers: changed under the lock, read by anybody.
+    /// The group's numbers: changed under the lock, read by any thread.
     pub(crate) fn numbers(&self) -> &GroupNumbers {
         &self.shared.numbers
     }
 
-    /// Waits until some pages are no longer busy. Callers hold no context, no lock but this, and no pages that a
-    /// reader with lower keys could want.
+    /// Waits until some pages are no longer busy. Callers hold no context, no lock but this, and no
+    /// pages that a reader with lower keys could want.
     pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState> {
         state.waiting += 1;
         let mut state = self.shared.idle.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -166,8 +168,8 @@ impl GroupCell {
         false
     }
 
-    /// Takes the pages of `mask`, all present and idle, out of a leaf; their objects go to `freed`. A leaf left empty
-    /// goes too.
+    /// Takes the pages of `mask`, all present and idle, out of a leaf; their objects go to `freed`.
+    /// A leaf left empty goes too.
     pub(crate) fn remove(
         &self,
         state: &mut GroupState,
@@ -219,9 +221,10 @@ impl GroupCell {
         }
     }
 
-    /// Publishes consecutive pages, replacing what was there, and makes their leaves the youngest of `node`: the
-    /// table first, the list last. No page of the range is busy. `bytes` is what the pages' objects weigh, `chances` says
-    /// how many turns to be written back a leaf is passed over.
+    /// Publishes consecutive pages, replacing what was there, and makes their leaves the youngest
+    /// of `node`: the table first, the list last. No page of the range is busy. `bytes` is what the
+    /// pages' objects weigh, `chances` says how many turns to be written back a leaf is passed
+    /// over.
     ///
     /// # Errors
     /// When there is no memory for a leaf; nothing was published then.

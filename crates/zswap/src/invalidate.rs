@@ -8,8 +8,9 @@ use crate::zswap::in_range;
 use crate::{group::GroupState, Zswap, KEY_BITS};
 
 impl Zswap {
-    /// Forgets what is stored of `[first_key, first_key + count)`, however long the range: the cost is that of what
-    /// is stored. Keys beyond the last possible one are ignored. Answers how many pages went.
+    /// Forgets what is stored of `[first_key, first_key + count)`, however long the range: the cost
+    /// is that of what is stored. Keys beyond the last possible one are ignored. Returns how many
+    /// pages went.
     pub fn invalidate(&self, group: Group, first_key: u64, count: u64) -> u64 {
         let count = count.min((1u64 << KEY_BITS).saturating_sub(first_key));
         if count == 0 || !in_range(first_key, count) {
@@ -50,7 +51,7 @@ impl Zswap {
             let leaf = state.tree.leaf(&self.slabs, name);
             mask &= leaf.present();
             if leaf.busy & mask != 0 {
-                // Meanwhile the leaf itself may go, so look for it again.
+                // The leaf itself may have gone during the wait, so look for it again.
                 state = self.free_between(cell, state, &mut freed);
                 state = self.wait_if_busy(cell, state, key_high, mask);
                 from = key_high;

@@ -1,10 +1,12 @@
 //! A swap file that is kept: its state is made durable by commits, and read back by the next run.
 //!
-//! Every change of a leaf notes the index page that tells of it, under the lock that the change is made under. A commit takes what
-//! was noted, and for each leaf of these pages, under that lock, does at one moment two things: copies what is in the pool
-//! into a pack, as writing out does, and notes where everything of the leaf is, or will be when that pack is written. So the
-//! index tells of one state of each leaf, whatever is stored, read and forgotten meanwhile: a page that changes while its copy is
-//! on its way is noted again, and its copy stays until the next commit is durable, since segments are not used again before.
+//! Every change of a leaf notes the index page that tells of it, under the lock that the change is
+//! made under. A commit takes what was noted, and for each leaf of these pages, under that lock,
+//! does at one moment two things: copies what is in the pool into a pack, as writing out does, and
+//! notes where everything of the leaf is, or will be when that pack is written. So the index tells
+//! of one state of each leaf, while pages are stored, read and forgotten: a page that changes while
+//! its copy is on its way is noted again, and its copy stays until the next commit is durable,
+//! since segments are not used again before.
 
 use std::collections::BTreeSet;
 
@@ -174,8 +176,9 @@ impl Zswap {
         }
     }
 
-    /// Makes all that was stored and forgotten durable in a swap file that is kept: what is in the pool is written there, and lies
-    /// there alone from then on. Ends at once with any other swap file, or none.
+    /// Makes all that was stored and forgotten durable in a swap file that is kept: what is in the
+    /// pool is written there, and lies there alone from then on. Ends at once with any other swap
+    /// file, or none.
     ///
     /// # Errors
     /// [`CommitError`]; what was durable before still is.
@@ -186,7 +189,8 @@ impl Zswap {
         }
     }
 
-    /// Commits when that is needed for there to be room, and has cleaning gain some when it did not help.
+    /// Commits when that is needed for there to be room, and has cleaning gain some when it did not
+    /// help.
     pub(crate) fn commit_if_wanted(&self, shrinker: &mut Shrinker) {
         let Some(file) = self.config.swap.as_ref().filter(|file| file.wants_commit()) else { return };
         if self.commit_with(shrinker).is_ok() && file.wants_cleaning() {
@@ -276,7 +280,8 @@ impl Zswap {
             if mask != 0 {
                 let mut going = Going::new();
                 going.fill(leaf, GROUP, mask, mark);
-                // The lock is held meanwhile: what is in the tables stays. Sixteen pages take some microseconds.
+                // The lock is held: what is in the tables stays. Sixteen pages take some
+                // microseconds.
                 if !committing.pack.as_mut().is_some_and(|pack| going.copy(self, pack)) {
                     drop(state);
                     self.next_pack(committing, making, makings);
@@ -414,7 +419,8 @@ impl Zswap {
         self.end_own(committing, index, file);
     }
 
-    /// Adds a page of the index to the pack, or to the next one: its group, number and length, and what writes it.
+    /// Adds a page of the index to the pack, or to the next one: its group, number and length, and
+    /// what writes it.
     fn write_own(
         &self,
         committing: &mut Committing<'_>,
@@ -454,7 +460,8 @@ impl Zswap {
         }
     }
 
-    /// Has a page of the index that cleaning found be written elsewhere by the next commit; whether the record is of one.
+    /// Has a page of the index that cleaning found be written elsewhere by the next commit; whether
+    /// the record is of one.
     pub(crate) fn leave_index(&self, record: &Record, place: Place) -> bool {
         let Some(kept) = self.kept.as_ref().filter(|_| record.group != GROUP.0) else { return false };
         if let Some(page) = lock(&kept.index).as_mut().and_then(|index| index.leave(record, place)) {
@@ -463,11 +470,12 @@ impl Zswap {
         true
     }
 
-    /// Takes what an earlier run left in a swap file that is kept, before the store is used; answers the pages whose content
-    /// was lost by a store that failed.
+    /// Takes what an earlier run left in a swap file that is kept, before the store is used;
+    /// returns the pages whose content was lost by a store that failed.
     ///
     /// # Errors
-    /// [`FileError`], when what says where things are is not what was written. The store is not to be used then.
+    /// [`FileError`], when what says where things are is not what was written. The store is not to
+    /// be used then.
     pub fn restore(&self) -> Result<Vec<u64>, FileError> {
         let (Some(kept), Some(file)) = (&self.kept, &self.config.swap) else { return Ok(Vec::new()) };
         let index = file.read_index()?;

@@ -12,12 +12,13 @@
 //!               4..2 node | 1..0 unused
 //! ```
 //!
-//! Entries of sixteen neighbours together, instead of an entry, a table slot and two links for each page, is what
-//! makes a batch cheap and the metadata small: 10 bytes a page in a full leaf, 14 with checksums. The price is that
-//! age is told for 64 KiB of address space at once: folios are stored whole, so their pages have one age anyway.
+//! Entries of sixteen neighbours together, instead of an entry, a table slot and two links for each
+//! page, is what makes a batch cheap and the metadata small: 10 bytes a page in a full leaf, 14
+//! with checksums. The price is that age is told for 64 KiB of address space at once: folios are
+//! stored whole, so their pages have one age anyway.
 //!
-//! A unit's pages never straddle two leaves. Each page of a unit repeats the unit's handle; the object is freed with
-//! the last page of its unit.
+//! A unit's pages never straddle two leaves. Each page of a unit repeats the unit's handle; the
+//! object is freed with the last page of its unit.
 
 use acomp::PAGE_SIZE;
 use swapfile::Place;
@@ -199,7 +200,8 @@ pub(crate) struct Leaf {
     writing: u16,
     /// Which of them are in the swap file.
     on_disk: u16,
-    /// The mark of the turn in which `writing` was noted: a leaf may be made anew while an older write is under way.
+    /// The mark of the turn in which `writing` was noted: a leaf may be made again while an older
+    /// write is under way.
     mark: u16,
     /// LRU neighbours by name; 0 at the ends.
     pub(crate) prev: u32,
@@ -277,7 +279,8 @@ impl Leaf {
             .fold(0, |mask, other| mask | 1 << other)
     }
 
-    /// Takes a page out. Answers its entry when that was the last page of its unit: the object is the caller's to free.
+    /// Takes a page out. Returns its entry when that was the last page of its unit: the object is
+    /// the caller's to free.
     pub(crate) fn remove(&mut self, slot: usize) -> Removed {
         let bit = 1u16 << slot;
         assert!(self.present & bit != 0 && self.busy & bit == 0);
@@ -299,21 +302,22 @@ impl Leaf {
         removed
     }
 
-    /// Gives a page that has an object, the only one of its unit, another object; answers the entry it had.
+    /// Gives a page that has an object, the only one of its unit, another object; returns the entry
+    /// it had.
     pub(crate) fn replace(&mut self, slot: usize, entry: Entry) -> Entry {
         assert!(self.objects() >> slot & 1 == 1 && entry.pages() == 1);
         Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Has a page's object be in the swap file; answers the entry it had.
+    /// Has a page's object be in the swap file; returns the entry it had.
     pub(crate) fn move_to_disk(&mut self, slot: usize, entry: DiskEntry) -> Entry {
         assert!(self.objects() >> slot & 1 == 1 && self.busy >> slot & 1 == 0);
         self.on_disk |= 1 << slot;
         Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Has an object be elsewhere in the swap file for those of a unit's pages that are still in `from`; answers
-    /// which these are.
+    /// Has an object be elsewhere in the swap file for those of a unit's pages that are still in
+    /// `from`; returns which these are.
     pub(crate) fn move_on_disk(&mut self, first: usize, pages: usize, from: Place, to: Place) -> u16 {
         let all = self.in_place(first, pages, from);
         for slot in crate::group::slots(all) {

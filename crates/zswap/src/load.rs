@@ -1,4 +1,5 @@
-//! A page's way out: entries pinned, objects decompressed in batches with no lock held, entries removed at the end.
+//! A page's way out: entries pinned, objects decompressed in batches with no lock held, entries
+//! removed at the end.
 
 use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
@@ -13,7 +14,8 @@ use crate::{checksum, filled, filled::fetch_line, Zswap};
 /// Most pages whose entries are read at a time.
 const CHUNK: usize = 64;
 
-/// Entries of up to 64 pages, copied from the tables while their pages are pinned; page by page as asked for.
+/// Entries of up to 64 pages, copied from the tables while their pages are pinned; page by page as
+/// asked for.
 pub(crate) struct Chunk {
     words: [u64; CHUNK],
     /// Which words are repeated words, by index.
@@ -85,7 +87,8 @@ fn parts(key: u64, mask: u64) -> impl Iterator<Item = (u32, u16)> {
     .filter(|&(_, part)| part != 0)
 }
 
-/// Pages of the chunk that starts at page `done` of a request: chunks end with leaves, so that no unit is in two.
+/// Pages of the chunk that starts at page `done` of a request: chunks end with leaves, so that no
+/// unit is in two.
 fn chunk_len(key: u64, done: usize, left: usize) -> usize {
     left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
 }
@@ -151,8 +154,8 @@ impl Zswap {
         result
     }
 
-    /// Loads the pages of `mask`, bit `i` being key `key + i`: `pages` has one page a set bit, in order. For ranges
-    /// of which [`present`](Zswap::present) said what is stored.
+    /// Loads the pages of `mask`, bit `i` being key `key + i`: `pages` has one page a set bit, in
+    /// order. For ranges of which [`present`](Zswap::present) said what is stored.
     ///
     /// # Errors
     /// As [`load`](Zswap::load); an index counts `pages`.
@@ -181,12 +184,14 @@ impl Zswap {
         Ok(())
     }
 
-    /// Loads those of the pages of `wanted` that are there at the moment, in the pool or in the swap file, and answers
-    /// which: nobody can take any of them between the asking and the loading. `pages` has one page a bit of `wanted`, in
-    /// order; those of pages that are not there are left as they are.
+    /// Loads those of the pages of `wanted` that are there at the moment, in the pool or in the
+    /// swap file, and returns which: no thread can take any of them between the check and the load.
+    /// `pages` has one page a bit of `wanted`, in order; those of pages that are not there are left
+    /// as they are.
     ///
     /// # Errors
-    /// As [`load`](Zswap::load), but never for a page that is missing; an index counts the bits of `wanted`.
+    /// As [`load`](Zswap::load), but never for a page that is missing; an index counts the bits of
+    /// `wanted`.
     ///
     /// # Panics
     /// When `pages` and the mask do not agree.
@@ -215,15 +220,15 @@ impl Zswap {
             let mut some: Vec<&mut Page> = some.into_iter().flatten().collect();
             match self.load_masked(group, key, mask, &mut some, keep) {
                 Ok(()) => return Ok(mask),
-                // Somebody took it since: look again.
+                // Another thread has taken it since: look again.
                 Err(LoadError::Missing { .. }) => {}
                 Err(error) => return Err(error.at(|index| indices[index])),
             }
         }
     }
 
-    /// Loads consecutive pages from `key` up to the first one that is in the swap file, and answers how many. Never waits for
-    /// the disk, nor for somebody who does.
+    /// Loads consecutive pages from `key` up to the first one that is in the swap file, and returns
+    /// how many. Never waits for the disk, nor for a thread that does.
     ///
     /// # Errors
     /// As [`load`](Zswap::load); a page that is missing counts only if it comes before.
@@ -260,7 +265,8 @@ impl Zswap {
         Ok(done)
     }
 
-    /// Pins the first pages of a chunk, up to the first one that is in the swap file; answers how many.
+    /// Pins the first pages of a chunk, up to the first one that is in the swap file; returns how
+    /// many.
     fn pin_from_pool(
         &self,
         cell: &GroupCell,
@@ -289,7 +295,8 @@ impl Zswap {
         }
     }
 
-    /// Pins, reads and decompresses up to 64 pages. They are pinned afterwards exactly when that succeeded.
+    /// Pins, reads and decompresses up to 64 pages. They are pinned afterwards exactly when that
+    /// succeeded.
     fn load_chunk(
         &self,
         cell: &GroupCell,
@@ -335,8 +342,9 @@ impl Zswap {
         loaded
     }
 
-    /// Pins the pages, all of them present and none busy, and copies their entries. Waits for busy ones; since every
-    /// load pins in ascending order, waiting while holding lower ones cannot go round in circles.
+    /// Pins the pages, all of them present and none busy, and copies their entries. Waits for busy
+    /// ones; since every load pins in ascending order, waiting while holding lower ones cannot go
+    /// round in circles.
     fn pin_chunk(&self, cell: &GroupCell, key: u64, mask: u64, chunk: &mut Chunk) -> Result<(), LoadError> {
         let mut state = cell.lock();
         while !self.try_pin(&mut state, key, mask, chunk)? {
@@ -393,7 +401,8 @@ impl Zswap {
         }
     }
 
-    /// Ends the load of pages that were decompressed: unpins them, and takes them out or gives them a second chance.
+    /// Ends the load of pages that were decompressed: unpins them, and takes them out or gives them
+    /// a second chance.
     fn end_chunk(
         &self,
         group: Group,
@@ -437,8 +446,9 @@ impl Zswap {
         self.free(&mut freed);
     }
 
-    /// Makes the pages of a chunk, of which `read` has what is in the swap file. The objects stay meanwhile, since their
-    /// pages are pinned. Answers the index of a page that could not be made.
+    /// Makes the pages of a chunk, of which `read` has what is in the swap file. The objects stay
+    /// during the call, since their pages are pinned. Returns the index of a page that could not be
+    /// made.
     pub(crate) fn decompress(
         &self,
         chunk: &Chunk,
@@ -485,8 +495,9 @@ impl Zswap {
         page[first.len()..].copy_from_slice(second);
     }
 
-    /// Decompresses one batch of units, the first ones of the pages of `left` and of one pool, and takes their pages out of
-    /// `left`. Pages between them, of other pools or without an object to decompress, are passed over.
+    /// Decompresses one batch of units, the first ones of the pages of `left` and of one pool, and
+    /// takes their pages out of `left`. Pages between them, of other pools or without an object to
+    /// decompress, are passed over.
     fn decompress_batch(
         &self,
         chunk: &Chunk,
@@ -531,7 +542,8 @@ impl Zswap {
             (None, Some(_)) => Object::whole(of_disk(read, units[n].0 as usize)),
             (None, None) => Object::default(),
         });
-        // Objects lie anywhere, so each would begin with a walk through page tables and memory; these overlap.
+        // Objects lie anywhere, so each would begin with a walk through page tables and memory;
+        // these overlap.
         for object in &objects[..len] {
             prefetch(object.head);
         }

@@ -9,7 +9,8 @@ struct List {
     oldest: u32,
     youngest: u32,
     leaves: u32,
-    /// The youngest leaf that had its turn to be promoted; so had all older ones, and no younger one.
+    /// The youngest leaf that had its turn to be promoted; so had all older ones, and no younger
+    /// one.
     tried: u32,
     tried_leaves: u32,
 }
@@ -53,7 +54,8 @@ impl Lru {
         Some(name)
     }
 
-    /// Has a leaf be as if it had not been tried. To call when it leaves its place, or gets other pages.
+    /// Has a leaf be as if it had not been tried. To call when it leaves its place, or gets other
+    /// pages.
     fn untry(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
         let leaf = tree.leaf(slabs, name);
         if !std::mem::take(&mut leaf.tried) {

@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
-/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: what two threads write in turn
-/// would otherwise travel between their caches although neither reads the other's.
+/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: what two
+/// threads write in turn would otherwise travel between their caches although neither reads the
+/// other's.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

@@ -1,4 +1,5 @@
-//! Pools: one compressor each, with its contexts and its zsmalloc arena. One is current; older ones drain.
+//! Pools: one compressor each, with its contexts and its zsmalloc arena. One is current; older ones
+//! drain.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -21,10 +22,12 @@ pub(crate) struct Pool {
     workers: Box<[Padded<Mutex<Worker>>]>,
 }
 
-/// What one request at a time works with: made with the pool, gone with the pool, whatever CPU or thread comes by.
+/// The memory of one request at a time: made with the pool, gone with the pool, shared by all CPUs
+/// and threads.
 pub(crate) struct Worker {
     pub(crate) context: Box<dyn Context>,
-    /// One unit of room for each unit of a batch: destinations of compressions, and of units larger than a page.
+    /// One unit of room for each unit of a batch: destinations of compressions, and of units larger
+    /// than a page.
     pub(crate) buffers: Box<[u8]>,
 }
 
@@ -60,8 +63,8 @@ impl Pool {
         self.algorithm.forget(acomp::Object { head: object.head(), tail: object.tail() }, pages);
     }
 
-    /// A worker that is free, near `hint`; else the hint's own, when it becomes free. Whoever holds a worker never
-    /// waits for busy pages or for a group.
+    /// A worker that is free, near `hint`; else the hint's own, when it becomes free. The holder of
+    /// a worker never waits for busy pages or for a group.
     pub(crate) fn worker(&self, hint: usize) -> MutexGuard<'_, Worker> {
         let first = hint % self.workers.len();
         let (before, from) = self.workers.split_at(first);
@@ -75,8 +78,9 @@ const EMPTY: usize = usize::MAX;
 const DYING: usize = usize::MAX - 1;
 const REFS_MAX: usize = usize::MAX / 2;
 
-/// Room for a pool. `refs` counts whatever needs it: every object in it, requests in progress, and being current.
-/// The one who takes the last reference away, and finds nobody else came by, takes the pool down.
+/// Room for a pool. `refs` counts its users: every object in it, requests in progress, and being
+/// current. The thread that takes the last reference, and finds that no other has come by, takes
+/// the pool down.
 struct Slot {
     refs: AtomicUsize,
     pool: UnsafeCell<Option<Pool>>,
@@ -89,9 +93,9 @@ pub(crate) struct Pools {
     switching: Mutex<()>,
 }
 
-// SAFETY: a slot's pool is shared only by holders of references, and Pool is Sync but for `Box<dyn Context>`, which is
-// Send and behind a Mutex. It is written only by the switcher of an EMPTY slot, under `switching`, and dropped only by
-// the one thread that turned 0 references to DYING.
+// SAFETY: a slot's pool is shared only by holders of references, and Pool is Sync but for `Box<dyn
+// Context>`, which is Send and behind a Mutex. It is written only by the switcher of an EMPTY slot,
+// under `switching`, and dropped only by the one thread that turned 0 references to DYING.
 unsafe impl Sync for Pools {}
 
 /// References to a pool, given back on drop unless they were handed to objects.
@@ -109,7 +113,7 @@ impl Pools {
             current: AtomicUsize::new(0),
             switching: Mutex::new(()),
         };
-        // SAFETY: nobody else knows the pools yet.
+        // SAFETY: no other thread knows the pools yet.
         unsafe { *pools.slots[0].pool.get() = Some(first) };
         pools.slots[0].refs.store(1, Ordering::Release);
         pools
@@ -129,7 +133,7 @@ impl Pools {
         }
     }
 
-    /// `count` more references to the pool of objects that cannot go meanwhile, for objects.
+    /// `count` more references to the pool of objects that stay during the call, for objects.
     pub(crate) fn retain(&self, id: usize, count: usize) {
         self.try_get(id, count).expect("its objects keep it").hand_over(count);
     }
@@ -145,8 +149,8 @@ impl Pools {
         }
     }
 
-    /// The pool of objects that cannot go meanwhile: their pages are pinned, or they were just taken out of the
-    /// tables by the caller, who has not freed them yet.
+    /// The pool of objects that stay during the call: their pages are pinned, or they were just
+    /// taken out of the tables by the caller, who has not freed them yet.
     pub(crate) fn of_objects(&self, id: usize) -> &Pool {
         debug_assert!((1..=REFS_MAX).contains(&self.slots[id].refs.load(Ordering::Relaxed)));
         // SAFETY: each object holds a reference, so the pool stays.
@@ -169,9 +173,10 @@ impl Pools {
         if before > count {
             return;
         }
-        // Last one out, unless somebody came by since: then they are, later.
+        // Last one out, unless another thread has come by since: then that one is, later.
         if slot.refs.compare_exchange(0, DYING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            // SAFETY: no references and none can be had of a DYING slot; only one thread can have made it so.
+            // SAFETY: no references and none can be had of a DYING slot; only one thread can have
+            // made it so.
             let pool = unsafe { (*slot.pool.get()).take() };
             debug_assert!(pool.is_some());
             drop(pool);
@@ -179,7 +184,8 @@ impl Pools {
         }
     }
 
-    /// Makes the pool of `name` current when one is alive, else what `make` makes. The former current pool drains.
+    /// Makes the pool of `name` current when one is alive, else what `make` makes. The former
+    /// current pool drains.
     pub(crate) fn switch(&self, name: &str, make: impl FnOnce() -> Result<Pool, Error>) -> Result<(), Error> {
         let _switching = lock(&self.switching);
         let alive = self.each().find(|refs| refs.pool().algorithm.name() == name);

@@ -1,7 +1,8 @@
-//! Promotion: objects of cold pages become denser, where the compressor has a second tier; the oldest leaves first, each
-//! once while its pages stay.
+//! Promotion: objects of cold pages become denser, where the compressor has a second tier; the
+//! oldest leaves first, each once while its pages stay.
 //!
-//! The pages are pinned meanwhile, as by a reader: whoever wants one of them waits for as long as sixteen objects take.
+//! The pages are pinned during that, as by a reader: a thread that wants one of them waits for as
+//! long as sixteen objects take.
 
 use acomp::{Object, PromoteRequest, UnitError, MAX_BATCH};
 
@@ -38,8 +39,9 @@ impl Zswap {
         self.pools.current(1).pool().algorithm.promotes()
     }
 
-    /// Promotes the pages of up to `leaves_max` leaves of a group that had no turn yet, the oldest first, as long as those
-    /// that had theirs are at most `cold_percent` of the group's leaves. Fewer leaves in the report: there are no more.
+    /// Promotes the pages of up to `leaves_max` leaves of a group that had no turn yet, the oldest
+    /// first, as long as those that had theirs are at most `cold_percent` of the group's leaves.
+    /// Fewer leaves in the report: there are no more.
     pub fn promote(&self, group: Group, cold_percent: u32, leaves_max: u64) -> PromoteReport {
         let mut report = PromoteReport::default();
         let Some(cell) = self.group(group) else { return report };
@@ -108,8 +110,8 @@ impl Zswap {
         report.bytes += saved;
     }
 
-    /// Promotes as many of the pages of `mask` as a request holds, the first ones that are of one pool. Answers which it
-    /// tried; `done` and `dense` say what came of them.
+    /// Promotes as many of the pages of `mask` as a request holds, the first ones that are of one
+    /// pool. Returns which it tried; `done` and `dense` say what came of them.
     fn promote_batch(
         &self,
         entries: &[Entry; LEAF_PAGES],

@@ -1,5 +1,5 @@
-//! The way in for pages that are not neighbours: batches are filled across folios, so that a compressor that gains from
-//! eight units a request gets eight, whatever the folios' sizes.
+//! The way in for pages that are not neighbours: batches are filled across folios, so that a
+//! compressor that gains from eight units a request gets eight, for folios of any size.
 
 use acomp::{Page, MAX_BATCH};
 
@@ -18,20 +18,23 @@ pub const SCATTERED_MAX: usize = 64;
 pub struct Refused {
     /// All of them.
     pub pages: u64,
-    /// Those of them whose unit did not shrink. The others are of the same folios, or had no memory or no compressor.
+    /// Those of them whose unit did not shrink. The others are of the same folios, or had no memory
+    /// or no compressor.
     pub poor: u64,
 }
 
 impl Zswap {
-    /// Stores pages that need not be neighbours, each under its key. Keys ascend; there are at most [`SCATTERED_MAX`].
-    /// Pages whose keys lie in the same aligned run of `folio_pages` keys (a power of two; 1: each page by itself) are
-    /// stored together or not at all. Returns which pages were refused; all others are stored.
+    /// Stores pages that need not be neighbours, each under its key. Keys ascend; there are at most
+    /// [`SCATTERED_MAX`]. Pages whose keys lie in the same aligned run of `folio_pages` keys (a
+    /// power of two; 1: each page by itself) are stored together or not at all. Returns which pages
+    /// were refused; all others are stored.
     ///
-    /// What was stored under any of the keys before is gone afterwards, whether its page is refused or not.
+    /// What was stored under any of the keys before is gone afterwards, whether its page is refused
+    /// or not.
     ///
     /// # Errors
-    /// [`StoreError::GroupLimit`], [`StoreError::PoolLimit`] and [`StoreError::OutOfRange`] (also where keys do not ascend
-    /// or there are too many); no page is stored then.
+    /// [`StoreError::GroupLimit`], [`StoreError::PoolLimit`] and [`StoreError::OutOfRange`] (also
+    /// where keys do not ascend or there are too many); no page is stored then.
     pub fn store_scattered(
         &self,
         group: Group,
@@ -71,8 +74,8 @@ impl Zswap {
         Ok(refused)
     }
 
-    /// Takes out what is stored of folios with a page that was refused, and what was there before. Returns all pages of
-    /// such folios.
+    /// Takes out what is stored of folios with a page that was refused, and what was there before.
+    /// Returns all pages of such folios.
     fn take_folios_out(
         &self,
         folio: &Folio<'_>,
@@ -94,7 +97,8 @@ impl Zswap {
         all
     }
 
-    /// Stores one batch from the front of `pages`. Returns how many pages that took, and which of them were refused.
+    /// Stores one batch from the front of `pages`. Returns how many pages that took, and which of
+    /// them were refused.
     fn store_scattered_batch(
         &self,
         folio: &Folio<'_>,
@@ -114,7 +118,8 @@ impl Zswap {
         let mut units = [Unit::default(); MAX_BATCH];
         let mut sources = [pages[0].1; BATCH_PAGES_MAX];
         let (mut len, mut sources_len, mut taken) = (0, 0, 0);
-        // Pages that repeat a word need no place in the batch, so that it is filled with those that do.
+        // Pages that repeat a word need no place in the batch, so that it is filled with those that
+        // do.
         while len < pool.batch && taken < pages.len() {
             let unit = unit_at(pages, taken, self.unit_pages);
             if taken + unit.pages as usize > BATCH_PAGES_MAX {

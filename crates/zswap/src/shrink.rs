@@ -18,7 +18,8 @@ const FAILURES_MAX: u32 = 16;
 /// Leaves written back between two compactions: compacting costs a look at every object.
 const COMPACT_LEAVES: u32 = 64;
 
-/// Turns that a leaf can be passed over: one for being stored or read, and one for having come back from disk lately.
+/// Turns that a leaf can be passed over: one for being stored or read, and one for having come back
+/// from disk lately.
 pub(crate) const CHANCES_MAX: u8 = 2;
 
 /// What a shrink did.
@@ -75,7 +76,8 @@ impl Shrinker {
         Group(number as u16)
     }
 
-    /// A mark for a leaf that is about to be written: another than those of the few thousand whose writes are under way.
+    /// A mark for a leaf that is about to be written: another than those of the few thousand whose
+    /// writes are under way.
     pub(crate) fn next_mark(&mut self) -> u16 {
         self.mark = self.mark.wrapping_add(1);
         self.mark
@@ -99,8 +101,8 @@ enum Visit {
 }
 
 impl Zswap {
-    /// Whether a store was refused because the pool is full, and writing back would help: time to call
-    /// [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
+    /// Whether a store was refused because the pool is full, and writing back would help: time to
+    /// call [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
     pub fn wants_shrink(&self) -> bool {
         let somewhere = self.config.writeback.is_some() || self.config.swap.is_some();
         somewhere && self.reached_full.load(Ordering::Relaxed)
@@ -111,9 +113,10 @@ impl Zswap {
         self.shrink(self.accept_threshold())
     }
 
-    /// Writes pages back, the oldest first, one leaf a group and node in turn, until the pools take no more than
-    /// `target_bytes`; gives up after 16 leaves that could not be written, when no page may be written, or when the swap
-    /// file has no room. To a swap file many leaves go at a time.
+    /// Writes pages back, the oldest first, one leaf a group and node in turn, until the pools take
+    /// no more than `target_bytes`; gives up after 16 leaves that could not be written, when no
+    /// page may be written, or when the swap file has no room. To a swap file many leaves go at a
+    /// time.
     pub fn shrink(&self, target_bytes: u64) -> ShrinkReport {
         let mut shrinker = lock(&self.shrinker);
         if self.config.swap.is_some() {
@@ -159,8 +162,9 @@ impl Zswap {
         report
     }
 
-    /// Has a group that is at its limit shrink by the thread that wants to store: to the threshold where there is a swap
-    /// file, else by one leaf a node and call, until it is there or nothing goes.
+    /// Has a group that is at its limit shrink by the thread that wants to store: to the threshold
+    /// where there is a swap file, else by one leaf a node and call, until it is there or nothing
+    /// goes.
     pub(crate) fn shrink_group(&self, group: Group, cell: &GroupCell, threshold: u64) {
         let Some(mut shrinker) = try_lock(&self.shrinker) else { return };
         if self.config.swap.is_some() {
@@ -180,7 +184,7 @@ impl Zswap {
         self.threshold_of(self.config.max_pool_bytes)
     }
 
-    /// Bytes at which whoever reached `limit` is accepted again.
+    /// Bytes below which a store that reached `limit` is accepted again.
     pub(crate) fn threshold_of(&self, limit: u64) -> u64 {
         (u128::from(limit) * u128::from(self.config.accept_threshold_percent) / 100) as u64
     }
@@ -241,7 +245,8 @@ impl Zswap {
         let mut freed = Freed::new();
         let mut state = cell.lock();
         let mut done = 0;
-        // A reader of such a page ends by itself; if it takes the page, the page is no longer being written.
+        // A reader of such a page ends by itself; if it takes the page, the page is no longer being
+        // written.
         while let Some(name) = state.tree.find(&self.slabs, key_high) {
             let leaf = state.tree.leaf(&self.slabs, name);
             if written && leaf.busy & leaf.writing() != 0 {
@@ -268,13 +273,13 @@ impl Zswap {
         Visit::Written(u64::from(done.count_ones()))
     }
 
-    /// Pins the pages with objects of the node's oldest leaf that had its chances and that nobody reads, and
-    /// makes it the youngest.
+    /// Pins the pages with objects of the node's oldest leaf that had its chances and is not being
+    /// read, and makes it the youngest.
     pub(crate) fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
         let mut guard = cell.lock();
         let state = &mut *guard;
-        // Once round for every chance there can be, and once more for all that have just lost their last: the first of them may
-        // be in use.
+        // Once round for every chance there can be, and once more for all that have just lost their
+        // last: the first of them may be in use.
         for _ in 0..state.lru.leaves(node) * (u32::from(CHANCES_MAX) + 1) {
             let name = state.lru.oldest(node)?;
             state.lru.touch(&mut state.tree, &self.slabs, name, node);

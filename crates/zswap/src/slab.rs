@@ -1,7 +1,7 @@
 //! Equal-sized items named by a `u32`, in blocks from the arena.
 //!
-//! Blocks are never given back as address space, but an empty block's pages go back to the system, so that
-//! [`Slab::bytes`] returns to zero when the last item goes. Name 0 is no item.
+//! Blocks are never given back as address space, but an empty block's pages go back to the system,
+//! so that [`Slab::bytes`] returns to zero when the last item goes. Name 0 is no item.
 
 use std::io;
 use std::ptr::NonNull;
@@ -44,11 +44,12 @@ struct Block {
     next: u32,
 }
 
-/// As many null pointers. The memory comes zeroed and is not touched here: of a directory of more than a megabyte a small pool
-/// uses a few lines.
+/// As many null pointers. The memory comes zeroed and is not touched here: of a directory of more
+/// than a megabyte a small pool uses a few lines.
 fn nulls(count: usize) -> Box<[AtomicPtr<u8>]> {
     let zeroes = Box::into_raw(vec![0usize; count].into_boxed_slice());
-    // SAFETY: an atomic pointer has the size, the alignment and the valid values of a usize, and null is 0.
+    // SAFETY: an atomic pointer has the size, the alignment and the valid values of a usize, and
+    // null is 0.
     unsafe { Box::from_raw(zeroes as *mut [AtomicPtr<u8>]) }
 }
 
@@ -80,8 +81,9 @@ impl Slab {
     /// Where item `name` is.
     ///
     /// # Safety
-    /// `name` was allocated here and not freed since. What may be done with the memory is the callers' matter: a
-    /// leaf's and a node's belong to the group that they are linked in, under its lock.
+    /// `name` was allocated here and not freed since. What may be done with the memory is the
+    /// callers' matter: a leaf's and a node's belong to the group that they are linked in, under
+    /// its lock.
     pub(crate) unsafe fn get(&self, name: u32) -> *mut u8 {
         let number = name as usize - 1;
         let block = self.directory[number >> self.index_bits].load(Ordering::Acquire);
@@ -118,11 +120,12 @@ impl Slab {
         }
         let index = if block.free != 0 {
             let index = block.free - 1;
-            // SAFETY: a freed item of the block, whose first word names the next freed one; the lock is held.
+            // SAFETY: a freed item of the block, whose first word names the next freed one; the
+            // lock is held.
             let at = unsafe { base.add(index as usize * self.stride) };
             // SAFETY: as above; items are aligned to four bytes.
             block.free = unsafe { at.cast::<u32>().read() };
-            // SAFETY: as above; nobody else names the item.
+            // SAFETY: as above; no other name refers to the item.
             unsafe { at.write_bytes(0, self.stride) };
             index
         } else {
@@ -169,7 +172,8 @@ impl Slab {
         Ok(number as u32)
     }
 
-    /// Takes addresses for `items` items, so that the first that many that are there at once ask for nothing.
+    /// Takes addresses for `items` items, so that the first that many that are there at once ask
+    /// for nothing.
     ///
     /// # Errors
     /// ENOMEM when the arena or the directory is full.
@@ -187,7 +191,7 @@ impl Slab {
     /// Gives an item back.
     ///
     /// # Safety
-    /// `name` was allocated here, was not freed since, and nobody uses it any more.
+    /// `name` was allocated here, was not freed since, and is not used any more.
     pub(crate) unsafe fn free(&self, name: u32) {
         let mut state = lock(&self.state);
         let number = (name - 1) >> self.index_bits;
@@ -247,7 +251,8 @@ impl Drop for Slab {
         for (block, at) in lock(&self.state).blocks.iter().zip(self.directory.iter()) {
             if block.used > 0 {
                 let at = NonNull::new(at.load(Ordering::Relaxed)).expect("blocks have addresses");
-                // SAFETY: whole pages from the arena; the slab goes, and its users hold it by reference.
+                // SAFETY: whole pages from the arena; the slab goes, and its users hold it by
+                // reference.
                 unsafe { sys::memory::discard(at, self.block_bytes()) };
             }
         }

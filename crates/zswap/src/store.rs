@@ -1,5 +1,5 @@
-//! A folio's way in: batches of units compressed at once, objects allocated and written in bulk, entries published
-//! table first and list last; all or nothing for the folio.
+//! A folio's way in: batches of units compressed at once, objects allocated and written in bulk,
+//! entries published table first and list last; all or nothing for the folio.
 
 use acomp::{CompressRequest, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
@@ -36,8 +36,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Cuts up to `batch` units off the front of `pages` pages from `key`. Units end at multiples of their size, so
-    /// that none straddles two leaves; a request's last unit alone may be short.
+    /// Cuts up to `batch` units off the front of `pages` pages from `key`. Units end at multiples
+    /// of their size, so that none straddles two leaves; a request's last unit alone may be short.
     fn new(key: u64, pages: usize, unit_pages: usize, batch: usize) -> Self {
         let mut cut = Cut::default();
         while cut.len < batch && cut.pages < pages {
@@ -54,7 +54,8 @@ impl Cut {
     }
 }
 
-/// Objects of a batch, allocated and written but not yet published: unit `n` of the batch's units with objects.
+/// Objects of a batch, allocated and written but not yet published: unit `n` of the batch's units
+/// with objects.
 pub(crate) struct Objects {
     pub(crate) handles: [zsmalloc::Handle; MAX_BATCH],
     pub(crate) lens: [u32; MAX_BATCH],
@@ -80,8 +81,8 @@ pub(crate) struct Folio<'a> {
 }
 
 impl Zswap {
-    /// Stores consecutive pages from `key`. What was stored under these keys before is gone afterwards, whether the
-    /// call succeeds or not.
+    /// Stores consecutive pages from `key`. What was stored under these keys before is gone
+    /// afterwards, whether the call succeeds or not.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is stored under any of the keys then.
@@ -99,11 +100,12 @@ impl Zswap {
         stored
     }
 
-    /// The same for pages that have no other place: those that do not compress are kept as they are, and no limit refuses
-    /// them.
+    /// The same for pages that have no other place: those that do not compress are kept as they
+    /// are, and no limit refuses them.
     ///
     /// # Errors
-    /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; nothing is stored under any of the keys then.
+    /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; nothing is stored under any of the
+    /// keys then.
     pub fn store_any(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
         if !in_range(key, pages.len() as u64) {
             return Err(StoreError::OutOfRange);
@@ -116,7 +118,8 @@ impl Zswap {
         stored
     }
 
-    /// What was there before a store that failed is gone; a swap file that is kept is told that nobody wanted that.
+    /// The old content is gone after a store that failed; a kept swap file records that as
+    /// intended.
     pub(crate) fn lose(&self, group: Group, cell: &GroupCell, key: u64, count: u64) {
         if let Some(kept) = &self.kept {
             kept.note_lost(group, key, count);
@@ -145,7 +148,8 @@ impl Zswap {
         Ok(())
     }
 
-    /// Checks the group's limit, then the pools'. Whoever reached one is refused until it is down to its threshold.
+    /// Checks the group's limit, then the pools'. Beyond one, stores are refused until use is down
+    /// to its threshold.
     pub(crate) fn admit(&self, group: Group, cell: &GroupCell) -> Result<(), StoreError> {
         let limit = cell.limit.load(Ordering::Relaxed);
         if limit != u64::MAX {
@@ -182,7 +186,7 @@ impl Zswap {
         Ok(())
     }
 
-    /// Stores one batch of the folio, from its page `done` on; answers how many pages that were.
+    /// Stores one batch of the folio, from its page `done` on; returns how many pages that were.
     fn store_batch(
         &self,
         folio: &Folio<'_>,
@@ -285,8 +289,8 @@ impl Zswap {
         Ok(cut.pages)
     }
 
-    /// Compresses units and writes what they became to the arena: all or none of them; with `left_out`, all but those that
-    /// are named there afterwards.
+    /// Compresses units and writes what they became to the arena: all or none of them; with
+    /// `left_out`, all but those that are named there afterwards.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn put_objects(
         &self,
@@ -422,7 +426,8 @@ fn forget_unit(pool: &Pool, object: &[u8], unit: Unit) {
     }
 }
 
-/// Whether every page of a unit repeats a word, which needs no object; the pages' items are filled then.
+/// Whether every page of a unit repeats a word, which needs no object; the pages' items are filled
+/// then.
 pub(crate) fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
     for (page, item) in pages.iter().zip(items) {
         match filled::word_of(page) {

@@ -1,8 +1,10 @@
-//! Writeback to the swap file: the oldest leaves' objects as they are, many leaves at a time, several writes at once.
+//! Writeback to the swap file: the oldest leaves' objects as they are, many leaves at a time,
+//! several writes at once.
 //!
-//! A leaf's pages are busy for as long as their objects take to be copied. From then on until the write is done they are
-//! *writing*: they can be loaded, stored anew and invalidated as ever, and to whichever that happened its copy on disk is
-//! dead before it lived. Those that are still writing afterwards change their object's place under the group's lock.
+//! A leaf's pages are busy for as long as their objects take to be copied. From then on until the
+//! write is done they are *writing*. If a page is loaded, overwritten or invalidated during the
+//! write, its on-disk copy is discarded. Those that are still writing afterwards change their
+//! object's place under the group's lock.
 
 use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_MAX};
 
@@ -16,7 +18,8 @@ use crate::{ShrinkReport, Zswap};
 
 /// Objects that go at least, if there are so many: a write of fewer is not worth its seek.
 const OBJECTS_MIN: u64 = 32;
-/// Writes that fail, each in several places, until a shrink gives up: a disk that is broken is not to be worn further.
+/// Writes that fail, each in several places, until a shrink gives up: a disk that is broken is not
+/// to be worn further.
 const FAILURES_MAX: u32 = 2;
 /// Segments cleaned when the file is full, and when it wants to be cleaned.
 const CLEAN_FULL: u64 = 4;
@@ -28,7 +31,8 @@ struct Pinned<'a> {
     cell: &'a GroupCell,
     key_high: u32,
     mask: u16,
-    /// Of this turn alone: the leaf may go, come anew and have another while this one's write is under way.
+    /// Of this turn alone: the leaf may go, come again and have another while this one's write is
+    /// under way.
     mark: u16,
 }
 
@@ -68,7 +72,7 @@ impl Going {
         }
     }
 
-    /// Copies the objects, which stay meanwhile, into a pack; false when they do not fit.
+    /// Copies the objects, which stay during the call, into a pack; false when they do not fit.
     pub(crate) fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
         let (records, entries) = (self.records(), &self.entries[..self.len]);
         let Some(first) = pack.add(records) else { return false };
@@ -131,9 +135,9 @@ impl Zswap {
         report
     }
 
-    /// Writes the oldest objects to the swap file, so many bytes of them or somewhat more, and cleans it as it wants. Packs
-    /// nothing, and so takes no memory but the swap file's buffers: memory is free as whole zspages are. For a thread that
-    /// writes before memory is wanted.
+    /// Writes the oldest objects to the swap file, so many bytes of them or somewhat more, and
+    /// cleans it as it wants. Packs nothing, and so takes no memory but the swap file's buffers:
+    /// memory is free as whole zspages are. For a thread that writes before memory is wanted.
     pub fn write_out(&self, bytes: u64) -> ShrinkReport {
         let mut report = ShrinkReport::default();
         let Some(file) = &self.config.swap else { return report };
@@ -173,7 +177,8 @@ impl Zswap {
         report
     }
 
-    /// Writes the oldest leaves of one group, or of all in turn, until so many bytes of objects went; waits for all.
+    /// Writes the oldest leaves of one group, or of all in turn, until so many bytes of objects
+    /// went; waits for all.
     fn write_oldest(
         &self,
         shrinker: &mut Shrinker,
@@ -195,7 +200,8 @@ impl Zswap {
             if self.add_leaf(&pinned, pack.as_mut(), &mut round) {
                 continue;
             }
-            // Full, or none yet. A write may end by waiting for whoever reads what it wrote, who may wait for this leaf.
+            // Full, or none yet. A write may end by waiting for readers of what it wrote, who may
+            // wait for this leaf.
             self.unpin_leaf(&pinned);
             if let Some(full) = pack.take() {
                 self.hand_over(full, &mut writer, report);
@@ -247,7 +253,8 @@ impl Zswap {
         pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
     }
 
-    /// Pins a leaf once more that was let go of, with what it has by now; false when there is nothing, or somebody uses it.
+    /// Pins a leaf once more, with its present content; returns false when it has none or is in
+    /// use.
     fn pin_again(&self, pinned: &mut Pinned<'_>) -> bool {
         let mut state = pinned.cell.lock();
         let Some(name) = state.tree.find(&self.slabs, pinned.key_high) else { return false };
@@ -270,8 +277,8 @@ impl Zswap {
         going
     }
 
-    /// Copies a leaf's objects into the pack and has its pages be writing, no longer pinned; false, and nothing is done, when
-    /// they do not fit, or there is no pack.
+    /// Copies a leaf's objects into the pack and has its pages be writing, no longer pinned; false,
+    /// and nothing is done, when they do not fit, or there is no pack.
     fn add_leaf(&self, pinned: &Pinned<'_>, pack: Option<&mut Pack>, round: &mut Round) -> bool {
         let Some(pack) = pack else { return false };
         let going = self.going(pinned);
@@ -288,7 +295,8 @@ impl Zswap {
         true
     }
 
-    /// Starts a write, when another one can be. Nothing is pinned meanwhile: those that have ended are settled.
+    /// Starts a write, when another one can be. Nothing is pinned during it: completed writes are
+    /// settled.
     fn hand_over(&self, pack: Pack, writer: &mut Writer, report: &mut ShrinkReport) {
         if pack.len() == 0 {
             writer.abandon(pack);
@@ -337,7 +345,7 @@ impl Zswap {
         writer.recycle(finished);
     }
 
-    /// The end of a write for a leaf's objects; answers how many pages are on disk by it.
+    /// The end of a write for a leaf's objects; returns how many pages are on disk by it.
     fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool, is_news: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
@@ -345,7 +353,8 @@ impl Zswap {
         let mut freed = Freed::new();
         let (mut pages, mut bytes, mut raw, mut dead) = (0, 0, 0, u16::from(is_written) * u16::MAX);
         let mut state = cell.lock();
-        // A reader of such a page ends by itself; if it takes the page, the page is no longer being written.
+        // A reader of such a page ends by itself; if it takes the page, the page is no longer being
+        // written.
         while let Some(name) = state.tree.find(&self.slabs, key_high) {
             let leaf = state.tree.leaf(&self.slabs, name);
             if is_written && leaf.busy & leaf.writing_by(record.mark) != 0 {

@@ -6,7 +6,8 @@ pub(crate) use std::sync::{atomic, Condvar, Mutex, MutexGuard};
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{atomic, Condvar, Mutex, MutexGuard};
 
-/// Locks, whoever panicked before: the state's own assertions guard its invariants, a poisoned flag adds nothing.
+/// Locks, poisoned or not: the state's own assertions guard its invariants, and the flag adds
+/// nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

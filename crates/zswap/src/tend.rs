@@ -30,8 +30,8 @@ impl Zswap {
         self.config.swap.as_ref()
     }
 
-    /// Cleans up to `segments_max` segments of the swap file if much of it is dead, and gives free room back to the disk.
-    /// For a thread that has time; shrinking cleans a little by itself.
+    /// Cleans up to `segments_max` segments of the swap file if much of it is dead, and gives free
+    /// room back to the disk. For a thread that has time; shrinking cleans a little by itself.
     pub fn tend(&self, segments_max: u64) -> TendReport {
         let Some(file) = &self.config.swap else { return TendReport::default() };
         let mut shrinker = lock(&self.shrinker);
@@ -40,7 +40,8 @@ impl Zswap {
             false => CleanReport::default(),
         };
         if cleaned.segments + cleaned.unreadable > 0 {
-            // What was cleaned of a file that is kept is free with the next commit. One that fails is tried again.
+            // What was cleaned of a file that is kept is free with the next commit. One that fails
+            // is tried again.
             let _ = self.commit_with(&mut shrinker);
         }
         TendReport {
@@ -50,7 +51,7 @@ impl Zswap {
         }
     }
 
-    /// For tests: cleans whatever can be, wanted or not; answers how many objects moved.
+    /// For tests: cleans all that can be cleaned, wanted or not; returns how many objects moved.
     #[doc(hidden)]
     pub fn clean_now(&self, segments_max: u64) -> u64 {
         let mut shrinker = lock(&self.shrinker);
@@ -73,8 +74,9 @@ impl Zswap {
         }
     }
 
-    /// In a child after fork, before any other call: the store goes on with what it has in the swap file, which its
-    /// parent has too, by a row of its own (`SwapFile::fork_row`, called by the parent before) and an engine of its own.
+    /// In a child after fork, before any other call: the store continues with what it has in the
+    /// swap file, which its parent has too, by a row of its own (`SwapFile::fork_row`, called by
+    /// the parent before) and an engine of its own.
     pub fn inherit_swap(&self, row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
         let Some(file) = &self.config.swap else { return };
         file.inherit(row, owner, engine);
@@ -110,7 +112,7 @@ impl Owner for Holder<'_> {
             let leaf = state.tree.leaf(&zswap.slabs, name);
             let mask = leaf.in_place(first, pages, from);
             if mask & leaf.busy != 0 {
-                // Somebody reads it where it was.
+                // A reader holds it where it was.
                 state = cell.wait(state);
                 continue;
             }

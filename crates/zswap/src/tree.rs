@@ -1,7 +1,7 @@
 //! A group's leaves by key: a radix tree of four levels, 256 ways each, of names.
 //!
-//! The tree itself owns no memory, its nodes and leaves lie in the store's slabs; all calls happen under the lock of
-//! the group that the tree belongs to, which `&mut self` stands for.
+//! The tree itself owns no memory, its nodes and leaves lie in the store's slabs; all calls happen
+//! under the lock of the group that the tree belongs to, which `&mut self` stands for.
 
 use std::io;
 
@@ -25,7 +25,8 @@ pub(crate) struct Slabs {
 #[derive(Default)]
 pub(crate) struct Tree {
     root: u32,
-    /// The lowest node used last and its key bits above, so that neighbours are found in one step; 0 for none.
+    /// The lowest node used last and its key bits above, so that neighbours are found in one step;
+    /// 0 for none.
     last_node: u32,
     last_above: u32,
 }
@@ -36,14 +37,15 @@ impl Tree {
         self.root == 0
     }
 
-    /// SAFETY of the two accessors: a name found in this tree is an item linked here and not freed, it belongs to the
-    /// tree alone, and the borrow of the tree makes the access exclusive.
+    /// SAFETY of the two accessors: a name found in this tree is an item linked here and not freed,
+    /// it belongs to the tree alone, and the borrow of the tree makes the access exclusive.
     fn node<'a>(&'a mut self, slabs: &'a Slabs, name: u32) -> &'a mut Node {
         // SAFETY: see above; zeroes and names are valid nodes, and blocks are page-aligned.
         unsafe { &mut *slabs.nodes.get(name).cast::<Node>() }
     }
 
-    /// The leaf of that name, which [`Tree::find`], [`Tree::make`] or [`Tree::next`] answered or an LRU list links.
+    /// The leaf of that name, which [`Tree::find`], [`Tree::make`] or [`Tree::next`] answered or an
+    /// LRU list links.
     pub(crate) fn leaf<'a>(&'a mut self, slabs: &'a Slabs, name: u32) -> &'a mut Leaf {
         // SAFETY: see above; strides are multiples of eight.
         unsafe { &mut *slabs.leaves.get(name).cast::<Leaf>() }
@@ -124,7 +126,7 @@ impl Tree {
         }
         let node = self.last_node;
         self.node(slabs, node)[key_high as usize & 0xFF] = 0;
-        // SAFETY: unlinked just now, and the group's lock is held: nobody can find it.
+        // SAFETY: unlinked just now, and the group's lock is held: it cannot be found.
         unsafe { slabs.leaves.free(leaf) };
         self.prune(slabs, key_high);
     }
@@ -146,7 +148,8 @@ impl Tree {
         while depth > 0 {
             depth -= 1;
             let name = path[depth];
-            // All of it, without early exit, is four cache lines at a time and faster than counting in each node.
+            // All of it, without early exit, is four cache lines at a time and faster than counting
+            // in each node.
             if self.node(slabs, name).iter().fold(0, |any, &child| any | child) != 0 {
                 return;
             }

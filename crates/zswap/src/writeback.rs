@@ -21,22 +21,24 @@ pub enum WritebackError {
 
 /// The owner of the pages' next home: a swap file, a slower store.
 ///
-/// For up to 16 neighbouring pages at a time, page `i` of the mask being key `key + i`, the store calls
-/// [`claim`](Writeback::claim), then, with no lock held, [`write`](Writeback::write), and at last
-/// [`finish`](Writeback::finish) with the group's lock held. Meanwhile the pages can be loaded, stored anew and
-/// invalidated as ever; a page to which that happened is not in `finish`'s mask of written ones, and what `write` got
-/// of it is stale. So `finish` is the moment at which a page's home changes: whoever finds a page missing in the
-/// store after a call that began when it was there finds it written.
+/// For up to 16 neighbouring pages at a time, page `i` of the mask being key `key + i`, the store
+/// calls [`claim`](Writeback::claim), then, with no lock held, [`write`](Writeback::write), and at
+/// last [`finish`](Writeback::finish) with the group's lock held. If a page is loaded, overwritten
+/// or invalidated in between, it is not in `finish`'s mask of written ones, and `write`'s copy of
+/// it is stale. So `finish` is the moment at which a page's home changes: a thread that finds a
+/// page missing in the store after a call that began when it was there finds it written.
 ///
 /// Implementations must not call the store.
 pub trait Writeback: Send + Sync {
-    /// Whether pages of the group can be written back at all, now. Decides if incompressible pages are kept raw.
+    /// Whether pages of the group can be written back at all, now. Decides if incompressible pages
+    /// are kept raw.
     fn enabled(&self, group: Group) -> bool {
         let _ = group;
         true
     }
 
-    /// Which of the pages may be written now. Pages that their owner has in its hands are left out: they are warm.
+    /// Which of the pages may be written now. Pages that their owner has in its hands are left out:
+    /// they are warm.
     fn claim(&self, group: Group, key: u64, mask: u16) -> u16 {
         let _ = (group, key);
         mask
@@ -45,18 +47,20 @@ pub trait Writeback: Send + Sync {
     /// Writes the pages of the mask, in order.
     ///
     /// # Errors
-    /// When any page was not written; none of them counts as written then, and [`finish`](Writeback::finish) is
-    /// called with no page written.
+    /// When any page was not written; none of them counts as written then, and
+    /// [`finish`](Writeback::finish) is called with no page written.
     fn write(&self, group: Group, key: u64, mask: u16, pages: &[&Page]) -> Result<(), WritebackError>;
 
-    /// The end for the pages of `claimed`: those of `written` left the store, their only copy is the one written; the
-    /// others stayed or changed. Called with locks held: must be short and must not wait.
+    /// The end for the pages of `claimed`: those of `written` left the store, their only copy is
+    /// the one written; the others stayed or changed. Called with locks held: must be short and
+    /// must not wait.
     fn finish(&self, group: Group, key: u64, claimed: u16, written: u16) {
         let _ = (group, key, claimed, written);
     }
 }
 
-/// Pages written back to a table in memory: for tests, and to see what writeback does to a workload.
+/// Pages written back to a table in memory: for tests, and to see what writeback does to a
+/// workload.
 #[derive(Default)]
 pub struct MemoryWriteback {
     pages: Mutex<Written>,
@@ -113,7 +117,7 @@ impl Writeback for MemoryWriteback {
     }
 }
 
-/// Writeback that answers EIO, after some writes that succeed and vanish: for tests.
+/// Writeback that fails with EIO, after some writes that succeed and vanish: for tests.
 pub struct FailingWriteback {
     successes: AtomicU64,
 }

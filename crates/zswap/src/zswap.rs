@@ -88,15 +88,17 @@ impl Zswap {
         })
     }
 
-    /// Takes room for the tables of `pages` pages and for `bytes` of objects, so that stores ask for nothing but frames for
-    /// objects: for a process that must not ask for memory later, over an arena that is stocked.
+    /// Takes room for the tables of `pages` pages and for `bytes` of objects, so that stores ask
+    /// for nothing but frames for objects: for a process that must not ask for memory later, over
+    /// an arena that is stocked.
     ///
     /// # Errors
     /// ENOMEM when the arena is full.
     pub fn make_room(&self, pages: u64, bytes: u64) -> io::Result<()> {
         let leaves = usize::try_from(pages).unwrap_or(usize::MAX).div_ceil(LEAF_PAGES).min(LEAVES_MAX);
         self.slabs.leaves.reserve(leaves)?;
-        // A node names 256 leaves or nodes; the upper levels are few, and one of each is only partly used.
+        // A node names 256 leaves or nodes; the upper levels are few, and one of each is only
+        // partly used.
         let nodes = leaves.div_ceil(128) + 8;
         self.slabs.nodes.reserve(nodes.min(NODES_TOTAL_MAX))?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -108,8 +110,8 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().objects.free_frame_bytes() as u64).sum()
     }
 
-    /// Compresses later stores with `algorithm`. What is stored stays readable; its pool goes with its last object,
-    /// unless the same name is chosen again before.
+    /// Compresses later stores with `algorithm`. What is stored stays readable; its pool goes with
+    /// its last object, unless the same name is chosen again before.
     ///
     /// # Errors
     /// [`Error`], and the current compressor stays.
@@ -128,25 +130,26 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
     }
 
-    /// Whether a forked child can use its copy of the store, made while no call is under way: every algorithm in use can be
-    /// used there.
+    /// Whether a forked child can use its copy of the store, made while no call is under way: every
+    /// algorithm in use can be used there.
     pub fn survives_fork(&self) -> bool {
         self.pools.each().all(|refs| refs.pool().algorithm.survives_fork())
     }
 
-    /// Lets every compressor in use look after what it works with: devices that came or went. A few times a second, from a
-    /// thread that may block.
+    /// Lets every compressor in use look after what it works with: devices that came or went. A few
+    /// times a second, from a thread that may block.
     pub fn tend_compressors(&self) {
         self.pools.each().for_each(|refs| refs.pool().algorithm.tend());
     }
 
-    /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for key `key + i`.
+    /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for
+    /// key `key + i`.
     pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::present)
     }
 
-    /// Which of them are in the swap file: a load of one reads it from there. Those of a block of sixteen that went there
-    /// together come back with one read.
+    /// Which of them are in the swap file: a load of one reads it from there. Those of a block of
+    /// sixteen that went there together come back with one read.
     pub fn on_disk(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::on_disk)
     }
@@ -279,14 +282,14 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().objects.cached_bytes() as u64).sum()
     }
 
-    /// Gives the system what memory the arenas keep for later; answers how many bytes that was.
+    /// Gives the system what memory the arenas keep for later; returns how many bytes that was.
     pub fn trim(&self) -> u64 {
         let before = self.pool_bytes();
         self.pools.each().for_each(|refs| refs.pool().objects.trim());
         before.saturating_sub(self.pool_bytes())
     }
 
-    /// Packs the objects of all pools more densely; answers how many bytes went back to the system.
+    /// Packs the objects of all pools more densely; returns how many bytes went back to the system.
     pub fn compact(&self) -> u64 {
         let pages: usize = self.pools.each().map(|refs| refs.pool().objects.compact()).sum();
         (pages * PAGE_SIZE) as u64
@@ -304,7 +307,8 @@ impl Zswap {
         self.slabs.nodes.fail_after(count);
     }
 
-    /// For tests: after `count` more objects of the current pool, the allocation of one fails, until `None`.
+    /// For tests: after `count` more objects of the current pool, the allocation of one fails,
+    /// until `None`.
     #[doc(hidden)]
     pub fn fail_objects_after(&self, count: Option<u32>) {
         self.pools.current(1).pool().objects.fail_object_after(count);
@@ -339,7 +343,8 @@ impl Zswap {
         freed.clear();
     }
 
-    /// Frees the memory of objects that are in the swap file from now on; their pools stay for them.
+    /// Frees the memory of objects that are in the swap file from now on; their pools stay for
+    /// them.
     pub(crate) fn free_moved(&self, freed: &mut Freed) {
         assert!(freed.on_disk().is_empty());
         self.free_memory(freed, true);

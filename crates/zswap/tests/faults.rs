@@ -1,4 +1,5 @@
-//! Failures at every point in turn: a folio is stored as a whole or not at all, and nothing older is left under it.
+//! Failures at every point in turn: a folio is stored as a whole or not at all, and nothing older
+//! is left under it.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;

@@ -24,7 +24,8 @@ fn told() -> Vec<u64> {
     totals[..used].to_vec()
 }
 
-/// A page that Trim shortens to `len` bytes; of one byte repeated, the store needs no object for it.
+/// A page that Trim shortens to `len` bytes; of one byte repeated, the store needs no object for
+/// it.
 fn page(len: usize) -> Page {
     let mut page = [0; 4096];
     for (at, byte) in page[..len].iter_mut().enumerate() {
@@ -47,7 +48,8 @@ fn what_is_stored_is_told_by_form() {
     store.store(Group(0), 0, &[&same; 4]).unwrap();
     assert_eq!(told(), [4]);
 
-    // The second batch fails after the first was compressed and published: nothing of the folio is stored, or told.
+    // The second batch fails after the first was compressed and published: nothing of the folio is
+    // stored, or told.
     let mut poor = [&small; 16];
     poor[12] = &full;
     assert_eq!(store.store(Group(0), 64, &poor), Err(StoreError::Poor { index: 12 }));

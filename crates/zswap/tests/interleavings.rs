@@ -1,5 +1,5 @@
-//! Stores, loads, writeback, compaction and compressor switches of the same pages, in thousands of random
-//! interleavings: `cargo test -p uzswap-zswap --features shuttle --test interleavings`.
+//! Stores, loads, writeback, compaction and compressor switches of the same pages, in thousands of
+//! random interleavings: `cargo test -p uzswap-zswap --features shuttle --test interleavings`.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn world(unit_size: usize, contexts: usize) -> (Arc<Zswap>, Arc<MemoryWriteback>
     (Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap()), writeback)
 }
 
-/// Takes whatever of the pages is stored at the moment.
+/// Takes the pages that are stored at the moment.
 fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
     let mask = zswap.present(A, 0, PAGES);
     let mut loaded = vec![[0xEE; 4096]; mask.count_ones() as usize];
@@ -43,7 +43,8 @@ fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
     }
 }
 
-/// What is where at the end: the newer version of each page is in one place, and nothing is left over.
+/// What is where at the end: the newer version of each page is in one place, and nothing is left
+/// over.
 fn check(
     zswap: &Zswap,
     writeback: &MemoryWriteback,
@@ -70,7 +71,7 @@ fn check(
     assert_eq!(zswap.pools().len(), 1);
 }
 
-/// Stores newer pages, loads and whatever `others` do, all at once.
+/// Stores newer pages, loads and does what `others` does, all at once.
 fn store_load_and(
     unit_size: usize,
     contexts: usize,
@@ -227,10 +228,11 @@ fn loads_that_overlap_wait_in_order() {
 /// Objects that cleaning moved: it is in the middle of things, not idle.
 static MOVED: AtomicU64 = AtomicU64::new(0);
 
-/// What a thread does to pages that may be in the pool, on their way to disk, there, or on their way back.
+/// What a thread does to pages that may be in the pool, on their way to disk, there, or on their
+/// way back.
 type Doing = fn(&Zswap, &[Page]) -> Vec<(usize, Page)>;
 
-/// Takes whatever of the pages is anywhere at the moment.
+/// Takes the pages that are anywhere at the moment.
 fn take_available(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     let mut loaded = vec![[0xEE; 4096]; PAGES];
     let mut pages: Vec<&mut Page> = loaded.iter_mut().collect();
@@ -263,7 +265,8 @@ fn clean(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
 fn shrink_group(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     zswap.set_group_limit(A, 1);
     let page = page(2, 999);
-    // Whether there is room by then depends on who was first; the page is not of those that are watched.
+    // Whether there is room by then depends on who was first; the page is not of those that are
+    // watched.
     let _ = zswap.store(A, 100, &[&page]);
     zswap.set_group_limit(A, u64::MAX);
     Vec::new()
@@ -274,8 +277,8 @@ fn forget_last(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     Vec::new()
 }
 
-/// Older pages are in the pool or on disk; all of `doings` happens at once. At the end each page was there once: the
-/// newer one if it was stored, unless it was forgotten.
+/// Older pages are in the pool or on disk; all of `doings` happens at once. At the end each page
+/// was there once: the newer one if it was stored, unless it was forgotten.
 fn at_once(unit_size: usize, starts_on_disk: bool, doings: &'static [Doing]) {
     let stores = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, store_newer as Doing));
     let forgets = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, forget_last as Doing));

@@ -1,4 +1,5 @@
-//! Random operations against ordered maps: one for the store, one for where pages are written back to.
+//! Random operations against ordered maps: one for the store, one for where pages are written back
+//! to.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -55,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 type Map = BTreeMap<(u16, u64), Page>;
 
 /// Pages that writeback has taken leave the model's map and must be at home there.
-/// Those of `stored` were stored anew since.
+/// Those of `stored` were overwritten since.
 fn reconcile(
     zswap: &Zswap,
     writeback: Option<&MemoryWriteback>,

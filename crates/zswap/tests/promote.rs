@@ -44,7 +44,7 @@ fn the_oldest_become_denser_once_and_stay_what_they_are() {
     assert_eq!(zswap.objects(), 80);
     assert_eq!(trim.alive.load(Ordering::Relaxed), 80, "the old objects were given back");
     assert!(load(&zswap, A, 0, 64, Keep::Shared).unwrap() == all);
-    // What is stored anew is young again.
+    // What is overwritten is young again.
     let newer = pages(1, 2);
     zswap.store(A, 5, &refs(&newer)).unwrap();
     assert_eq!(zswap.promote(A, 100, 100), report(2, 17), "the youngest leaf and the new page");

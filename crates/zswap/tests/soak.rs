@@ -1,4 +1,5 @@
-//! Two threads store, load, invalidate, switch compressors, promote, compact, shrink and run out of memory, against a model.
+//! Two threads store, load, invalidate, switch compressors, promote, compact, shrink and run out of
+//! memory, against a model.
 //!
 //! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says; `UZSWAP_SOAK_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
@@ -120,7 +121,8 @@ impl World {
         let long = below(10) == 0;
         let count = (1 + below(if long { 100 } else { 16 })).min((FOLIOS * FOLIO) as u64 - key);
         let keys = key..key + count;
-        // A folio is locked by whoever works on it, in ascending order: what the owner of the pages does.
+        // A folio is locked by the thread that works on it, in ascending order: what the owner of
+        // the pages does.
         let folios = key as usize / FOLIO..=(key + count - 1) as usize / FOLIO;
         let first = (folios.start() * FOLIO) as u64;
         let lock = || -> Vec<_> {

@@ -38,7 +38,8 @@ fn what_goes_in_comes_out_for_every_unit_and_alignment() {
     }
 }
 
-/// Between two units of a batch may be pages that have nothing to decompress, or belong to an older compressor.
+/// Between two units of a batch may be pages that have nothing to decompress, or belong to an older
+/// compressor.
 #[test]
 fn batches_of_a_load_pass_over_pages_without_a_unit() {
     let load_in = |kinds: &[u8; 64], unit_size: usize, switch: bool| -> Vec<[u64; 9]> {
@@ -74,7 +75,8 @@ fn batches_of_a_load_pass_over_pages_without_a_unit() {
     // One page in two went to the second compressor since.
     let turns: [u8; 64] = std::array::from_fn(|n| 2 + (n % 2) as u8);
     assert_eq!(load_in(&turns, 4096, true), [of(&[(8, 4)]), of(&[(4, 8)])]);
-    // Units of four pages, each second one same-filled; one page of each other was stored by itself since.
+    // Units of four pages, each second one same-filled; one page of each other was stored by itself
+    // since.
     let units: [u8; 64] = std::array::from_fn(|n| if n / 4 % 2 == 1 { 0 } else { 2 + u8::from(n % 4 == 1) });
     assert_eq!(load_in(&units, 16384, false), [of(&[(8, 1)]), of(&[])]);
     assert_eq!(load_in(&units, 16384, true), [of(&[(8, 2)]), of(&[(4, 2)])]);
@@ -246,8 +248,9 @@ fn metadata_is_at_most_32_bytes_a_page_and_checksums_4_more() {
     }
 }
 
-/// Pages of many folios fill batches: eight by eight, where stores one by one make a request for each; pages that repeat a
-/// word take no place, and those that do not compress take no others with them.
+/// Pages of many folios fill batches: eight by eight, where stores one by one make a request for
+/// each; pages that repeat a word take no place, and those that do not compress take no others with
+/// them.
 #[test]
 fn scattered_pages_fill_batches() {
     let sizes = |trim: &Trim| -> Vec<u64> {

@@ -1,4 +1,5 @@
-//! Writeback to a swap file: what goes, how, and how it comes back; what happens meanwhile, and when the disk fails.
+//! Writeback to a swap file: what goes, how, and how it comes back; what happens during a write,
+//! and when the disk fails.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -54,7 +55,7 @@ fn objects_go_as_they_are_in_large_writes_and_come_back() {
     let all = pages(1024, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
     let (bytes, units) = (world.zswap.compressed_bytes(), world.trim.units.load(Ordering::Relaxed));
-    // Whatever were decompressed on the way would be an error.
+    // Any decompression on the way would be an error.
     world.trim.damage_after.store(0, Ordering::Relaxed);
     let report = world.zswap.shrink(0);
     assert!(report.reached && report.pages_written == 1024 && report.failures == 0, "{report:?}");
@@ -225,7 +226,7 @@ fn a_group_at_its_limit_writes_its_own_down_to_the_threshold() {
     }
     assert!(world.zswap.group_usage(A).zswpwb > 0);
     assert_eq!((world.zswap.group_usage(B).zswpwb, world.zswap.on_disk(B, 0, 64)), (0, 0));
-    // Without writeback whoever reached the limit is refused until it is down to the threshold.
+    // Without writeback a group at its limit is refused until it is down to the threshold.
     world.zswap.set_group_writeback(A, false);
     let mut folio = 100;
     while world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).is_ok() {
@@ -267,7 +268,8 @@ fn units_of_several_pages_are_one_object_there_too() {
     let world = world_with(Config { unit_size: 16384, ..Config::default() });
     let all = pages(64, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
-    // One page of a unit goes before, one while it is on disk; newer pages lie in the range of others.
+    // One page of a unit goes before, one while it is on disk; newer pages lie in the range of
+    // others.
     load(&world.zswap, A, 5, 1, Keep::Exclusive).unwrap();
     world.zswap.store(A, 12, &refs(&all[12..13])).unwrap();
     assert!(world.zswap.shrink(0).reached);
@@ -485,11 +487,13 @@ fn a_slow_disk_does_not_keep_the_pool_from_answering() {
     assert!(load(&world.zswap, A, 0, 48, Keep::Exclusive).unwrap() == all);
 }
 
-/// Who wrote waited, with the next block in its hands, for a reader of what it had written, and the reader for that block.
+/// Who wrote waited, with the next block in its hands, for a reader of what it had written, and the
+/// reader for that block.
 #[test]
 fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
     let world = Arc::new(world());
-    // So that the third pack waits for the first to be written. Each has three blocks of sixteen pages.
+    // So that the third pack waits for the first to be written. Each has three blocks of sixteen
+    // pages.
     world.swap.file.limit_packs(1);
     let all = raw_pages(192, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();

@@ -1,7 +1,8 @@
-//! Random steps with a swap file against a map, with all that a disk does to one; and two threads at once on real files.
+//! Random steps with a swap file against a map, with all that a disk does to one; and two threads
+//! at once on real files.
 //!
-//! The threads go on for 3 seconds an engine, or as many as `UZSWAP_SOAK_SECONDS` says; `UZSWAP_SOAK_SEED` takes other
-//! steps.
+//! The threads go on for 3 seconds an engine, or as many as `UZSWAP_SOAK_SECONDS` says;
+//! `UZSWAP_SOAK_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -205,8 +206,8 @@ const FOLIOS: u64 = 96;
 
 type Folio = [Option<Box<Page>>; FOLIO];
 
-/// Each thread works on folios of any group under the folio's lock, as the owner of pages does; what shrinks, tends and
-/// compacts takes none.
+/// Each thread works on folios of any group under the folio's lock, as the owner of pages does;
+/// what shrinks, tends and compacts takes none.
 fn threads(name: &str, unit_size: usize, file: Arc<swapfile::SwapFile>, faults: &swapfile::Faults) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seconds = number("UZSWAP_SOAK_SECONDS").unwrap_or(3u64);

@@ -1,6 +1,6 @@
-//! Limits, ages, writeback and what happens meanwhile. Among these are the behaviours that the kernel's own tests of
-//! zswap in groups look at: usage is counted, loads are counted, limits hold, writeback can be forbidden, and no group
-//! is shrunk for another's sake.
+//! Limits, ages, writeback and calls during it. Among these are the behaviours that the kernel's
+//! own tests of zswap in groups look at: usage is counted, loads are counted, limits hold,
+//! writeback can be forbidden, and no group is shrunk for another's sake.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -121,7 +121,8 @@ fn the_oldest_go_first_and_the_referenced_get_a_second_chance() {
     for folio in 0..8 {
         zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
     }
-    // Every leaf is referenced by its store; one round takes that from all of them and writes the oldest.
+    // Every leaf is referenced by its store; one round takes that from all of them and writes the
+    // oldest.
     let write_one = || {
         let before = writeback.len();
         zswap.shrink(zswap.pool_bytes() - 1);
@@ -135,7 +136,7 @@ fn the_oldest_go_first_and_the_referenced_get_a_second_chance() {
         assert_eq!(zswap.present(A, 16, 16), 0xFFFF, "the leaf that was read outlives the next older one");
         write_one();
     }
-    // Stored anew: the youngest.
+    // Stored again: the youngest.
     zswap.store(A, 16, &refs(&pages(16, 77))).unwrap();
     let report = zswap.shrink(0);
     assert!(report.reached);

@@ -61,7 +61,8 @@ pub fn compress(
         .collect()
 }
 
-/// Decompresses objects into units of the given lengths. Every third object is handed over in two pieces.
+/// Decompresses objects into units of the given lengths. Every third object is handed over in two
+/// pieces.
 pub fn decompress(context: &mut dyn Context, objects: &[(&[u8], usize)]) -> Vec<Result<Vec<u8>, UnitError>> {
     let mut outputs: Vec<Vec<u8>> = objects.iter().map(|&(_, len)| vec![0xcc; len]).collect();
     let mut results: Vec<UnitResult> = vec![Err(UnitError::Failed); objects.len()];

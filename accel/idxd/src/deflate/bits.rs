@@ -11,7 +11,8 @@ pub(crate) struct Bits<'a> {
     at: usize,
     /// Bits of the last byte of `input` that do not count.
     ignored: u32,
-    /// Bits loaded and not yet used, the next one lowest. Above `count` they are zero or what follows in the input.
+    /// Bits loaded and not yet used, the next one lowest. Above `count` they are zero or what
+    /// follows in the input.
     window: u64,
     count: u32,
     kept: Option<&'a Kept>,
@@ -129,15 +130,15 @@ impl<'a> Bits<'a> {
         Ok(value)
     }
 
-    /// Drops bits up to the next byte border. Input ends at one and what was kept ended at one, so borders follow
-    /// from what is left.
+    /// Drops bits up to the next byte border. Input ends at one and what was kept ended at one, so
+    /// borders follow from what is left.
     pub fn align(&mut self) {
         let rest = (self.left() + if self.input.is_empty() { 0 } else { self.ignored as usize }) % 8;
         self.refill();
         self.consume((rest as u32).min(self.count));
     }
 
-    /// Copies whole bytes; the position is at a byte border. Answers how many there were.
+    /// Copies whole bytes; the position is at a byte border. Returns how many there were.
     pub fn copy(&mut self, out: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < out.len() {
@@ -150,7 +151,8 @@ impl<'a> Bits<'a> {
                 return copied;
             }
             if self.count == 0 && self.kept.is_none() {
-                // Nothing loaded: the rest goes in one piece. The last byte may be cut and is left to the loop.
+                // Nothing loaded: the rest goes in one piece. The last byte may be cut and is left
+                // to the loop.
                 let whole =
                     self.input.len() - self.at - usize::from(self.ignored != 0 && self.at < self.input.len());
                 let piece = whole.min(out.len() - copied);
@@ -162,8 +164,8 @@ impl<'a> Bits<'a> {
         copied
     }
 
-    /// Gives back the whole bytes that were loaded and not used. Answers the bytes of input that were used at least in
-    /// part, and the bits before the next of them that were not.
+    /// Gives back the whole bytes that were loaded and not used. Returns the bytes of input that
+    /// were used at least in part, and the bits before the next of them that were not.
     pub fn give_back(&self) -> (usize, usize) {
         let back = self.at.min((self.count / 8) as usize);
         let kept_left =

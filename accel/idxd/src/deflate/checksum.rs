@@ -1,4 +1,5 @@
-//! The checksums a device takes over plain data: CRC-32 as gzip has it, CRC-32C, and an XOR of 16-bit words.
+//! The checksums a device takes over plain data: CRC-32 as gzip has it, CRC-32C, and an XOR of
+//! 16-bit words.
 
 /// Polynomials, reflected.
 const IEEE: u32 = 0xedb8_8320;
@@ -79,9 +80,10 @@ pub fn crc32c(crc: u32, data: &[u8]) -> u32 {
     !sliced(&TABLES_CASTAGNOLI, !crc, data)
 }
 
-/// CRC-32 by carry-less multiplication: four lanes of 128 bits folded forward by 512 bits each step, then into one,
-/// then reduced. Method and constants: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-/// Instruction", Intel, 2009 (constants for the reflected IEEE polynomial).
+/// CRC-32 by carry-less multiplication: four lanes of 128 bits folded forward by 512 bits each
+/// step, then into one, then reduced. Method and constants: Gopal et al., "Fast CRC Computation for
+/// Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009 (constants for the reflected IEEE
+/// polynomial).
 ///
 /// # Safety
 /// The CPU has PCLMULQDQ and SSE4.1; the length is a multiple of 16 and at least 64.
@@ -128,10 +130,12 @@ unsafe fn folded(state: u32, data: &[u8]) -> u32 {
     unsafe { reduced(all) }
 }
 
-/// As [`folded`], sixteen lanes at once: four registers of four, folded forward by 2048 bits each step.
+/// As [`folded`], sixteen lanes at once: four registers of four, folded forward by 2048 bits each
+/// step.
 ///
 /// # Safety
-/// The CPU has AVX-512F, VPCLMULQDQ, PCLMULQDQ and SSE4.1; the length is a multiple of 64 and at least 256.
+/// The CPU has AVX-512F, VPCLMULQDQ, PCLMULQDQ and SSE4.1; the length is a multiple of 64 and at
+/// least 256.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
 unsafe fn folded_wide(state: u32, data: &[u8]) -> u32 {
@@ -206,7 +210,8 @@ unsafe fn reduced(all: std::arch::x86_64::__m128i) -> u32 {
     _mm_extract_epi32(_mm_xor_si128(part, product), 1) as u32
 }
 
-/// XOR of the little-endian 16-bit words of `data`, an odd last byte into the low byte, continued from `xor`.
+/// XOR of the little-endian 16-bit words of `data`, an odd last byte into the low byte, continued
+/// from `xor`.
 pub fn xor16(xor: u16, data: &[u8]) -> u16 {
     let mut words = data.chunks_exact(8);
     let mut wide = 0u64;

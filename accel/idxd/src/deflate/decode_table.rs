@@ -3,8 +3,8 @@
 use super::bits::{Bits, Exhausted};
 use super::dynamic::CODE_BITS_MAX;
 
-/// What a code stands for, and how many bits to drop: 3:0 code length, 7:4 extra bits, 11:8 one of the kinds below,
-/// 31:16 value. Zero: no code of the table's bits begins so.
+/// What a code stands for, and how many bits to drop: 3:0 code length, 7:4 extra bits, 11:8 one of
+/// the kinds below, 31:16 value. Zero: no code of the table's bits begins so.
 pub(crate) type Entry = u32;
 
 /// The value is a byte.
@@ -77,7 +77,8 @@ impl<const BITS: u32, const SIZE: usize> DecodeTable<BITS, SIZE> {
             first_index[length + 1] = first_index[length] + self.of_length[length];
             next_code[length + 1] = (next_code[length] + u32::from(self.of_length[length])) << 1;
         }
-        // Prefixes of long codes, and what an incomplete code leaves open, must not keep an older table's entries.
+        // Prefixes of long codes, and what an incomplete code leaves open, must not keep an older
+        // table's entries.
         self.direct.fill(0);
         for (symbol, &length) in lengths.iter().enumerate() {
             if length == 0 {
@@ -106,7 +107,8 @@ impl<const BITS: u32, const SIZE: usize> DecodeTable<BITS, SIZE> {
         self.direct[(window as usize) & (SIZE - 1)]
     }
 
-    /// The entry of a code that the direct table does not have, bit by bit. `count` bits of `window` are valid.
+    /// The entry of a code that the direct table does not have, bit by bit. `count` bits of
+    /// `window` are valid.
     #[cold]
     #[inline(never)]
     pub fn counted(&self, window: u64, count: u32) -> Result<Entry, NoSymbol> {

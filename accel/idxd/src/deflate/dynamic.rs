@@ -1,15 +1,15 @@
 //! Code tables and headers of dynamic blocks.
 //!
-//! Lengths come from an in-place minimum-redundancy construction (Moffat and Katajainen, 1995) and are then limited by
-//! moving leaves until the Kraft sum fits. Nothing allocates.
+//! Lengths come from an in-place minimum-redundancy construction (Moffat and Katajainen, 1995) and
+//! are then limited by moving leaves until the Kraft sum fits. Nothing allocates.
 
 use super::header::{Header, CODE_LENGTH_ORDER};
 use crate::aecs::{code_entry, CompressAecs, Histogram, DISTANCES, LITERALS};
 
 /// Longest literal/length and distance code.
 pub const CODE_BITS_MAX: usize = 15;
-/// Longest header that is written: 316 lengths of at most 5 bits on average (the best code is never worse than one of
-/// equal lengths), 57 bits of code-length codes and 17 bits before.
+/// Longest header that is written: 316 lengths of at most 5 bits on average (the best code is never
+/// worse than one of equal lengths), 57 bits of code-length codes and 17 bits before.
 pub const HEADER_BITS_MAX: u32 = 316 * 5 + 57 + 17;
 /// Longest code-length code.
 const CODE_LENGTH_BITS_MAX: usize = 7;
@@ -18,8 +18,8 @@ const CODE_LENGTHS: usize = 19;
 /// The end-of-block symbol.
 pub const EOB: usize = 256;
 
-/// Length-limited code lengths for `counts`; zero for symbols that do not occur. The code is complete: when fewer than
-/// two symbols occur, others get a code of one bit as well.
+/// Length-limited code lengths for `counts`; zero for symbols that do not occur. The code is
+/// complete: when fewer than two symbols occur, others get a code of one bit as well.
 ///
 /// # Panics
 /// When there are more than 288 counts, or fewer than two.
@@ -164,8 +164,8 @@ impl Runs {
         counts[symbol as usize] += 1;
     }
 
-    /// Appends `lengths` on its own: no run begins in one table and ends in the other, and the first is never a
-    /// repetition, which devices refuse (error code 4).
+    /// Appends `lengths` on its own: no run begins in one table and ends in the other, and the
+    /// first is never a repetition, which devices refuse (error code 4).
     fn append(&mut self, lengths: &[u8], counts: &mut [u32; CODE_LENGTHS]) {
         for group in lengths.chunk_by(|a, b| a == b) {
             let (value, mut left) = (group[0], group.len());
@@ -195,7 +195,8 @@ impl Runs {
     }
 }
 
-/// Writes codes for `histogram` into `aecs`, and the header of a dynamic block behind the bits that are there.
+/// Writes codes for `histogram` into `aecs`, and the header of a dynamic block behind the bits that
+/// are there.
 pub(crate) fn write_aecs(aecs: &mut CompressAecs, histogram: &Histogram, is_final: bool) {
     let mut literals = [0u8; LITERALS];
     let mut distances = [0u8; DISTANCES];
@@ -298,7 +299,8 @@ mod tests {
             let mut weights: Vec<u64> = counts.iter().filter(|&&count| count > 0).map(|&c| c.into()).collect();
             weights.sort_unstable();
             if weights.len() >= 2 {
-                // A tree may be deeper than 15 in spite of the small counts: then codes cannot be the best.
+                // A tree may be deeper than 15 in spite of the small counts: then codes cannot be
+                // the best.
                 depths(&mut weights);
             }
             if weights.len() >= 2 && weights[0] <= 15 {
@@ -357,7 +359,8 @@ mod tests {
 
     #[test]
     fn the_longest_header_fits_the_accumulator() {
-        // All symbols used, with counts that spread the lengths: many distinct lengths and few runs.
+        // All symbols used, with counts that spread the lengths: many distinct lengths and few
+        // runs.
         let mut histogram = Histogram::ZERO;
         for (at, count) in histogram.literals.iter_mut().enumerate() {
             *count = 1 << (at * 7 % 14);

@@ -9,7 +9,8 @@ use super::symbols::{
 };
 use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED, WINDOW};
 
-/// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no code.
+/// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no
+/// code.
 type Code = u32;
 
 const fn ready(entry: u32) -> Code {
@@ -42,7 +43,8 @@ impl Piece {
     }
 }
 
-/// Codes by what they stand for: literals, whole match lengths with their extra bits, distance symbols.
+/// Codes by what they stand for: literals, whole match lengths with their extra bits, distance
+/// symbols.
 pub(crate) struct Tables {
     literals: [Code; 256],
     lengths: [Code; MATCH_MAX + 1],
@@ -198,7 +200,7 @@ impl<'a> BitWriter<'a> {
         self.put(0xffff_0000, 32);
     }
 
-    /// Stores the last, partly filled byte. Answers the bits that count in it, 0 for all eight.
+    /// Stores the last, partly filled byte. Returns the bits that count in it, 0 for all eight.
     pub fn finish(&mut self) -> u32 {
         let bits = self.count;
         if bits != 0 {
@@ -250,8 +252,9 @@ impl<const FIXED_CODES: bool> Encoder<'_, '_, FIXED_CODES> {
 impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
     #[inline(always)]
     fn literals(&mut self, data: &[u8], from: usize, to: usize) {
-        // Runs are short and of unpredictable length. So three are always looked up and those behind the run are
-        // added as nothing, without a branch. Seven bits may wait; 3 x 15 fit beside them.
+        // Runs are short and of unpredictable length. So three are always looked up and those
+        // behind the run are added as nothing, without a branch. Seven bits may wait; 3 x 15 fit
+        // beside them.
         let mut at = from;
         if let (true, Some(three)) = (at < to, data.get(at..at + 3)) {
             for (ahead, &byte) in three.iter().enumerate() {
@@ -301,14 +304,16 @@ impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
             self.writer.flush();
             from += 4;
         }
-        // Runs are short and of unpredictable length. So three are always looked up, and those behind the run are added
-        // as nothing, without a branch. The match has at least three bytes, so that there are as many.
+        // Runs are short and of unpredictable length. So three are always looked up, and those
+        // behind the run are added as nothing, without a branch. The match has at least three
+        // bytes, so that there are as many.
         let three = &data[from..from + 3];
         let [a, b, c] = std::array::from_fn(|ahead| {
             select_unpredictable(from + ahead < to, literal(three[ahead]), Piece::NONE)
         });
         let copy = Piece::of(self.tables.lengths[length]).then(Piece::of(distance_code));
-        // Seven bits may wait; three literals of 9, a length of 13 and a distance of 15 fit beside them.
+        // Seven bits may wait; three literals of 9, a length of 13 and a distance of 15 fit beside
+        // them.
         self.writer.add_piece(a.then(b).then(c).then(copy));
         self.writer.flush();
     }

@@ -136,7 +136,8 @@ impl Inflater {
         self.state = State::Header { after_block: false };
     }
 
-    /// Goes on in the state `code` of an AECS, with the code lengths already in [`Inflater::lengths`].
+    /// Continues in the state `code` of an AECS, with the code lengths already in
+    /// [`Inflater::lengths`].
     pub fn restore(
         &mut self,
         code: u16,
@@ -493,8 +494,9 @@ fn copy_match(buffer: &mut [u8], at: usize, distance: usize, length: usize) {
     if distance >= 8 {
         let mut done = 0;
         while done < length {
-            // SAFETY: `distance <= at`, and the caller's loop keeps OUTPUT_PLENTY = 258 + 16 bytes from `at` on inside
-            // the buffer; both eight-byte ranges are within it and, being `distance >= 8` apart, do not overlap.
+            // SAFETY: `distance <= at`, and the caller's loop keeps OUTPUT_PLENTY = 258 + 16 bytes
+            // from `at` on inside the buffer; both eight-byte ranges are within it and, being
+            // `distance >= 8` apart, do not overlap.
             unsafe {
                 let to = buffer.as_mut_ptr().add(at + done);
                 std::ptr::copy_nonoverlapping(to.sub(distance), to, 8);

@@ -1,9 +1,10 @@
 //! Finding matches within the 4 KiB window.
 //!
-//! Two searches. *Quick* looks at two candidates and hardly twice at a byte: it feeds fixed mode, where a page has to take
-//! about as long as on a device. *Thorough* follows chains and looks one byte ahead before it settles, as
-//! zlib does; it feeds whatever uses tables made for the data. Both are functions of the input alone, so that a job that
-//! only counts symbols and the job that later writes them find the same matches.
+//! Two searches. *Quick* looks at two candidates and hardly twice at a byte: it feeds fixed mode,
+//! where a page has to take about as long as on a device. *Thorough* follows chains and looks one
+//! byte ahead before it settles, as zlib does; it serves encoders with tables made for the data.
+//! Both are functions of the input alone, so that a job that only counts symbols and the job that
+//! later writes them find the same matches.
 
 use std::hint::select_unpredictable;
 use std::mem;
@@ -47,9 +48,10 @@ pub(crate) trait Sink {
 
 /// The search tables, allocated once.
 ///
-/// Those of the quick search are small enough to clear them for each job: entries are positions and nothing has to be
-/// told apart. Those of the thorough search are not cleared: entries are positions plus `base`, which grows by each job's
-/// length, so that what earlier jobs left is older than any position of the current one.
+/// Those of the quick search are small enough to clear them for each job: entries are positions and
+/// nothing has to be told apart. Those of the thorough search are not cleared: entries are
+/// positions plus `base`, which grows by each job's length, so that what earlier jobs left is older
+/// than any position of the current one.
 pub(crate) struct Matcher {
     fours: Box<[u16; 1 << HASH_BITS]>,
     eights: Box<[u16; 1 << HASH_BITS]>,
@@ -61,8 +63,8 @@ pub(crate) struct Matcher {
 #[inline(always)]
 fn load32(data: &[u8], at: usize) -> u32 {
     debug_assert!(at + 4 <= data.len());
-    // SAFETY: every caller's loop keeps eight bytes from `at` on inside `data`, as the assertion checks in debug
-    // builds.
+    // SAFETY: every caller's loop keeps eight bytes from `at` on inside `data`, as the assertion
+    // checks in debug builds.
     u32::from_le(unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() })
 }
 
@@ -73,7 +75,8 @@ fn load64(data: &[u8], at: usize) -> u64 {
     u64::from_le(unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() })
 }
 
-/// Bytes that `data` has in common at `a` and `b`, `a < b`, at most `max`, which does not reach past the end.
+/// Bytes that `data` has in common at `a` and `b`, `a < b`, at most `max`, which does not reach
+/// past the end.
 #[inline(always)]
 fn common(data: &[u8], a: usize, b: usize, max: usize) -> usize {
     debug_assert!(a <= b && b + max <= data.len());
@@ -113,8 +116,9 @@ fn common16(data: &[u8], a: usize, b: usize) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-        // SAFETY: SSE2 is part of x86-64; sixteen bytes from `b` on are inside `data`, as the search's limit makes sure,
-        // and so are those from `a` on, since tables hold only earlier positions of the same segment.
+        // SAFETY: SSE2 is part of x86-64; sixteen bytes from `b` on are inside `data`, as the
+        // search's limit makes sure, and so are those from `a` on, since tables hold only earlier
+        // positions of the same segment.
         let equal = unsafe {
             let first = _mm_loadu_si128(data.as_ptr().add(a).cast());
             let second = _mm_loadu_si128(data.as_ptr().add(b).cast());
@@ -142,7 +146,7 @@ impl Matcher {
         }
     }
 
-    /// Claims `len` positions of the thorough search and answers the first.
+    /// Claims `len` positions of the thorough search and returns the first.
     fn claim(&mut self, len: usize) -> u32 {
         assert!(len <= 1 << 31, "longer than any device takes");
         if self.base > u32::MAX - len as u32 {
@@ -154,13 +158,15 @@ impl Matcher {
         base
     }
 
-    /// Search with two candidates: the last place with the same eight bytes, and the last with the same four.
+    /// Search with two candidates: the last place with the same eight bytes, and the last with the
+    /// same four.
     ///
-    /// Four neighbouring positions are looked at together, without a branch: at random data dependent branches cost more
-    /// than all else. What is found is chosen from by arithmetic, so that a step ends in one branch, "nothing found".
+    /// Four neighbouring positions are looked at together, without a branch: at random data
+    /// dependent branches cost more than all else. What is found is chosen from by arithmetic, so
+    /// that a step ends in one branch, "nothing found".
     pub fn quick<S: Sink>(&mut self, data: &[u8], sink: &mut S) {
-        // Positions are relative to a segment, so that 16 bits hold them and no entry of an earlier one is left. What
-        // one segment finds ends with it; the loss is one match in 60 KiB.
+        // Positions are relative to a segment, so that 16 bits hold them and no entry of an earlier
+        // one is left. What one segment finds ends with it; the loss is one match in 60 KiB.
         let mut rest = data;
         while rest.len() > SEGMENT {
             let (segment, after) = rest.split_at(SEGMENT);
@@ -176,12 +182,13 @@ impl Matcher {
         }
     }
 
-    /// The quick search within one segment, `IS_LONG` when it is longer than the window. Answers whether more is wanted.
+    /// The quick search within one segment, `IS_LONG` when it is longer than the window. Returns
+    /// whether more is wanted.
     fn quick_segment<S: Sink, const IS_LONG: bool>(&mut self, data: &[u8], sink: &mut S) -> bool {
         let n = data.len();
         debug_assert!(n <= SEGMENT && (IS_LONG || n <= WINDOW));
         let (fours, eights) = (&mut *self.fours, &mut *self.eights);
-        // An entry that nobody made means position 0, which is as good a candidate as any: all are compared.
+        // An unused entry means position 0, which is as good a candidate as any: all are compared.
         fours.fill(0);
         eights.fill(0);
         let is_near = |at: usize, from: usize| !IS_LONG || at - from <= WINDOW;
@@ -190,7 +197,8 @@ impl Matcher {
         // Up to here the last of the positions has the sixteen bytes that are compared.
         let limit = n.saturating_sub(GROUP + 15);
         while at < limit {
-            // All words before all comparisons: otherwise the compiler takes them out of the vectors, which costs more.
+            // All words before all comparisons: otherwise the compiler takes them out of the
+            // vectors, which costs more.
             let words: [u64; GROUP] = std::array::from_fn(|ahead| load64(data, at + ahead));
             let (mut near, mut far) = ([0; GROUP], [0; GROUP]);
             for ahead in 0..GROUP {
@@ -214,8 +222,8 @@ impl Matcher {
             // The top bit of each byte that is 4 or more; none is above 16.
             let found = (lengths + 0x0101_0101 * (0x80 - QUICK_MIN as u32)) & 0x8080_8080;
             if found == 0 {
-                // The longer nothing was found, the fewer places are looked at: data that does not compress is to be
-                // passed over quickly.
+                // The longer nothing was found, the fewer places are looked at: data that does not
+                // compress is to be passed over quickly.
                 at += GROUP + ((at - literals_from) >> 6);
                 continue;
             }
@@ -237,8 +245,8 @@ impl Matcher {
             at = start + length;
             literals_from = at;
             if at < limit {
-                // What lies inside is found by its last bytes beside those looked at above. Entering more would hide
-                // places with longer matches.
+                // What lies inside is found by its last bytes beside those looked at above.
+                // Entering more would hide places with longer matches.
                 let inside = at - 1;
                 let word = load64(data, inside);
                 fours[hash4(word as u32)] = inside as u16;
@@ -265,7 +273,8 @@ impl Matcher {
     pub fn thorough<S: Sink>(&mut self, data: &[u8], sink: &mut S) {
         let base = self.claim(data.len());
         let n = data.len();
-        // Up to here four bytes can be loaded; the last few bytes are found only as part of a longer match.
+        // Up to here four bytes can be loaded; the last few bytes are found only as part of a
+        // longer match.
         let limit = n.saturating_sub(3);
         let mut literals_from = 0;
         let mut at = 0;
@@ -305,7 +314,7 @@ impl Matcher {
         sink.literals(data, literals_from, n);
     }
 
-    /// Enters position `at` and answers the entry before it.
+    /// Enters position `at` and returns the entry before it.
     #[inline(always)]
     fn insert(&mut self, data: &[u8], base: u32, at: usize) -> u32 {
         let head = &mut self.heads[hash3(load32(data, at))];

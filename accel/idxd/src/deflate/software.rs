@@ -10,8 +10,9 @@ use crate::{assumptions, Descriptor, Record};
 /// What Deflate allows at most.
 const WINDOW_MAX: usize = 32 * 1024;
 
-/// Compresses as a device does and inflates more than a device does: streams with any window. For drivers, when a
-/// device cannot or will not. About 250 KiB; allocated by [`Software::new`] and never after.
+/// Compresses as a device does and inflates more than a device does: streams with any window. For
+/// drivers, when a device cannot or will not. About 250 KiB; allocated by [`Software::new`] and
+/// never after.
 pub struct Software {
     codec: Codec,
     histogram: Box<Histogram>,
@@ -42,13 +43,13 @@ impl Software {
     }
 
     fn run(&mut self, job: &Descriptor) -> Record {
-        // SAFETY: the callers below take slices for all buffers and hold them until the job is done, which it is when
-        // this returns.
+        // SAFETY: the callers below take slices for all buffers and hold them until the job is
+        // done, which it is when this returns.
         unsafe { self.codec.execute(job, RULES) }
     }
 
-    /// Compresses into one block with fixed codes, or with codes of its own. Answers the bytes written, or `None`
-    /// when `out` is too short. At most 2 MiB at a time.
+    /// Compresses into one block with fixed codes, or with codes of its own. Returns the bytes
+    /// written, or `None` when `out` is too short. At most 2 MiB at a time.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8], is_dynamic: bool) -> Option<usize> {
         let source = (data.as_ptr(), u32::try_from(data.len()).ok()?);
         let destination = (out.as_mut_ptr(), u32::try_from(out.len()).unwrap_or(u32::MAX));
@@ -70,8 +71,8 @@ impl Software {
         record.is_success().then_some(record.output_size as usize)
     }
 
-    /// Inflates one whole stream, of any number of blocks and any window. Answers the record a device would, had it a
-    /// window of 32 KiB.
+    /// Inflates one whole stream, of any number of blocks and any window. Returns the record a
+    /// device would, had it a window of 32 KiB.
     pub fn inflate(&mut self, data: &[u8], out: &mut [u8]) -> Record {
         let source = (data.as_ptr(), data.len().min(TRANSFER_MAX) as u32);
         let destination = (out.as_mut_ptr(), out.len().min(TRANSFER_MAX) as u32);
@@ -101,14 +102,15 @@ mod tests {
 
     #[test]
     fn distances_beyond_the_device_are_followed() {
-        // A literal block of 8 KiB, stored, then a fixed block with one match of length 3 at distance 8192.
+        // A literal block of 8 KiB, stored, then a fixed block with one match of length 3 at
+        // distance 8192.
         let plain: Vec<u8> = (0..8192u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut stream = vec![0x00];
         stream.extend_from_slice(&8192u16.to_le_bytes());
         stream.extend_from_slice(&(!8192u16).to_le_bytes());
         stream.extend_from_slice(&plain);
-        // Final, fixed; length symbol 257; distance symbol 25, which begins at 6145 and has 11 extra bits (up to 8192);
-        // end of block.
+        // Final, fixed; length symbol 257; distance symbol 25, which begins at 6145 and has 11
+        // extra bits (up to 8192); end of block.
         let (mut bits, mut count) = (0u64, 0);
         let mut put = |value: u64, len: u32, reversed: bool| {
             let value = if reversed { value.reverse_bits() >> (64 - len) } else { value };

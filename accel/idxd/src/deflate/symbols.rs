@@ -1,4 +1,5 @@
-//! The symbols of Deflate: which code stands for which match length and distance (RFC 1951, section 3.2.5).
+//! The symbols of Deflate: which code stands for which match length and distance (RFC 1951, section
+//! 3.2.5).
 
 /// Shortest match.
 pub(crate) const MATCH_MIN: usize = 3;
@@ -39,8 +40,8 @@ const fn length_slots() -> [u8; MATCH_MAX + 1] {
     slots
 }
 
-/// Distance symbol and number of extra bits of `distance`, 1 to 32768. The extra bits themselves are the low bits of
-/// `distance - 1`.
+/// Distance symbol and number of extra bits of `distance`, 1 to 32768. The extra bits themselves
+/// are the low bits of `distance - 1`.
 #[inline(always)]
 pub(crate) fn distance_slot(distance: usize) -> (usize, u32) {
     let n = (distance - 1) as u32;

@@ -11,7 +11,8 @@ use crate::{
     assumptions, compress_flags, decompress_flags, flags, Descriptor, ErrorCode, Opcode, Record, Status,
 };
 
-/// Output of a decompression that writes none: big enough that sliding its window forward costs little.
+/// Output of a decompression that writes none: big enough that sliding its window forward costs
+/// little.
 const SCRATCH: usize = 64 * 1024;
 
 /// An engine's working memory. Allocated once; jobs allocate nothing.
@@ -89,10 +90,11 @@ impl Codec {
         }
     }
 
-    /// Does what `job` says and answers its completion record.
+    /// Does what `job` says and returns its completion record.
     ///
     /// # Safety
-    /// As for [`crate::Portal::submit`]: the job's buffers are valid for the accesses its fields announce.
+    /// As for [`crate::Portal::submit`]: the job's buffers are valid for the accesses its fields
+    /// announce.
     pub unsafe fn execute(&mut self, job: &Descriptor, rules: Rules) -> Record {
         if let Err(refusal) = validate(job, rules) {
             return refusal;
@@ -109,13 +111,14 @@ impl Codec {
     /// # Safety
     /// As for [`Codec::execute`]; the job is valid.
     unsafe fn compress(&mut self, job: &Descriptor) -> Record {
-        // SAFETY: the source is readable for its size and not written meanwhile, by the submitter's promise.
+        // SAFETY: the source is readable for its size and not written during the job, by the
+        // submitter's promise.
         let data = unsafe { std::slice::from_raw_parts(job.source as *const u8, job.source_size as usize) };
         let (read, write) = images(job);
         let writes = job.flags() & flags::WRITE_AECS != 0;
         if job.flags() & flags::READ_AECS != 0 {
-            // SAFETY: an aligned AECS of at least its size is readable there, by the submitter's promise and the
-            // checks of `validate`.
+            // SAFETY: an aligned AECS of at least its size is readable there, by the submitter's
+            // promise and the checks of `validate`.
             (*self.compress_aecs).clone_from(unsafe { &*(read as *const CompressAecs) });
         } else {
             *self.compress_aecs = CompressAecs::ZERO;
@@ -141,7 +144,8 @@ impl Codec {
             }
             with_tables = true;
         } else {
-            // SAFETY: the destination is writable for its size and nobody else's until the job completes.
+            // SAFETY: the destination is writable for its size, and only this job uses it until it
+            // completes.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(job.destination as *mut u8, job.destination_size as usize)
             };
@@ -159,8 +163,8 @@ impl Codec {
             // Without tables only what precedes them is written.
             let len = if with_tables { aecs::COMPRESS_SIZE } else { 288 };
             let from: *const CompressAecs = &*self.compress_aecs;
-            // SAFETY: source 2 is two images of at least an AECS each when it is written, by the submitter's promise
-            // and the checks of `validate`; the copy's source is our own.
+            // SAFETY: source 2 is two images of at least an AECS each when it is written, by the
+            // submitter's promise and the checks of `validate`; the copy's source is our own.
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), write as *mut u8, len) };
         }
         record
@@ -196,7 +200,7 @@ impl Codec {
         Ok(())
     }
 
-    /// Writes compressed data. Answers its size, and the bits that count in its last byte.
+    /// Writes compressed data. Returns its size, and the bits that count in its last byte.
     fn deflate(&mut self, job: &Descriptor, data: &[u8], out: &mut [u8]) -> Result<(u32, u8), ErrorCode> {
         let all_literals = job.codec_flags & compress_flags::ALL_LITERALS != 0;
         let header = header(job);
@@ -259,7 +263,8 @@ impl Codec {
     /// # Safety
     /// As for [`Codec::execute`]; the job is valid.
     unsafe fn decompress(&mut self, job: &Descriptor, window: usize) -> Record {
-        // SAFETY: the source is readable for its size and not written meanwhile, by the submitter's promise.
+        // SAFETY: the source is readable for its size and not written during the job, by the
+        // submitter's promise.
         let data = unsafe { std::slice::from_raw_parts(job.source as *const u8, job.source_size as usize) };
         let (read, write) = images(job);
         let given = job.codec_flags;
@@ -270,8 +275,8 @@ impl Codec {
         if reads {
             *self.decompress_aecs = DecompressAecs::start();
             let to: *mut DecompressAecs = &mut *self.decompress_aecs;
-            // SAFETY: `aecs_size` bytes are readable there, by the submitter's promise, and fit into ours; any bytes
-            // make a DecompressAecs.
+            // SAFETY: `aecs_size` bytes are readable there, by the submitter's promise, and fit
+            // into ours; any bytes make a DecompressAecs.
             unsafe { std::ptr::copy_nonoverlapping(read as *const u8, to.cast::<u8>(), aecs_size) };
             match self.load_aecs(aecs_size) {
                 Ok(len) => history = len,
@@ -312,7 +317,8 @@ impl Codec {
             };
             produced = output.len;
         } else {
-            // SAFETY: the destination is writable for its size and nobody else's until the job completes.
+            // SAFETY: the destination is writable for its size, and only this job uses it until it
+            // completes.
             let buffer = unsafe {
                 std::slice::from_raw_parts_mut(job.destination as *mut u8, job.destination_size as usize)
             };
@@ -357,7 +363,8 @@ impl Codec {
                 rest = 0;
             }
             bits.keep(kept, rest);
-            // SAFETY: the destination of a decompression, or our scratch, holds what was produced; see above.
+            // SAFETY: the destination of a decompression, or our scratch, holds what was produced;
+            // see above.
             let output = unsafe {
                 let at = if suppressed { scratch.as_ptr() } else { job.destination as *const u8 };
                 std::slice::from_raw_parts(at, produced)
@@ -366,14 +373,15 @@ impl Codec {
             decompress_aecs.xor = u32::from(record.xor);
             save_aecs(decompress_aecs, inflater, kept, before, output);
             let from: *const DecompressAecs = &**decompress_aecs;
-            // SAFETY: source 2 is two images of `aecs_size` or more each when it is written, by the submitter's
-            // promise; the copy's source is our own.
+            // SAFETY: source 2 is two images of `aecs_size` or more each when it is written, by the
+            // submitter's promise; the copy's source is our own.
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), write as *mut u8, aecs_size) };
         }
         record
     }
 
-    /// Takes state, kept input and history from [`Codec::decompress_aecs`]. Answers the bytes of history.
+    /// Takes state, kept input and history from [`Codec::decompress_aecs`]. Returns the bytes of
+    /// history.
     fn load_aecs(&mut self, size: usize) -> Result<usize, ErrorCode> {
         let aecs = &*self.decompress_aecs;
         let served = aecs.filter == [0; 2] && aecs.drop_bytes == 0 && aecs.drop_bits == 0;
@@ -411,7 +419,8 @@ impl Codec {
     }
 }
 
-/// Runs `search` into the encoder and ends the block if asked to. Answers whether a code was missing.
+/// Runs `search` into the encoder and ends the block if asked to. Returns whether a code was
+/// missing.
 fn write_tokens<'w, 'a, const FIXED_CODES: bool>(
     job: &Descriptor,
     mut encoder: Encoder<'w, 'a, FIXED_CODES>,
@@ -424,8 +433,8 @@ fn write_tokens<'w, 'a, const FIXED_CODES: bool>(
     encoder.missing
 }
 
-/// Whether input that ended inside what looks like a header ended well: just behind a block's end, with nothing but
-/// padding.
+/// Whether input that ended inside what looks like a header ended well: just behind a block's end,
+/// with nothing but padding.
 fn ended_by_block(state: State, bits: &Bits<'_>, given: u16) -> bool {
     given & decompress_flags::SELECT_FINAL_EOB == 0
         && state == (State::Header { after_block: true })

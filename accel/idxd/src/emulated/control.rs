@@ -1,7 +1,9 @@
-//! Taking emulated devices away and bringing them back from outside: a file that says what is not there.
+//! Taking emulated devices away and bringing them back from outside: a file that says what is not
+//! there.
 //!
-//! One line a thing: `iax1 removed`, `iax0 disabled` (all its queues) or `wq0.1 disabled`. What no line names is there and
-//! enabled; so is everything when the file is empty or missing. `#` begins a comment.
+//! One line a thing: `iax1 removed`, `iax0 disabled` (all its queues) or `wq0.1 disabled`. What no
+//! line names is there and enabled; so is everything when the file is empty or missing. `#` begins
+//! a comment.
 
 use std::fmt;
 use std::path::Path;
@@ -133,7 +135,8 @@ impl fmt::Display for Control {
 }
 
 impl Machine {
-    /// Makes the machine as `control` says. Names of devices and queues that there are not are passed over.
+    /// Makes the machine as `control` says. Names of devices and queues that there are not are
+    /// passed over.
     pub fn apply(&self, control: &Control) {
         for device in 0..self.devices() {
             if control.is_removed(device) {

@@ -1,8 +1,8 @@
 //! One emulated device: queues, engines, and what happens between them.
 //!
-//! A descriptor goes *submit* (queue checks, fault drawn) - *dispatch* (an engine takes it: memory is read and written
-//! here) - *completion* (the record is written, later if time is emulated). Who runs the last two is
-//! [`super::Run`]'s choice; the steps are the same.
+//! A descriptor goes *submit* (queue checks, fault drawn) - *dispatch* (an engine takes it: memory
+//! is read and written here) - *completion* (the record is written, later if time is emulated). Who
+//! runs the last two is [`super::Run`]'s choice; the steps are the same.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -34,7 +34,8 @@ pub enum OpenError {
 /// What a device latches when it cannot say it in a completion record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SoftwareError {
-    /// A completion record address that is not aligned, or is missing though a record was to be written.
+    /// A completion record address that is not aligned, or is missing though a record was to be
+    /// written.
     BadCompletionAddress(Status),
     /// A descriptor that came to a full dedicated queue; it is lost.
     QueueOverrun,
@@ -87,7 +88,8 @@ struct Queue {
 
 /// What is behind the device's one lock.
 struct Inside {
-    /// Descriptors that no engine has taken, by queue. Never grows: capacities are the queues' sizes.
+    /// Descriptors that no engine has taken, by queue. Never grows: capacities are the queues'
+    /// sizes.
     waiting: Box<[VecDeque<Job>]>,
     /// Jobs under way. Never grows beyond entries and engines.
     pending: Vec<Pending>,
@@ -105,18 +107,20 @@ pub(crate) struct Device {
     inside: Mutex<Inside>,
     wake: Condvar,
     halted: AtomicBool,
-    /// Moves on whenever the device is removed and when it comes back: odd while it is not there. A portal is of one epoch.
+    /// Moves on whenever the device is removed and when it comes back: odd while it is not there. A
+    /// portal is of one epoch.
     epoch: AtomicU64,
     spec: EmulateSpec,
     /// Number of this device's first queue over all devices, for the faults.
     first_queue: u64,
     born: Instant,
     steps_ns: AtomicU64,
-    /// Whether a submission may be executed on the spot, past the queue: nothing waits and nothing takes time.
+    /// Whether a submission may be executed on the spot, past the queue: nothing waits and nothing
+    /// takes time.
     is_immediate: bool,
 }
 
-/// Working memory for whoever executes, one for each CPU that may at a time.
+/// Working memory for executing threads, one for each CPU that may execute at a time.
 pub(crate) struct CodecPool {
     codecs: Box<[Mutex<Codec>]>,
     next: AtomicU32,
@@ -207,7 +211,7 @@ impl Device {
             return Submission::Gone;
         }
         if self.halted.load(Ordering::Acquire) {
-            // A halted device answers no portal: posted descriptors vanish.
+            // A halted device serves no portal: posted descriptors vanish.
             if queue.mode == QueueMode::Shared {
                 queue.retried.fetch_add(1, Ordering::Relaxed);
                 return Submission::Retry;
@@ -286,7 +290,7 @@ impl Device {
         Submission::Accepted
     }
 
-    /// Works and completes what is due, in the thread of whoever polls.
+    /// Works and completes what is due, in the polling thread.
     pub fn progress(&self, pool: &CodecPool) {
         if self.is_immediate || self.spec.run == Run::Threads {
             return;
@@ -325,13 +329,14 @@ impl Device {
             }
             let done = inside.pending.swap_remove(at);
             self.finish(inside, done.job, done.record);
-            // What was moved here is looked at next; a drain that waited for this one is seen at the next poll.
+            // What was moved here is looked at next; a drain that waited for this one is seen at
+            // the next poll.
         }
     }
 
-    /// From when an engine's time counts for a job that came at `submitted_ns` and was just served. What emulation itself
-    /// takes is no part of [`Work::RealTimed`]'s time, or else a batch would have the time of its jobs' computation and
-    /// nothing would be left of the device's.
+    /// From when an engine's time counts for a job that came at `submitted_ns` and was just served.
+    /// What emulation itself takes is no part of [`Work::RealTimed`]'s time, or else a batch would
+    /// have the time of its jobs' computation and nothing would be left of the device's.
     fn engine_start(&self, submitted_ns: u64) -> u64 {
         match self.spec.work {
             Work::RealTimed { .. } => self.now_ns(),
@@ -359,8 +364,8 @@ impl Device {
         None
     }
 
-    /// What an engine does with a job: its record, how long the engine is taken, and how much later it completes.
-    /// No record: it is never written.
+    /// What an engine does with a job: its record, how long the engine is taken, and how much later
+    /// it completes. No record: it is never written.
     fn serve(&self, job: &Job, pool: &CodecPool) -> (Option<Record>, u64, u64) {
         let descriptor = &job.descriptor;
         let mut latency = self.spec.latency_ns;
@@ -389,7 +394,7 @@ impl Device {
             }
             _ => 0,
         };
-        // SAFETY: whoever submitted the job promised that its buffers stay valid until it completes.
+        // SAFETY: the submitter of the job promised that its buffers stay valid until it completes.
         let record = unsafe { self.execute(job, pool) };
         ((job.fault != Fault::Lost).then_some(record), engine_ns, latency)
     }
@@ -428,14 +433,15 @@ impl Device {
     /// The completion record's address is valid, see [`crate::Portal::submit`].
     unsafe fn complete(&self, job: &Job, record: Record) -> Option<SoftwareError> {
         let descriptor = &job.descriptor;
-        // Counted first: whoever sees the record sees the count.
+        // Counted first: a thread that sees the record sees the count.
         self.queues[job.queue].completed.fetch_add(1, Ordering::Relaxed);
         if !has_usable_completion(descriptor) {
             return Some(SoftwareError::BadCompletionAddress(Status::COMPLETION_MISALIGNED));
         }
         let wanted = descriptor.flags() & flags::REQUEST_COMPLETION != 0 || !record.is_success();
         if wanted && descriptor.flags() & flags::COMPLETION_VALID != 0 {
-            // SAFETY: aligned and not null, as just checked; valid and shared, by the submitter's promise.
+            // SAFETY: aligned and not null, as just checked; valid and shared, by the submitter's
+            // promise.
             unsafe { &*(descriptor.completion as *const Completion) }.complete(&record);
         }
         None
@@ -446,7 +452,8 @@ impl Device {
             self.queues[job.queue].lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        // SAFETY: whoever submitted the job promised that its record stays valid until it is written.
+        // SAFETY: the submitter of the job promised that its record stays valid until it is
+        // written.
         if let Some(error) = unsafe { self.complete(&job, record) } {
             inside.software_error = Some(error);
         }
@@ -560,7 +567,8 @@ impl Device {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Takes the device away with all that it holds: records of what it accepted are never written, portals are dead.
+    /// Takes the device away with all that it holds: records of what it accepted are never written,
+    /// portals are dead.
     pub fn remove(&self) {
         let mut inside = lock(&self.inside);
         if !self.epoch().is_multiple_of(2) {
@@ -589,7 +597,8 @@ impl Device {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets what no engine has taken of a portal, and waits for what one has. The portal is marked as revoked.
+    /// Forgets what no engine has taken of a portal, and waits for what one has. The portal is
+    /// marked as revoked.
     pub fn revoke(&self, index: usize, portal: u64) {
         let mut inside = lock(&self.inside);
         let lost = &self.queues[index].lost;
@@ -615,7 +624,8 @@ impl Device {
         self.queues[index].enabled.store(false, Ordering::Release);
     }
 
-    /// Disables queue `index` and forgets what no engine has taken: those records are never written.
+    /// Disables queue `index` and forgets what no engine has taken: those records are never
+    /// written.
     pub fn abort_queue(&self, index: usize) {
         let mut inside = lock(&self.inside);
         self.queues[index].enabled.store(false, Ordering::Release);

@@ -1,4 +1,5 @@
-//! Faults by seed: which job meets which misfortune is a function of the seed, the queue and the job's number in it.
+//! Faults by seed: which job meets which misfortune is a function of the seed, the queue and the
+//! job's number in it.
 
 use std::fmt;
 use std::str::FromStr;

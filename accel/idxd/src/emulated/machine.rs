@@ -22,8 +22,8 @@ struct Shared {
     opened: AtomicU64,
 }
 
-/// Emulated devices. Dropping it ends their threads; portals that are still open then answer as those of queues whose
-/// engines have stopped.
+/// Emulated devices. Dropping it ends their threads; portals that are still open then answer as
+/// those of queues whose engines have stopped.
 pub struct Machine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -140,7 +140,8 @@ impl Machine {
         self.shared.devices[device].reset();
     }
 
-    /// Takes a device away while it may be in use: what it accepted is never answered, portals to it are dead for good.
+    /// Takes a device away while it may be in use: what it accepted is never answered, portals to
+    /// it are dead for good.
     pub fn remove(&self, device: usize) {
         self.shared.devices[device].remove();
     }

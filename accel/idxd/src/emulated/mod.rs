@@ -1,8 +1,9 @@
 //! Emulated devices: the same 64 bytes in, the same completion record out.
 //!
-//! [`EmulateSpec`] says what to emulate, [`Machine`] is it, and [`Machine::open`] gives a [`crate::Portal`].
-//! In the modes [`Run::Inline`] and [`Run::Poll`] nothing is allocated after [`Machine::new`], no thread is started and
-//! no thread-local storage is used, so that they work inside programs that are being paged.
+//! [`EmulateSpec`] says what to emulate, [`Machine`] is it, and [`Machine::open`] gives a
+//! [`crate::Portal`]. In the modes [`Run::Inline`] and [`Run::Poll`] nothing is allocated after
+//! [`Machine::new`], no thread is started and no thread-local storage is used, so that they work
+//! inside programs that are being paged.
 //!
 //! What is served, refused and assumed is listed in `docs/internals/idxd-emulated.md`.
 

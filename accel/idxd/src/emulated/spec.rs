@@ -24,9 +24,10 @@ pub enum QueueMode {
 /// Who does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
-    /// The submitting thread, inside the submission. Deterministic; nothing but the caller's own threads.
+    /// The submitting thread, inside the submission. Deterministic; nothing but the caller's own
+    /// threads.
     Inline,
-    /// Whoever polls. Deterministic as well, and jobs stay in their queue until then.
+    /// The polling thread. Deterministic as well, and jobs stay in their queue until then.
     Poll,
     /// A thread for each engine.
     Threads,
@@ -37,12 +38,14 @@ pub enum Run {
 pub enum Work {
     /// The job.
     Real,
-    /// Nothing: success at once, half the input as output size. For measuring what a driver costs by itself.
+    /// Nothing: success at once, half the input as output size. For measuring what a driver costs
+    /// by itself.
     Null,
-    /// The job, and beside the time that this takes the emulating thread an engine is busy for so long a page: for whole
-    /// workloads at a device's latency.
+    /// The job, and beside the time that this takes the emulating thread an engine is busy for so
+    /// long a page: for whole workloads at a device's latency.
     RealTimed {
-        /// Nanoseconds that an engine is busy for 4096 bytes of input once the job's output is there.
+        /// Nanoseconds that an engine is busy for 4096 bytes of input once the job's output is
+        /// there.
         page_ns: u64,
     },
     /// Nothing, for so long a page. Engines work side by side however few CPUs there are.
@@ -141,8 +144,9 @@ impl EmulateSpec {
         ENTRIES / self.queues
     }
 
-    /// Checks that the devices do the jobs they are given. Those that do not report success and write nothing, so that
-    /// data that is kept with them is lost: they are for benches of a driver, which look at no output.
+    /// Checks that the devices do the jobs they are given. Those that do not report success and
+    /// write nothing, so that data that is kept with them is lost: they are for benches of a
+    /// driver, which look at no output.
     ///
     /// # Errors
     /// [`SpecError`], which names the part and the fix.
@@ -222,7 +226,8 @@ benches of the driver: leave out work=";
     }
 }
 
-/// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. What is not named has its default.
+/// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. What is not named
+/// has its default.
 impl FromStr for EmulateSpec {
     type Err = SpecError;
 

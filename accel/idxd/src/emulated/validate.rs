@@ -14,7 +14,8 @@ pub(crate) struct Rules {
     pub window: usize,
 }
 
-/// Refuses what the device would refuse, in the order opcode, flags, reserved fields, sizes, alignment, codec flags.
+/// Refuses what the device would refuse, in the order opcode, flags, reserved fields, sizes,
+/// alignment, codec flags.
 pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
     match job.opcode() {
         Opcode::NOOP | Opcode::DRAIN => {

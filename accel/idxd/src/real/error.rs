@@ -49,7 +49,7 @@ pub enum OpenError {
         /// The file.
         path: String,
     },
-    /// Somebody else has it.
+    /// Another process has it open.
     #[error(
         "{queue} is dedicated and open already: end the program that has it, or configure shared queues \
          (--mode shared)"
@@ -104,7 +104,7 @@ pub enum OpenError {
         /// In words.
         meaning: &'static str,
     },
-    /// Removed meanwhile.
+    /// Removed since it was listed.
     #[error("{queue} went away while it was opened: `uzswap iaa list` shows what there is now")]
     Gone {
         /// The queue.

@@ -1,8 +1,9 @@
 //! The two instructions that store 64 bytes to a portal at once.
 //!
-//! Encodings: MOVDIR64B is `66 0F 38 F8 /r`, ENQCMD is `F2 0F 38 F8 /r`; the register operand holds the destination's
-//! address, the memory operand is the 64 bytes. They are written as bytes, so that no assembler has to know them; a test
-//! compares the bytes with what an assembler makes of the names.
+//! Encodings: MOVDIR64B is `66 0F 38 F8 /r`, ENQCMD is `F2 0F 38 F8 /r`; the register operand holds
+//! the destination's address, the memory operand is the 64 bytes. They are written as bytes, so
+//! that no assembler has to know them; a test compares the bytes with what an assembler makes of
+//! the names.
 
 use crate::Descriptor;
 
@@ -62,11 +63,12 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     }
 }
 
-/// Offers a descriptor to a shared queue, after all earlier stores of this thread. Whether it was taken.
+/// Offers a descriptor to a shared queue, after all earlier stores of this thread. Whether it was
+/// taken.
 ///
 /// # Safety
-/// The processor has ENQCMD and this process has a PASID, as it does while a queue is open; `portal` is aligned to 64
-/// and writable.
+/// The processor has ENQCMD and this process has a PASID, as it does while a queue is open;
+/// `portal` is aligned to 64 and writable.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
@@ -115,7 +117,8 @@ mod tests {
     use super::*;
     use crate::Completion;
 
-    // The assembler knows both by name; what it makes of them lies between the labels and is never run.
+    // The assembler knows both by name; what it makes of them lies between the labels and is never
+    // run.
     #[cfg(target_arch = "x86_64")]
     std::arch::global_asm!(
         ".pushsection .rodata",

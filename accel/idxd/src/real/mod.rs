@@ -1,6 +1,8 @@
-//! Queues of real devices: opened through `/dev/iax/wqN.M`, fed by a store of 64 bytes or by `write`.
+//! Queues of real devices: opened through `/dev/iax/wqN.M`, fed by a store of 64 bytes or by
+//! `write`.
 //!
-//! [`open`] looks at what sysfs says first, so that each way to be refused has its own error with its own fix.
+//! [`open`] looks at what sysfs says first, so that each way to be refused has its own error with
+//! its own fix.
 
 mod error;
 mod instruction;

@@ -16,8 +16,8 @@ use super::OpenError;
 use crate::sysfs::QueueMode;
 use crate::{Completion, Descriptor, Portal, Submission};
 
-/// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal takes a round trip to the device,
-/// and the caller has better things to do after a few.
+/// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal takes a round
+/// trip to the device, and the caller has better things to do after a few.
 const TRIES: u32 = 4;
 /// How long the no-op that opens the way of `write` may take.
 const PROBE_NS: u64 = 1_000_000_000;
@@ -31,7 +31,8 @@ pub enum Way {
     Movdir64b,
     /// Offered to the mapped portal of a shared queue.
     Enqcmd,
-    /// Through the kernel, where the portal must not be mapped or the processor lacks the instruction.
+    /// Through the kernel, where the portal must not be mapped or the processor lacks the
+    /// instruction.
     Write,
 }
 
@@ -46,8 +47,9 @@ impl Way {
     }
 }
 
-/// A word that tells this process from its forks, whose calls the kernel refuses and who do not have the mapping. It
-/// lies in a page of the arena (programs that are paged must not have it paged out), which the kernel empties in forks.
+/// A word that tells this process from its forks, whose calls the kernel refuses and who do not
+/// have the mapping. It lies in a page of the arena (programs that are paged must not have it paged
+/// out), which the kernel empties in forks.
 static WORD: OnceLock<usize> = OnceLock::new();
 /// The last value given. Forks inherit it, so that theirs are different.
 static LAST: AtomicU32 = AtomicU32::new(0);
@@ -97,27 +99,30 @@ impl Validity {
 }
 
 enum Door {
-    /// The portal's page. The mapping alone keeps the queue open, so that programs which close every file do no harm.
+    /// The portal's page. The mapping alone keeps the queue open, so that programs which close
+    /// every file do no harm.
     Mapped(NonNull<u8>),
     /// The file, and one that takes no writes to put in its place.
     File(ManuallyDrop<OwnedFd>, ManuallyDrop<OwnedFd>),
 }
 
-/// A queue of a real device, open for this process. Dropping it closes the queue, which waits for its jobs.
+/// A queue of a real device, open for this process. Dropping it closes the queue, which waits for
+/// its jobs.
 pub struct RealPortal {
     door: Door,
     way: Way,
     validity: Validity,
 }
 
-// SAFETY: the page is a device's portal, made to be stored to from everywhere; all else is plain or atomic.
+// SAFETY: the page is a device's portal, made to be stored to from everywhere; all else is plain or
+// atomic.
 unsafe impl Send for RealPortal {}
 // SAFETY: as above.
 unsafe impl Sync for RealPortal {}
 
 impl RealPortal {
-    /// Opens the device file `path` of queue `name`. Tries to map its portal, which takes rights on some devices, and
-    /// falls back to `write`.
+    /// Opens the device file `path` of queue `name`. Tries to map its portal, which takes rights on
+    /// some devices, and falls back to `write`.
     ///
     /// # Errors
     /// Why it cannot be used, and the fix.
@@ -159,7 +164,7 @@ impl RealPortal {
         if sink < 0 {
             return Err(other(io::Error::last_os_error()));
         }
-        // SAFETY: just made, owned by nobody else.
+        // SAFETY: just made, with no other owner.
         let sink = unsafe { OwnedFd::from_raw_fd(sink) };
         let portal = RealPortal {
             door: Door::File(ManuallyDrop::new(OwnedFd::from(file)), ManuallyDrop::new(sink)),
@@ -196,7 +201,8 @@ impl RealPortal {
                 break answer;
             }
             if sys::now_ns() >= until {
-                // Afterwards the device cannot write the record any more, whose memory is about to go.
+                // Afterwards the device cannot write the record any more, whose memory is about to
+                // go.
                 self.revoke();
                 return Err(OpenError::NoAnswer { queue, waited_ms: PROBE_NS / 1_000_000 });
             }
@@ -210,7 +216,7 @@ impl RealPortal {
     }
 }
 
-/// Maps the portal: one page, whatever is asked for.
+/// Maps the portal: one page, regardless of the length.
 fn map(file: &File) -> io::Result<NonNull<u8>> {
     // SAFETY: a new mapping wherever there is room.
     let page = unsafe {
@@ -231,9 +237,10 @@ fn map(file: &File) -> io::Result<NonNull<u8>> {
 
 /// Whether anything is mapped at `page`. A store where nothing is would end the process.
 ///
-/// The kernel's driver never takes a portal's mapping away, also when its queue is disabled or its device unbound (a store
-/// goes to the device's window then, and is dropped); so this is about mappings that were undone from within the process.
-/// What mincore(2) says of the page itself is of no use: it skips mappings of devices.
+/// The kernel's driver never takes a portal's mapping away, also when its queue is disabled or its
+/// device unbound (a store goes to the device's window then, and is dropped); so this is about
+/// mappings that were undone from within the process. What mincore(2) says of the page itself is of
+/// no use: it skips mappings of devices.
 fn is_mapped(page: NonNull<u8>) -> bool {
     let mut resident = 0u8;
     // SAFETY: a place for one page's byte; the call looks at mappings and touches no memory.
@@ -261,11 +268,12 @@ impl Portal for RealPortal {
         }
         match &self.door {
             Door::Mapped(page) => {
-                // Any of the page's 64 lines will do. Neighbouring submissions have records at different addresses and
-                // so go to different lines, as in QPL.
+                // Any of the page's 64 lines will do. Neighbouring submissions have records at
+                // different addresses and so go to different lines, as in QPL.
                 let line = (descriptor.completion as usize % sys::PAGE_SIZE) & !63;
-                // SAFETY: within the page, which stays mapped until this is dropped (revoking puts plain memory in its
-                // place); the processor has the instruction, as `open_with` checked.
+                // SAFETY: within the page, which stays mapped until this is dropped (revoking puts
+                // plain memory in its place); the processor has the instruction, as `open_with`
+                // checked.
                 unsafe {
                     let target = page.as_ptr().add(line);
                     if self.way == Way::Movdir64b {
@@ -308,9 +316,9 @@ impl Portal for RealPortal {
             // What is unmapped keeps no queue open, and its place may be another's before long.
             Door::Mapped(page) if !is_mapped(*page) => {}
             Door::Mapped(page) => {
-                // Plain memory in the portal's place: stores of threads that are about to submit go there. With the
-                // mapping the queue's last reference goes, and closing waits for its jobs.
-                // SAFETY: this portal's own page; nothing else lives there.
+                // Plain memory in the portal's place: stores of threads that are about to submit go
+                // there. With the mapping the queue's last reference goes, and closing waits for
+                // its jobs. SAFETY: this portal's own page; nothing else lives there.
                 let replaced = unsafe {
                     libc::mmap(
                         page.as_ptr().cast(),
@@ -335,8 +343,8 @@ impl Portal for RealPortal {
 
 impl Drop for RealPortal {
     fn drop(&mut self) {
-        // A fork does not have the mapping; something else may be there. Nor need it have the descriptors: their numbers may
-        // be others'.
+        // A fork does not have the mapping; something else may be there. Nor need it have the
+        // descriptors: their numbers may be others'.
         if !self.validity.is_own_process() {
             return;
         }
@@ -398,7 +406,8 @@ mod tests {
                     assert!(ended.load(Ordering::Acquire));
                     return count;
                 }
-                // SAFETY: 64 plain bytes; the submitter keeps the buffers until the record is written.
+                // SAFETY: 64 plain bytes; the submitter keeps the buffers until the record is
+                // written.
                 let submission = unsafe {
                     let descriptor: Descriptor = std::mem::transmute(bytes);
                     queue.submit(&descriptor)
@@ -425,7 +434,8 @@ mod tests {
         }
     }
 
-    /// The way of `write`, from the probe to a page there and back, to an emulated device behind a pipe.
+    /// The way of `write`, from the probe to a page there and back, to an emulated device behind a
+    /// pipe.
     #[test]
     fn a_page_through_write() {
         let path = fifo("write");
@@ -462,7 +472,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// Whether a fork here finds zeroes in pages that are to be wiped. QEMU's user mode answers that it will and does not.
+    /// Whether a fork here finds zeroes in pages that are to be wiped. QEMU's user mode claims it
+    /// and does not do it.
     fn forks_are_wiped() -> bool {
         let validity = Validity::new().unwrap();
         // SAFETY: the child only looks, and ends at once.
@@ -477,7 +488,7 @@ mod tests {
         status == 0
     }
 
-    /// In a fork the portal is gone, and dropping it there harms nobody.
+    /// In a fork the portal is gone, and dropping it there is harmless.
     #[test]
     fn a_fork_has_no_portal() {
         if cfg!(not(target_arch = "x86_64")) && !forks_are_wiped() {
@@ -489,7 +500,8 @@ mod tests {
         let device = serve(&path, &ended);
         let portal = RealPortal::open_with(&path, "wq1.0", QueueMode::Dedicated, NONE).unwrap();
         let record = Completion::new();
-        // SAFETY: the child calls nothing that takes locks of the parent's other threads, and ends at once.
+        // SAFETY: the child calls nothing that takes locks of the parent's other threads, and ends
+        // at once.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a no-op has no buffers.
@@ -544,8 +556,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// A portal that was unmapped from within the process: nothing is stored there, and nothing is mapped over what may be
-    /// another's by now.
+    /// A portal that was unmapped from within the process: nothing is stored there, and nothing is
+    /// mapped over what may be another's by now.
     #[test]
     fn an_unmapped_portal_is_not_there() {
         let path = path("unmapped");
@@ -587,7 +599,7 @@ mod tests {
     fn refusals_are_told_apart() {
         let missing = RealPortal::open_with(&path("missing"), "wq1.0", QueueMode::Shared, NONE);
         assert!(matches!(missing, Err(OpenError::NoFile { .. })));
-        // Nobody answers behind the pipe, and it cannot be mapped.
+        // Nothing reads the other end of the pipe, and it cannot be mapped.
         let silent = fifo("silent");
         let both = Instructions { movdir64b: true, enqcmd: true };
         let refused = RealPortal::open_with(&silent, "wq1.0", QueueMode::Shared, both);

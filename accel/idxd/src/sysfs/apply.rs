@@ -150,7 +150,7 @@ fn advice(error: &io::Error, write: &Write) -> Option<String> {
             "the driver's attributes can be set only while no queue is bound to it: configure all devices that have \
              queues of type kernel together"
         }
-        libc::EBUSY => "somebody uses it: stop the programs that have its queues open (`uzswap iaa list` counts them)",
+        libc::EBUSY => "programs have its queues open: stop them (`uzswap iaa list` counts them)",
         libc::EINVAL => "the kernel does not take the value",
         libc::EOPNOTSUPP => "the device or the kernel cannot do it",
         libc::ENODEV | libc::ENXIO => "the device does not answer to it; the kernel's log (dmesg) may say why",

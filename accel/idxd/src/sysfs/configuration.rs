@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::discovery::DRIVERS;
 use super::{Device, Queue, QueueMode, QueueType, State, Tree};
 
-/// Everything that can be set on one device. What is not named is not used: engines without a group, queues without
-/// entries.
+/// Everything that can be set on one device. What is not named is not used: engines without a
+/// group, queues without entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// `iax1`.
@@ -233,7 +233,8 @@ pub struct Driver {
     pub attributes: Vec<(String, String)>,
 }
 
-/// The driver's attributes with the defaults of its batching series: what the series' setup script writes.
+/// The driver's attributes with the defaults of its batching series: what the series' setup script
+/// writes.
 pub(super) const DRIVER_DEFAULTS: [(&str, &str); 5] = [
     ("verify_compress", "0"),
     ("sync_mode", "async"),
@@ -244,12 +245,13 @@ pub(super) const DRIVER_DEFAULTS: [(&str, &str); 5] = [
 
 /// What an attribute was called before version 9 of the series.
 const OLDER_NAMES: [(&str, &str); 1] = [("g_comp_wqs_per_iaa", "g_wqs_per_iaa")];
-/// What only versions before had, with its default: jobs in a row that go to one queue before the next one's turn.
+/// What only versions before had, with its default: jobs in a row that go to one queue before the
+/// next one's turn.
 const OLDER_DEFAULTS: [(&str, &str); 1] = [("g_consec_descs_per_gwq", "1")];
 
 impl Driver {
-    /// The attributes of `own`, and the defaults of all others that the driver in `tree` has and that differ from them.
-    /// Attributes that it has under an older name are set by that name.
+    /// The attributes of `own`, and the defaults of all others that the driver in `tree` has and
+    /// that differ from them. Attributes that it has under an older name are set by that name.
     pub fn with_defaults(tree: &dyn Tree, own: &[(String, String)]) -> Self {
         let read = |name: &str| tree.read(&format!("{DRIVERS}/crypto/{name}")).ok();
         let present = |name: &str| -> String {

@@ -92,7 +92,8 @@ pub struct Device {
     pub capabilities: Capabilities,
     /// Whether software may configure it.
     pub configurable: bool,
-    /// Whether programs' own addresses can be used (SVA). Without it there are neither user nor shared queues.
+    /// Whether programs' own addresses can be used (SVA). Without it there are neither user nor
+    /// shared queues.
     pub pasid_enabled: bool,
     /// Open files of all its queues.
     pub clients: u32,
@@ -182,7 +183,7 @@ pub struct Queue {
     pub threshold: u32,
     /// What it is for.
     pub kind: QueueType,
-    /// The name somebody gave it; must not be empty when it is enabled.
+    /// The name given to it; must not be empty when it is enabled.
     pub label: String,
     /// The driver it is for (`user`, `crypto`, `dmaengine`): kernels since 6.7.
     pub driver: Option<String>,
@@ -212,7 +213,7 @@ impl Queue {
         self.kind == QueueType::User && self.state == State::Enabled
     }
 
-    /// The driver that binds it, whatever the kernel's age.
+    /// The driver that binds it, for every version of the kernel.
     pub fn driver_name(&self) -> &str {
         match (&self.driver, self.kind) {
             (Some(driver), _) if !driver.is_empty() => driver,

@@ -54,8 +54,8 @@ impl Discovery {
     }
 }
 
-/// Reads all IAA devices with their groups, engines and queues. What cannot be read is noted, and the rest is read
-/// on.
+/// Reads all IAA devices with their groups, engines and queues. What cannot be read is noted, and
+/// the rest is read on.
 pub fn discover(tree: &dyn Tree) -> Discovery {
     let mut found = Discovery::default();
     let names = match tree.list(DEVICES) {

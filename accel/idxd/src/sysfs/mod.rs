@@ -1,10 +1,11 @@
-//! Devices as the operating system shows them: discovery, configuration, and a model of the kernel's rules.
+//! Devices as the operating system shows them: discovery, configuration, and a model of the
+//! kernel's rules.
 //!
-//! - [`Tree`] is sysfs, or something that answers like it: [`Files`] is a directory (`/sys`, a copy of one, a test's
+//! - [`Tree`] is sysfs, or a stand-in: [`Files`] is a directory (`/sys`, a copy of one, a test's
 //!   own), [`Model`] is memory that follows the kernel's rules.
 //! - [`discover`] reads all devices with their groups, engines and queues.
-//! - [`Configuration`] is what can be set; [`plan`] lists the writes that get there, [`apply`] does them and takes
-//!   them back when one fails.
+//! - [`Configuration`] is what can be set; [`plan`] lists the writes that get there, [`apply`] does
+//!   them and takes them back when one fails.
 
 mod apply;
 mod attribute;

@@ -1,8 +1,10 @@
-//! sysfs in memory, with the kernel's rules: what may be written when, and what a write brings about.
+//! sysfs in memory, with the kernel's rules: what may be written when, and what a write brings
+//! about.
 //!
-//! Stands in for `/sys` where there is no device: the same discovery, plans and undoing run against it. Its rules are
-//! those of Linux's idxd driver (attributes of the ABI document `sysfs-driver-dma-idxd`, order of checks of its enable
-//! paths). One write in a row can be made to fail.
+//! Stands in for `/sys` where there is no device: the same discovery, plans and undoing run against
+//! it. Its rules are those of Linux's idxd driver (attributes of the ABI document
+//! `sysfs-driver-dma-idxd`, order of checks of its enable paths). One write in a row can be made to
+//! fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -45,8 +45,8 @@ fn shell_word(value: &str) -> String {
     }
 }
 
-/// All writes, in order: queues and devices are disabled, the driver's and the devices' attributes set, devices and
-/// queues enabled. `devices` are the present ones of the same names.
+/// All writes, in order: queues and devices are disabled, the driver's and the devices' attributes
+/// set, devices and queues enabled. `devices` are the present ones of the same names.
 pub fn plan(devices: &[&Device], wanted: &[Configuration], driver: &Driver) -> Vec<Write> {
     let pairs: Vec<(&Device, &Configuration)> = wanted
         .iter()
@@ -105,7 +105,8 @@ pub(super) fn start(wanted: &Configuration, number: u32, is_up: &dyn Fn(&str) ->
     writes
 }
 
-/// Sets the attributes of a device that is disabled by then. `reset`: it has forgotten its configuration by then.
+/// Sets the attributes of a device that is disabled by then. `reset`: it has forgotten its
+/// configuration by then.
 pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> Vec<Write> {
     let mut writes = Vec::new();
     let mut set = |name: &str, attribute: &str, value: String| {
@@ -251,7 +252,8 @@ fn set_queue(
     if queue.driver.is_some() && wanted.kind != QueueType::None {
         set(name, "driver_name", wanted.driver.clone());
     }
-    // Devices without the ability refuse these attributes whatever the value, so what is clear is not cleared.
+    // Devices without the ability refuse any value for these attributes, so what is clear is not
+    // cleared.
     let flags = [
         ("prs_disable", wanted.prs_disable, queue.prs_disable),
         ("ats_disable", wanted.ats_disable, queue.ats_disable),

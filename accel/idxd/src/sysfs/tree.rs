@@ -1,10 +1,11 @@
-//! sysfs, or something that answers like it.
+//! sysfs, or a stand-in for it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Attributes by path, relative to `/sys` and without a leading slash: `bus/dsa/devices/iax1/state`.
+/// Attributes by path, relative to `/sys` and without a leading slash:
+/// `bus/dsa/devices/iax1/state`.
 pub trait Tree: Send + Sync {
     /// The content of an attribute, without the line end.
     ///

@@ -156,11 +156,12 @@ pub enum Refused {
     TooLong,
 }
 
-/// Inflates with zlib and a window of exactly 4 KiB: output is fetched byte by byte, so that zlib has to use its
-/// window, whose limits it checks, instead of the output buffer.
+/// Inflates with zlib and a window of exactly 4 KiB: output is fetched byte by byte, so that zlib
+/// has to use its window, whose limits it checks, instead of the output buffer.
 pub fn zlib_inflate(data: &[u8], most: usize) -> Result<Vec<u8>, Refused> {
     let mut out = Vec::new();
-    // SAFETY: the documented calls in their order; the stream has the whole input and one byte of output at a time.
+    // SAFETY: the documented calls in their order; the stream has the whole input and one byte of
+    // output at a time.
     unsafe {
         let mut stream: z::z_stream = zeroed();
         let size = size_of::<z::z_stream>() as i32;
@@ -231,7 +232,8 @@ impl Random {
     }
 }
 
-/// Pages like those of programs: zero, text, pointers, small integers, records, noise, and mixtures.
+/// Pages like those of programs: zero, text, pointers, small integers, records, noise, and
+/// mixtures.
 pub fn pages() -> Vec<[u8; 4096]> {
     let mut random = Random(42);
     let words: Vec<String> = (0..200)

@@ -12,14 +12,17 @@ pub(super) struct Terms {
     pub(super) margin: u32,
 }
 
-/// A sample weighs one part of 2 to the power of this less than the one after it: the last 32 are what counts.
+/// A sample weighs one part of 2 to the power of this less than the one after it: the last 32 are
+/// what counts.
 const DECAY: u32 = 5;
 
-/// Compares pages with another form, a few at first and ever fewer, and as long as that form is ahead in sum, every page.
+/// Compares pages with another form, a few at first and ever fewer, and as long as that form is
+/// ahead in sum, every page.
 ///
-/// How much a page takes in either form differs from page to page by more than what the forms differ by, so that one
-/// comparison or two tell nothing. The samples are taken at distances that do not depend on what they show, so that
-/// the sums stand for all pages. A context gets to know its pages by some 120 samples among the first 3000.
+/// How much a page takes in either form differs from page to page by more than what the forms
+/// differ by, so that one comparison or two tell nothing. The samples are taken at distances that
+/// do not depend on what they show, so that the sums stand for all pages. A context gets to know
+/// its pages by some 120 samples among the first 3000.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(super) struct Account {

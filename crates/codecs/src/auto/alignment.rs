@@ -1,4 +1,5 @@
-//! Whether the pages that come by now repeat at even distances, so that page LZ need not look at odd places.
+//! Whether the pages that come by now repeat at even distances, so that page LZ need not look at
+//! odd places.
 
 use acomp::PAGE_SIZE;
 
@@ -12,16 +13,18 @@ const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
 /// Remembers how much of the pages page LZ's matches at odd distances cover.
 ///
-/// Strings and records that an allocator has aligned repeat at distances that are multiples of 8: objects of java's
-/// strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a single byte. There the encoder that looks
-/// at even places saves a quarter of its time for 2 to 6 % of the length. Texts have 50 %, and would lose up to 30 %. So a
-/// page that hardly shrinks that way is looked at whole after all.
+/// Strings and records that an allocator has aligned repeat at distances that are multiples of 8:
+/// objects of java's strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a
+/// single byte. There the encoder that looks at even places saves a quarter of its time for 2 to 6
+/// % of the length. Texts have 50 %, and would lose up to 30 %. So a page that hardly shrinks that
+/// way is looked at whole after all.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(super) struct Alignment {
     /// Pages since the last that was looked at whole.
     since: u32,
-    /// Bytes covered in the pages looked at whole, each page's weighing half of those of the one after it.
+    /// Bytes covered in the pages looked at whole, each page's weighing half of those of the one
+    /// after it.
     matched: u32,
     /// Those of them covered from odd distances.
     odd: u32,

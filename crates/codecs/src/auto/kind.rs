@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The form in which a page is stored: the first byte of its object. The numbers are part of the format.
+/// The form in which a page is stored: the first byte of its object. The numbers are part of the
+/// format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -69,7 +70,8 @@ impl Counts {
     }
 }
 
-/// What reports call the forms of an object's pages: the kinds, then pages as they are within a larger unit.
+/// What reports call the forms of an object's pages: the kinds, then pages as they are within a
+/// larger unit.
 pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
     let mut names = ["raw"; Kind::ALL.len() + 1];
     let mut number = 0;

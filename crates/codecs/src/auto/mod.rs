@@ -1,4 +1,5 @@
-//! `auto`, the default: looks at each page and takes the form that suits it. `docs/formats/auto.md` has formats and figures.
+//! `auto`, the default: looks at each page and takes the form that suits it. `docs/formats/auto.md`
+//! has formats and figures.
 
 mod account;
 mod alignment;

@@ -19,12 +19,13 @@ const UNFIT_MAX: usize = 288;
 const RAW_MIN: usize = 240;
 /// Repeats among the 256 places sampled of the raw words from which on page LZ is tried on them.
 const RAW_REPEATS_MIN: u32 = 16;
-/// Raw words from which on the whole page is tried as page LZ when the raw words alone do not shrink.
+/// Raw words from which on the whole page is tried as page LZ when the raw words alone do not
+/// shrink.
 const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
 const SPARSE_BELOW: usize = 400;
-/// T16 objects of this length and more are compared with the numeric form when hardly a word is raw: columns of
-/// integers or pointers.
+/// T16 objects of this length and more are compared with the numeric form when hardly a word is
+/// raw: columns of integers or pointers.
 const NUMERIC_FROM: usize = 1000;
 /// Fewer raw words than this are hardly any.
 const RAW_FEW: usize = 8;
@@ -45,7 +46,8 @@ const SPLICE: usize = 4;
 /// Shorter page LZ objects than this come from pages that take LZ4 0.5 to 2 us.
 const LZ_SHORT: usize = 640;
 
-/// Comparing a page with LZ4 takes 4 us, so that one in 512 costs what pages take in the mean by less than a hundredth.
+/// Comparing a page with LZ4 takes 4 us, so that one in 512 costs what pages take in the mean by
+/// less than a hundredth.
 static LZ4: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 512, margin: 7 };
 /// The same where page LZ is short.
 static LZ4_SHORT: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 5, margin: 7 };
@@ -60,7 +62,8 @@ pub(crate) struct PageCodec {
     lz4: lz4::Blocks,
     /// Of page LZ, against what T16 leads to, and against numbers.
     samplers: [Sampler; 2],
-    /// Of LZ4, against what T16 leads to, against numbers, against page LZ, and against page LZ where it is short.
+    /// Of LZ4, against what T16 leads to, against numbers, against page LZ, and against page LZ
+    /// where it is short.
     accounts: [Account; 4],
     /// Of page LZ, against what becomes of pages that look like noise.
     noise: Account,
@@ -89,8 +92,8 @@ impl PageCodec {
         }
     }
 
-    /// Compresses `page` into `output` as whatever suits it, and meanwhile fetches `next`, the page after it, from
-    /// memory.
+    /// Compresses `page` into `output` in the form that suits it, and prefetches `next`, the page
+    /// after it, from memory.
     ///
     /// # Errors
     /// [`UnitError::NoSpace`] when nothing fits, or saves anything worth it.
@@ -141,7 +144,8 @@ impl PageCodec {
         self.choose_without_t16(page, out)
     }
 
-    /// What `found` made of the page, or page LZ or LZ4 where that is shorter and there is reason to look.
+    /// What `found` made of the page, or page LZ or LZ4 where that is shorter and there is reason
+    /// to look.
     fn or_lz(&mut self, page: &Page, found: (Kind, usize), out: &mut [u8]) -> Option<(Kind, usize)> {
         let (kind, len) = found;
         if kind == Kind::Lz {
@@ -171,12 +175,14 @@ impl PageCodec {
         Some(self.or_lz4(page, found, number, out))
     }
 
-    /// A page that page LZ has made `len` bytes of, or an LZ4 block where that is shorter and there is reason to look.
+    /// A page that page LZ has made `len` bytes of, or an LZ4 block where that is shorter and there
+    /// is reason to look.
     fn lz_or_lz4(&mut self, page: &Page, len: usize, out: &mut [u8]) -> (Kind, usize) {
         self.or_lz4(page, (Kind::Lz, len), if len < LZ_SHORT { 3 } else { 2 }, out)
     }
 
-    /// What `found` made of the page, or an LZ4 block where that is shorter and the account says that it is time to look.
+    /// What `found` made of the page, or an LZ4 block where that is shorter and the account says
+    /// that it is time to look.
     fn or_lz4(&mut self, page: &Page, found: (Kind, usize), account: usize, out: &mut [u8]) -> (Kind, usize) {
         if !self.accounts[account].is_due() {
             return found;
@@ -239,7 +245,8 @@ impl PageCodec {
                     return Some((Kind::T16Lz, len));
                 }
                 if plan.raw_len >= RAW_MANY {
-                    // Raw words without repeats beside zeros: there the plain literals of page LZ cost less.
+                    // Raw words without repeats beside zeros: there the plain literals of page LZ
+                    // cost less.
                     let room = out.len().min(len);
                     if let Some(len) = self.lz.encode(page, &mut out[..room]) {
                         return Some((Kind::Lz, len));
@@ -252,7 +259,8 @@ impl PageCodec {
         self.t16.write(out).ok().map(|len| (Kind::T16, len))
     }
 
-    /// Takes the raw words out of the T16 object of `len` bytes and appends them as page LZ, if that saves 1/32.
+    /// Takes the raw words out of the T16 object of `len` bytes and appends them as page LZ, if
+    /// that saves 1/32.
     fn splice(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
         let object = &self.object[..len];
         let layout = Layout::parse(object).ok()?;
@@ -345,8 +353,8 @@ impl PageCodec {
         t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
     }
 
-    /// The T16 object of a page that has one which is worth coding densely, of which [`distinct_prefixes`] has been
-    /// counted. Fetches `next` meanwhile.
+    /// The T16 object of a page that has one which is worth coding densely, of which
+    /// [`distinct_prefixes`] has been counted. Prefetches `next`.
     pub(crate) fn t16_of_page(&mut self, page: &Page, next: &Page, prefixes: u32) -> Option<&[u8]> {
         if prefixes >= PREFIXES_MAX {
             t16::prefetch(next);
@@ -381,14 +389,15 @@ impl PageCodec {
     }
 }
 
-/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096 means a page as it is.
+/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096
+/// means a page as it is.
 pub(crate) mod unit {
     use super::*;
 
     const LEN: usize = 2;
 
-    /// The first byte of each page's object within that of a unit of `pages` pages; none for a page as it is. Of one page
-    /// the object is the unit's.
+    /// The first byte of each page's object within that of a unit of `pages` pages; none for a page
+    /// as it is. Of one page the object is the unit's.
     pub(crate) fn kinds(object: Object<'_>, pages: usize) -> impl Iterator<Item = Option<u8>> + '_ {
         let byte = move |at: usize| {
             object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()

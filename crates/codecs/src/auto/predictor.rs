@@ -7,14 +7,15 @@ const EVERY: u32 = 16;
 /// Longer objects come from pages that may be noise, or numbers.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Pages of the same kind have about as many distinct prefixes among their words: those with 32 and more are hardly ever
-/// T16's, below that it depends on the program, and below 24 they hardly ever are page LZ's. From how many on, and how
-/// many pages in a row must have become page LZ.
+/// Pages of the same kind have about as many distinct prefixes among their words: those with 32 and
+/// more are hardly ever T16's, below that it depends on the program, and below 24 they hardly ever
+/// are page LZ's. From how many on, and how many pages in a row must have become page LZ.
 const BANDS: [(u32, u32); 2] = [(24, 16), (32, 4)];
 
-/// Remembers, by the number of distinct prefixes, how many of the last pages became page LZ. To find that out of a page by
-/// T16's plan, the sample of repeats and the estimate for numbers costs 0.6 to 1.3 us. Text comes in many pages one after
-/// the other: once a few have been found to be text, most of them are not asked again, as long as they shrink as much.
+/// Remembers, by the number of distinct prefixes, how many of the last pages became page LZ. To
+/// find that out of a page by T16's plan, the sample of repeats and the estimate for numbers costs
+/// 0.6 to 1.3 us. Text comes in many pages one after the other: once a few have been found to be
+/// text, most of them are not asked again, as long as they shrink as much.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(crate) struct Predictor([Band; BANDS.len()]);
@@ -53,7 +54,8 @@ impl Predictor {
         self.band(prefixes).is_some_and(|(band, _)| len <= LEN_MAX && len <= 2 * band.len)
     }
 
-    /// Takes account of a page that was looked at, and what it became: the length as page LZ, or something else.
+    /// Takes account of a page that was looked at, and what it became: the length as page LZ, or
+    /// something else.
     pub(crate) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
         let Some((band, _)) = self.band(prefixes) else { return };
         match lz_len.filter(|&len| len <= LEN_MAX) {

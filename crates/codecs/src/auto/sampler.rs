@@ -3,17 +3,20 @@
 /// A page is compared at least after so many that were not.
 const EVERY: u32 = 48;
 
-/// Compares now and then what a page takes with what page LZ would take, and as long as page LZ is ahead, every page.
+/// Compares now and then what a page takes with what page LZ would take, and as long as page LZ is
+/// ahead, every page.
 ///
-/// T16 or page LZ: nothing that is cheap to look at tells closely enough which of them is shorter, and page LZ costs
-/// three times as much. What can be relied on is that pages resemble those before them. So the sum of all pages does not
-/// become longer than page LZ would make it, and where T16 is ahead it costs one comparison in 48 pages.
+/// T16 or page LZ: nothing that is cheap to look at tells closely enough which of them is shorter,
+/// and page LZ costs three times as much. What can be relied on is that pages resemble those before
+/// them. So the sum of all pages does not become longer than page LZ would make it, and where T16
+/// is ahead it costs one comparison in 48 pages.
 ///
 /// What a page becomes depends on the pages before it, but on nothing else.
 pub(super) struct Sampler {
     /// Pages since the last comparison.
     since: u32,
-    /// Bytes of the pages compared, each weighing half of the one after it: as they were stored, without page LZ.
+    /// Bytes of the pages compared, each weighing half of the one after it: as they were stored,
+    /// without page LZ.
     own: u32,
     /// The same as page LZ.
     lz: u32,

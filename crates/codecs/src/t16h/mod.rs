@@ -1,12 +1,15 @@
-//! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at twice its time.
+//! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at
+//! twice its time.
 //!
-//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose streams went through the
-//! same code, and the rest as `auto` would. The first byte tells: [`auto::Kind`]'s numbers, or the two of
-//! this module. `docs/formats/t16h.md` has formats and figures.
+//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose
+//! streams went through the same code, and the rest as `auto` would. The first byte tells:
+//! [`auto::Kind`]'s numbers, or the two of this module. `docs/formats/t16h.md` has formats and
+//! figures.
 //!
-//! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A set lives as long as
-//! pages refer to it: whoever drops an object of this compressor tells it so ([`Algorithm::forget`], or [`release`]). Without
-//! that nothing breaks, but training ends after [`TRAINED_MAX`] sets.
+//! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A
+//! set lives as long as pages refer to it: the owner of an object of this compressor reports that
+//! it dropped it ([`Algorithm::forget`], or [`release`]). Without that nothing breaks, but training
+//! ends after [`TRAINED_MAX`] sets.
 
 mod sets;
 
@@ -21,7 +24,8 @@ use crate::forced;
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
 
-/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096 means a page as it is.
+/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096
+/// means a page as it is.
 const LEN: usize = 2;
 /// First byte of a T16H object.
 pub const KIND_T16H: u8 = 16;
@@ -52,8 +56,8 @@ pub fn register(registry: &mut Registry) {
     });
 }
 
-/// Tells that an object of this compressor, which holds `pages` pages, is no longer stored, so that its codebook set can
-/// be freed.
+/// Tells that an object of this compressor, which holds `pages` pages, is no longer stored, so that
+/// its codebook set can be freed.
 pub fn release(object: Object<'_>, pages: usize) {
     let byte = |at: usize| {
         object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
@@ -95,7 +99,8 @@ fn family_of(kind: u8) -> Option<Family> {
     }
 }
 
-/// Numbers of the trained codebook sets for T16 objects that are alive, and how many pages refer to each.
+/// Numbers of the trained codebook sets for T16 objects that are alive, and how many pages refer to
+/// each.
 pub fn trained_sets() -> Vec<(u16, u64)> {
     sets(Family::T16).alive()
 }
@@ -109,7 +114,8 @@ pub fn trained_page_sets() -> Vec<(u16, u64)> {
 pub(crate) struct T16h {
     pub(crate) name: String,
     pub(crate) isa: Isa,
-    /// Makes the contexts of a compressor that stores pages otherwise and reads and promotes these objects.
+    /// Makes the contexts of a compressor that stores pages otherwise and reads and promotes these
+    /// objects.
     pub(crate) first_tier: Option<fn(Isa) -> Box<dyn Context>>,
 }
 
@@ -198,8 +204,8 @@ impl Dense {
         }
     }
 
-    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely. What T16 made is coded without looking
-    /// at the page; page LZ is unpacked first.
+    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely. What T16 made is
+    /// coded without looking at the page; page LZ is unpacked first.
     ///
     /// # Errors
     /// [`UnitError::NoSpace`] when it holds neither or does not become shorter: leave it as it is.

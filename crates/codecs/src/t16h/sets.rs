@@ -1,11 +1,13 @@
-//! The codebook sets of this process: numbered, immutable, trained as pages go by, freed with their last page.
+//! The codebook sets of this process: numbered, immutable, trained as pages go by, freed with their
+//! last page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use pagecodec::t16h::{builtin, builtin_page, Coder, Set, Trainer};
 
-/// Trained sets that can be in use at a time. When all are, training waits until one has lost its last page.
+/// Trained sets that can be in use at a time. When all are, training waits until one has lost its
+/// last page.
 pub const TRAINED_MAX: usize = 4;
 /// Sample pages of a training.
 const SAMPLES: usize = 256;
@@ -13,13 +15,14 @@ const SAMPLES: usize = 256;
 const SAMPLE_EVERY: u64 = 4;
 /// Pages over which sizes are compared.
 const WINDOW: u64 = 1024;
-/// Windows from one training to the next when nothing changes: at first, and at most. Each training in vain doubles them.
+/// Windows from one training to the next when nothing changes: at first, and at most. Each training
+/// in vain doubles them.
 const WAIT_FIRST: u32 = 32;
 const WAIT_MAX: u32 = 1024;
 /// When pages change it takes so much less.
 const WAIT_SHORTER: u32 = 16;
-/// Of so many parts of what samples take one must be saved by a new set, by the number of sets that are free: the first
-/// comes at once, the last must be worth it.
+/// Of so many parts of what samples take one must be saved by a new set, by the number of sets that
+/// are free: the first comes at once, the last must be worth it.
 const GAIN_PARTS: [u64; TRAINED_MAX + 1] = [1, 12, 25, 50, 100];
 
 /// What a set is for.
@@ -94,8 +97,8 @@ impl Held {
     }
 }
 
-/// The process's sets of a family. Made with the first context, with all the memory they will need, which is not
-/// touched before there is something to put into it.
+/// The process's sets of a family. Made with the first context, with all the memory they will need,
+/// which is not touched before there is something to put into it.
 pub(crate) fn sets(family: Family) -> &'static Sets {
     static T16: OnceLock<Sets> = OnceLock::new();
     static PAGE: OnceLock<Sets> = OnceLock::new();
@@ -180,8 +183,8 @@ impl Sets {
         numbers.map(|(slot, pages)| (slot.number, pages.load(Ordering::Relaxed))).collect()
     }
 
-    /// Notes what `coder` has just encoded: how long the page's object was before the code, and after it. Skipped when
-    /// another context is training just now.
+    /// Notes what `coder` has just encoded: how long the page's object was before the code, and
+    /// after it. Skipped when another context is training just now.
     pub(crate) fn observe(&self, coder: &Coder, before: usize, after: usize) {
         let Ok(mut progress) = self.progress.try_lock() else { return };
         let progress = &mut *progress;
@@ -213,7 +216,8 @@ impl Sets {
         }
     }
 
-    /// A small step of training, if there is something to do: about 0.2 ms, after the last of 48 about 2 ms.
+    /// A small step of training, if there is something to do: about 0.2 ms, after the last of 48
+    /// about 2 ms.
     pub(crate) fn advance(&self) {
         let Ok(mut progress) = self.progress.try_lock() else { return };
         let progress = &mut *progress;
@@ -252,14 +256,16 @@ impl Sets {
         (0..TRAINED_MAX).filter(move |&at| free[at])
     }
 
-    /// Builds the set in the free slot and makes it the current one if it saves enough on the samples.
+    /// Builds the set in the free slot and makes it the current one if it saves enough on the
+    /// samples.
     fn install(&self, at: usize, number: u16, trainer: &Trainer) -> Option<u16> {
         let before = trainer.bits(self.current().set());
         let gain_parts = GAIN_PARTS[self.free_slots().count()];
         let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let slot = &mut slots[at];
-        // Under the write lock no context can take hold of it; one that did before keeps its count up. A page is
-        // counted while its context holds the set, so that the count of pages is read after that of holders.
+        // Under the write lock no context can take hold of it; one that did before keeps its count
+        // up. A page is counted while its context holds the set, so that the count of pages is read
+        // after that of holders.
         let set = Arc::get_mut(slot.set.as_mut()?)?;
         if self.pages[at].load(Ordering::Acquire) != 0 {
             return None;

@@ -60,7 +60,7 @@ impl Device {
         Device::with_algorithm(config, algorithm)
     }
 
-    /// An empty device that compresses with `algorithm`, whatever the configuration names.
+    /// An empty device that compresses with `algorithm`, which overrides the configuration's name.
     ///
     /// # Errors
     /// [`Error`].
@@ -135,7 +135,8 @@ impl Device {
         &self.memory.pool
     }
 
-    /// Ends the device's own thread, before what it runs is unloaded. Requests are served as ever.
+    /// Ends the device's own thread, before the code it runs is unloaded. Requests are still
+    /// served.
     pub fn stop(&self) {
         if let Some(writer) = &self.swap_writer {
             writer.stop();
@@ -191,7 +192,8 @@ impl Device {
         })
     }
 
-    /// Forgets all whole blocks of the range, which read as zeroes then. Parts of blocks at its ends stay.
+    /// Forgets all whole blocks of the range, which read as zeroes then. Parts of blocks at its
+    /// ends stay.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`].
@@ -209,7 +211,8 @@ impl Device {
         })
     }
 
-    /// Makes the range read as zeroes. Whole blocks take no memory then; parts of blocks at its ends are written.
+    /// Makes the range read as zeroes. Whole blocks take no memory then; parts of blocks at its
+    /// ends are written.
     ///
     /// # Errors
     /// [`IoError`], as [`write`](Self::write).
@@ -240,9 +243,10 @@ impl Device {
         })
     }
 
-    /// Ends when everything written is as durable as it will be. With a swap file that is kept that is for good: it is there after
-    /// a loss of power. Otherwise nothing is there any more when the process ends, in memory or in the swap file, which has no
-    /// name and a key that only this process knows; so this ends at once.
+    /// Ends when everything written is as durable as it will be. With a swap file that is kept that
+    /// is for good: it is there after a loss of power. Otherwise nothing is there any more when the
+    /// process ends, in memory or in the swap file, which has no name and a key that only this
+    /// process knows; so this ends at once.
     ///
     /// # Errors
     /// [`IoError::Flush`]; what was durable before still is.
@@ -250,7 +254,8 @@ impl Device {
         self.flushes.count(0, || Ok(self.pool().commit()?))
     }
 
-    /// Ends the device's own thread, and has all be durable in a swap file that is kept. Nobody writes meanwhile, or after.
+    /// Ends the device's own thread, and makes all blocks durable in a kept swap file. No write may
+    /// run during or after it.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -259,7 +264,8 @@ impl Device {
         self.flush()
     }
 
-    /// Tells in order which parts of the range have blocks; neighbours that are alike are told as one.
+    /// Tells in order which parts of the range have blocks; neighbours that are alike are told as
+    /// one.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`].
@@ -337,7 +343,7 @@ impl Device {
         }
     }
 
-    /// Packs what is stored more densely; answers how many bytes were freed.
+    /// Packs what is stored more densely; returns how many bytes were freed.
     pub fn compact(&self) -> u64 {
         self.memory.compact()
     }
@@ -360,7 +366,8 @@ impl Device {
 
 /// Least memory for a locked device of so many blocks: tables for all of them, and some objects.
 fn locked_bytes_min(blocks: u64) -> u64 {
-    // Handles take 8 bytes, in a table that doubles; leaves 14 with checksums; descriptors of frames are few.
+    // Handles take 8 bytes, in a table that doubles; leaves 14 with checksums; descriptors of
+    // frames are few.
     LOCKED_BYTES_MIN + blocks * (16 + 16)
 }
 

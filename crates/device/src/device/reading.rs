@@ -20,7 +20,8 @@ impl Device {
         self.read_parts(claim, piece, into)
     }
 
-    /// A read that begins or ends within a block: such blocks go through a page here, whole ones straight to the buffer.
+    /// A read that begins or ends within a block: such blocks go through a page here, whole ones
+    /// straight to the buffer.
     fn read_parts(&self, claim: &Claim<'_>, piece: Piece, into: &mut [u8]) -> Result<(), IoError> {
         let (head, first) = (piece.head(), piece.first_block());
         let mut head_page = [0; BLOCK_BYTES];

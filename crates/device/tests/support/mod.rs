@@ -79,7 +79,8 @@ impl Context for FailingContext {
     }
 }
 
-/// Bytes that compress about as a heap does, other ones for each seed; or do not compress; or are zeroes.
+/// Bytes that compress about as a heap does, other ones for each seed; or do not compress; or are
+/// zeroes.
 pub fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let kind = seed % 8;

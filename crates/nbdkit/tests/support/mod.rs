@@ -1,4 +1,4 @@
-//! A server of the plugin, real clients, and mounts that are undone whatever happens.
+//! A server of the plugin, real clients, and mounts that are always undone.
 #![allow(dead_code)]
 
 pub mod swapped;
@@ -21,7 +21,8 @@ pub fn plugin() -> PathBuf {
         .expect("cargo builds it")
 }
 
-/// A command that finds the system's programs first: a Python of one's own has no bindings of libnbd.
+/// A command that finds the system's programs first: a Python of one's own has no bindings of
+/// libnbd.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
@@ -99,7 +100,7 @@ impl Drop for Directory {
     }
 }
 
-/// Runs a command that must succeed; answers what it printed.
+/// Runs a command that must succeed; returns what it printed.
 pub fn run(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -139,7 +140,7 @@ impl Server {
         Self::try_start(options, settings).unwrap_or_else(|said| panic!("nbdkit ended: {said}"))
     }
 
-    /// Starts one; answers what it said when it ended instead.
+    /// Starts one; returns what it said when it ended instead.
     pub fn try_start(options: &[&str], settings: &[&str]) -> Result<Self, String> {
         let directory = Directory::new();
         let mut command = command("nbdkit");

@@ -1,4 +1,4 @@
-//! A swap device and a memory cgroup of one's own, both undone whatever happens.
+//! A swap device and a memory cgroup of one's own, both always undone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group whose members may have so many bytes of memory, and more in swap; nothing where there is none to be had.
+    /// A group whose members may have so many bytes of memory, and more in swap; nothing where
+    /// there is none to be had.
     pub fn new(limit_bytes: u64) -> Option<Cgroup> {
         let name = format!("uzswap-test-{}", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");

@@ -1,4 +1,5 @@
-//! Writes corpora to begin with: objects of generated pages of every class, for each target, into `corpus/`.
+//! Writes corpora to begin with: objects of generated pages of every class, for each target, into
+//! `corpus/`.
 
 use std::path::Path;
 use std::{fs, io};

@@ -1,4 +1,5 @@
-//! Any page, and any input of page LZ: all instruction sets write the same objects, and all read them back.
+//! Any page, and any input of page LZ: all instruction sets write the same objects, and all read
+//! them back.
 #![no_main]
 
 use pagecodec::lz::INPUT_MAX;

@@ -1,7 +1,7 @@
 //! Decoders of all instruction sets, compared on any bytes.
 //!
-//! libFuzzer passes inputs in allocations of exactly their length, and outputs are variables of their own, so that
-//! AddressSanitizer notices what is read or written outside.
+//! libFuzzer passes inputs in allocations of exactly their length, and outputs are variables of
+//! their own, so that AddressSanitizer notices what is read or written outside.
 
 use std::cell::RefCell;
 
@@ -9,7 +9,7 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::Page;
 
-/// Decodes by every instruction set, compares verdicts and pages, and answers the page.
+/// Decodes by every instruction set, compares verdicts and pages, and returns the page.
 fn same<E: PartialEq + std::fmt::Debug>(decode: impl Fn(Isa, &mut Page) -> Result<(), E>) -> Option<Page> {
     let mut expected = [0; 4096];
     let verdict = decode(Isa::Portable, &mut expected);
@@ -72,7 +72,8 @@ fn with_new_coder<R: PartialEq>(check: impl Fn(&mut t16h::Coder) -> R) -> R {
     expected
 }
 
-/// A T16H object of the built-in sets, as each of its two kinds. The set's number is not a part of the input.
+/// A T16H object of the built-in sets, as each of its two kinds. The set's number is not a part of
+/// the input.
 pub fn t16h(object: &[u8]) {
     let mut object = object.to_vec();
     if let Some(set) = object.get_mut(..2) {

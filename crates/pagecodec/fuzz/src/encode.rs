@@ -1,4 +1,5 @@
-//! Encoders of all instruction sets, compared on any page, and their objects, as they are and damaged.
+//! Encoders of all instruction sets, compared on any page, and their objects, as they are and
+//! damaged.
 
 use std::cell::RefCell;
 
@@ -7,8 +8,8 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::{decode, Page};
 
-/// Encoders of an instruction set, which are kept: what they wrote last must not show, and making them takes longer than
-/// their work.
+/// Encoders of an instruction set, which are kept: what they wrote last must not show, and making
+/// them takes longer than their work.
 struct Kept {
     isa: Isa,
     t16: t16::Encoder,
@@ -100,7 +101,8 @@ pub fn t16h_page(page: &Page) -> Vec<u8> {
     })
 }
 
-/// Encodes `page` in every format and decodes it again; the looks at a page that need no object are compared, too.
+/// Encodes `page` in every format and decodes it again; the looks at a page that need no object are
+/// compared, too.
 pub fn round_trip(page: &Page) {
     assert!(decode::t16(&t16(page)).as_ref() == Some(page), "T16");
     assert!(decode::lz(&lz(page), 4096).as_deref() == Some(page), "page LZ");

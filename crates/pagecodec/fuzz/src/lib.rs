@@ -1,4 +1,5 @@
-//! What all fuzz targets ask: any bytes give an error or some page, any page returns, and all instruction sets agree.
+//! What all fuzz targets ask: any bytes give an error or some page, any page returns, and all
+//! instruction sets agree.
 //!
 //! How to run them:
 //!
@@ -27,7 +28,8 @@ pub mod units;
 /// The bytes of one page.
 pub type Page = [u8; pagecodec::PAGE_SIZE];
 
-/// The page that `bytes` fill, over and over: short inputs reach templates and long matches. Zero for no bytes.
+/// The page that `bytes` fill, over and over: short inputs reach templates and long matches. Zero
+/// for no bytes.
 pub fn page_of(bytes: &[u8]) -> Page {
     let mut page = [0; pagecodec::PAGE_SIZE];
     page.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);

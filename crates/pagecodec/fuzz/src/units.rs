@@ -1,4 +1,5 @@
-//! Objects of crate `codecs`, as the store passes them: of one page or several, in one piece or two.
+//! Objects of crate `codecs`, as the store passes them: of one page or several, in one piece or
+//! two.
 
 use std::cell::RefCell;
 

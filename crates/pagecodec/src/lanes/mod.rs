@@ -1,8 +1,9 @@
 //! Registers made of lanes of 16 bytes: the instructions that SSE4, AVX2 and NEON have in common.
 //!
-//! Code that is written once over [`Lanes`] runs with all three. It treats lanes alike and never moves a byte from one to
-//! another, which is slow with AVX2: whoever wants consecutive data in order loads and stores lanes from places apart.
-//! It uses neither gathers nor bit deposits: Zen 1 and 2 have microcode for these.
+//! Code that is written once over [`Lanes`] runs with all three. It treats lanes alike and never
+//! moves a byte from one to another, which is slow with AVX2: callers that want consecutive data in
+//! order load and store lanes from places apart. It uses neither gathers nor bit deposits: Zen 1
+//! and 2 have microcode for these.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -16,8 +17,9 @@ pub(crate) use x86::{Xmm, Ymm};
 
 /// A register of [`Lanes::COUNT`] lanes of 16 bytes.
 ///
-/// Values come from `load`, `splat` and other unsafe constructors, whose callers vouch that the machine has the instructions;
-/// so the other functions are safe. All are to be inlined into a function that is compiled for these instructions.
+/// Values come from `load`, `splat` and other unsafe constructors, whose callers vouch that the
+/// machine has the instructions; so the other functions are safe. All are to be inlined into a
+/// function that is compiled for these instructions.
 pub(crate) trait Lanes: Copy {
     /// A register of one lane.
     type Lane: Lanes<Lane = Self::Lane>;
@@ -44,7 +46,7 @@ pub(crate) trait Lanes: Copy {
     /// 16 bytes can be written for each lane.
     unsafe fn store(self, at: *mut u8, apart: usize);
 
-    /// The lanes that `make` answers, which is asked in order.
+    /// The lanes that `make` returns, called in order.
     fn join(make: impl FnMut(usize) -> Self::Lane) -> Self;
 
     /// One lane.
@@ -93,14 +95,16 @@ pub(crate) trait Lanes: Copy {
     fn shuffle(self, places: Self) -> Self;
     /// Bit `BIT` of every byte.
     fn bits<const BIT: i32>(self) -> u32;
-    /// The bytes (16-, 32-bit words) of the lower halves of both lanes in turn, and of the upper halves.
+    /// The bytes (16-, 32-bit words) of the lower halves of both lanes in turn, and of the upper
+    /// halves.
     fn zip8(self, other: Self) -> (Self, Self);
     /// [`Lanes::zip8`] for 16-bit words.
     fn zip16(self, other: Self) -> (Self, Self);
     /// [`Lanes::zip8`] for 32-bit words.
     fn zip32(self, other: Self) -> (Self, Self);
 
-    /// Of the 16 words of 64 bits of two lines, the bytes `(word >> shift) * multiplier >> 44`, `multiplier` having 52 bits.
+    /// Of the 16 words of 64 bits of two lines, the bytes `(word >> shift) * multiplier >> 44`,
+    /// `multiplier` having 52 bits.
     ///
     /// # Safety
     /// The machine has the instructions, and 64 bytes can be read from each place.

@@ -244,8 +244,8 @@ impl Lanes for Ymm {
 fn hash<const SHIFT: i32>(quarters: [__m256i; 4], multiplier: u64) -> __m128i {
     let low = _mm256_set1_epi64x((multiplier & 0xffff_ffff) as i64);
     let high = _mm256_set1_epi64x((multiplier >> 32) as i64);
-    // Bits 44 to 51 of the product as bits 0 to 7 of each 64-bit word: bits 12 to 19 of its upper half, to which the product
-    // of the lower halves and those of unlike halves contribute.
+    // Bits 44 to 51 of the product as bits 0 to 7 of each 64-bit word: bits 12 to 19 of its upper
+    // half, to which the product of the lower halves and those of unlike halves contribute.
     let [q0, q1, q2, q3] = quarters.map(|words| {
         let words = _mm256_srli_epi64::<SHIFT>(words);
         let both = _mm256_srli_epi64::<32>(_mm256_mul_epu32(words, low));

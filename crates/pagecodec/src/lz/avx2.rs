@@ -1,7 +1,8 @@
-//! The index of page LZ made with AVX2: hashes and comparisons eight at a time, only the table's exchange one by one.
+//! The index of page LZ made with AVX2: hashes and comparisons eight at a time, only the table's
+//! exchange one by one.
 //!
-//! Like the one with AVX-512 ([`super::avx512`]); without the latter's permutations bytes are spread over lanes as they are
-//! loaded.
+//! Like the one with AVX-512 ([`super::avx512`]); without the latter's permutations bytes are
+//! spread over lanes as they are loaded.
 
 use std::arch::x86_64::*;
 
@@ -12,8 +13,8 @@ const PART: usize = 8;
 /// Parts of a group.
 const PARTS: usize = 8;
 
-/// Of eight positions: the product that ends in the slot's number above, the table's new entry below. In the order in which
-/// vectors of both are joined: 0, 1, 4, 5, then 2, 3, 6, 7.
+/// Of eight positions: the product that ends in the slot's number above, the table's new entry
+/// below. In the order in which vectors of both are joined: 0, 1, 4, 5, then 2, 3, 6, 7.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Pairs([u64; PART]);
@@ -50,7 +51,7 @@ fn spread(bits: u32) -> u64 {
 }
 
 impl Index {
-    /// Puts eight entries into their slots, one after the other, and answers what was there.
+    /// Puts eight entries into their slots, one after the other, and returns what was there.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn exchange_eight(&mut self, Pairs(pairs): &Pairs) -> __m256i {
@@ -103,14 +104,15 @@ impl Index {
         let step = _mm256_set1_epi32((STEP * PART) as i32);
         let (key_bits, place_bits) = (_mm256_set1_epi32(!0xfff), _mm256_set1_epi32(0xfff));
 
-        // Pairs go through memory, one group ahead: loaded too soon after they were stored they are not there yet.
+        // Pairs go through memory, one group ahead: loaded too soon after they were stored they are
+        // not there yet.
         let mut ahead = [[Pairs([0; PART]); PARTS]; 2];
         // Places to come, with the salt; and of each place that is compared the one before it.
         let mut salted = _mm256_xor_si256(lanes, _mm256_set1_epi32(self.salt as i32));
         let mut before_places = _mm256_sub_epi32(lanes, _mm256_set1_epi32(1));
         let mut hash = |group: usize, part: usize, pairs: &mut Pairs| {
-            // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group` is one of them; `pairs` has
-            // 64 bytes and is aligned to 32.
+            // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group`
+            // is one of them; `pairs` has 64 bytes and is aligned to 32.
             unsafe {
                 let from = source.as_ptr().add(group * group_len + part * STEP * PART);
                 let low = _mm256_castsi128_si256(_mm_loadu_si128(from.cast()));
@@ -141,9 +143,11 @@ impl Index {
                     let before = self.exchange_eight(&now[part]);
                     let entries = now[part].entries();
                     hash(next, part, &mut later[part]);
-                    // Of an entry with the same key this is the place less one. Other keys are 4096 and more away.
+                    // Of an entry with the same key this is the place less one. Other keys are 4096
+                    // and more away.
                     let found = _mm256_add_epi32(_mm256_sub_epi32(before, entries), before_places);
-                    // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see below.
+                    // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1,
+                    // see below.
                     let later = _mm256_cmpeq_epi32(_mm256_max_epu32(found, before_places), found);
                     before_places = _mm256_add_epi32(before_places, step);
                     let earlier = !_mm256_movemask_ps(_mm256_castsi256_ps(later)) as u8;

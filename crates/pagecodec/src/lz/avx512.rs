@@ -1,6 +1,8 @@
-//! The index of page LZ made with AVX-512: hashes and comparisons 16 at a time, only the table's exchange one by one.
+//! The index of page LZ made with AVX-512: hashes and comparisons 16 at a time, only the table's
+//! exchange one by one.
 //!
-//! What bounds it is the stores, of which one a cycle is done: one for each position, and as few beside them as can be.
+//! What bounds it is the stores, of which one a cycle is done: one for each position, and as few
+//! beside them as can be.
 
 use std::arch::x86_64::*;
 use std::mem::offset_of;
@@ -27,8 +29,8 @@ static OVERLAPPING: [[u8; 64]; 2] = {
     bytes
 };
 
-/// Of 16 positions: the product that ends in the slot's number above, the table's new entry below. In the order in which
-/// vectors of both are joined: 0, 1, 4, 5 and so on, then 2, 3, 6, 7.
+/// Of 16 positions: the product that ends in the slot's number above, the table's new entry below.
+/// In the order in which vectors of both are joined: 0, 1, 4, 5 and so on, then 2, 3, 6, 7.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Pairs([u64; PART]);
@@ -41,7 +43,7 @@ impl Pairs {
 }
 
 impl Index {
-    /// Puts sixteen entries into their slots, one after the other, and answers what was there.
+    /// Puts sixteen entries into their slots, one after the other, and returns what was there.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn exchange(&mut self, Pairs(pairs): &Pairs) -> __m512i {
@@ -86,15 +88,17 @@ impl Index {
         let step = _mm512_set1_epi32((STEP * PART) as i32);
         let (key_bits, place_bits) = (_mm512_set1_epi32(!0xfff), _mm512_set1_epi32(0xfff));
 
-        // Pairs go through memory, one group ahead: extracted one by one they would wait for each other at the two units
-        // that move data within vectors, and loaded too soon after they were stored they are not there yet.
+        // Pairs go through memory, one group ahead: extracted one by one they would wait for each
+        // other at the two units that move data within vectors, and loaded too soon after they were
+        // stored they are not there yet.
         let mut ahead = [[Pairs([0; PART]); PARTS]; 2];
         let mut entries_ahead = [_mm512_setzero_si512(); PARTS];
         // Places to come, with the salt; and of each place that is compared the one before it.
         let mut salted = _mm512_xor_si512(lanes, _mm512_set1_epi32(self.salt as i32));
         let mut before_places = _mm512_sub_epi32(lanes, _mm512_set1_epi32(1));
         let mut hash = |group: usize, part: usize, pairs: &mut Pairs| {
-            // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group` is one of them.
+            // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group`
+            // is one of them.
             let bytes = unsafe {
                 let from = source.as_ptr().add(group * group_len + part * STEP * PART);
                 if STEP == 1 {
@@ -105,7 +109,8 @@ impl Index {
             };
             let fours = _mm512_permutexvar_epi8(overlapping, bytes);
             let product = _mm512_mullo_epi32(fours, multiplier);
-            // The product's lower 20 bits come to stand above the place, and its upper 12 below, where they are cut off.
+            // The product's lower 20 bits come to stand above the place, and its upper 12 below,
+            // where they are cut off.
             let turned = _mm512_rol_epi32::<{ TABLE_BITS as i32 }>(product);
             const FIRST_XOR_OTHERS_AND: i32 = 0x78;
             let entries = _mm512_ternarylogic_epi32::<FIRST_XOR_OTHERS_AND>(salted, turned, key_bits);
@@ -129,9 +134,11 @@ impl Index {
                 let before = self.exchange(&ahead[group % 2][part]);
                 let entries = entries_ahead[part];
                 entries_ahead[part] = hash(next, part, &mut ahead[(group + 1) % 2][part]);
-                // Of an entry with the same key this is the place less one. Other keys are 4096 and more away.
+                // Of an entry with the same key this is the place less one. Other keys are 4096 and
+                // more away.
                 let found = _mm512_add_epi32(_mm512_sub_epi32(before, entries), before_places);
-                // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see below.
+                // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see
+                // below.
                 let earlier = _mm512_cmplt_epu32_mask(found, before_places);
                 before_places = _mm512_add_epi32(before_places, step);
                 bits |= u64::from(earlier) << (PART * part);

@@ -7,7 +7,8 @@ pub const PLACES: u32 = 16;
 /// Fours before a place that are looked through: 512 bytes.
 const WINDOW: usize = 128;
 
-/// The places, counted in fours: without a period of their own, and in an order that soon has been all over the page.
+/// The places, counted in fours: without a period of their own, and in an order that soon has been
+/// all over the page.
 const AT: [usize; PLACES as usize] = {
     let mut at = [0; PLACES as usize];
     let mut place = 0;
@@ -20,10 +21,12 @@ const AT: [usize; PLACES as usize] = {
     at
 };
 
-/// At how many of 16 places no match could go on: the eight bytes there do not stand at a multiple of four within the 512
-/// bytes before. Stops counting at `limit`, which saves most of the time on pages without long repeats.
+/// At how many of 16 places no match could go on: the eight bytes there do not stand at a multiple
+/// of four within the 512 bytes before. Stops counting at `limit`, which saves most of the time on
+/// pages without long repeats.
 ///
-/// Each stands for 64 fours, and one of them costs page LZ about 2.7 bytes: the object has some 170 bytes a break.
+/// Each stands for 64 fours, and one of them costs page LZ about 2.7 bytes: the object has some 170
+/// bytes a break.
 pub fn breaks(isa: Isa, page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
     assert!(isa.is_available(), "this machine lacks {isa}");
     match isa {

@@ -70,7 +70,8 @@ impl Compare for Avx2 {
     }
 }
 
-/// 64 bytes in AVX-512: longer to load, as they hardly ever are in one cache line, and no branch where 32 are the same.
+/// 64 bytes in AVX-512: longer to load, as they hardly ever are in one cache line, and no branch
+/// where 32 are the same.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Avx512;
 

@@ -3,7 +3,8 @@
 use super::{copy16, copy8, Damaged, HEADER, MATCH_MIN};
 use crate::Isa;
 
-/// Bytes that the fast loop needs after its place in the output: 14 literals, 16 of a match, 8 more copied.
+/// Bytes that the fast loop needs after its place in the output: 14 literals, 16 of a match, 8 more
+/// copied.
 const FAST_ROOM: usize = 14 + 24;
 
 /// Takes one extension from the front of `rest`.
@@ -19,7 +20,8 @@ pub(super) fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     Ok(u16::from_le_bytes(*bytes) as usize)
 }
 
-/// Decodes `object` into `out`, whose length is that of the encoder's input, by the fastest instruction set.
+/// Decodes `object` into `out`, whose length is that of the encoder's input, by the fastest
+/// instruction set.
 ///
 /// Any bytes may be given: the outcome is an error or some content.
 ///
@@ -98,13 +100,14 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     let count = sequences.len();
     let (mut from, mut to) = (0, 0);
     let mut number = 0;
-    // The fast loop copies in steps of 16 bytes that overrun what they copy; it stops while there is room for that.
-    // It leaves everything unusual, and the last bytes, to the careful loop.
+    // The fast loop copies in steps of 16 bytes that overrun what they copy; it stops while there
+    // is room for that. It leaves everything unusual, and the last bytes, to the careful loop.
     let to_fast = out.len().saturating_sub(FAST_ROOM);
     let from_fast = body.len().saturating_sub(16 + 14);
     while number < count {
         while number < count && to < to_fast && from < from_fast {
-            // SAFETY: `number < count`, the length of `sequences`; `nibbles` has half as many bytes, rounded up.
+            // SAFETY: `number < count`, the length of `sequences`; `nibbles` has half as many
+            // bytes, rounded up.
             let (sequence, nibble) =
                 unsafe { (*sequences.get_unchecked(number), *nibbles.get_unchecked(number / 2)) };
             let sequence = u16::from_le_bytes(sequence) as usize;
@@ -114,14 +117,15 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
             if (run == 15) | (len == 15 + MATCH_MIN) | (offset < 8) | (offset > match_at) {
                 break;
             }
-            // SAFETY: `run <= 14` and `len <= 18`, so that writes end before `to + 14 + 24` and reads of literals
-            // before `from + 16`, both inside (the loop's condition). The match's source starts at
-            // `match_at - offset >= 0` and lies before its destination.
+            // SAFETY: `run <= 14` and `len <= 18`, so that writes end before `to + 14 + 24` and
+            // reads of literals before `from + 16`, both inside (the loop's condition). The match's
+            // source starts at `match_at - offset >= 0` and lies before its destination.
             unsafe {
                 copy16(body.as_ptr().add(from), out.as_mut_ptr().add(to));
                 let at = out.as_mut_ptr().add(match_at);
                 let source = at.sub(offset);
-                // Eight at a time: loads of bytes just stored are forwarded only when one store holds them all.
+                // Eight at a time: loads of bytes just stored are forwarded only when one store
+                // holds them all.
                 copy8(source, at);
                 copy8(source.add(8), at.add(8));
                 copy8(source.add(16), at.add(16));
@@ -152,7 +156,8 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
         // All but the last bytes of a match that ends near the output's end.
         let wild = len.min((out.len() - match_at).saturating_sub(16));
         if wild > 0 {
-            // SAFETY: 16 bytes of output follow the `wild` ones; the source starts at `match_at - offset >= 0`.
+            // SAFETY: 16 bytes of output follow the `wild` ones; the source starts at `match_at -
+            // offset >= 0`.
             unsafe {
                 let to = out.as_mut_ptr().add(match_at);
                 if offset >= 16 {
@@ -182,7 +187,8 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// Repeats the `offset` (1 to 15) bytes before `to` over the `len` bytes from `to` on, and up to 16 bytes more.
+/// Repeats the `offset` (1 to 15) bytes before `to` over the `len` bytes from `to` on, and up to 16
+/// bytes more.
 ///
 /// # Safety
 /// `offset` bytes before `to` must be readable, `len + 16` bytes from `to` on writable.

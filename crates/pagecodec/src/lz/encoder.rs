@@ -9,8 +9,8 @@ use crate::Isa;
 
 /// Bytes that are copied at a time where there are literals.
 pub(crate) const LITERALS_STEP_MAX: usize = 32;
-/// With so many matches of 32 bytes and more in the last input, 64 bytes are compared at a time: where a branch is taken now
-/// and then it costs more than the longer loads.
+/// With so many matches of 32 bytes and more in the last input, 64 bytes are compared at a time:
+/// where a branch is taken now and then it costs more than the longer loads.
 #[cfg(target_arch = "x86_64")]
 const LONG_MIN: usize = 8;
 
@@ -34,7 +34,8 @@ pub(crate) struct Apart<'a> {
     pub(crate) extensions: &'a [u8],
 }
 
-/// Encodes up to 4096 bytes. Holds the working memory (about 60 KiB), so that encoding never allocates.
+/// Encodes up to 4096 bytes. Holds the working memory (about 60 KiB), so that encoding never
+/// allocates.
 pub struct Encoder {
     isa: Isa,
     work: Box<Work>,
@@ -56,7 +57,8 @@ unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
     unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) }
 }
 
-/// Copies a page. The C library's way takes 0.25 us on some machines, which is several times as long.
+/// Copies a page. The C library's way takes 0.25 us on some machines, which is several times as
+/// long.
 ///
 /// # Safety
 /// The machine must have AVX-512 F.
@@ -124,7 +126,8 @@ impl Encoder {
         self.isa
     }
 
-    /// Encodes `input` into `out` and answers the object's length; `None` when `out` is too short for it.
+    /// Encodes `input` into `out` and returns the object's length; `None` when `out` is too short
+    /// for it.
     ///
     /// # Panics
     /// When the input is longer than [`INPUT_MAX`].
@@ -133,7 +136,7 @@ impl Encoder {
         self.write(out)
     }
 
-    /// Finds the matches of `input` and answers how long its object will be.
+    /// Finds the matches of `input` and returns how long its object will be.
     ///
     /// # Panics
     /// When the input is longer than [`INPUT_MAX`].
@@ -141,8 +144,9 @@ impl Encoder {
         self.plan_by::<1>(input)
     }
 
-    /// [`Encoder::plan`] in three quarters of the time: looks for matches at even places and even distances only. Objects of
-    /// strings and records become 2 to 6 % longer, those of texts and code up to 30 %: [`Encoder::matched`] tells.
+    /// [`Encoder::plan`] in three quarters of the time: looks for matches at even places and even
+    /// distances only. Objects of strings and records become 2 to 6 % longer, those of texts and
+    /// code up to 30 %: [`Encoder::matched`] tells.
     ///
     /// # Panics
     /// When the input is longer than [`INPUT_MAX`].
@@ -150,7 +154,8 @@ impl Encoder {
         self.plan_by::<2>(input)
     }
 
-    /// Of the input that was planned last: the bytes that its matches cover, and those that matches at odd distances do.
+    /// Of the input that was planned last: the bytes that its matches cover, and those that matches
+    /// at odd distances do.
     pub fn matched(&self) -> (usize, usize) {
         (self.work.streams.coded.len - self.work.streams.coded.literals, self.work.streams.coded.odd)
     }
@@ -168,7 +173,8 @@ impl Encoder {
             (Isa::Avx2, Some(page)) => unsafe { copy_page_avx2(page, &mut work.source) },
             _ => work.source[..len].copy_from_slice(input),
         }
-        // The index reads whole groups; what it finds there does not count, but must not depend on the past.
+        // The index reads whole groups; what it finds there does not count, but must not depend on
+        // the past.
         work.source[len..].fill(0);
         if !work.find::<STEP>(self.isa, len) {
             work.index.clear();
@@ -189,8 +195,8 @@ impl Encoder {
         work.streams.coded.total()
     }
 
-    /// Writes the object of the input that was planned last into `out` and answers its length; `None` when `out` is too
-    /// short for it. Before anything was planned the input is empty.
+    /// Writes the object of the input that was planned last into `out` and returns its length;
+    /// `None` when `out` is too short for it. Before anything was planned the input is empty.
     pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {
         match self.isa {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
@@ -210,8 +216,8 @@ impl Encoder {
         assert!(literals.len() >= len + LITERALS_STEP_MAX, "{} bytes for {len} literals", literals.len());
         let to = literals.as_mut_ptr();
         match self.isa {
-            // SAFETY: `with_isa` has checked that the machine has the instructions; there is room for a step (asserted
-            // above).
+            // SAFETY: `with_isa` has checked that the machine has the instructions; there is room
+            // for a step (asserted above).
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx2 => unsafe { work.copy_literals_avx2(to) },
             // SAFETY: as above.
@@ -228,8 +234,8 @@ impl Encoder {
 }
 
 impl Work {
-    /// Indexes the input and chooses its matches. Answers false if entries of an earlier input misled it, which cannot happen
-    /// after the index was cleared.
+    /// Indexes the input and chooses its matches. Returns false if entries of an earlier input
+    /// misled it, which cannot happen after the index was cleared.
     fn find<const STEP: usize>(&mut self, isa: Isa, len: usize) -> bool {
         let Work { source, index, matches, .. } = self;
         match isa {
@@ -267,7 +273,8 @@ impl Work {
         self.write::<32>(out)
     }
 
-    /// Joins the streams in `out`, if there is room. Literals are copied `STEP` (16 or 32) at a time.
+    /// Joins the streams in `out`, if there is room. Literals are copied `STEP` (16 or 32) at a
+    /// time.
     #[inline(always)]
     fn write<const STEP: usize>(&mut self, out: &mut [u8]) -> Option<usize> {
         let coded = self.streams.coded;
@@ -319,8 +326,8 @@ impl Work {
             let befores = &records.ends[taken.start..];
             for (&start, &before) in records.starts[taken].iter().zip(befores) {
                 let run = usize::from(start - before);
-                // SAFETY: the input has PADDING readable bytes after it. The literals before this run and with it are
-                // at most `literals`, and STEP bytes more are there.
+                // SAFETY: the input has PADDING readable bytes after it. The literals before this
+                // run and with it are at most `literals`, and STEP bytes more are there.
                 unsafe {
                     let (from, to) = (self.source.as_ptr().add(usize::from(before)), to.add(copied));
                     copy::<STEP>(from, to);
@@ -368,7 +375,7 @@ mod tests {
             };
             let mut encoder = used();
             encoder.work.source[..INPUT_MAX].copy_from_slice(&second);
-            assert!(!encoder.work.find::<1>(isa, INPUT_MAX), "{isa}: the test misleads nobody");
+            assert!(!encoder.work.find::<1>(isa, INPUT_MAX), "{isa}: the test does not mislead the encoder");
 
             for plan in [Encoder::plan, Encoder::plan_even] {
                 let mut fresh = Encoder::with_isa(isa);
@@ -391,7 +398,8 @@ mod tests {
             state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
             (state >> 58) as u8
         };
-        // Periods with a byte changed now and then, so that some matches end at every length up to and above 128.
+        // Periods with a byte changed now and then, so that some matches end at every length up to
+        // and above 128.
         let mut page = |period: usize, every: usize| {
             let mut page: Vec<u8> = (0..period).map(|_| random()).collect();
             page = page.into_iter().cycle().take(INPUT_MAX).collect();

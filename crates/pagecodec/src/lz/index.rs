@@ -1,15 +1,18 @@
 //! For every position of the input: an earlier one that starts with the same four bytes.
 //!
-//! The table maps the upper 12 bits of a hash of four bytes to the latest position. The hash is a product with an odd
-//! number modulo 2^32, hence reversible: table index and the product's other 20 bits, kept in the entry beside the
-//! 12-bit position, identify the four bytes. Comparing entries is an exact comparison of the input and reads none.
+//! The table maps the upper 12 bits of a hash of four bytes to the latest position. The hash is a
+//! product with an odd number modulo 2^32, hence reversible: table index and the product's other 20
+//! bits, kept in the entry beside the 12-bit position, identify the four bytes. Comparing entries
+//! is an exact comparison of the input and reads none.
 //!
-//! The table is not emptied between inputs, which takes 0.15 us. The 20 bits of an entry have a salt added (exclusive or)
-//! that is another one for each input, so that an entry of an earlier input is taken for one of this input once in 2^20
-//! times only. The walk notices, since such bytes hardly ever are equal, and has the index made anew from an empty table:
-//! what is found never depends on the past.
+//! The table is not emptied between inputs, which takes 0.15 us. The 20 bits of an entry have a
+//! salt added (exclusive or) that is another one for each input, so that an entry of an earlier
+//! input is taken for one of this input once in 2^20 times only. The walk notices, since such bytes
+//! hardly ever are equal, and has the index made again from an empty table: what is found never
+//! depends on the past.
 
-/// Bits of the product that number the table entry; the others fit an entry together with a position.
+/// Bits of the product that number the table entry; the others fit an entry together with a
+/// position.
 pub(crate) const TABLE_BITS: u32 = 12;
 pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
 /// Readable bytes that the index and the walk need after the input.
@@ -20,9 +23,11 @@ pub(crate) const PADDING: usize = 128;
 pub(crate) struct Index {
     // Arrays first, so that none of the vectors written to them lies across two cache lines.
     pub(super) table: [u32; 1 << TABLE_BITS],
-    /// The earlier position, where [`Index::mask`] says that there is one; elsewhere anything below 4096.
+    /// The earlier position, where [`Index::mask`] says that there is one; elsewhere anything
+    /// below 4096.
     pub(crate) candidates: [u16; 4096 + 128],
-    /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input are zero.
+    /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input
+    /// are zero.
     pub(crate) mask: [u64; 64 + 2],
     /// What is added to the entries of this input; the 12 bits of the position are zero.
     pub(super) salt: u32,
@@ -64,8 +69,8 @@ impl Index {
     pub(crate) const NEW: Index =
         Index { table: [0; 1 << TABLE_BITS], candidates: [0; 4096 + 128], mask: [0; 66], salt: 0 };
 
-    /// Empties the table. Entries of zero name position 0, which is never used as a candidate, so that an empty table
-    /// matches nothing.
+    /// Empties the table. Entries of zero name position 0, which is never used as a candidate, so
+    /// that an empty table matches nothing.
     pub(crate) fn clear(&mut self) {
         self.table.fill(0);
     }
@@ -83,13 +88,15 @@ impl Index {
         self.mask[end / 64 + 1..].fill(0);
     }
 
-    /// Indexes every `STEP`th (1 or 2) position of `source[..len]`: the others have no candidates, and are none.
+    /// Indexes every `STEP`th (1 or 2) position of `source[..len]`: the others have no candidates,
+    /// and are none.
     #[inline(always)]
     pub(crate) fn fill_generic<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         assert!(len <= 4096 && source.len() >= len.next_multiple_of(GROUP) + 8);
         self.change_salt();
-        // Three steps, of which compilers make vectors of the first and the last, a group each: what one has stored in
-        // pieces of one size and the next one loads in those of another has left the processor's store buffer by then.
+        // Three steps, of which compilers make vectors of the first and the last, a group each:
+        // what one has stored in pieces of one size and the next one loads in those of another has
+        // left the processor's store buffer by then.
         let mut hashed = [Hashed { slots: [[0; GROUP / 4]; 4], entries: [[0; GROUP / 4]; 4] }; 2];
         let mut found = [Found([0; GROUP]); 2];
         let groups = len.div_ceil(GROUP);
@@ -108,7 +115,8 @@ impl Index {
         self.close(len);
     }
 
-    /// Puts the entries of a group into their slots, one after the other. Answers by how much those were more that were there.
+    /// Puts the entries of a group into their slots, one after the other. Returns by how much those
+    /// were more that were there.
     #[inline(always)]
     fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, Found(found): &mut Found) {
         for four in 0..GROUP / 4 {
@@ -134,7 +142,8 @@ impl Index {
             // The place of an entry with the same key. Other keys are 4096 and more away.
             let place = found.wrapping_add(at);
             candidate[0] = (place & 0xfff) as u16;
-            // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see below.
+            // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see
+            // below.
             is_found[0] = u8::from(place.wrapping_sub(1) < at.wrapping_sub(1));
         }
         let mut bits = 0;

@@ -13,8 +13,9 @@ pub(super) const GROUP: usize = 32;
 /// Matches of one part at most, and one more that is written but not counted, in whole groups.
 pub(super) const PART_RECORDS: usize = INPUT_MAX / PARTS / MATCH_MIN + 2 + GROUP;
 
-/// The matches of one part: positions of their starts, their sources, and their ends, each end one place behind, so that
-/// there is room for that of the match before the first. Longer than needed by one step of the vector loop that reads them.
+/// The matches of one part: positions of their starts, their sources, and their ends, each end one
+/// place behind, so that there is room for that of the match before the first. Longer than needed
+/// by one step of the vector loop that reads them.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Records {
@@ -46,8 +47,9 @@ impl Matches {
         self.records.iter().zip(taken)
     }
 
-    /// Takes the first `counts` records of each part. A part's last match may cover matches of the next part: takes those
-    /// away, or what of them it covers, or lets the match go on where they continue it.
+    /// Takes the first `counts` records of each part. A part's last match may cover matches of the
+    /// next part: takes those away, or what of them it covers, or lets the match go on where they
+    /// continue it.
     #[inline(always)]
     pub(super) fn join(&mut self, counts: &[usize; PARTS]) {
         // The last match before the part: its place, offset and end.

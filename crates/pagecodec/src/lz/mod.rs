@@ -1,9 +1,11 @@
-//! Page LZ: a small Lempel-Ziv format for what T16 cannot describe: text, machine code, records of bytes.
+//! Page LZ: a small Lempel-Ziv format for what T16 cannot describe: text, machine code, records of
+//! bytes.
 //!
-//! A page is short: offsets take 12 bits, so a match costs two and a half bytes where LZ4 spends three, and every
-//! position can be looked up in advance. The encoder therefore first finds a candidate for every position
-//! (no branches), then walks the four quarters of the input side by side (the walk is a chain of dependent
-//! loads; four chains hide each other's latency), and writes the streams last.
+//! A page is short: offsets take 12 bits, so a match costs two and a half bytes where LZ4 spends
+//! three, and every position can be looked up in advance. The encoder therefore first finds a
+//! candidate for every position (no branches), then walks the four quarters of the input side by
+//! side (the walk is a chain of dependent loads; four chains hide each other's latency), and writes
+//! the streams last.
 //!
 //! Layout, little-endian. The length of the input is not stored.
 //!
@@ -51,7 +53,8 @@ pub(crate) const MATCH_MIN: usize = 4;
 #[error("damaged page LZ object")]
 pub struct Damaged;
 
-/// Copies 16 bytes between places that may overlap (the destination then gets what the source held before).
+/// Copies 16 bytes between places that may overlap (the destination then gets what the source held
+/// before).
 ///
 /// # Safety
 /// 16 bytes must be readable at `from` and writable at `to`.

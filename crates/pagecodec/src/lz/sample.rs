@@ -10,18 +10,19 @@ const RUN: usize = 16;
 /// Log2 of the slots that remember what was seen.
 const SLOT_BITS: u32 = 10;
 
-/// Where in its part of the page each run starts: runs at equal distances would hardly meet again in a page with a
-/// period. Found by trying: of the periods up to 2048 as few as can be are missed, and of those up to 512 when they fill
-/// half a page.
+/// Where in its part of the page each run starts: runs at equal distances would hardly meet again
+/// in a page with a period. Found by trying: of the periods up to 2048 as few as can be are missed,
+/// and of those up to 512 when they fill half a page.
 const JITTER: [usize; SAMPLES / RUN] = [
     31, 118, 46, 93, 6, 27, 0, 21, 97, 57, 2, 120, 88, 22, 77, 123, 116, 54, 120, 49, 93, 60, 82, 26, 15,
     121, 29, 77, 86, 106, 31, 47,
 ];
 
-/// How many of 512 places, in 32 runs of 16 spread over the page, begin with four bytes that a sampled place before
-/// them began with (the last such place of each hash slot is remembered).
+/// How many of 512 places, in 32 runs of 16 spread over the page, begin with four bytes that a
+/// sampled place before them began with (the last such place of each hash slot is remembered).
 ///
-/// Random bytes answer 0 or 1: 0 already when no place of every other run repeats another. Text, where a match saves half of the page, answers 100 and more.
+/// Random bytes yield 0 or 1: 0 already when no place of every other run repeats another. Text,
+/// where a match saves half of the page, yields 100 and more.
 pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     with_isa!(
         isa,
@@ -31,7 +32,8 @@ pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     )
 }
 
-/// How many of 256 places of `bytes`, in 16 runs of 16 spread over them, repeat an earlier one as in [`repeats`].
+/// How many of 256 places of `bytes`, in 16 runs of 16 spread over them, repeat an earlier one as
+/// in [`repeats`].
 ///
 /// # Panics
 /// When there are fewer than 256 bytes.
@@ -47,8 +49,9 @@ pub fn repeats_in(isa: Isa, bytes: &[u8]) -> u32 {
 
 #[inline(always)]
 fn count(page: &[u8; PAGE_SIZE]) -> u32 {
-    // Of a product (reversible: equal ones mean equal bytes) the upper ten bits name the slot and the next sixteen are
-    // kept in it; two that differ in the last six bits alone are too rare to matter.
+    // Of a product (reversible: equal ones mean equal bytes) the upper ten bits name the slot and
+    // the next sixteen are kept in it; two that differ in the last six bits alone are too rare to
+    // matter.
     let mut slots = [0u16; 1 << SLOT_BITS];
     let mut count = 0;
     for half in 0..2 {
@@ -60,7 +63,8 @@ fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     count
 }
 
-/// Sixteen runs: each `parts / 16`th of `parts` equal parts of the page has one, from part `first` on.
+/// Sixteen runs: each `parts / 16`th of `parts` equal parts of the page has one, from part `first`
+/// on.
 #[inline(always)]
 fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
     let part_len = (page.len() - RUN - 4) / parts;
@@ -79,7 +83,8 @@ fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SL
             }
         }
     }
-    // The exchange by itself, without comparisons that would be held back to be made several at a time.
+    // The exchange by itself, without comparisons that would be held back to be made several at a
+    // time.
     let mut before = [0u16; SAMPLES / 2];
     for ((&name, &tag), before) in names.iter().zip(&tags).zip(&mut before) {
         *before = std::mem::replace(&mut slots[usize::from(name) % (1 << SLOT_BITS)], tag);

@@ -1,9 +1,11 @@
-//! The decoder of page LZ in AVX2: lengths first, then one step without branches for nearly every sequence.
+//! The decoder of page LZ in AVX2: lengths first, then one step without branches for nearly every
+//! sequence.
 //!
-//! Whether a length is coded in a nibble or has an extension, whether a match is longer than a vector and whether it repeats
-//! bytes that it has just written itself: in texts each is as good as chance, and a branch that is foretold wrongly costs as much as two
-//! sequences. So lengths are taken apart for all sequences together, and a step copies 32 literals and 32 bytes of a match whatever
-//! their lengths are, the latter by a row of selectors for each offset.
+//! Whether a length is coded in a nibble or has an extension, whether a match is longer than a
+//! vector and whether it repeats bytes that it has just written itself: in texts each is as good as
+//! chance, and a branch that is foretold wrongly costs as much as two sequences. So lengths are
+//! taken apart for all sequences together, and a step copies 32 literals and 32 bytes of a match
+//! for any lengths, the latter by a row of selectors for each offset.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -21,15 +23,16 @@ const GROUP: usize = 16;
 const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
 /// Offsets below this one: what a match repeats may not have left the processor's store buffer yet.
 const NEAR: u16 = 32;
-/// Of so many sequences one has a match longer than a step, and steps copy two vectors of each match.
+/// Of so many sequences one has a match longer than a step, and steps copy two vectors of each
+/// match.
 const WIDE_ONE_IN: usize = 32;
 
 /// Room for all sequences, in whole groups.
 const ROOM: usize = SEQUENCES_MAX + GROUP;
 const _: () = assert!(ROOM.is_multiple_of(GROUP));
 
-/// By offset (32 for longer ones too) the selectors of a match: first of the 16 bytes from its source on, then of the 16 behind them.
-/// Each byte of the match is chosen by one of the two.
+/// By offset (32 for longer ones too) the selectors of a match: first of the 16 bytes from its
+/// source on, then of the 16 behind them. Each byte of the match is chosen by one of the two.
 static SELECTORS: Rows = {
     let mut rows = [[[0x80; STEP]; 2]; STEP + 1];
     let mut offset = 1;
@@ -52,8 +55,8 @@ struct Rows([[[u8; STEP]; 2]; STEP + 1]);
 /// Log2 of a row's bytes.
 const ROW_BITS: i32 = 6;
 
-/// By set of four lengths of runs and four of matches, in turns: the places of its members in [`Sequences::lengths`], one after
-/// the other.
+/// By set of four lengths of runs and four of matches, in turns: the places of its members in
+/// [`Sequences::lengths`], one after the other.
 static MEMBERS: [[u16; 8]; 256] = {
     let mut all = [[0; 8]; 256];
     let mut set = 0;
@@ -78,8 +81,8 @@ struct Sequences {
     offsets: [MaybeUninit<u16>; ROOM],
     /// Where the offset's row of selectors is, in bytes.
     rows: [MaybeUninit<u16>; ROOM],
-    /// 16 if the second half of a step comes from behind the source's first 16 bytes. Else 0, for what would be loaded from there has
-    /// just been stored, which takes long, or has not been yet.
+    /// 16 if the second half of a step comes from behind the source's first 16 bytes. Else 0, for
+    /// what would be loaded from there has just been stored, which takes long, or has not been yet.
     seconds: [MaybeUninit<u16>; ROOM],
     /// The lengths with extensions, in their order: places in `lengths`.
     extended: [MaybeUninit<u16>; 2 * ROOM],
@@ -97,8 +100,9 @@ struct Sums {
     wide: usize,
 }
 
-/// Whether less than a fifth of the matches come from the last bytes, so that steps through memory take less time than those in registers
-/// ([`super::window`]): 0.84 of it where there are a tenth, 0.92 up to here, 1.2 and more beyond.
+/// Whether less than a fifth of the matches come from the last bytes, so that steps through memory
+/// take less time than those in registers ([`super::window`]): 0.84 of it where there are a tenth,
+/// 0.92 up to here, 1.2 and more beyond.
 ///
 /// # Safety
 /// The machine must have AVX2.
@@ -131,11 +135,12 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     if done + tail != out.len() {
         return Err(Damaged);
     }
-    // Not left uninitialised: selectors pass over what is loaded from behind the last byte written, but it is loaded.
+    // Not left uninitialised: selectors pass over what is loaded from behind the last byte written,
+    // but it is loaded.
     let mut space = Space([0; INPUT_MAX + 3 * STEP]);
     let base = space.0.as_mut_ptr();
-    // SAFETY: `fill` has set all of `count` sequences, whose sums are within literals and output, hence within `space`. The steps
-    // have written its first `done` bytes.
+    // SAFETY: `fill` has set all of `count` sequences, whose sums are within literals and output,
+    // hence within `space`. The steps have written its first `done` bytes.
     unsafe {
         if parts.body.len() - parts.literals_len < STEP {
             sequences.copy::<true, true>(parts, base)?;
@@ -150,7 +155,8 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     Ok(())
 }
 
-/// Copies `out.len()` bytes. The C library's way takes 0.25 us a page on some machines, which is several times as long.
+/// Copies `out.len()` bytes. The C library's way takes 0.25 us a page on some machines, which is
+/// several times as long.
 ///
 /// # Safety
 /// So many bytes must be readable at `from`, which is aligned to 32.
@@ -198,7 +204,8 @@ impl Sequences {
             let half = _mm256_set1_epi16(HALF as i16);
             let seconds = _mm256_cmpgt_epi16(_mm256_min_epu16(offsets, lens), half);
             assert!(first + GROUP <= ROOM && extended + 2 * GROUP <= 2 * ROOM);
-            // SAFETY: there is room for a group from `first` on, and for all its lengths behind those found before (asserted above).
+            // SAFETY: there is room for a group from `first` on, and for all its lengths behind
+            // those found before (asserted above).
             unsafe {
                 let store = |place: *mut MaybeUninit<u16>, values| {
                     _mm256_storeu_si256(place.add(first).cast(), values);
@@ -259,7 +266,8 @@ impl Sequences {
         let mut add = |place: &MaybeUninit<u16>, more: usize| {
             // A length beyond the longest input is as wrong as one that is longer yet.
             let more = more.min(INPUT_MAX) as u16;
-            // SAFETY: `count` of them have been set, all of them places of lengths that have been set.
+            // SAFETY: `count` of them have been set, all of them places of lengths that have been
+            // set.
             unsafe {
                 *self.lengths.get_unchecked_mut(usize::from(place.assume_init())).assume_init_mut() += more;
             }
@@ -288,7 +296,8 @@ impl Sequences {
         let lengths = self.lengths.as_ptr();
         for first in (0..groups).map(|group| GROUP * group) {
             assert!(first + GROUP <= ROOM);
-            // SAFETY: a group of each is there (asserted above), and has been set, as the caller vouches.
+            // SAFETY: a group of each is there (asserted above), and has been set, as the caller
+            // vouches.
             let [runs, lens] =
                 [0, ROOM].map(|kind| unsafe { _mm256_loadu_si256(lengths.add(kind + first).cast()) });
             let wide = _mm256_cmpgt_epi16(lens, _mm256_set1_epi16(STEP as i16 - 1));
@@ -305,11 +314,12 @@ impl Sequences {
         Sums { runs, matches, wide }
     }
 
-    /// Follows all sequences. ENDS: the object ends within a step behind its literals. WIDE: steps copy 64 bytes of matches.
+    /// Follows all sequences. ENDS: the object ends within a step behind its literals. WIDE: steps
+    /// copy 64 bytes of matches.
     ///
     /// # Safety
-    /// All that is known of the sequences must have been set, its sums must be within the literals of `parts` and [`INPUT_MAX`], and
-    /// `base` must have room for a [`Space`].
+    /// All that is known of the sequences must have been set, its sums must be within the literals
+    /// of `parts` and [`INPUT_MAX`], and `base` must have room for a [`Space`].
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn copy<const ENDS: bool, const WIDE: bool>(
@@ -320,9 +330,10 @@ impl Sequences {
         let end = parts.body.as_ptr_range().end;
         let (mut from, mut to) = (parts.body.as_ptr(), base);
         for number in 0..parts.sequences.len() {
-            // SAFETY: the caller vouches for what is known of the sequence. `from` stays within the literals and `to` within INPUT_MAX
-            // bytes from `base` on, as the sums do. A step reads up to 32 bytes from `from` on, which the object has behind its
-            // literals unless ENDS, and writes up to 64 bytes behind a run; its source is not before `base`.
+            // SAFETY: the caller vouches for what is known of the sequence. `from` stays within the
+            // literals and `to` within INPUT_MAX bytes from `base` on, as the sums do. A step reads
+            // up to 32 bytes from `from` on, which the object has behind its literals unless ENDS,
+            // and writes up to 64 bytes behind a run; its source is not before `base`.
             unsafe {
                 let value = |values: &[MaybeUninit<u16>], at: usize| {
                     usize::from(values.get_unchecked(at).assume_init())
@@ -381,8 +392,9 @@ unsafe fn pattern(first: *const u8, second: *const u8, row: usize) -> __m256i {
 /// Copies what is too long for one step. Apart, so that the loop keeps its registers.
 ///
 /// # Safety
-/// `run` literals must be readable at `from`; `offset` bytes before the match must have been written, and there must be room for all and
-/// for a step more. The machine must have the instructions.
+/// `run` literals must be readable at `from`; `offset` bytes before the match must have been
+/// written, and there must be room for all and for a step more. The machine must have the
+/// instructions.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]

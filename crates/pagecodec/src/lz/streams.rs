@@ -5,8 +5,8 @@ use super::{HEADER, MATCH_MIN};
 
 /// Sequences of all parts, in whole groups.
 const SEQUENCES: usize = PARTS * PART_RECORDS;
-/// Room for extensions: those of one byte belong to a run or match of 15 bytes or more, so there are at most 2 x 4096 / 19;
-/// and for a step that writes 64.
+/// Room for extensions: those of one byte belong to a run or match of 15 bytes or more, so there
+/// are at most 2 x 4096 / 19; and for a step that writes 64.
 const EXTENSIONS: usize = 1024;
 
 /// What was chosen and coded, in numbers.
@@ -71,7 +71,7 @@ impl Streams {
         &self.packed[..self.coded.count.div_ceil(2)]
     }
 
-    /// Packs the literal runs and answers their bytes.
+    /// Packs the literal runs and returns their bytes.
     #[inline(always)]
     pub(super) fn packed_runs(&mut self) -> &[u8] {
         let count = self.coded.count;
@@ -87,8 +87,8 @@ impl Streams {
         self.packed()
     }
 
-    /// [`Streams::code`] in AVX-512: extensions too are written without branches, as long as they take one byte.
-    /// Answers how many matches have 32 bytes and more.
+    /// [`Streams::code`] in AVX-512: extensions too are written without branches, as long as they
+    /// take one byte. Returns how many matches have 32 bytes and more.
     ///
     /// # Safety
     /// The machine must have AVX-512 F, BW, VL and VBMI2.
@@ -252,7 +252,7 @@ impl Streams {
     }
 }
 
-/// Appends an extension and answers the new length.
+/// Appends an extension and returns the new length.
 #[inline(always)]
 fn extend(extensions: &mut [u8; EXTENSIONS], at: usize, value: usize) -> usize {
     if value < 255 {

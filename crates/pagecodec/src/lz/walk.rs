@@ -23,13 +23,13 @@ struct Lane {
 }
 
 impl Lane {
-    /// Takes the next match, if one starts within the next 57 positions, and moves behind it. Answers false when there is none
-    /// up to the part's end.
+    /// Takes the next match, if one starts within the next 57 positions, and moves behind it.
+    /// Returns false when there is none up to the part's end.
     ///
     /// # Safety
-    /// The machine must have the instructions of `C`. `bytes` must have PADDING readable bytes after its 4096th;
-    /// `end <= reach <= 4096`; no more than `INPUT_MAX / PARTS` bytes and less than PARTS more may be between the first place
-    /// and `end`.
+    /// The machine must have the instructions of `C`. `bytes` must have PADDING readable bytes
+    /// after its 4096th; `end <= reach <= 4096`; no more than `INPUT_MAX / PARTS` bytes and less
+    /// than PARTS more may be between the first place and `end`.
     #[inline(always)]
     unsafe fn step<C: Compare, const STEP: usize>(&mut self, bytes: *const u8, index: &Index) -> bool {
         // SAFETY: `at <= 4096 + 64`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
@@ -48,7 +48,8 @@ impl Lane {
         let source = unsafe { *index.candidates.as_ptr().add(start) } as usize;
         // SAFETY: both places are within the input; PADDING is 128.
         let mut matched = unsafe { C::equal(bytes.add(start), bytes.add(source)) };
-        // One comparison for both of what is rare: less than four, and all that are compared, which may be more.
+        // One comparison for both of what is rare: less than four, and all that are compared, which
+        // may be more.
         if matched.wrapping_sub(MATCH_MIN) >= C::BYTES - MATCH_MIN {
             if matched < MATCH_MIN {
                 self.misled = true;
@@ -68,13 +69,14 @@ impl Lane {
         let (start, source) = if STEP == 1 {
             (start, source)
         } else {
-            // SAFETY: candidates are even and not 0, and what they are candidates for comes after them.
+            // SAFETY: candidates are even and not 0, and what they are candidates for comes after
+            // them.
             let same = unsafe { *bytes.add(start - 1) == *bytes.add(source - 1) };
             let back = usize::from(same & (start > self.at));
             (start - back, source - back)
         };
-        // SAFETY: a counted record covers at least four bytes of its own, all but the last within the part, so at most
-        // PART_RECORDS - GROUP are counted, and this one has a place.
+        // SAFETY: a counted record covers at least four bytes of its own, all but the last within
+        // the part, so at most PART_RECORDS - GROUP are counted, and this one has a place.
         unsafe {
             (&raw mut (*self.records).starts).cast::<u16>().add(self.count).write(start as u16);
             (&raw mut (*self.records).sources).cast::<u16>().add(self.count).write(source as u16);
@@ -87,8 +89,8 @@ impl Lane {
 }
 
 impl Matches {
-    /// Chooses the matches of the first `len` bytes of `source`, every `STEP`th of which `index` covers. Answers false if the
-    /// index was wrong.
+    /// Chooses the matches of the first `len` bytes of `source`, every `STEP`th of which `index`
+    /// covers. Returns false if the index was wrong.
     ///
     /// # Safety
     /// The machine must have the instructions of `C`.
@@ -109,8 +111,9 @@ impl Matches {
         });
         // Variables, not an array: each step's state then stays in registers.
         let [mut a, mut b, mut c, mut d] = lanes;
-        // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input
-        // and write to arrays of PART_RECORDS records of their own. The caller vouches for the instructions.
+        // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input and
+        // write to arrays of PART_RECORDS records of their own. The caller vouches for the
+        // instructions.
         unsafe {
             let mut going = [true; PARTS];
             while going == [true; PARTS] {
@@ -135,7 +138,8 @@ impl Matches {
             return false;
         }
         for (records, lane) in self.records.iter_mut().zip(&lanes) {
-            // The last match may have been found to go on behind what it may reach, or behind the input.
+            // The last match may have been found to go on behind what it may reach, or behind the
+            // input.
             let last = &mut records.ends[lane.count];
             *last = (*last).min(lane.reach as u16);
         }

@@ -1,9 +1,9 @@
 //! The decoder of page LZ in AVX-512: the last 128 bytes stay in two registers.
 //!
-//! Most matches repeat what was written a few bytes ago. Read back from memory, such bytes have to wait until the stores
-//! that hold them have left the processor's store buffer, some 20 cycles a match. So a step appends literals and match to
-//! a window of the last 128 bytes by permutations, and stores its newer half; memory is read for matches from further away
-//! only.
+//! Most matches repeat what was written a few bytes ago. Read back from memory, such bytes have to
+//! wait until the stores that hold them have left the processor's store buffer, some 20 cycles a
+//! match. So a step appends literals and match to a window of the last 128 bytes by permutations,
+//! and stores its newer half; memory is read for matches from further away only.
 //!
 //! Lengths are taken apart for all sequences first, without branches but for the rare extensions.
 
@@ -17,17 +17,18 @@ use super::{Damaged, INPUT_MAX, MATCH_MIN};
 const WINDOW: usize = 128;
 /// Bytes that a step appends at most: half of it.
 const STEP: usize = 64;
-/// Most literals for which half a load is enough. A whole one lies in two cache lines nearly always, and loads are what a
-/// step waits for.
+/// Most literals for which half a load is enough. A whole one lies in two cache lines nearly
+/// always, and loads are what a step waits for.
 const RUN: usize = 32;
 /// Sequences whose lengths are taken apart at a step.
 const GROUP: usize = 32;
 /// Sequences of an object that is not damaged, at most.
 const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
 
-/// By offset (0 for those beyond the window), 64 selectors of bytes: those of a match. `run` added to each, they tell where
-/// the bytes of the window come from that has had `run` literals and the match appended: below 128 from the old window,
-/// below 192 from the literals, from there on from the bytes `offset` before the window's end.
+/// By offset (0 for those beyond the window), 64 selectors of bytes: those of a match. `run` added
+/// to each, they tell where the bytes of the window come from that has had `run` literals and the
+/// match appended: below 128 from the old window, below 192 from the literals, from there on from
+/// the bytes `offset` before the window's end.
 static SELECTORS: Rows = {
     let mut rows = [[0; STEP]; WINDOW + 1];
     let mut offset = 0;
@@ -96,14 +97,16 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
         return Err(Damaged);
     }
     let mut space = Space([const { MaybeUninit::uninit() }; WINDOW + INPUT_MAX + STEP]);
-    // SAFETY: `fill` has set `count` lengths, whose sums are within literals and output; the caller vouches for the machine.
+    // SAFETY: `fill` has set `count` lengths, whose sums are within literals and output; the caller
+    // vouches for the machine.
     unsafe {
         if parts.body.len() - parts.literals_len >= STEP {
             lengths.copy::<false>(parts, &mut space)?;
         } else {
             lengths.copy::<true>(parts, &mut space)?;
         }
-        // Both are initialised: the steps have stored all but the literals at the end, which come from the object.
+        // Both are initialised: the steps have stored all but the literals at the end, which come
+        // from the object.
         let done = run_bytes + match_bytes;
         space.0.as_ptr().add(WINDOW).cast::<u8>().copy_to_nonoverlapping(out.as_mut_ptr(), done);
         out[done..].copy_from_slice(&parts.body[run_bytes..parts.literals_len]);
@@ -112,15 +115,16 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
 }
 
 impl Lengths {
-    /// Takes the lengths of all sequences apart, and answers the sums of runs and of matches.
+    /// Takes the lengths of all sequences apart, and returns the sums of runs and of matches.
     #[inline]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]
     fn fill(&mut self, parts: &Parts<'_>) -> Result<(usize, usize), Damaged> {
         let count = parts.sequences.len();
-        // Of each sequence its run and its match, 16 bits each. The sums hold: there are at most 32 groups, each with two
-        // lengths below 300 for a sum; lengths with longer extensions are added apart.
+        // Of each sequence its run and its match, 16 bits each. The sums hold: there are at most 32
+        // groups, each with two lengths below 300 for a sum; lengths with longer extensions are
+        // added apart.
         let mut sums = _mm512_setzero_si512();
         let (mut runs_more, mut matches_more) = (0, 0);
         let mut rest = parts.extensions;
@@ -128,7 +132,8 @@ impl Lengths {
             let left = count - first;
             let valid = u32::MAX >> (GROUP - left.min(GROUP));
             let nibbles_valid = u16::MAX >> ((GROUP - left.min(GROUP)) / 2);
-            // SAFETY: only bytes of the sequences and of their runs are read: two sequences a byte, rounded up.
+            // SAFETY: only bytes of the sequences and of their runs are read: two sequences a byte,
+            // rounded up.
             let (sequences, nibbles) = unsafe {
                 (
                     _mm512_maskz_loadu_epi16(valid, parts.sequences.as_ptr().add(first).cast()),
@@ -207,7 +212,8 @@ impl Lengths {
         let base = space.0.as_mut_ptr().cast::<u8>().wrapping_add(WINDOW);
         let end = parts.body.as_ptr().wrapping_add(parts.literals_len);
         let (mut from, mut to) = (parts.body.as_ptr(), base);
-        // SAFETY: `from` stays within the literals and `to` within INPUT_MAX bytes from `base` on, as the sums do.
+        // SAFETY: `from` stays within the literals and `to` within INPUT_MAX bytes from `base` on,
+        // as the sums do.
         unsafe {
             let zero = _mm512_setzero_si512();
             let mut window = Window { older: zero, newer: zero };
@@ -246,11 +252,13 @@ impl Lengths {
     }
 }
 
-/// Copies what is too long for one step, and answers the window behind it. Apart, so that the loop keeps its registers.
+/// Copies what is too long for one step, and returns the window behind it. Apart, so that the loop
+/// keeps its registers.
 ///
 /// # Safety
-/// As many literals as `pair` says must be readable at `from`; at `to` there must be room for all and for a step more,
-/// and 128 bytes before it, and `offset` before the match. The machine must have the instructions.
+/// As many literals as `pair` says must be readable at `from`; at `to` there must be room for all
+/// and for a step more, and 128 bytes before it, and `offset` before the match. The machine must
+/// have the instructions.
 #[cold]
 #[inline(never)]
 #[target_feature(
@@ -285,11 +293,12 @@ struct Window {
 }
 
 impl Window {
-    /// Appends `run` bytes of `literals` and a match of `len` bytes. `to` is the place in memory behind the window.
+    /// Appends `run` bytes of `literals` and a match of `len` bytes. `to` is the place in memory
+    /// behind the window.
     ///
     /// # Safety
-    /// `run + len` must be at most 64, and `offset` from 1 to 4095. From `offset` before `to` on 64 bytes must be readable
-    /// if it is greater than 128.
+    /// `run + len` must be at most 64, and `offset` from 1 to 4095. From `offset` before `to` on 64
+    /// bytes must be readable if it is greater than 128.
     #[inline]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
@@ -312,11 +321,13 @@ impl Window {
         let kept = _mm512_add_epi8(places, _mm512_set1_epi8(STEP as i8));
         let selectors =
             _mm512_permutex2var_epi8(kept, _mm512_add_epi8(places, _mm512_set1_epi8(len as i8)), selectors);
-        // Literals move everything on by `run`: what was within the window then is there still, or among the literals.
+        // Literals move everything on by `run`: what was within the window then is there still, or
+        // among the literals.
         let selectors = _mm512_add_epi8(selectors, _mm512_set1_epi8(run as i8));
         let new = _mm512_permutex2var_epi8(literals, selectors, before);
         let is_new = _mm512_movepi8_mask(selectors);
-        // New bytes wait in the places of their selectors: this one permutation is all that waits for the window before.
+        // New bytes wait in the places of their selectors: this one permutation is all that waits
+        // for the window before.
         let selectors = _mm512_mask_mov_epi8(selectors, is_new, new);
         let moved = _mm512_add_epi8(places, _mm512_set1_epi8((run + len) as i8));
         let newer = _mm512_mask2_permutex2var_epi8(self.older, selectors, !is_new, self.newer);

@@ -1,8 +1,9 @@
 //! Arrays of numbers: frame of reference, optional difference, bit packing, all of it vertical.
 //!
-//! A page is 64 rows of 64 bytes. A row holds 64, 32, 16 or 8 elements of 1, 2, 4 or 8 bytes; what happens to an element
-//! depends only on elements of the same column, so that a row is one vector and nothing moves between its lanes:
-//! no transposition, no prefix sum. The difference, when it is taken, is that to the row before.
+//! A page is 64 rows of 64 bytes. A row holds 64, 32, 16 or 8 elements of 1, 2, 4 or 8 bytes; what
+//! happens to an element depends only on elements of the same column, so that a row is one vector
+//! and nothing moves between its lanes: no transposition, no prefix sum. The difference, when it is
+//! taken, is that to the row before.
 //!
 //! Layout, little-endian:
 //!
@@ -15,8 +16,9 @@
 //! | 16 | width in bits of the residues of rows 4g .. 4g + 3, shift not counted |
 //! | 64 k | the columns' bit streams: lane `c` of consecutive rows is the stream of column `c` |
 //!
-//! Residue = (value or difference - base) >> shift. A column's stream takes the residues of its 64 elements in row order,
-//! least significant bit first, in units of E bytes; it is padded with zero bits to a whole unit.
+//! Residue = (value or difference - base) >> shift. A column's stream takes the residues of its 64
+//! elements in row order, least significant bit first, in units of E bytes; it is padded with zero
+//! bits to a whole unit.
 
 mod element;
 mod pack;
@@ -106,14 +108,14 @@ macro_rules! with_element {
     };
 }
 
-/// The shape that promises the shortest object, and about how long that will be: judged by an eighth of the page.
-/// `usize::MAX` when every shape is sure to save next to nothing.
+/// The shape that promises the shortest object, and about how long that will be: judged by an
+/// eighth of the page. `usize::MAX` when every shape is sure to save next to nothing.
 pub fn estimate(isa: Isa, page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
     estimate_below(isa, page, usize::MAX)
 }
 
-/// [`estimate`] for those who want to know of objects below `limit` only: the answer may be `usize::MAX` where it would be
-/// `limit` or more, which takes a quarter of the time.
+/// [`estimate`] for those who want to know of objects below `limit` only: the answer may be
+/// `usize::MAX` where it would be `limit` or more, which takes a quarter of the time.
 pub fn estimate_below(isa: Isa, page: &[u8; PAGE_SIZE], limit: usize) -> (Shape, usize) {
     assert!(isa.is_available(), "this machine lacks {isa}");
     let spread = Spread::of(isa, page);
@@ -146,7 +148,8 @@ pub fn estimate_below(isa: Isa, page: &[u8; PAGE_SIZE], limit: usize) -> (Shape,
     )
 }
 
-/// Encodes `page` as `shape` into `out` and answers the object's length; `None` when `out` is too short for it.
+/// Encodes `page` as `shape` into `out` and returns the object's length; `None` when `out` is too
+/// short for it.
 pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
     with_isa!(
         isa,

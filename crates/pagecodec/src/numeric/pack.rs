@@ -1,4 +1,5 @@
-//! The three loops over rows: sampling, packing, unpacking. Generic over the element; every step is one vector.
+//! The three loops over rows: sampling, packing, unpacking. Generic over the element; every step is
+//! one vector.
 
 use super::{Damaged, Element, Shape, GROUP, GROUPS, ROW, ROWS};
 use crate::PAGE_SIZE;
@@ -30,16 +31,17 @@ pub(crate) fn sample<E: Element>(page: &[u8; PAGE_SIZE]) -> [u32; 2] {
     let bits = |least: &E::Row, greatest: &E::Row, any: &E::Row, first: &E::Row| {
         let least = E::least(least);
         let width = E::greatest(greatest).wrapping_sub(least).width();
-        // Residues relative to one column's first value have the zeros that those relative to the least have, once
-        // the columns' first values are compared as well.
+        // Residues relative to one column's first value have the zeros that those relative to the
+        // least have, once the columns' first values are compared as well.
         let any = E::any(&E::or(any, &E::sub(first, &E::splat(least))));
         width.saturating_sub(any.trailing().min(E::BITS - 1))
     };
     [bits(&least, &greatest, &any, &first), bits(&least_step, &greatest_step, &any_step, &first_step)]
 }
 
-/// Whether no page of bytes can be expected to save a bit of each: both as values and as differences, some have 01 as
-/// their upper bits and some have 10, so that they are 128 apart. Costs less than one [`sample`].
+/// Whether no page of bytes can be expected to save a bit of each: both as values and as
+/// differences, some have 01 as their upper bits and some have 10, so that they are 128 apart.
+/// Costs less than one [`sample`].
 #[inline(always)]
 pub(crate) fn hopeless_bytes(page: &[u8; PAGE_SIZE]) -> bool {
     type Row = [u8; ROW];
@@ -142,7 +144,8 @@ pub(crate) fn decode<E: Element>(
     let base = E::splat(E::from_bytes(&header[2..]));
     let mut previous = E::zero_row();
     if shape.differences {
-        // The first row's residue decodes to the base; what is subtracted here is added again with it.
+        // The first row's residue decodes to the base; what is subtracted here is added again with
+        // it.
         let first = header[fixed - ROW..fixed].first_chunk().expect("a row");
         previous = E::sub(&E::load(first), &base);
     }

@@ -1,10 +1,12 @@
-//! What 16-bit pieces of the rows looked at tell of all sizes of elements, for less than one sample.
+//! What 16-bit pieces of the rows looked at tell of all sizes of elements, for less than one
+//! sample.
 
 use super::pack::rows;
 use super::{Shape, GROUPS, ROW, ROWS};
 use crate::{Isa, PAGE_SIZE};
 
-/// How far the pieces of a page are from those of its first row, column by column, joined by place in a word of 64 bits.
+/// How far the pieces of a page are from those of its first row, column by column, joined by place
+/// in a word of 64 bits.
 #[derive(Clone, Copy)]
 struct Places {
     /// All bits of the distances.
@@ -43,7 +45,8 @@ impl Spread {
         let fold = |distance: u16| distance ^ (distance as i16 >> 15) as u16;
         let mut joined = [[0u16; PIECES]; 4];
         for row in (0..ROWS - 1).step_by(PAIR_STEP) {
-            // A plain loop over the pieces: what the compiler makes of rows as values takes several times as long.
+            // A plain loop over the pieces: what the compiler makes of rows as values takes several
+            // times as long.
             for at in 0..PIECES {
                 let (first, a, b) = (piece(0, at), piece(row, at), piece(row + 1, at));
                 let step = b.wrapping_sub(a).wrapping_sub(piece(1, at).wrapping_sub(first));
@@ -102,8 +105,8 @@ impl Spread {
         }
     }
 
-    /// Whether no element of two, four or eight bytes can be expected to save a sixteenth of its bits: what fills the upper
-    /// piece of an element fills the element.
+    /// Whether no element of two, four or eight bytes can be expected to save a sixteenth of its
+    /// bits: what fills the upper piece of an element fills the element.
     #[inline]
     pub(super) fn is_hopeless(&self) -> bool {
         self.values.are_full() && self.steps.are_full()
@@ -125,7 +128,8 @@ impl Spread {
 impl Places {
     #[inline(always)]
     fn are_full(&self) -> bool {
-        // The sign is folded away: 2^14 and more is a distance of 15 bits of 16, 2^12 in the upper piece one of 61 of 64.
+        // The sign is folded away: 2^14 and more is a distance of 15 bits of 16, 2^12 in the upper
+        // piece one of 61 of 64.
         let far = self.folded;
         let shorts = far.iter().any(|&far| far >= 1 << 14);
         let ints = (far[1] | far[3]) >= 1 << 13;
@@ -136,8 +140,9 @@ impl Places {
 
     /// The least number of bits of an element of 1, 2, 4 and 8 bytes, shift not counted.
     ///
-    /// Two elements whose pieces number `p` are 2^b or more apart are at least 2^b - 3 times 2^16p apart: what the pieces
-    /// below borrow is 1, in a difference of differences 3. From b = 3 on that takes 16 p + b bits.
+    /// Two elements whose pieces number `p` are 2^b or more apart are at least 2^b - 3 times 2^16p
+    /// apart: what the pieces below borrow is 1, in a difference of differences 3. From b = 3 on
+    /// that takes 16 p + b bits.
     #[inline(always)]
     fn bits_min(&self) -> [u32; 4] {
         let Places { any: [a, b, c, d], folded } = *self;
@@ -150,8 +155,8 @@ impl Places {
         let bytes = if all >= 1 << (8 + 3) { high(all) - 8 } else { 0 };
         let ints = far(1, fb | fd).max(far(0, fa | fc));
         let longs = far(3, fd).max(far(2, fc)).max(far(1, fb)).max(far(0, fa));
-        // Bits at the low end that are the same everywhere are shifted out. The lowest piece that differs has nothing to
-        // borrow.
+        // Bits at the low end that are the same everywhere are shifted out. The lowest piece that
+        // differs has nothing to borrow.
         let short = u32::from(a | b | c | d);
         let int = u32::from(a | c) | u32::from(b | d) << 16;
         let long = u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48;

@@ -65,7 +65,8 @@ impl Encoder {
         self.isa
     }
 
-    /// Analyses `page` and gives up early when more than `unfit_max` words fit no template (512: never).
+    /// Analyses `page` and gives up early when more than `unfit_max` words fit no template (512:
+    /// never).
     ///
     /// # Errors
     /// [`EncodeError::TooManyRaw`].
@@ -74,7 +75,7 @@ impl Encoder {
         self.plan_ahead(page, unfit_max, page)
     }
 
-    /// Like [`Encoder::plan`], and fetches `next`, the page that will be planned after this one, from memory meanwhile.
+    /// Like [`Encoder::plan`], and prefetches `next`, the page that will be planned after this one.
     ///
     /// # Errors
     /// [`EncodeError::TooManyRaw`].
@@ -96,7 +97,7 @@ impl Encoder {
         Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
     }
 
-    /// Writes the object of the page that was last planned, and answers its length.
+    /// Writes the object of the page that was last planned, and returns its length.
     ///
     /// # Errors
     /// [`EncodeError::NoSpace`] when `out` is shorter than [`Plan::len`].
@@ -167,7 +168,8 @@ impl Encoder {
         }
     }
 
-    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or as many as are worth storing.
+    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or as many as are
+    /// worth storing.
     ///
     /// # Errors
     /// [`EncodeError::NoSpace`] when the object is longer than `out`.
@@ -177,7 +179,8 @@ impl Encoder {
         self.write(out)
     }
 
-    /// Encodes pages one after the other, each into the output of the same place, while fetching the next from memory.
+    /// Encodes pages one after the other, each into the output of the same place, while fetching
+    /// the next from memory.
     ///
     /// # Panics
     /// When the slices differ in length.

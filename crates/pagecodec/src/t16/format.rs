@@ -1,4 +1,5 @@
-//! The byte layout of T16: constants, and finding one's way in an object. `docs/formats/t16.md` has the full description.
+//! The byte layout of T16: constants, and finding one's way in an object. `docs/formats/t16.md` has
+//! the full description.
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -12,7 +13,8 @@ pub const VERSION: u64 = 1;
 pub(crate) const HEADER: usize = 20;
 /// Bytes of the shortest object: header, one distinct line, 63 index bytes.
 pub const OBJECT_MIN: usize = HEADER + 63 + 4;
-/// No object is longer: every word and all 13 exact templates raw, 64 distinct lines, 7 high halves, 13 middle ones.
+/// No object is longer: every word and all 13 exact templates raw, 64 distinct lines, 7 high
+/// halves, 13 middle ones.
 pub const OBJECT_MAX: usize = HEADER + 7 * 4 + 13 * 2 + 13 * 8 + LINES * 4 + WORDS * 8;
 
 /// Tag of a word that repeats an earlier raw word.
@@ -25,7 +27,8 @@ pub(crate) const TAG_RAW: u32 = 15;
 #[error("damaged T16 object")]
 pub struct Damaged;
 
-/// Where the parts of an object lie. All offsets are within the object and in the order of the fields.
+/// Where the parts of an object lie. All offsets are within the object and in the order of the
+/// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The nibbles of header field `kinds`: nibble `t` describes tag `t`.
@@ -120,7 +123,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Layout {
-    /// Reads the header and checks that all parts lie within the object. What the tags consume is not checked here.
+    /// Reads the header and checks that all parts lie within the object. What the tags consume is
+    /// not checked here.
     ///
     /// # Errors
     /// [`Damaged`] when the header contradicts itself, the version or the length.
@@ -179,7 +183,7 @@ impl Layout {
         })
     }
 
-    /// The lengths that follow from the fixed header alone, whatever the raw stream's.
+    /// The lengths that follow from the fixed header alone, without the raw stream's.
     ///
     /// # Errors
     /// [`Damaged`] when there is no whole header.

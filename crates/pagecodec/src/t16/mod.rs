@@ -1,4 +1,5 @@
-//! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading the same bytes.
+//! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading
+//! the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -25,8 +26,8 @@ use crate::Isa;
 
 /// Decodes `object` into `page` with the instruction set `isa`.
 ///
-/// Any bytes may be given: the outcome is some page or an error, the same for every instruction set. After an error
-/// the page's content is unspecified.
+/// Any bytes may be given: the outcome is some page or an error, the same for every instruction
+/// set. After an error the page's content is unspecified.
 ///
 /// # Errors
 /// [`Damaged`] when the object contradicts itself.
@@ -62,7 +63,8 @@ pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(),
     }
 }
 
-/// Decodes objects one after the other, each into the page of the same place, while fetching the next from memory.
+/// Decodes objects one after the other, each into the page of the same place, while fetching the
+/// next from memory.
 ///
 /// # Panics
 /// When the slices differ in length, or the machine lacks `isa`.

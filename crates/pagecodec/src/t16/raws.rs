@@ -1,5 +1,5 @@
-//! Repeats among the raw words of a page. Scalar for every instruction set: there are 30 to 100 of them in a page, and
-//! the work is table lookups.
+//! Repeats among the raw words of a page. Scalar for every instruction set: there are 30 to 100 of
+//! them in a page, and the work is table lookups.
 
 use super::format::{word, PageWords, WORDS};
 use super::templates::HASH_MULTIPLIER;
@@ -7,8 +7,8 @@ use super::work::Work;
 
 /// Buckets of the table that finds repeated raw words.
 pub(crate) const BUCKETS: usize = 512;
-/// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw words of exact
-/// templates come first.
+/// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw
+/// words of exact templates come first.
 const REFERABLE: usize = 240;
 /// Winner of a bucket whose first word is not referable.
 pub(crate) const NO_WINNER: u8 = 255;
@@ -19,16 +19,16 @@ fn bucket(word: u64) -> usize {
     (word.wrapping_mul(HASH_MULTIPLIER) >> 43) as usize % BUCKETS
 }
 
-/// Finds the raw words that repeat an earlier one: sets the bits of [`Work::repeats`], writes the references and turns the
-/// tags of repeats from raw to reference. Their places are known.
+/// Finds the raw words that repeat an earlier one: sets the bits of [`Work::repeats`], writes the
+/// references and turns the tags of repeats from raw to reference. Their places are known.
 ///
 /// The first raw word of each bucket is the only one that others can refer to.
 #[inline(always)]
 pub(crate) fn refer(work: &mut Work, page: &PageWords) {
     let len = work.all_raws_len;
     assert!(len <= WORDS);
-    // In descending order, so that the first of a bucket is stored last. The table need not be cleared: only buckets
-    // stored to are read.
+    // In descending order, so that the first of a bucket is stored last. The table need not be
+    // cleared: only buckets stored to are read.
     let mut store = |number: usize, winner: u8| {
         // Volatile for the same reason as below.
         // SAFETY: one of the places.
@@ -68,8 +68,9 @@ fn winner_of(winners: &[u8; BUCKETS], bucket: u16) -> u8 {
     unsafe { std::ptr::read_volatile(&winners[usize::from(bucket) % BUCKETS]) }
 }
 
-/// [`refer`] for many raw words that have been fetched and whose buckets are known. `suspects` answers which of the raw words
-/// `64 * chunk ..` have not themselves as the winner of their bucket, nor [`NO_WINNER`], of the winners that it gets.
+/// [`refer`] for many raw words that have been fetched and whose buckets are known. `suspects`
+/// returns which of the raw words `64 * chunk ..` have not themselves as the winner of their
+/// bucket, nor [`NO_WINNER`], of the winners that it gets.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn refer_many(work: &mut Work, suspects: impl Fn(&[u8; 64], usize) -> u64) {

@@ -6,8 +6,8 @@ use super::work::Aligned;
 
 /// Words in the sample: one line of every four.
 pub(crate) const SAMPLES: usize = 128;
-/// Which line of each group of four is sampled, by the group's number modulo four. Rotating the place keeps
-/// structures whose size divides four lines from hiding from the sample.
+/// Which line of each group of four is sampled, by the group's number modulo four. Rotating the
+/// place keeps structures whose size divides four lines from hiding from the sample.
 pub(crate) const SAMPLE_PHASE: [usize; 4] = [0, 2, 1, 3];
 
 /// The line that holds samples `8 * group ..`.
@@ -47,8 +47,8 @@ struct Candidates {
 }
 
 impl Candidates {
-    /// The buckets with counts of two or more; there are at most 64, as there are 128 samples. `score` gets a bucket and
-    /// its count.
+    /// The buckets with counts of two or more; there are at most 64, as there are 128 samples.
+    /// `score` gets a bucket and its count.
     #[inline(always)]
     fn new(counts: &[u8; 256], mut score: impl FnMut(u8, u8) -> u8) -> Candidates {
         let mut candidates = Candidates { buckets: [0; 64], scores: [0; 64], len: 0 };
@@ -80,7 +80,8 @@ impl Candidates {
         if self.len <= limit {
             return;
         }
-        // Keys are positive as signed numbers, which SSE2 can compare, and all below the first `least`.
+        // Keys are positive as signed numbers, which SSE2 can compare, and all below the first
+        // `least`.
         let mut keys = [0i16; 64];
         for (at, (key, &score)) in keys.iter_mut().zip(&self.scores).enumerate().take(self.len) {
             *key = i16::from(score) << 7 | (126 - at as i16);
@@ -176,8 +177,8 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     }
     templates.values[Templates::WIDE] = wide;
 
-    // Exact templates take the tags that are left. A repeated word saves four times as much when no prefix template
-    // would have caught it.
+    // Exact templates take the tags that are left. A repeated word saves four times as much when no
+    // prefix template would have caught it.
     let word_last = &templates.counters.word_last.0;
     let prefix_tags = &templates.prefix_tags;
     let mut chosen = Candidates::new(&word_counts, |bucket, count| {

@@ -5,15 +5,17 @@ use super::select::Counters;
 
 /// The most prefix templates that the encoder uses (the format allows 13).
 pub(crate) const PREFIX_MAX: usize = 6;
-/// In the table from prefix bucket to tag: no template. (In the table of exact tags zero stands there, which is right
-/// for the word zero and, as all exact values are tried, harmless for others.)
+/// In the table from prefix bucket to tag: no template. (In the table of exact tags zero stands
+/// there, which is right for the word zero and, as all exact values are tried, harmless for
+/// others.)
 pub(crate) const NO_TAG: u8 = 15;
 
-/// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction computes the hash of eight words.
+/// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction computes the hash of
+/// eight words.
 pub(crate) const HASH_MULTIPLIER: u64 = 0x9_E377_9B97_F4A7;
 
-/// The 8-bit hash of a word: bits 44..51 of the product. (The high half of the 104-bit product would make the
-/// small integers collide with zero, and they are the most common exact templates.)
+/// The 8-bit hash of a word: bits 44..51 of the product. (The high half of the 104-bit product
+/// would make the small integers collide with zero, and they are the most common exact templates.)
 #[inline(always)]
 pub(crate) fn hash8(word: u64) -> usize {
     (word.wrapping_mul(HASH_MULTIPLIER) >> 44) as usize & 255
@@ -114,7 +116,8 @@ impl Templates {
         usize::from(if same { prefix } else { tag })
     }
 
-    /// Fills in what follows from the chosen values: `kinds`, the list of high halves, the exact templates' literals.
+    /// Fills in what follows from the chosen values: `kinds`, the list of high halves, the exact
+    /// templates' literals.
     #[inline(always)]
     pub(crate) fn finish(&mut self) {
         let first = self.prefix_first();

@@ -1,4 +1,5 @@
-//! The encoder's working memory: everything known of a page between its analysis and the writing of its object.
+//! The encoder's working memory: everything known of a page between its analysis and the writing of
+//! its object.
 
 use super::format::{HEADER, LINES, OBJECT_MAX, WORDS};
 use super::raws;
@@ -8,8 +9,8 @@ use super::templates::Templates;
 #[repr(C, align(64))]
 pub(crate) struct Aligned<T>(pub(crate) T);
 
-/// Makes the compiler believe that the value was changed. Where vectors are written and bytes read, it would otherwise
-/// shuffle every byte out of the vectors instead of loading it, and the reverse.
+/// Makes the compiler believe that the value was changed. Where vectors are written and bytes read,
+/// it would otherwise shuffle every byte out of the vectors instead of loading it, and the reverse.
 #[inline(always)]
 pub(crate) fn through_memory<T>(value: &mut T) {
     // SAFETY: no instruction at all.
@@ -23,14 +24,16 @@ pub(crate) fn through_memory<T>(value: &mut T) {
 pub(crate) struct Work {
     /// The template table.
     pub(crate) templates: Templates,
-    /// Streams A and B, without the literals of the exact templates. Vector stores may overrun by 31.
+    /// Streams A and B, without the literals of the exact templates. Vector stores may overrun
+    /// by 31.
     pub(crate) a: [u16; WORDS + 32],
     pub(crate) b: [u16; WORDS + 32],
     /// All raw words in order. Vector stores may overrun by seven.
     pub(crate) all_raws: [u64; WORDS + 8],
     /// Their buckets.
     pub(crate) raw_buckets: [u16; WORDS + 32],
-    /// Bit `number % 64` of word `number / 64`: the raw word repeats an earlier one and is not stored.
+    /// Bit `number % 64` of word `number / 64`: the raw word repeats an earlier one and is not
+    /// stored.
     pub(crate) repeats: [u64; WORDS / 64],
     /// Number of the raw word that each reference repeats, and the word number of the repeat.
     pub(crate) sources: [u8; WORDS],

@@ -1,13 +1,16 @@
-//! Writing bit streams with AVX2: the codes of all eight streams are joined and appended side by side.
+//! Writing bit streams with AVX2: the codes of all eight streams are joined and appended side by
+//! side.
 
 use std::arch::x86_64::*;
 
 use super::bits::{Streams, ROUND, STREAMS, STREAM_MAX};
 
-/// Byte order by stream: even streams have the first bits in the highest byte, odd ones, which grow downwards, as they are.
+/// Byte order by stream: even streams have the first bits in the highest byte, odd ones, which grow
+/// downwards, as they are.
 const ORDER: [u8; 16] = [7, 6, 5, 4, 3, 2, 1, 0, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// What is put into four streams: joined codes and how many bits they have, 64 bits for each stream.
+/// What is put into four streams: joined codes and how many bits they have, 64 bits for each
+/// stream.
 struct Joined {
     bits: __m256i,
     len: __m256i,
@@ -96,7 +99,8 @@ impl Streams {
                     let stream = 4 * half + 2 * pair;
                     let (even, odd) = (ends[stream], ends[stream + 1]);
                     assert!(even.max(odd) <= STREAM_MAX - 8, "a stream longer than the longest");
-                    // SAFETY: eight bytes each at places within the streams' arrays (asserted above).
+                    // SAFETY: eight bytes each at places within the streams' arrays (asserted
+                    // above).
                     unsafe {
                         _mm_storel_epi64(self.bytes[stream].as_mut_ptr().add(even).cast(), words);
                         let place = self.bytes[stream + 1].as_mut_ptr().add(STREAM_MAX - 8 - odd);

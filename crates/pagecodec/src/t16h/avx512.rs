@@ -1,6 +1,7 @@
 //! Splitting and joining with AVX-512 (VBMI, VBMI2).
 //!
-//! As in T16: values are compressed to a register and stored whole, and nothing is gathered or scattered.
+//! As in T16: values are compressed to a register and stored whole, and nothing is gathered or
+//! scattered.
 
 use std::arch::x86_64::*;
 
@@ -19,8 +20,8 @@ static COUNTING: [u8; 64] = {
     bytes
 };
 
-/// Of each 16 lines, the order in which unpacking their nibbles within 128 bits puts all of them in order: 0, 1, 8, 9,
-/// 2, 3 and so on.
+/// Of each 16 lines, the order in which unpacking their nibbles within 128 bits puts all of them in
+/// order: 0, 1, 8, 9, 2, 3 and so on.
 static LINE_ORDER: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -78,8 +79,8 @@ impl Symbols {
         assert!(
             layout.index_at + 64 <= object.len() && layout.lines_at + 4 * layout.lines_len == object.len()
         );
-        // SAFETY: an object has 64 - n index bytes and four bytes for each of n lines (asserted above), at least 64
-        // together.
+        // SAFETY: an object has 64 - n index bytes and four bytes for each of n lines (asserted
+        // above), at least 64 together.
         let index = unsafe { _mm512_loadu_si512(object.as_ptr().add(layout.index_at).cast()) };
         let numbers = _mm512_mask_expand_epi8(
             _mm512_maskz_expand_epi8(!layout.fresh, index),
@@ -93,7 +94,8 @@ impl Symbols {
         let mut lines = [_mm512_setzero_si512(); 4];
         for (part, lines) in lines.iter_mut().enumerate() {
             let mask = first_bits(layout.lines_len.saturating_sub(16 * part)) as u16;
-            // SAFETY: the lines that the mask selects end the object; what it does not select is not read.
+            // SAFETY: the lines that the mask selects end the object; what it does not select is
+            // not read.
             *lines = unsafe {
                 let from = object.as_ptr().wrapping_add(layout.lines_at + 64 * part);
                 _mm512_maskz_loadu_epi32(mask, from.cast())
@@ -118,7 +120,8 @@ impl Symbols {
             for tags in [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)] {
                 let takes = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(tags, lowest), span);
                 let kept = _mm512_maskz_compress_epi8(takes, tags);
-                // SAFETY: at most 13 + 7 * 64 tags are before these, and there is room for A_MAX + 64.
+                // SAFETY: at most 13 + 7 * 64 tags are before these, and there is room for A_MAX
+                // + 64.
                 unsafe { _mm512_storeu_si512(self.tags.as_mut_ptr().add(count).cast(), kept) };
                 count += takes.count_ones() as usize;
             }
@@ -151,8 +154,9 @@ impl Symbols {
             *start = place;
             let wanted = _mm512_set1_epi8(tag as i8);
             for group in 0..groups {
-                // SAFETY: `tags` has room for the last group. Behind stream A an object has 67 bytes and more, so that
-                // its last 128 bytes may be read with a mask, or 64 of them without.
+                // SAFETY: `tags` has room for the last group. Behind stream A an object has 67
+                // bytes and more, so that its last 128 bytes may be read with a mask, or 64 of them
+                // without.
                 let (tags, low, high) = unsafe {
                     let from = base.wrapping_add(layout.a_at + 128 * group);
                     (
@@ -167,7 +171,8 @@ impl Symbols {
                 let mine = _mm512_mask_cmpeq_epu8_mask(first_bits(a_len - 64 * group), tags, wanted);
                 for (mask, halves) in [(mine as u32, low), ((mine >> 32) as u32, high)] {
                     let kept = _mm512_maskz_compress_epi16(mask, halves);
-                    // SAFETY: at most `a_len` halves are before these, and there is room for A_MAX + 64.
+                    // SAFETY: at most `a_len` halves are before these, and there is room for
+                    // A_MAX + 64.
                     unsafe { _mm512_storeu_si512(self.sorted.as_mut_ptr().add(place).cast(), kept) };
                     place += mask.count_ones() as usize;
                 }
@@ -195,8 +200,8 @@ impl Symbols {
         }
 
         for at in (0..b_len).step_by(32) {
-            // SAFETY: 67 bytes and more are behind stream B. Low bytes are written before high ones, which begin where
-            // they end; there is room for 64 bytes more.
+            // SAFETY: 67 bytes and more are behind stream B. Low bytes are written before high
+            // ones, which begin where they end; there is room for 64 bytes more.
             unsafe {
                 let halves = _mm512_loadu_si512(base.add(layout.b_at + 2 * at).cast());
                 let to = self.symbols[3].as_mut_ptr();
@@ -240,7 +245,8 @@ impl Symbols {
         assert!(a_len <= A_MAX && b_len <= A_MAX && layout.lines_at <= object.len());
         let base = object.as_mut_ptr();
 
-        // Sums of all differences from the first on. Within a tag they differ from its halves by what they were before.
+        // Sums of all differences from the first on. Within a tag they differ from its halves by
+        // what they were before.
         let [_, lows, highs, ..] = &self.symbols;
         let mut carry = _mm512_setzero_si512();
         let last = _mm512_set1_epi16(31);
@@ -305,7 +311,8 @@ impl Symbols {
         }
         let [.., lows, highs] = &self.symbols;
         for at in (0..layout.raw_len).step_by(8) {
-            // SAFETY: there are 525 raw words at most, and room in the arrays for 544; the mask ends with them.
+            // SAFETY: there are 525 raw words at most, and room in the arrays for 544; the mask
+            // ends with them.
             unsafe {
                 let low = _mm256_loadu_si256(lows.as_ptr().add(4 * at).cast());
                 let high = _mm256_loadu_si256(highs.as_ptr().add(4 * at).cast());

@@ -1,8 +1,9 @@
-//! Eight interleaved bit streams, most significant bit first. Symbol `j` of a context goes to stream `j mod 8`.
+//! Eight interleaved bit streams, most significant bit first. Symbol `j` of a context goes to
+//! stream `j mod 8`.
 //!
-//! Two streams share a stretch of bytes: the even one is written from its front, the odd one from its back. That way
-//! eight streams, which a reader needs to have something to do while it waits for its tables, cost hardly more bytes
-//! than four.
+//! Two streams share a stretch of bytes: the even one is written from its front, the odd one from
+//! its back. That way eight streams, which a reader needs to have something to do while it waits
+//! for its tables, cost hardly more bytes than four.
 
 use crate::Isa;
 
@@ -15,13 +16,15 @@ pub(super) const STREAMS: usize = 8;
 pub(super) const STRETCHES: usize = STREAMS / 2;
 /// Symbols that are put at a time: four of each stream.
 pub(super) const ROUND: usize = 4 * STREAMS;
-/// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word stores.
+/// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word
+/// stores.
 pub(super) const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
 /// Longest streams that are read, all together.
 const INPUT_MAX: usize = 8192;
 /// Most symbols of one stream.
 const ROUNDS_MAX: usize = CONTEXTS * SYMBOLS_MAX.div_ceil(STREAMS);
-/// Bytes that may be read before the streams, and behind them: of damaged objects, all that the longest stream takes.
+/// Bytes that may be read before the streams, and behind them: of damaged objects, all that the
+/// longest stream takes.
 const BEFORE: usize = 8 + ROUNDS_MAX * LEN_MAX as usize / 8 + 8;
 const BEHIND: usize = BEFORE;
 /// The streams to read, with what may be read around them.
@@ -153,8 +156,8 @@ impl Streams {
         }
     }
 
-    /// Prepares to read the stretches in `bytes`, of which all lengths but the last are given; `None` when they do not
-    /// fit.
+    /// Prepares to read the stretches in `bytes`, of which all lengths but the last are given;
+    /// `None` when they do not fit.
     pub(crate) fn read(&mut self, bytes: &[u8], lens: [usize; STRETCHES - 1]) -> Option<Reader<'_>> {
         let known: usize = lens.iter().sum();
         if known > bytes.len() || bytes.len() > INPUT_MAX {
@@ -178,13 +181,15 @@ impl Streams {
     }
 }
 
-/// Reads symbols from the streams. What is beyond the end of a stream has no meaning; reading it yields something.
+/// Reads symbols from the streams. What is beyond the end of a stream has no meaning; reading it
+/// yields something.
 pub(crate) struct Reader<'a> {
     input: &'a Input,
     /// How many more symbols may be taken from each stream.
     left: usize,
-    /// In bits: eight times where the eight bytes are that begin (of the odd streams: end) with the byte of the next bit,
-    /// and how many bits before that one (of the odd streams: behind it) the byte has.
+    /// In bits: eight times where the eight bytes are that begin (of the odd streams: end) with the
+    /// byte of the next bit, and how many bits before that one (of the odd streams: behind it) the
+    /// byte has.
     places: [usize; STREAMS],
 }
 
@@ -278,9 +283,9 @@ impl Reader<'_> {
 /// The next bits of a stream, left-aligned, and a one that tells how far they have been shifted.
 #[inline(always)]
 fn next(input: &Input, stream: usize, place: usize) -> u64 {
-    // SAFETY: a stream begins (of the odd ones: ends) within the bytes that were given or eight before them, and
-    // [`Reader::take`] sees to it that no more than [`ROUNDS_MAX`] symbols of 10 bits are read from there on, for which
-    // there is room on both sides.
+    // SAFETY: a stream begins (of the odd ones: ends) within the bytes that were given or eight
+    // before them, and [`Reader::take`] sees to it that no more than [`ROUNDS_MAX`] symbols of 10
+    // bits are read from there on, for which there is room on both sides.
     let next = unsafe { input.as_ptr().add(place / 8).cast::<u64>().read_unaligned() };
     let used = if stream.is_multiple_of(2) { place } else { !place } % 8;
     // Its own reverse.
@@ -301,7 +306,7 @@ fn symbol(bits: &mut u64, table: &[u16; TABLE], slot: &mut u8) {
     let entry = table[(*bits >> (64 - LEN_MAX)) as usize];
     // The length is in the low six bits.
     *bits <<= entry & 63;
-    // Volatile, or the compiler puts symbols side by side in a vector before it stores them, which costs more.
-    // SAFETY: a byte that is borrowed.
+    // Volatile, or the compiler puts symbols side by side in a vector before it stores them, which
+    // costs more. SAFETY: a byte that is borrowed.
     unsafe { std::ptr::write_volatile(slot, (entry >> 8) as u8) };
 }

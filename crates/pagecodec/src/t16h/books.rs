@@ -54,8 +54,8 @@ impl Set {
     /// Memory for a set, as yet unusable.
     pub fn blank() -> Box<Set> {
         let layout = std::alloc::Layout::new::<Set>();
-        // SAFETY: the layout has a size, all fields are integers for which zero bytes are a value, and a box frees
-        // with the same layout.
+        // SAFETY: the layout has a size, all fields are integers for which zero bytes are a value,
+        // and a box frees with the same layout.
         unsafe {
             let memory = std::alloc::alloc_zeroed(layout);
             if memory.is_null() {
@@ -120,8 +120,8 @@ impl Set {
     }
 }
 
-/// Set 0 for T16 objects, trained on the heaps of several programs (`examples/t16h_train.rs`), for when there is none
-/// better.
+/// Set 0 for T16 objects, trained on the heaps of several programs (`examples/t16h_train.rs`), for
+/// when there is none better.
 pub fn builtin() -> &'static Set {
     static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
     BUILTIN.get_or_init(|| unpacked(include_bytes!("builtin.lengths")))

@@ -3,11 +3,13 @@
 /// Longest code in bits.
 pub(crate) const LEN_MAX: u32 = 10;
 
-/// Lengths of a complete prefix code of at most [`LEN_MAX`] bits for 256 symbols, every one of which has a code.
+/// Lengths of a complete prefix code of at most [`LEN_MAX`] bits for 256 symbols, every one of
+/// which has a code.
 pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     let mut order: [usize; 256] = std::array::from_fn(|symbol| symbol);
     order.sort_unstable_by_key(|&symbol| (counts[symbol], symbol));
-    // Two queues: leaves by count, inner nodes in the order of their making, which is also by count.
+    // Two queues: leaves by count, inner nodes in the order of their making, which is also by
+    // count.
     let mut weights = [0u64; 511];
     let mut parents = [0usize; 511];
     for (node, &symbol) in order.iter().enumerate() {
@@ -27,8 +29,8 @@ pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     for node in (0..510).rev() {
         depths[node] = depths[parents[node]] + 1;
     }
-    // Too long codes are cut; what that overdraws is paid by lengthening the rarest shorter ones, and what is then
-    // left over shortens the most frequent that fit.
+    // Too long codes are cut; what that overdraws is paid by lengthening the rarest shorter ones,
+    // and what is then left over shortens the most frequent that fit.
     let mut lens: [u32; 256] = std::array::from_fn(|leaf| depths[leaf].clamp(1, LEN_MAX));
     let space = 1i64 << LEN_MAX;
     let mut used: i64 = lens.iter().map(|&len| 1 << (LEN_MAX - len)).sum();

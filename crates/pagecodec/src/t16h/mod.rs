@@ -1,8 +1,10 @@
-//! T16H, the dense format for cold pages: a T16 object whose streams went through static Huffman codes.
+//! T16H, the dense format for cold pages: a T16 object whose streams went through static Huffman
+//! codes.
 //!
-//! `docs/formats/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six contexts; codebooks come in
-//! sets that never change, so that an object can be read as long as its set lives. An object is made from a T16 object
-//! alone: no template search, only the entropy stage.
+//! `docs/formats/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six
+//! contexts; codebooks come in sets that never change, so that an object can be read as long as its
+//! set lives. An object is made from a T16 object alone: no template search, only the entropy
+//! stage.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -27,7 +29,8 @@ use symbols::{Packed, PageParts, Symbols};
 
 /// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
 pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
-/// Bytes of the header of a page's object: set, six codebook numbers, three numbers of page LZ, lengths of three bit streams.
+/// Bytes of the header of a page's object: set, six codebook numbers, three numbers of page LZ,
+/// lengths of three bit streams.
 pub(crate) const PAGE_HEADER: usize = 2 + 3 + 6 + 6;
 /// Bytes after the header of an object whose raw words are packed: the three numbers of [`Packed`].
 const PACKED: usize = 6;
@@ -81,7 +84,8 @@ impl Coder {
         }
     }
 
-    /// Codes the T16 object `source` with `set` into `out`; `None` when `out` is too short, or `source` damaged.
+    /// Codes the T16 object `source` with `set` into `out`; `None` when `out` is too short, or
+    /// `source` damaged.
     pub fn encode(&mut self, set: &Set, source: &[u8], out: &mut [u8]) -> Option<usize> {
         let layout = Layout::parse(source).ok()?;
         self.symbols.collect(source, &layout).ok()?;
@@ -122,7 +126,8 @@ impl Coder {
         Some(len)
     }
 
-    /// Chooses codebooks and makes the bit streams of the symbols collected; answers the codebooks and the lengths.
+    /// Chooses codebooks and makes the bit streams of the symbols collected; returns the codebooks
+    /// and the lengths.
     fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STRETCHES]) {
         let chosen = self.symbols.choose(set);
         self.streams.clear();
@@ -132,7 +137,8 @@ impl Coder {
         (chosen, self.streams.finish())
     }
 
-    /// Rebuilds the page of `object`, which [`Coder::encode_page`] coded with `set`. Any bytes may be given.
+    /// Rebuilds the page of `object`, which [`Coder::encode_page`] coded with `set`. Any bytes may
+    /// be given.
     ///
     /// # Errors
     /// [`Damaged`] when the object contradicts itself or names another set.
@@ -158,7 +164,8 @@ impl Coder {
         self.symbols.restore_page(parts, page)
     }
 
-    /// Reads the symbols of all contexts, whose numbers are known, to the places that `place` answers.
+    /// Reads the symbols of all contexts, whose numbers are known, to the places that `place`
+    /// returns.
     fn read_symbols(
         &mut self,
         set: &Set,
@@ -178,8 +185,8 @@ impl Coder {
     /// Rebuilds the T16 object of `object`, which was coded with `set`. Any bytes may be given.
     ///
     /// # Errors
-    /// [`Damaged`] when the object contradicts itself or names another set. The T16 object may still be damaged; its
-    /// decoder will tell.
+    /// [`Damaged`] when the object contradicts itself or names another set. The T16 object may
+    /// still be damaged; its decoder will tell.
     pub fn decode(&mut self, set: &Set, object: &[u8]) -> Result<&[u8], Damaged> {
         let (header, rest) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
         let chosen = chosen_books(set, object)?;
@@ -220,7 +227,8 @@ impl Coder {
     }
 }
 
-/// Fills what both kinds of object begin with: the set, the codebooks, numbers, and the lengths of three streams.
+/// Fills what both kinds of object begin with: the set, the codebooks, numbers, and the lengths of
+/// three streams.
 fn put_numbers<const LEN: usize>(
     front: &mut [u8],
     set: &Set,

@@ -1,5 +1,5 @@
-//! Appending symbols to the bit streams with AVX-512: 64 at a step, of which vectors make sixteen pieces of up to 40
-//! bits.
+//! Appending symbols to the bit streams with AVX-512: 64 at a step, of which vectors make sixteen
+//! pieces of up to 40 bits.
 
 use std::arch::x86_64::*;
 
@@ -118,8 +118,8 @@ impl Streams {
                     // At most 7 + 40 bits.
                     let bits = pending[stream] | pieces.bits[at] >> (lens[stream] % 64);
                     let len = lens[stream] + pieces.lens[at];
-                    // SAFETY: `ends` counts the bytes of coded symbols, for all of which the arrays have room, and for
-                    // eight bytes more.
+                    // SAFETY: `ends` counts the bytes of coded symbols, for all of which the arrays
+                    // have room, and for eight bytes more.
                     unsafe {
                         let to = self.bytes[stream].as_mut_ptr().add(place(stream, ends[stream]));
                         to.cast::<u64>().write_unaligned(in_order(stream, bits));

@@ -20,8 +20,8 @@ const REPEATS_MIN: u32 = 16;
 
 /// Symbols whose costs are added up before the sums are widened.
 const CHOOSE_BLOCK: usize = 96;
-/// Symbols of a context from which on only every other block of them has a say in its codebook; from twice as many on,
-/// every fourth.
+/// Symbols of a context from which on only every other block of them has a say in its codebook;
+/// from twice as many on, every fourth.
 const SAMPLED_FROM: usize = 240;
 
 /// Bytes before the literals of a page LZ object.
@@ -149,8 +149,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// Where the symbols of a context go when a page of these parts is read: those that stand in its page LZ object as they
-    /// are go into it.
+    /// Where the symbols of a context go when a page of these parts is read: those that stand in
+    /// its page LZ object as they are go into it.
     pub(crate) fn of_page_mut(&mut self, parts: PageParts, context: usize) -> &mut [u8] {
         let [literals, sequences, runs, extensions] = parts.lens();
         let behind = LZ_HEADER + literals + 2 * sequences;
@@ -162,7 +162,8 @@ impl Symbols {
         }
     }
 
-    /// The reverse of [`Symbols::collect_page`], once [`Symbols::of_page_mut`] of all contexts is filled.
+    /// The reverse of [`Symbols::collect_page`], once [`Symbols::of_page_mut`] of all contexts is
+    /// filled.
     pub(crate) fn restore_page(
         &mut self,
         parts: PageParts,
@@ -231,7 +232,7 @@ impl Symbols {
         }
     }
 
-    /// The part of [`Symbols::list_tags`] that concerns the exact templates; answers their number.
+    /// The part of [`Symbols::list_tags`] that concerns the exact templates; returns their number.
     #[inline(always)]
     pub(super) fn list_exact_tags(&mut self, layout: &Layout) -> usize {
         let first = layout.prefix_first();
@@ -410,7 +411,8 @@ impl Symbols {
         lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
     }
 
-    /// [`Symbols::join`] with vectors. The halves themselves are joined one by one: tag by tag it takes longer.
+    /// [`Symbols::join`] with vectors. The halves themselves are joined one by one: tag by tag it
+    /// takes longer.
     ///
     /// # Safety
     /// The machine has the instructions of `L`.
@@ -461,8 +463,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// The codebook that codes each context in the fewest bits, as far as every other block of symbols tells where there
-    /// are many.
+    /// The codebook that codes each context in the fewest bits, as far as every other block of
+    /// symbols tells where there are many.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| cheapest(self.isa(), self.of(context), set.costs(context)))
     }
@@ -520,7 +522,8 @@ fn split_halves(isa: Isa, halves: &[u16], low: &mut [u8; SYMBOLS_MAX], high: &mu
     )
 }
 
-/// Costs in all codebooks, added up in one register. (Left to itself the compiler takes the bytes apart.)
+/// Costs in all codebooks, added up in one register. (Left to itself the compiler takes the bytes
+/// apart.)
 #[derive(Clone, Copy)]
 struct Costs(
     #[cfg(target_arch = "x86_64")] std::arch::x86_64::__m128i,

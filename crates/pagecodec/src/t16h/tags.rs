@@ -28,7 +28,7 @@ static MEMBERS: [[u8; 8]; 256] = {
 const NO_TAG: u8 = 0xff;
 
 impl Symbols {
-    /// [`Symbols::list_tags`] with vectors; answers what [`Symbols::starts`] does.
+    /// [`Symbols::list_tags`] with vectors; returns what [`Symbols::starts`] does.
     ///
     /// # Safety
     /// The machine has the instructions of `L`.
@@ -42,8 +42,8 @@ impl Symbols {
         let mut count = self.list_exact_tags(layout);
         // SAFETY: the caller vouches for the machine; who gives the layout has it from the object.
         let lines = unsafe { tag_lines::<L>(object, layout).map_err(|_| Damaged)? };
-        // SAFETY: the caller vouches for the machine; two lines are eight bytes; of 512 words and 13 templates no more than
-        // 525 tags come, behind which there is room for 64.
+        // SAFETY: the caller vouches for the machine; two lines are eight bytes; of 512 words and
+        // 13 templates no more than 525 tags come, behind which there is room for 64.
         unsafe {
             let least = L::Lane::splat(first as u8);
             let below = L::Lane::splat(14);
@@ -70,7 +70,8 @@ impl Symbols {
             *place = start;
             if (first..14).contains(&tag) {
                 for at in (0..count).step_by(L::BYTES) {
-                    // SAFETY: the caller vouches for the machine; there is room for a register behind the tags.
+                    // SAFETY: the caller vouches for the machine; there is room for a register
+                    // behind the tags.
                     let same = unsafe { L::load(self.tags.as_ptr().add(at), 16).same(L::splat(tag as u8)) };
                     start += same.bits::<7>().count_ones() as u16;
                 }
@@ -99,8 +100,8 @@ impl Symbols {
         let mut count = 0;
         for tag in tags {
             for at in (0..len).step_by(L::BYTES) {
-                // SAFETY: the caller vouches for the machine; there is room for a register and for eight halves behind the last
-                // ones of all arrays.
+                // SAFETY: the caller vouches for the machine; there is room for a register and for
+                // eight halves behind the last ones of all arrays.
                 unsafe {
                     let same = L::load(self.tags.as_ptr().add(at), 16).same(L::splat(tag as u8)).bits::<7>();
                     for part in 0..L::BYTES / 8 {

@@ -11,8 +11,8 @@ const WEIGHT: u64 = 16;
 
 type Histogram = [u16; 256];
 
-/// Collects samples, then trains in small steps, one round of one context each, so that it fits between requests.
-/// All memory (3 KiB a sample) is allocated when it is made.
+/// Collects samples, then trains in small steps, one round of one context each, so that it fits
+/// between requests. All memory (3 KiB a sample) is allocated when it is made.
 pub struct Trainer {
     samples: Vec<[Histogram; CONTEXTS]>,
     capacity: usize,
@@ -62,7 +62,8 @@ impl Trainer {
         self.step = 0;
     }
 
-    /// One round for one context; answers whether all are done. Does nothing before the samples are complete.
+    /// One round for one context; returns whether all are done. Does nothing before the samples are
+    /// complete.
     pub fn step(&mut self) -> bool {
         if !self.is_full() {
             return false;

@@ -32,7 +32,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Does it; answers the exit status.
+    /// Does it; returns the exit status.
     ///
     /// # Errors
     /// When a program is missing or fails, or arguments make no sense.

@@ -69,7 +69,7 @@ impl Drop for Companion {
     }
 }
 
-/// Runs a program that must succeed; answers what it printed.
+/// Runs a program that must succeed; returns what it printed.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)

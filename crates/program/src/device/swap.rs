@@ -83,7 +83,7 @@ impl SwappedOn {
     }
 }
 
-/// Serves swap; answers the exit status.
+/// Serves swap; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     arguments.storage.check_swapped_on()?;
     // SAFETY: asks for a number.

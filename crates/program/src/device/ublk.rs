@@ -96,7 +96,7 @@ pub struct Arguments {
     any_kernel: bool,
 }
 
-/// Serves a disk; answers the exit status.
+/// Serves a disk; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     let bytes = |text: &str| -> Result<u64> { size::parse(text)?.bytes() };
     let blocks = |text: &str| -> Result<u64> { Ok(bytes(text)? / 4096 * 4096) };

@@ -20,7 +20,7 @@ pub struct CaptureArgs {
     /// The process, or the `uzswap run` whose program is meant. Its user's rights, or CAP_SYS_PTRACE, are needed.
     #[arg(long)]
     pid: u32,
-    /// Where to; written anew.
+    /// Where to; rewritten.
     #[arg(short, long)]
     output: PathBuf,
     /// At most so many pages.

@@ -22,7 +22,7 @@ pub struct FilesArgs {
     unit: usize,
     /// Where from.
     input: PathBuf,
-    /// Where to; written anew.
+    /// Where to; rewritten.
     output: PathBuf,
 }
 

@@ -233,7 +233,7 @@ impl Supervisor {
         self.said_after_end.as_deref().unwrap_or_default()
     }
 
-    /// Serves until the program has ended; answers its exit status, or that of a failure when its own pager ended it.
+    /// Serves until the program has ended; returns its exit status, or that of a failure when its own pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;
@@ -617,7 +617,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles signals; answers the program's exit status once it has ended.
+    /// Handles signals; returns the program's exit status once it has ended.
     fn take_signals(&mut self) -> Option<i32> {
         while let Some(signal) = self.signals.next() {
             match signal.number {

@@ -49,7 +49,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Shows the trees; answers the exit status.
+/// Shows the trees; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     let tree = match arguments.pid {
         None => None,

@@ -13,7 +13,7 @@ pub enum Trace {
 }
 
 impl Trace {
-    /// Records or replays; answers the exit status.
+    /// Records or replays; returns the exit status.
     ///
     /// # Errors
     /// When a file cannot be read or written, or an argument is wrong.

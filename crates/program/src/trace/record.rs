@@ -46,7 +46,7 @@ pub struct RecordArguments {
     program: Vec<OsString>,
 }
 
-/// Records; answers the program's exit status.
+/// Records; returns the program's exit status.
 pub fn record(arguments: &RecordArguments) -> Result<i32> {
     let ram_bytes =
         size::parse(&arguments.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?;

@@ -50,7 +50,7 @@ const CALLS: [(libc::c_long, Kind); 3] =
     [(libc::SYS_pread64, Kind::Read), (libc::SYS_pwrite64, Kind::Write), (libc::SYS_fallocate, Kind::Blocks)];
 
 /// Has `judge` decide about every call of `command`, and of what it starts, for files in `directory`. Join the thread after the
-/// command has ended; it answers false where the kernel does not do this.
+/// command has ended; it returns false where the kernel does not do this.
 pub fn put_between(
     command: &mut Command,
     directory: PathBuf,
@@ -155,7 +155,7 @@ fn receive(socket: RawFd) -> Option<OwnedFd> {
     })
 }
 
-/// Answers until nobody is left to ask.
+/// Returns until nobody is left to ask.
 fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(&Call) -> Answer) {
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };

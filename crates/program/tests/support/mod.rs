@@ -98,7 +98,7 @@ fn remove_leftovers(all: &Path) {
     }
 }
 
-/// Runs `command` under uzswap; answers what it said and the report.
+/// Runs `command` under uzswap; returns what it said and the report.
 #[allow(dead_code)]
 pub fn managed(
     ram: &str,

@@ -189,7 +189,7 @@ static void mode_gaps(void) {
     char *at = map_filled(MOVED, 0);
     press(100);
     for (int round = 0; round < 5000; round++) {
-        // What is mapped anew is not registered yet, and so not one mapping with the rest.
+        // What is mapped again is not registered yet, and so not one mapping with the rest.
         if (mmap(at, MOVED / 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) wrong("mmap");
         for (int i = 0; i < MOVED / 2; i++) fill_page((uint64_t *)(at + i * PAGE), i);
         char *to = mmap(NULL, MOVED * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -101,7 +101,7 @@ static void until(const char *path) {
     while (access(path, F_OK) != 0);
 }
 
-// Thrown away, moved, and filled anew, with pages on disk.
+// Thrown away, moved, and filled again, with pages on disk.
 static void churn(void) {
     begin();
     fill_all(1);

@@ -4,7 +4,8 @@
 //! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits
 //! ```
 //!
-//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory, never seen to come back.
+//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory,
+//! never seen to come back.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -39,7 +40,8 @@ pub enum Page {
     },
 }
 
-/// The history of a block's pages. Words are raced upon without harm: a wrong one makes for a worse guess.
+/// The history of a block's pages. Words are raced upon without harm: a wrong one makes for a worse
+/// guess.
 #[derive(Debug, Default)]
 pub struct History {
     pages: [AtomicU16; BLOCK_PAGES],

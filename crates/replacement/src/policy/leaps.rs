@@ -1,8 +1,9 @@
 //! Leaps of the hand: where all that it meets goes, it would never learn of the rest.
 //!
-//! Of a loop over more than memory holds the oldest pages lie just before the hand, all the time. What was just brought in lies just
-//! behind it, and returns later than anything else: that is found out only if the hand looks there. Where nothing returns there
-//! is nothing to be found, and each leap costs a look at what is passed.
+//! Of a loop over more than memory holds the oldest pages lie just before the hand, all the time.
+//! What was just brought in lies just behind it, and returns later than anything else: that is
+//! found out only if the hand looks there. Where nothing returns there is nothing to be found, and
+//! each leap costs a look at what is passed.
 
 /// When the hand leaps, and how far.
 #[derive(Debug, Default)]

@@ -1,20 +1,26 @@
 //! The policy of the pager: which pages go is learned from which came back.
 //!
-//! A pager in user space sees a page when it comes in and when it goes, and not while it is used in memory. What it can
-//! measure is how soon pages come back once they are out. So every page belongs to a *class*, by what is known of it:
-//! how soon it came back the last times (its score), and how long it has been in memory since (its age). For each class is
-//! measured at what *rate* its pages return: returns, by pages that were out times the time they were out. Pages of the
-//! classes with the lowest rates go. What such a class is follows from the program:
+//! A pager in user space sees a page when it comes in and when it goes, and not while it is used in
+//! memory. What it can measure is how soon pages come back once they are out. So every page belongs
+//! to a *class*, by what is known of it: how soon it came back the last times (its score), and how
+//! long it has been in memory since (its age). For each class is measured at what *rate* its pages
+//! return: returns, by pages that were out times the time they were out. Pages of the classes with
+//! the lowest rates go. What such a class is follows from the program:
 //!
-//! * pages that are used once come back at no rate, whatever their age: they go first, and nothing else suffers;
-//! * of a loop over more than memory holds, those just used return later than all others: they go, and the rest stays;
-//! * a collector's nursery and hot tables return at once when tried, get a score that says so, and are left alone;
-//! * when a program goes on to something else, tried pages of what was hot do not return, and its classes go.
+//! * pages that are used once come back at no rate at any age: they go first, and nothing else
+//!   suffers;
+//! * of a loop over more than memory holds, those just used return later than all others: they go,
+//!   and the rest stays;
+//! * a collector's nursery and hot tables return at once when tried, get a score that says so, and
+//!   are left alone;
+//! * when a program's use changes, tried pages of what was hot do not return, and its classes go.
 //!
-//! To know the rates of classes that stay, some of their blocks are moved out, too: one in `TRY_EVERY` that the hand
-//! passes. That is the price; it is an *ageing sample* rather than a bit of every page, which hardware alone could set.
+//! To know the rates of classes that stay, some of their blocks are moved out, too: one in
+//! `TRY_EVERY` that the hand passes. That is the price; it is an *ageing sample* rather than a bit
+//! of every page, which hardware alone could set.
 //!
-//! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a thirty-second of memory holds.
+//! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a
+//! thirty-second of memory holds.
 
 mod history;
 mod leaps;
@@ -30,7 +36,7 @@ use rates::Rates;
 pub const TICKS: u64 = 32;
 /// Classes.
 pub const CLASSES: usize = 64;
-/// One in so many blocks that the hand passes is tried, whatever its class.
+/// One in so many blocks that the hand passes is tried, regardless of its class.
 const TRY_EVERY: u64 = 256;
 /// Score of a page that came ahead of any use.
 const AHEAD: Score = 7;
@@ -93,9 +99,10 @@ impl Policy {
         each(mask).for_each(|index| history.set_in(index, 0, tick));
     }
 
-    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the others came with them. In a long run the one
-    /// that is asked for is the one that happens to be first: it is remembered as the others are, or each run would leave one page
-    /// behind where it stood when all others go.
+    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the
+    /// others came with them. In a long run the one that is asked for is the one that happens to be
+    /// first: it is remembered as the others are, or each run would leave one page behind where it
+    /// stood when all others go.
     pub fn returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) -> Returned {
         let mut sum = Returned::default();
         let tick = self.pass(mask);
@@ -137,12 +144,12 @@ impl Policy {
         }
     }
 
-    /// Time passes as pages come; answers the present tick.
+    /// Time passes as pages come; returns the present tick.
     fn pass(&self, mask: u32) -> u64 {
         let count = u64::from(mask.count_ones());
         let came = self.came.fetch_add(count, Ordering::Relaxed) + count;
         let tick = self.tick.load(Ordering::Relaxed);
-        // One of those who come by at the end of a tick, whoever is first.
+        // The first of the threads that come by at the end of a tick.
         if came / self.tick_pages > tick
             && self.tick.compare_exchange(tick, tick + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -164,7 +171,8 @@ impl Policy {
         self.along.store(going.along, Ordering::Relaxed);
     }
 
-    /// The pages of a block that go, of those in `present`. `chance` is any number that differs from look to look.
+    /// The pages of a block that go, of those in `present`. `chance` is any number that differs
+    /// from look to look.
     pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
         let tick = self.tick.load(Ordering::Relaxed);
         let going = self.going.load(Ordering::Relaxed);
@@ -262,7 +270,8 @@ mod tests {
     fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
         let policy = Policy::new(1 << 20);
         let history = History::default();
-        // Never seen to come back; all that goes at first has been there for three quarters of a memory.
+        // Never seen to come back; all that goes at first has been there for three quarters of a
+        // memory.
         assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
         assert_eq!(policy.rates.choose(), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
         for _ in 0..100 {
@@ -272,7 +281,8 @@ mod tests {
         }
         policy.rates.note_seen();
         let going = policy.rates.choose();
-        // Assumed: 0.8 for the oldest, 0.9 to 1.2 for those a little younger, 3 and more for what came lately.
+        // Assumed: 0.8 for the oldest, 0.9 to 1.2 for those a little younger, 3 and more for what
+        // came lately.
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
         assert_eq!(going.along & 0xff, 0b1110_0000);
     }
@@ -298,7 +308,8 @@ mod tests {
         policy.choose(&mixed, 0xffff, chance);
         policy.choose(&young, 0xffff, chance);
         policy.decide_anew();
-        // Ages of 76 ticks: go first; of 28: return hardly sooner; of 20: sooner than that; of none: are left alone.
+        // Ages of 76 ticks: go first; of 28: return hardly sooner; of 20: sooner than that; of
+        // none: are left alone.
         assert_eq!(policy.choose(&mixed, 0xffff, chance), Choice { going: 0x00ff, tried: 0 });
         assert_eq!(policy.choose(&mixed, 0xfff0, chance).going, 0, "nothing that it could go along with");
         assert_eq!(policy.choose(&young, 0xffff, chance).going, 0, "as before");

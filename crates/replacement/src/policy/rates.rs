@@ -4,18 +4,20 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Class, AGES, CLASSES, TICKS};
 
-/// What is kept of returns and of time out, from tick to tick: half of it after two thirds of a memory's worth of arrivals.
+/// What is kept of returns and of time out, from tick to tick: half of it after two thirds of a
+/// memory's worth of arrivals.
 const KEPT: f32 = 1.0 - 1.0 / 32.0;
 /// Pages that have been out for long leave the account, as if they had gone for good.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// Of the pages that the hand passes so many go, at least.
 const GOING: f32 = 1.0 / 24.0;
-/// What lies beside pages that go and returns at most so many times as soon goes along: to fetch one page more out of a block that is
-/// dealt with costs a fraction of a block of its own.
+/// What lies beside pages that go and returns at most so many times as soon goes along: to fetch
+/// one page more out of a block that is dealt with costs a fraction of a block of its own.
 const COMPANY: f32 = 2.0;
 /// Page ticks for which what is assumed of a class counts.
 const ASSUMED: f32 = 64.0;
-/// What goes before the hand has passed anything: pages that were never seen to come back, and have been there for long.
+/// What goes before the hand has passed anything: pages that were never seen to come back, and have
+/// been there for long.
 const FIRST: u64 = 0b1110_0000;
 
 /// Classes whose pages go, a bit each.
@@ -47,7 +49,8 @@ struct Account {
 /// All classes.
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
-    /// The same for pages that were never seen to come back, of which there are most: as many more as pages come in a tick.
+    /// The same for pages that were never seen to come back, of which there are most: as many more
+    /// as pages come in a tick.
     assumed: f32,
 }
 
@@ -59,7 +62,8 @@ fn set(cell: &AtomicU32, value: f32) {
     cell.store(value.to_bits(), Ordering::Relaxed);
 }
 
-/// Returns a tick and page that are assumed of a class before anything is known: what came lately is in use.
+/// Returns a tick and page that are assumed of a class before anything is known: what came lately
+/// is in use.
 fn assumed(class: Class) -> f32 {
     const BY_SCORE: [f32; 8] = [0.6, 8.0, 4.0, 2.0, 1.2, 0.5, 0.2, 0.8];
     const BY_AGE: [f32; 8] = [1.4, 1.3, 1.2, 1.1, 1.0, 0.95, 0.9, 0.8];

@@ -1,4 +1,5 @@
-//! What the pager did before: a hand over the address space, one mark of recent faults a block, whole blocks go.
+//! What the pager did before: a hand over the address space, one mark of recent faults a block,
+//! whole blocks go.
 
 use super::{References, Replacement};
 use crate::policy::BLOCK_PAGES;

@@ -1,4 +1,5 @@
-//! LIRS (Jiang and Zhang, 2002): pages whose last two uses were close together stay; the others share a hundredth of memory.
+//! LIRS (Jiang and Zhang, 2002): pages whose last two uses were close together stay; the others
+//! share a hundredth of memory.
 
 use super::list::{Rows, NOWHERE};
 use super::Replacement;

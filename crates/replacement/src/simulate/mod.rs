@@ -1,8 +1,8 @@
 //! Plays traces under replacement policies.
 //!
-//! Every policy has the same memory, in pages. What differs is what it sees: the pager's, and what it was before, see faults
-//! and evictions alone; LRU, CLOCK, the kernel's two lists and LIRS see every use, as hardware and simulations do; MIN sees the
-//! future, and is the bound for all.
+//! Every policy has the same memory, in pages. What differs is what it sees: the pager's, and what
+//! it was before, see faults and evictions alone; LRU, CLOCK, the kernel's two lists and LIRS see
+//! every use, as hardware and simulations do; MIN sees the future, and is the bound for all.
 
 mod clock;
 mod lirs;

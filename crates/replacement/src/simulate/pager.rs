@@ -75,7 +75,7 @@ impl Replacement for Pager {
             let mut going = choice.going as u16;
             let before = fruitless;
             fruitless = if going == 0 { fruitless + present.count_ones() as usize } else { 0 };
-            // As the pager does after a round, and after two: whatever there is.
+            // As the pager does after a round, and after two: any page goes.
             if before <= self.pages && fruitless > self.pages {
                 self.policy.decide_anew();
             }

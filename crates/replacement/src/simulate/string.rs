@@ -1,4 +1,5 @@
-//! A trace as simulations want it: pages numbered without gaps, in the order of their addresses, sixteen numbers a block.
+//! A trace as simulations want it: pages numbered without gaps, in the order of their addresses,
+//! sixteen numbers a block.
 
 use std::collections::{BTreeMap, HashMap};
 

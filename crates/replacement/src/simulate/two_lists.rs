@@ -1,6 +1,7 @@
-//! The kernel's two lists for anonymous memory, with its refault distances (`mm/vmscan.c`, `mm/workingset.c`, without the
-//! multi-generational LRU): pages begin inactive, are activated when they were used by the time the inactive list ends, or when
-//! they come back sooner than memory is long; the active list is shortened to the inactive one's length, whatever was used.
+//! The kernel's two lists for anonymous memory, with its refault distances (`mm/vmscan.c`,
+//! `mm/workingset.c`, without the multi-generational LRU): pages begin inactive, are activated when
+//! they were used by the time the inactive list ends, or when they come back sooner than memory is
+//! long; the active list is shortened to the inactive one's length, used pages included.
 
 use super::list::{Rows, NOWHERE};
 use super::Replacement;

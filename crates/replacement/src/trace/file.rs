@@ -9,7 +9,8 @@
 //!   pages     number, if bit 4        time      microseconds since the last reference
 //! ```
 //!
-//! Numbers are LEB128; signed ones have their sign in bit 0. A trace ends where the stream does, between two references.
+//! Numbers are LEB128; signed ones have their sign in bit 0. A trace ends where the stream does,
+//! between two references.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -60,7 +61,7 @@ impl<W: Write> Writer<W> {
     /// Begins a trace.
     ///
     /// # Errors
-    /// What the sink answers.
+    /// What the sink returns.
     pub fn new(mut sink: W, meta: &Meta) -> io::Result<Self> {
         let mut buffer = MAGIC.to_vec();
         put(&mut buffer, meta.filter_pages);
@@ -74,7 +75,7 @@ impl<W: Write> Writer<W> {
     /// Adds a reference. Times that go backwards count as none passed.
     ///
     /// # Errors
-    /// What the sink answers.
+    /// What the sink returns.
     pub fn write(&mut self, reference: &Reference) -> io::Result<()> {
         let Writer { sink, before, buffer } = self;
         let process_changes = reference.process != before.process;
@@ -109,10 +110,10 @@ impl<W: Write> Writer<W> {
         sink.write_all(buffer)
     }
 
-    /// Ends the trace; answers the sink.
+    /// Ends the trace; returns the sink.
     ///
     /// # Errors
-    /// What the sink answers.
+    /// What the sink returns.
     pub fn finish(mut self) -> io::Result<W> {
         self.sink.flush()?;
         Ok(self.sink)

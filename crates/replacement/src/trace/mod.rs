@@ -1,8 +1,9 @@
 //! Traces: what a program referred to, page by page.
 //!
-//! A recorder keeps so few pages of a program in memory that nearly every change from one page to another is a fault. What it
-//! sees is the program's string of references, without those to pages among the last few thousand used; for memories much larger
-//! than that, it stands for the whole string.
+//! A recorder keeps so few pages of a program in memory that nearly every change from one page to
+//! another is a fault. What it sees is the program's string of references, without those to pages
+//! among the last few thousand used; for memories much larger than that, it stands for the whole
+//! string.
 
 mod file;
 mod raw;

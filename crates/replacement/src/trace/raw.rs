@@ -1,4 +1,5 @@
-//! A reference as a process writes it into the recorder's pipe: four little-endian words, written at once.
+//! A reference as a process writes it into the recorder's pipe: four little-endian words, written
+//! at once.
 //!
 //! ```text
 //!   kind, 8 bits | first page, 56 bits      pages      thread, 32 bits | process, 32 bits      time, ns

@@ -18,7 +18,8 @@ impl SwapFile {
         self.kept.as_ref().map(|kept| &kept.identity)
     }
 
-    /// Whether a commit should come soon: as long as there is room for all of the device there is room for a commit.
+    /// Whether a commit should come soon: as long as there is room for all of the device there is
+    /// room for a commit.
     pub fn wants_commit(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| {
             let free = self.space().segments() as u64 - self.space().in_use();
@@ -27,7 +28,8 @@ impl SwapFile {
         })
     }
 
-    /// Begins a commit: the segments that are empty by now. Whatever emptied them is noted as changed already.
+    /// Begins a commit: the segments that are empty by now. The changes that emptied them are noted
+    /// already.
     ///
     /// # Panics
     /// When the file is not one that is kept.
@@ -48,8 +50,8 @@ impl SwapFile {
     /// Makes durable all that was written, and the index that names it.
     ///
     /// # Errors
-    /// [`WriteError::Io`]; the state that was durable before still is. After a sync that failed no later commit succeeds: what
-    /// the disk has is not known.
+    /// [`WriteError::Io`]; the state that was durable before still is. After a sync that failed no
+    /// later commit succeeds: what the disk has is not known.
     pub fn end_commit(&self, index: &Index) -> Result<(), WriteError> {
         let kept = self.kept();
         let failed = |error| WriteError::Io { offset: ROOTS_AT[0], error };
@@ -62,7 +64,7 @@ impl SwapFile {
         root.commit += 1;
         root.tops.copy_from_slice(&index.tops);
         let slot = 1 - latest.slot;
-        // Whatever becomes of it, this number is used up.
+        // This number is used up even if the commit fails.
         latest.root.commit = root.commit;
         let buffer = encoded(&root, &kept.identity, &kept.root_seal).map_err(failed)?;
         write_at(&*self.engine(), ROOTS_AT[slot], buffer).map_err(failed)?;

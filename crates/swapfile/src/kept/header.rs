@@ -10,8 +10,8 @@
 //!   512 KiB   header   once more
 //! ```
 //!
-//! This is the first segment, which is never used otherwise. The headers are written once; roots in turn, so that one of them is
-//! whole whenever power fails. The one with the higher commit counts.
+//! This is the first segment, which is never used otherwise. The headers are written once; roots in
+//! turn, so that one of them is whole whenever power fails. The one with the higher commit counts.
 
 use crate::place::BLOCK_BYTES;
 use crate::seal::{checksum, Sealer};
@@ -149,7 +149,8 @@ impl Root {
         seal.seal_with(nonce, &context(head, uuid), body);
     }
 
-    /// The root in a buffer, which is changed by this; `None` when there is none that is whole, of so many top pages.
+    /// The root in a buffer, which is changed by this; `None` when there is none that is whole, of
+    /// so many top pages.
     pub(crate) fn decode(seal: &Sealer, uuid: &[u8; 16], tops: usize, bytes: &mut [u8]) -> Option<Root> {
         if bytes.len() < Root::bytes(tops) || long(bytes, 0) != ROOT_MAGIC || word(bytes, 20) as usize != tops
         {

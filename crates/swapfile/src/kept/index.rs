@@ -8,8 +8,8 @@
 //!             same and not present: the page's content was lost by a write that failed
 //! ```
 //!
-//! An index page tells of 256 pages, 1 MiB of the device: small, since every flush writes the index pages of all that changed,
-//! and a top page for each 512 MiB.
+//! An index page tells of 256 pages, 1 MiB of the device: small, since every flush writes the index
+//! pages of all that changed, and a top page for each 512 MiB.
 
 use crate::{Place, Record};
 
@@ -115,7 +115,8 @@ impl IndexPage {
     }
 }
 
-/// Where the index's own pages lie: places as numbers, 0 for none, since nothing lies in the first segment.
+/// Where the index's own pages lie: places as numbers, 0 for none, since nothing lies in the first
+/// segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub(crate) pages: Vec<u64>,
@@ -143,7 +144,8 @@ impl Index {
         of_bits(self.pages[page])
     }
 
-    /// An index page lies elsewhere now, or there is none; answers where it was, which is the caller's to free.
+    /// An index page lies elsewhere now, or there is none; returns where it was, which is the
+    /// caller's to free.
     pub fn set(&mut self, page: usize, place: Option<Place>) -> Option<Place> {
         self.changed[page / TOP_PAGES] = true;
         of_bits(std::mem::replace(&mut self.pages[page], place.map_or(0, Place::to_bits)))
@@ -164,14 +166,15 @@ impl Index {
         pages.iter().any(|place| *place != 0).then_some(bytes)
     }
 
-    /// A top page was written, or there is none; answers where the last one is, which is the caller's to free.
+    /// A top page was written, or there is none; returns where the last one is, which is the
+    /// caller's to free.
     pub fn set_top(&mut self, top: usize, place: Option<Place>) -> Option<Place> {
         self.changed[top] = false;
         of_bits(std::mem::replace(&mut self.tops[top], place.map_or(0, Place::to_bits)))
     }
 
-    /// Has a page of the index that lies in a segment which is to be free be written anew by the next commit: an index page's number
-    /// is answered, a top page is noted.
+    /// Has a page of the index that lies in a segment which is to be free be rewritten by the next
+    /// commit: an index page's number is answered, a top page is noted.
     pub fn leave(&mut self, record: &Record, place: Place) -> Option<usize> {
         let number = usize::try_from(record.key).ok()?;
         match record.group {

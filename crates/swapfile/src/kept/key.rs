@@ -1,4 +1,5 @@
-//! The key of a file that is kept: 32 random bytes in a file of their own, of which each swap file's keys are derived.
+//! The key of a file that is kept: 32 random bytes in a file of their own, of which each swap
+//! file's keys are derived.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ pub(crate) const MASTER_BYTES: usize = 32;
 pub enum KeyChoice {
     /// Checksums alone.
     Plain,
-    /// Encrypted, with the key in this file, which is made when neither it nor the swap file is there.
+    /// Encrypted, with the key in this file, which is made when neither it nor the swap file is
+    /// there.
     File(PathBuf),
 }
 
@@ -26,7 +28,8 @@ pub enum KeyChoice {
 pub(crate) struct Master(Secret<MASTER_BYTES>);
 
 impl Master {
-    /// A key for a purpose: what AEGIS-256 makes of zeroes, with the master key and, as its nonce, the file's own number and the purpose.
+    /// A key for a purpose: what AEGIS-256 makes of zeroes, with the master key and, as its nonce,
+    /// the file's own number and the purpose.
     pub(crate) fn derive(&self, uuid: &[u8; 16], purpose: &[u8; 16]) -> Secret<KEY_BYTES> {
         let mut nonce = [0; 32];
         nonce[..16].copy_from_slice(uuid);

@@ -4,18 +4,20 @@
 //!
 //! - `header`: whose file it is, of which version, with which key; and two *roots*, written in turn
 //! - `index`: where each page of the device lies, as objects in the log; the roots name the topmost
-//! - `stamps`: what nonces are made of, since generations begin anew with each run
+//! - `stamps`: what nonces are made of, since generations begin again with each run
 //! - `named`: the file by its name, locked; `key`: its key
 //! - `open`, `commit`: what is read at the start, and what makes a state durable
 //!
-//! The index is never changed in place: a *commit* writes what changed of it to the log, waits for the disk, writes a root that
-//! names it, and waits again. So what is there after a loss of power is one committed state, whole: nothing of it can be
-//! torn, and what does not fit its seal is damage. Nothing that a root names is overwritten or given back before the next root is
-//! durable: segments that become empty meanwhile wait for that.
+//! The index is never changed in place: a *commit* writes what changed of it to the log, waits for
+//! the disk, writes a root that names it, and waits again. So what is there after a loss of power
+//! is one committed state, whole: nothing of it can be torn, and what does not fit its seal is
+//! damage. Nothing that a root names is overwritten or given back before the next root is durable:
+//! segments that become empty in between wait for that.
 //!
-//! A log whose packs are read through at the start, each with a number that orders it, was the other way. It needs records for
-//! what is discarded, kept alive for as long as anything older may be found, a rule for which of two torn ends is the
-//! newer, and a look at each pack of the file; and what comes after a crash is a mixture of states.
+//! A log whose packs are read through at the start, each with a number that orders it, was the
+//! other way. It needs records for what is discarded, kept alive for as long as anything older may
+//! be found, a rule for which of two torn ends is the newer, and a look at each pack of the file;
+//! and what comes after a crash is a mixture of states.
 
 mod commit;
 mod header;

@@ -1,4 +1,5 @@
-//! A file by its name: opened past the page cache where that can be had, and locked against a second server.
+//! A file by its name: opened past the page cache where that can be had, and locked against a
+//! second server.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -21,7 +22,8 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
-    /// Opens the file, or makes it, for this user to read and write only. One that others have a right to is refused.
+    /// Opens the file, or makes it, for this user to read and write only. One that others have a
+    /// right to is refused.
     ///
     /// # Errors
     /// [`FileError`].
@@ -62,7 +64,8 @@ impl NamedFile {
         self.disk.is_direct()
     }
 
-    /// Makes the swap file in it if there is none, and checks whether it fits if there is: nothing that is there is changed.
+    /// Makes the swap file in it if there is none, and checks whether it fits if there is: nothing
+    /// that is there is changed.
     ///
     /// # Errors
     /// [`FileError`].
@@ -87,7 +90,8 @@ impl NamedFile {
         config: &KeptConfig,
     ) -> Result<Arc<SwapFile>, FileError> {
         let file = SwapFile::open_kept(engine, &self.path, self.is_new, config)?;
-        // So that any segment can be read whole. Only now: by its length a file is known that was never begun.
+        // So that any segment can be read whole. Only now: by its length a file is known that was
+        // never begun.
         let failed = |error| FileError::Open { path: self.path.clone(), error };
         if self.disk.file.metadata().map_err(failed)?.len() < file.size_bytes() {
             self.disk.file.set_len(file.size_bytes()).map_err(failed)?;

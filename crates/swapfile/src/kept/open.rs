@@ -20,7 +20,8 @@ use crate::{Buffer, OpenError, Place, ReadError, ReadFault, Space, SwapFile, BLO
 const PAGE_BYTES: u64 = 4096;
 /// Segments beyond what a device's content takes at most.
 const SPARE_SEGMENTS: u64 = 16;
-/// The file can have this many times a device's content: what is durable, what replaces it, and what is dead of both.
+/// The file can have this many times a device's content: what is durable, what replaces it, and
+/// what is dead of both.
 const TIMES: u64 = 3;
 /// Percent of the disk that stay free.
 const KEEP_FREE_PERCENT: u8 = 5;
@@ -49,7 +50,7 @@ pub enum FileError {
         /// Why.
         error: io::Error,
     },
-    /// Somebody serves it.
+    /// Another server serves it.
     #[error("{} is in use by another server", path.display())]
     InUse {
         /// The file.
@@ -64,13 +65,13 @@ pub enum FileError {
         kind: &'static str,
     },
     /// Something else than what is written here.
-    #[error("{} is somebody else's: not a file that uzswap keeps; it is left as it is", path.display())]
+    #[error("{} is no swap file of uzswap; it is left as it is", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
     /// It begins with zeroes.
-    #[error("{} begins with zeroes: its making was cut short, and nothing is in it, or it is somebody else's; remove it, or name another", path.display())]
+    #[error("{} begins with zeroes: its making was cut short, and nothing is in it, or it is another program's; remove it, or name another", path.display())]
     Unfinished {
         /// The file.
         path: PathBuf,
@@ -140,8 +141,8 @@ pub enum FileError {
     Parts(#[from] OpenError),
 }
 
-/// Segments that the content of a device takes at most: its pages, their seals, directories, the index, and what is left of each
-/// segment.
+/// Segments that the content of a device takes at most: its pages, their seals, directories, the
+/// index, and what is left of each segment.
 pub(super) fn full_segments(device_bytes: u64) -> u64 {
     device_bytes.div_ceil(SEGMENT_BYTES as u64) * 23 / 20 + SPARE_SEGMENTS
 }
@@ -259,7 +260,7 @@ impl Opening<'_> {
         for offset in HEADERS_AT {
             let block = match read_at(self.engine, offset, BLOCK_BYTES) {
                 Ok(block) => block,
-                // A short file is somebody else's.
+                // A short file is another program's.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(self.io(offset)(error)),
             };
@@ -347,7 +348,7 @@ impl Opening<'_> {
 
 /// A root as it is written.
 pub(super) fn encoded(root: &Root, identity: &Identity, seal: &Sealer) -> io::Result<Buffer> {
-    // Commits have numbers, but one whose writing was cut short may be made anew by the next run.
+    // Commits have numbers, but one whose writing was cut short may be made again by the next run.
     let mut nonce = [0; 16];
     sys::files::random(&mut nonce[8..])?;
     nonce[..8].copy_from_slice(&root.commit.to_le_bytes());
@@ -365,8 +366,9 @@ fn key_mark(master: Option<&Master>, uuid: &[u8; 16]) -> [u8; 16] {
 }
 
 impl SwapFile {
-    /// Opens a file that is kept, or makes it, by an engine; `path` is for what is said of it. [`SwapFile::read_index`] comes
-    /// next, and [`SwapFile::adopt`] for all that the index names, then [`SwapFile::end_restore`], and only then a writer.
+    /// Opens a file that is kept, or makes it, by an engine; `path` is for what is said of it.
+    /// [`SwapFile::read_index`] comes next, and [`SwapFile::adopt`] for all that the index names,
+    /// then [`SwapFile::end_restore`], and only then a writer.
     ///
     /// # Errors
     /// [`FileError`].
@@ -510,7 +512,8 @@ impl SwapFile {
         if self.space().generation(segment) == 0 && self.space().holders(segment) == 0 {
             let read = read_at(&*self.engine(), (segment * SEGMENT_BYTES) as u64, BLOCK_BYTES);
             let head = read.ok().and_then(|block| Head::decode(&block));
-            // Without its head nothing of a segment can be unsealed: who reads an object there is told that it is damaged.
+            // Without its head nothing of a segment can be unsealed: who reads an object there is
+            // told that it is damaged.
             let head = head.filter(|head| head.segment as usize == segment);
             if let Some(head) = &head {
                 kept.stamps.adopt(head);

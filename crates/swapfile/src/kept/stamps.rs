@@ -5,10 +5,11 @@
 //!   nonce:             0..8 number | 8..16 salt, of which the lowest 17 bits are: 16 directory | 15..0 grain
 //! ```
 //!
-//! The *number* counts how often a segment was taken; a run begins at its epoch times 2^32, and the epoch is durable, one more
-//! than the last run's, before the run writes anything. So no two segments of a file have one number, ever. The *salt* is random
-//! and a run's own: where a copy of a file is written to as well as the file, the two have the same numbers, and the salts
-//! tell them apart.
+//! The *number* counts how often a segment was taken; a run begins at its epoch times 2^32, and the
+//! epoch is durable, one more than the last run's, before the run writes anything. So no two
+//! segments of a file have one number, ever. The *salt* is random and a run's own: where a copy of
+//! a file is written to as well as the file, the two have the same numbers, and the salts tell them
+//! apart.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

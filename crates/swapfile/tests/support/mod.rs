@@ -1,4 +1,4 @@
-//! Swap files for tests, and whoever holds the objects in them.
+//! Swap files for tests, and holders of the objects in them.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -60,8 +60,8 @@ impl World {
         (World::new(Arc::new(disk.clone()), Seal::Encrypted, segments), disk)
     }
 
-    /// Writes objects, each a block of its own unless its neighbours follow, and waits for them. Answers how many got to
-    /// disk; what was not written is not held.
+    /// Writes objects, each a block of its own unless its neighbours follow, and waits for them.
+    /// Returns how many got to disk; what was not written is not held.
     pub fn write(&mut self, objects: &[(u16, u64, Vec<u8>)]) -> Result<usize, WriteError> {
         let mut written = 0;
         let mut result = Ok(());

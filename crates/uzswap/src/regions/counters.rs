@@ -11,7 +11,8 @@ use sys::PAGE_SIZE;
 pub struct Stats {
     /// The budget, in bytes.
     pub ram_bytes: u64,
-    /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and tables.
+    /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and
+    /// tables.
     pub used_bytes: u64,
     /// Bytes of regions, as they were asked for.
     pub region_bytes: u64,
@@ -54,8 +55,9 @@ pub struct Stats {
 pub(super) struct Counters {
     pub budget: AtomicU64,
     pub used: AtomicU64,
-    /// Pages that came into regions since that was measured. A page of zeroes that is read takes no memory until it is written, which
-    /// nobody hears of: it counts all the same, since the worst that comes of it is one measurement more.
+    /// Pages that came into regions since that was measured. A page of zeroes that is read takes no
+    /// memory until it is written, which is not reported: it counts all the same, since the worst
+    /// result is one measurement more.
     arrived: AtomicU64,
     pub region_bytes: AtomicUsize,
     pub regions: AtomicUsize,

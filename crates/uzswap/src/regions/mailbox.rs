@@ -1,4 +1,5 @@
-//! How other threads of the process have the control thread do something: it alone has the pager's files.
+//! How other threads of the process have the control thread do something: it alone has the pager's
+//! files.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -61,7 +62,7 @@ impl Mailbox {
         futex::wake(&self.bell, 1);
     }
 
-    /// The control thread's: answers what is asked for.
+    /// The control thread's: carries out pending requests.
     pub fn answer(&self, act: impl FnOnce(Request)) {
         act(match self.request.load(Ordering::Acquire) {
             1 => Request::Look,
@@ -73,8 +74,8 @@ impl Mailbox {
         futex::wake(&self.request, 1);
     }
 
-    /// The control thread's: sleeps until somebody rings, at most `ns`. `seen` is from [`Mailbox::bell`], read before the last
-    /// answer.
+    /// The control thread's: sleeps until the bell rings, at most `ns`. `seen` is from
+    /// [`Mailbox::bell`], read before the last reply.
     pub fn sleep(&self, seen: u32, ns: u64) {
         futex::wait(&self.bell, seen, Some(ns));
     }

@@ -18,12 +18,13 @@ const COPY_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It will be read soon, in order: brought in now, by the calling thread. For parts much smaller than the budget.
+    /// It will be read soon, in order: brought in now, by the calling thread. For parts much
+    /// smaller than the budget.
     WillNeed,
 }
 
-/// Zeroed memory, as much as was asked for, whatever the budget. Use it as a slice of bytes, as a slice of numbers, or by its
-/// pointer. Dropping it gives the memory back.
+/// Zeroed memory of the requested size, independent of the budget. Use it as a slice of bytes, as a
+/// slice of numbers, or by its pointer. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -66,12 +67,14 @@ impl Region {
         self.start.as_ptr()
     }
 
-    /// Where it begins, for writing; threads see to it themselves that they do not write where others read.
+    /// Where it begins, for writing; threads see to it themselves that they do not write where
+    /// others read.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The region as numbers, or as other plain data; what is left behind the last whole one is left out.
+    /// The region as numbers, or as other plain data; what is left behind the last whole one is
+    /// left out.
     ///
     /// # Panics
     /// When `T` has no size, or must be aligned to more than 64 KiB.
@@ -134,8 +137,8 @@ impl Region {
         }
     }
 
-    /// Makes the region longer, by zeroes, or shorter. It stays where it is if it can; else it moves, which takes as long as
-    /// copying it, and old pointers to it are not valid any more.
+    /// Makes the region longer, by zeroes, or shorter. It stays where it is if it can; else it
+    /// moves, which takes as long as copying it, and old pointers to it are not valid any more.
     ///
     /// # Errors
     /// As [`Space::region`]; the region is as it was then.
@@ -146,7 +149,7 @@ impl Region {
             self.discard(len..);
         }
         if room < self.room {
-            // SAFETY: the blocks behind the new end, which nobody can reach from now on.
+            // SAFETY: the blocks behind the new end, which cannot be reached from now on.
             unsafe { self.space.inner.give(self.start.add(room), self.room - room) };
             self.room = room;
         } else if room > self.room {
@@ -167,7 +170,8 @@ impl Region {
         self.len = len;
     }
 
-    /// Moves to where there is room for `len`, more than before. What is copied is discarded, so that there are never two of it.
+    /// Moves to where there is room for `len`, more than before. What is copied is discarded, so
+    /// that there are never two of it.
     fn move_to(&mut self, len: usize) -> Result<(), SpaceError> {
         let mut target = self.space.region(len)?;
         let mut at = 0;
@@ -181,7 +185,8 @@ impl Region {
         Ok(())
     }
 
-    /// Gives the memory out of the hands of Rust: its address and the bytes of room it has. [`Region::from_raw`] takes it back.
+    /// Gives the memory out of the hands of Rust: its address and the bytes of room it has.
+    /// [`Region::from_raw`] takes it back.
     pub fn into_raw(self) -> (NonNull<u8>, usize) {
         let parts = (self.start, self.len);
         std::mem::forget(self);
@@ -191,7 +196,8 @@ impl Region {
     /// A region that was given out of hand.
     ///
     /// # Safety
-    /// `start` and `len` are from [`Region::into_raw`] of a region of `space`, in this process, and nobody uses the memory otherwise.
+    /// `start` and `len` are from [`Region::into_raw`] of a region of `space`, in this process, and
+    /// the memory is not used otherwise.
     pub unsafe fn from_raw(space: Space, start: NonNull<u8>, len: usize) -> Self {
         Region { start, len, room: room_for(len).expect("a region's length"), space }
     }
@@ -201,7 +207,8 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes of memory that is this region's alone, zeroes at first; pages come and go behind them, bytes do not.
+        // SAFETY: `len` bytes of memory that is this region's alone, zeroes at first; pages come
+        // and go behind them, bytes do not.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -109,15 +109,17 @@ impl Builder {
         self
     }
 
-    /// Whether every page is checked when it comes back. Slower; a page that is not what it was ends the process.
+    /// Whether every page is checked when it comes back. Slower; a page that is not what it was
+    /// ends the process.
     pub fn verify(mut self, verify: bool) -> Self {
         self.verify = verify;
         self
     }
 
-    /// A swap file behind the budget, of so many bytes at most: pages that do not fit compressed, or do not compress, go there,
-    /// encrypted with a key that lives as long as the process. The file has no name, and is gone however the process ends. None
-    /// if nothing is said, and for 0 bytes.
+    /// A swap file behind the budget, of so many bytes at most: pages that do not fit compressed,
+    /// or do not compress, go there, encrypted with a key that lives as long as the process. The
+    /// file has no name, and is gone however the process ends. None if nothing is said, and for 0
+    /// bytes.
     pub fn swap(mut self, bytes: u64) -> Self {
         self.swap_bytes = bytes;
         self
@@ -129,19 +131,22 @@ impl Builder {
         self
     }
 
-    /// Address space for all regions together, in bytes; 1 TiB if nothing is said, or what there is of it.
+    /// Address space for all regions together, in bytes; 1 TiB if nothing is said, or what there is
+    /// of it.
     pub fn address_space(mut self, bytes: usize) -> Self {
         self.address_bytes = bytes;
         self
     }
 
-    /// Called, by a thread of the space, with what there is to say: texts for people. Must not use regions.
+    /// Called, by a thread of the space, with what there is to say: texts for people. Must not use
+    /// regions.
     pub fn on_message(mut self, messages: fn(&str)) -> Self {
         self.messages = Some(messages);
         self
     }
 
-    /// Starts the space's threads: one that measures, as many that serve faults as there are CPUs, and a few that compress.
+    /// Starts the space's threads: one that measures, as many that serve faults as there are CPUs,
+    /// and a few that compress.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing is left behind then.
@@ -278,7 +283,8 @@ impl Inner {
         answer
     }
 
-    /// Takes `len` bytes, whole blocks, where there is room or only at `at`, and has them managed. They are zeroes.
+    /// Takes `len` bytes, whole blocks, where there is room or only at `at`, and has them managed.
+    /// They are zeroes.
     pub fn take(&self, len: usize, at: Option<usize>) -> Result<NonNull<u8>, SpaceError> {
         if !self.is_own() {
             return Err(SpaceError::Forked);
@@ -302,22 +308,22 @@ impl Inner {
     /// Gives back what was taken: its bytes are gone.
     ///
     /// # Safety
-    /// The range was taken, and nobody uses it any more.
+    /// The range was taken, and is not used any more.
     pub unsafe fn give(&self, at: NonNull<u8>, len: usize) {
         // SAFETY: the caller owns the range.
         unsafe { memory::discard(at, len) };
         if !self.is_own() {
             return;
         }
-        // Where the kernel cannot split the mapping, the memory stays accessible, and is zeroes all the same.
-        // SAFETY: as above.
+        // Where the kernel cannot split the mapping, the memory stays accessible, and is zeroes all
+        // the same. SAFETY: as above.
         let _ = unsafe { memory::make_inaccessible(at, len) };
         self.with_ranges(|ranges| ranges.give(at.as_ptr() as usize, len));
     }
 }
 
-/// The regions of this process: a budget, and the threads that keep it. There is one a process, which ends with it; copies of this
-/// name the same.
+/// The regions of this process: a budget, and the threads that keep it. There is one a process,
+/// which ends with it; copies of this name the same.
 #[derive(Clone, Copy)]
 pub struct Space {
     pub(super) inner: &'static Inner,
@@ -351,11 +357,12 @@ impl Space {
         inner.filter(|inner| inner.is_own()).map(|inner| Space { inner })
     }
 
-    /// A region of `len` bytes, all zeroes. It begins at a multiple of 64 KiB. Nothing of it is resident until it is touched.
+    /// A region of `len` bytes, all zeroes. It begins at a multiple of 64 KiB. Nothing of it is
+    /// resident until it is touched.
     ///
     /// # Errors
-    /// [`SpaceError::Full`] without address space; [`SpaceError::System`] at the kernel's limits (`vm.max_map_count`, strict
-    /// overcommit); [`SpaceError::Forked`] in a forked child.
+    /// [`SpaceError::Full`] without address space; [`SpaceError::System`] at the kernel's limits
+    /// (`vm.max_map_count`, strict overcommit); [`SpaceError::Forked`] in a forked child.
     pub fn region(&self, len: usize) -> Result<Region, SpaceError> {
         Region::new(*self, len)
     }

@@ -1,8 +1,9 @@
-//! The space's threads: a control thread, which measures and answers requests, handlers, which serve faults, and workers, which
-//! compress.
+//! The space's threads: a control thread, which measures and serves requests, handlers, which serve
+//! faults, and workers, which compress.
 //!
-//! They are threads of the C library's, unlike those inside a program under `run`: nothing that they use is paged. They have
-//! a file table of their own, so that no close() of the process's reaches their descriptors, and no signal handlers run in them.
+//! They are threads of the C library's, unlike those inside a program under `run`: nothing that
+//! they use is paged. They have a file table of their own, so that no close() of the process's
+//! reaches their descriptors, and no signal handlers run in them.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
@@ -38,10 +39,10 @@ pub(super) fn start(inner: &'static Inner, settings: Builder) -> Started {
     let (tell, told) = sync_channel(1);
     let system = |source| SpaceError::System { what: "a thread", source };
     spawn(inner.counters, "uzswap", move || control(inner, &settings, &tell)).map_err(system)?;
-    told.recv().expect("the control thread answers, or ends the process")
+    told.recv().expect("the control thread replies, or ends the process")
 }
 
-/// A thread whose panic ends the process: nobody else would serve the faults that it was to serve.
+/// A thread whose panic ends the process: no other thread would serve its faults.
 fn spawn(
     counters: &'static Counters,
     name: &str,
@@ -69,7 +70,8 @@ impl Counters {
 fn control(inner: &'static Inner, settings: &Builder, tell: &SyncSender<Started>) {
     thread::hold_signals();
     thread::hurry();
-    // Where that is forbidden the files are the process's, which must not close what it did not open.
+    // Where that is forbidden the files are the process's, which must not close what it did not
+    // open.
     if thread::leave_file_table().is_ok() {
         thread::close_all_files();
     }
@@ -168,7 +170,8 @@ fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<Swa
     let config = swapfile::Config {
         directory: settings.swap_directory.clone(),
         size_bytes: settings.swap_bytes,
-        // A ring of io_uring is its maker's alone, and its workers are threads that nobody counts.
+        // A ring of io_uring is its maker's alone, and its workers are threads that are not
+        // counted.
         engine: EngineChoice::Threads,
         threads: ENGINE_THREADS,
         ..swapfile::Config::default()
@@ -176,12 +179,13 @@ fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<Swa
     Ok(Some(SwapFile::open(&config, &|work| spawn(inner.counters, "uzswap-disk", work))?))
 }
 
-/// Has the range registered, and sees whether it is: what lies in an unregistered one would never go out.
+/// Has the range registered, and sees whether it is: what lies in an unregistered one would never
+/// go out.
 fn check_range(inner: &Inner, pager: &Pager) -> Result<(), SpaceError> {
     let system = |source| SpaceError::System { what: "registering the address space", source };
     let start = inner.range.start;
     let at = NonNull::new(start as *mut u8).expect("not null");
-    // SAFETY: the space's own range, which nobody uses yet.
+    // SAFETY: the space's own range, which is not used yet.
     unsafe { memory::make_accessible(at, BLOCK_BYTES) }.map_err(system)?;
     // Not while other threads of the process change mappings.
     let is_registered = (0..REGISTER_TRIES).any(|_| {
@@ -223,8 +227,8 @@ fn watch(inner: &'static Inner, pager: &'static Pager) {
     }
 }
 
-/// Ends the process when the program has no thread any more: each of its threads may end by itself, and the space's would keep
-/// the process for ever.
+/// Ends the process when the program has no thread any more: each of its threads may end by itself,
+/// and the space's would keep the process for ever.
 fn end_if_program_ended(pager: &Pager, looked_ns: &mut u64) {
     let now = sys::now_ns();
     if now.wrapping_sub(*looked_ns) < ENDED_LOOK_NS {

@@ -11,8 +11,8 @@ use acomp::{
     Software, UnitCodec, UnitError, UnitResult,
 };
 
-/// Leaves out the zeroes that end a page, and keeps a sum to find damage. With two tiers its objects end with
-/// [`PADDING`] bytes of nothing, until they are promoted.
+/// Leaves out the zeroes that end a page, and keeps a sum to find damage. With two tiers its
+/// objects end with [`PADDING`] bytes of nothing, until they are promoted.
 pub struct Trim {
     name: String,
     batch: usize,
@@ -175,7 +175,8 @@ impl UnitCodec for TrimCodec {
         }
         let mut at = 4;
         for page in unit.chunks(4096) {
-            // Pages of one byte repeated, and what follows the last byte that is not zero, are left out.
+            // Pages of one byte repeated, and what follows the last byte that is not zero, are left
+            // out.
             let same = page.iter().all(|byte| *byte == page[0]);
             let len = if same { 1 } else { page.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1 };
             if at + len + 2 >= output.len() {
@@ -247,7 +248,8 @@ impl UnitCodec for LiarCodec {
     }
 }
 
-/// A page of a kind: 0 same-filled, 1 incompressible, else about half full; `seed` makes it its own.
+/// A page of a kind: 0 same-filled, 1 incompressible, else about half full; `seed` makes it its
+/// own.
 pub fn page(kind: u8, seed: u64) -> Page {
     let mut page = [0; 4096];
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -1,4 +1,5 @@
-//! Many more classes than [`super::CLASSES`]: what memory of programs looks like, one parameter after the other.
+//! Many more classes than [`super::CLASSES`]: what memory of programs looks like, one parameter
+//! after the other.
 
 #![allow(dead_code)]
 

@@ -1,4 +1,5 @@
-//! Decoding: templates, then tag lines, then per 64 words the literals' places, then line by line the words.
+//! Decoding: templates, then tag lines, then per 64 words the literals' places, then line by line
+//! the words.
 
 use std::arch::x86_64::*;
 
@@ -54,11 +55,13 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     let shifts = _mm512_set_epi64(28, 24, 20, 16, 12, 8, 4, 0);
     let kinds_low = _mm512_srlv_epi64(_mm512_set1_epi64(layout.kinds as i64), shifts);
     let kinds_high = _mm512_srlv_epi64(_mm512_set1_epi64((layout.kinds >> 32) as i64), shifts);
-    // SAFETY: an object has at least 67 bytes behind the header of 20, and this reads bytes 16 to 47.
+    // SAFETY: an object has at least 67 bytes behind the header of 20, and this reads bytes 16
+    // to 47.
     let highs = unsafe { _mm256_loadu_si256(base.add(layout.highs_at - 4).cast()) };
     let highs = _mm512_maskz_cvtepu32_epi64((low_bits(layout.highs) << 1) as u8, highs);
     let highs = _mm512_slli_epi64::<32>(highs);
-    // SAFETY: only the lanes of prefix tags are read; the layout has that many middle quarters from `mids_at` on.
+    // SAFETY: only the lanes of prefix tags are read; the layout has that many middle quarters from
+    // `mids_at` on.
     let mids = unsafe {
         _mm256_maskz_loadu_epi16(
             coded & !wide,
@@ -164,8 +167,9 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     {
         return Err(Damaged);
     }
-    // From here on the streams are known to hold exactly what the tags take, and behind each of them come at least
-    // 67 bytes of index and lines: every full-width load that starts within a stream or at its end is in bounds.
+    // From here on the streams are known to hold exactly what the tags take, and behind each of
+    // them come at least 67 bytes of index and lines: every full-width load that starts within a
+    // stream or at its end is in bounds.
     let mut a = base.wrapping_add(layout.a_at).cast::<i16>();
     let mut b = base.wrapping_add(layout.b_at).cast::<i16>();
     let raw_start = base.wrapping_add(layout.raw_at).cast::<i64>();

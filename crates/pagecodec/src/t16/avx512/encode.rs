@@ -1,4 +1,5 @@
-//! Encoding: tags and literals 64 words at a time, then repeats among lines and raw words, then the object.
+//! Encoding: tags and literals 64 words at a time, then repeats among lines and raw words, then the
+//! object.
 
 use std::arch::x86_64::*;
 
@@ -12,8 +13,8 @@ use crate::t16::{portable, prefetch, raws};
 /// Raw words from which on they are fetched line by line. Fewer are found faster one by one.
 const RAWS_MANY: usize = 80;
 
-/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
-/// would hold up everything else.
+/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions:
+/// 64 lines at once would hold up everything else.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -40,7 +41,8 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
         (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(8).cast()))
     };
     let prefix_low = _mm512_srli_epi64::<16>(exact_low);
-    // No word shifted right by 16 has all bits set, so entry 15, which stands for "no template", never matches.
+    // No word shifted right by 16 has all bits set, so entry 15, which stands for "no template",
+    // never matches.
     let prefix_high =
         _mm512_mask_set1_epi64(_mm512_srli_epi64::<16>(exact_high), 1 << (NO_TAG - 8), u64::MAX as i64);
     let wide_base = _mm512_set1_epi64(templates.values[Templates::WIDE] as i64);
@@ -142,7 +144,8 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
             let rotated =
                 _mm512_cmpeq_epi8_mask(tags, rotated_wide) | _mm512_cmpeq_epi8_mask(tags, rotated_prefix);
             for (line, half) in halves.iter_mut().enumerate() {
-                // Tag 0 may be among them when one rotated template is missing; zero rotated is zero.
+                // Tag 0 may be among them when one rotated template is missing; zero rotated is
+                // zero.
                 *half = _mm512_mask_rol_epi64::<32>(*half, (rotated >> (8 * line)) as u8, *half);
             }
         }
@@ -194,7 +197,8 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     share_lines(work);
 }
 
-/// [`raws::refer`] for many raw words: fetches them line by line, and looks at the winners 64 at a time.
+/// [`raws::refer`] for many raw words: fetches them line by line, and looks at the winners 64 at a
+/// time.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -206,7 +210,7 @@ fn refer_many(work: &mut Work, page: &[u8; PAGE_SIZE]) {
             (_mm512_loadu_si512(winners.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
         };
         let known = _mm512_cmpneq_epi8_mask(winners, _mm512_set1_epi8(raws::NO_WINNER as i8));
-        // Numbers from 256 on are no byte, and nobody's winner.
+        // Numbers from 256 on are no byte and cannot win.
         if chunk < 4 {
             let own = _mm512_add_epi8(counting, _mm512_set1_epi8((64 * chunk) as i8));
             _mm512_mask_cmpneq_epi8_mask(known, winners, own)
@@ -225,7 +229,8 @@ fn fetch(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     for (block, raws) in work.raw_masks.iter().enumerate() {
         for line in 0..8 {
             let mask = (raws >> (8 * line)) as u8;
-            // SAFETY: a line of the page; at most 512 raw words come, and the buffer has room for eight more.
+            // SAFETY: a line of the page; at most 512 raw words come, and the buffer has room for
+            // eight more.
             unsafe {
                 let words = _mm512_loadu_si512(page.as_ptr().add(512 * block + 64 * line).cast());
                 let kept = _mm512_maskz_compress_epi64(mask, words);
@@ -335,9 +340,10 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     let templates = &work.templates;
     let first = templates.prefix_first();
     let distinct = work.lines_len();
-    // The parts are written in the order in which they lie. Every part but the last two may write up to 63 bytes of
-    // rubbish behind itself; the last two have 67 bytes or more, and overwrite it.
-    // SAFETY: the length was checked above, the sources are buffers of `work` with room behind what they hold.
+    // The parts are written in the order in which they lie. Every part but the last two may write
+    // up to 63 bytes of rubbish behind itself; the last two have 67 bytes or more, and overwrite
+    // it. SAFETY: the length was checked above, the sources are buffers of `work` with room behind
+    // what they hold.
     unsafe {
         let base = out.as_mut_ptr();
         base.cast::<u64>().write_unaligned(templates.kinds);

@@ -72,7 +72,8 @@ impl Candidates {
 
     /// The `limit` candidates with the highest scores, as a set of places.
     ///
-    /// Without features of its own, so that it can be inlined always: a call would save and clear all registers.
+    /// Without features of its own, so that it can be inlined always: a call would save and clear
+    /// all registers.
     ///
     /// # Safety
     /// The caller has the features of this module.
@@ -86,7 +87,8 @@ impl Candidates {
             let low = keys(scores, 0);
             let mut listed = Aligned([0u16; 32]);
             _mm512_store_si512(listed.0.as_mut_ptr().cast(), low);
-            // A candidate's rank is the number of those with a higher key. Keys behind the last are lower than all.
+            // A candidate's rank is the number of those with a higher key. Keys behind the last are
+            // lower than all.
             let one = _mm512_set1_epi16(1);
             let mut ranks = [_mm512_setzero_si512(); 2];
             for start in [0, 16] {
@@ -129,7 +131,8 @@ impl Candidates {
         best & (low_bits(self.len - 1) << 1 | 1)
     }
 
-    /// A table of 256 bytes: `first`, `first + 1` .. at the chosen candidates' buckets, `none` elsewhere.
+    /// A table of 256 bytes: `first`, `first + 1` .. at the chosen candidates' buckets, `none`
+    /// elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,bmi2,popcnt")]
     fn tags(&self, chosen: u64, first: usize, none: u8) -> Table {
@@ -235,8 +238,8 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     let (zeros, low_clear, small) = (sums & 0xffff, sums >> 16 & 0xffff, sums >> 32);
     let (small_upper, large_upper) = (small - zeros, low_clear - small);
 
-    // Counting, in four sets in turn: equal words often follow each other, and a counter that was just written takes
-    // eight cycles to be read.
+    // Counting, in four sets in turn: equal words often follow each other, and a counter that was
+    // just written takes eight cycles to be read.
     let counters = &mut templates.counters;
     for set in 0..4 {
         for part in 0..4 {

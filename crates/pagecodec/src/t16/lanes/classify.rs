@@ -1,7 +1,8 @@
 //! The tags of words: which template each of them is one of.
 //!
-//! A byte that is made of the word's bytes (its *mark*) is compared with the marks of all templates, which suggests one; then
-//! all bytes are compared with that one's. Templates that share a mark are compared with the words one by one.
+//! A byte that is made of the word's bytes (its *mark*) is compared with the marks of all
+//! templates, which suggests one; then all bytes are compared with that one's. Templates that share
+//! a mark are compared with the words one by one.
 
 use std::mem::MaybeUninit;
 
@@ -44,8 +45,8 @@ fn prefix_mark<L: Lanes>(words: &[L; 8]) -> L {
     even.add(odd).add(odd.add(odd))
 }
 
-/// The mark of all bytes. The lowest byte counts twice, or the addresses of objects, which are multiples of 8 or 16, would share
-/// their marks.
+/// The mark of all bytes. The lowest byte counts twice, or the addresses of objects, which are
+/// multiples of 8 or 16, would share their marks.
 #[inline(always)]
 fn exact_mark<L: Lanes>(words: &[L; 8], prefix_mark: L) -> L {
     let low = words[0].xor(words[0].high_nibbles());
@@ -54,7 +55,8 @@ fn exact_mark<L: Lanes>(words: &[L; 8], prefix_mark: L) -> L {
 }
 
 impl<'a, L: Lanes> Marks<'a, L> {
-    /// Those of the templates `tags` in `marks`. Template zero counts as one of them when `beside_zero`.
+    /// Those of the templates `tags` in `marks`. Template zero counts as one of them when
+    /// `beside_zero`.
     ///
     /// # Safety
     /// The machine has the instructions.
@@ -131,7 +133,8 @@ impl<'a, L: Lanes> Classifier<'a, L> {
         }
     }
 
-    /// The tags of words, raw for repeats of raw words too. ROTATES: there are rotated templates. EXACT: exact templates count.
+    /// The tags of words, raw for repeats of raw words too. ROTATES: there are rotated templates.
+    /// EXACT: exact templates count.
     #[inline(always)]
     pub(super) fn tags<const ROTATES: bool, const EXACT: bool>(&self, words: &Planes<L>) -> L {
         let words = &words.0;

@@ -1,4 +1,5 @@
-//! Decoding: tag lines, then the literals' places by masks of 16 words a lane, words from byte planes, raw words one by one.
+//! Decoding: tag lines, then the literals' places by masks of 16 words a lane, words from byte
+//! planes, raw words one by one.
 
 use std::mem::MaybeUninit;
 
@@ -43,15 +44,16 @@ pub(crate) unsafe fn tag_lines<L: Lanes>(
     layout: &Layout,
 ) -> Result<Aligned<[u32; LINES]>, Damaged> {
     let base = object.as_ptr();
-    // Rank of each line among the distinct ones, eight at a time: of fresh lines counted on, of others the next of the index.
+    // Rank of each line among the distinct ones, eight at a time: of fresh lines counted on, of
+    // others the next of the index.
     let mut ranks = Aligned([0u8; LINES + 8]);
     let (mut distinct, mut repeats) = (0u8, 0);
     for at in 0..LINES / 8 {
         let fresh = (layout.fresh >> (8 * at)) as usize & 0xff;
         let (counted, indexed) = (&RANKS.0[fresh], &RANKS.0[!fresh & 0xff]);
-        // SAFETY: the index and the lines behind it are at least 67 bytes, of which 56 may come before these eight; a row of
-        // the table may be read with the next one, as the last one is never the one for both. Eight of the 16 bytes written
-        // are overwritten, or padding.
+        // SAFETY: the index and the lines behind it are at least 67 bytes, of which 56 may come
+        // before these eight; a row of the table may be read with the next one, as the last one is
+        // never the one for both. Eight of the 16 bytes written are overwritten, or padding.
         unsafe {
             let index = load8::<L::Lane>(base.add(layout.index_at + repeats));
             let indexed = load8::<L::Lane>(indexed.as_ptr());
@@ -134,8 +136,9 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let blocks = WORDS / L::BYTES;
     let lines_of = 2 * L::COUNT;
     for block in 0..blocks {
-        // SAFETY: each part lies within its array, to which the masks may write two bytes more; the caller vouches for the
-        // machine. There are no more than 512 special words, with room for eight more.
+        // SAFETY: each part lies within its array, to which the masks may write two bytes more; the
+        // caller vouches for the machine. There are no more than 512 special words, with room for
+        // eight more.
         unsafe {
             let line = lines_of * block;
             let line_tags = L::load_nibbles(lines.0.as_ptr().add(line).cast());
@@ -171,8 +174,9 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
         return Err(Damaged);
     }
 
-    // From here on the streams are known to hold exactly what the tags take, and behind each of them come at least
-    // 67 bytes of index and lines: every load of up to 64 bytes that starts within a stream or at its end is in bounds.
+    // From here on the streams are known to hold exactly what the tags take, and behind each of
+    // them come at least 67 bytes of index and lines: every load of up to 64 bytes that starts
+    // within a stream or at its end is in bounds.
     let at = |offset: usize| base.wrapping_add(offset);
     let mut cursor = Cursor { a: at(layout.a_at), b: at(layout.b_at), raw: at(layout.raw_at) };
     let mut values = [0u64; 16];
@@ -267,7 +271,8 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
             return Err(Damaged);
         }
         let source = at(layout.raw_at + 8 * usize::from(number));
-        // SAFETY: as many references were listed; the number is that of a raw word, and the place that of a word of the page.
+        // SAFETY: as many references were listed; the number is that of a raw word, and the place
+        // that of a word of the page.
         unsafe {
             let place = place.assume_init();
             let word = source.cast::<u64>().read_unaligned();

@@ -1,4 +1,5 @@
-//! Encoding: tags and literals of 16 words a lane at a time, then repeats among lines and raw words, then the object.
+//! Encoding: tags and literals of 16 words a lane at a time, then repeats among lines and raw
+//! words, then the object.
 
 use std::mem::MaybeUninit;
 
@@ -10,8 +11,8 @@ use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::work::Work;
 use crate::t16::{portable, prefetch, raws};
 
-/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions: 64 lines at once
-/// would hold up everything else.
+/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions:
+/// 64 lines at once would hold up everything else.
 ///
 /// # Safety
 /// The machine has the instructions of `L`.
@@ -38,7 +39,7 @@ pub(crate) unsafe fn analyse<L: Lanes>(
     }
 }
 
-/// Appends the 16-bit words of `set` to those at `to`, and answers how many they are.
+/// Appends the 16-bit words of `set` to those at `to`, and returns how many they are.
 ///
 /// # Safety
 /// The machine has the instructions, and 16 bytes can be written.
@@ -126,7 +127,8 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
 /// Copies `len` bytes in steps; reads and writes up to one register more.
 ///
 /// # Safety
-/// The machine has the instructions. `len` bytes and 31 more can be read at `from` and written at `to`, which do not overlap.
+/// The machine has the instructions. `len` bytes and 31 more can be read at `from` and written at
+/// `to`, which do not overlap.
 #[inline(always)]
 unsafe fn copy<L: Lanes>(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
@@ -148,10 +150,10 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
     let first = templates.prefix_first();
     let distinct = work.lines_len();
     let lines_len = 4 * distinct;
-    // The parts are written in the order in which they lie. Every part but the last two may write up to 63 bytes of
-    // rubbish behind itself; the last two have 67 bytes or more, and overwrite it.
-    // SAFETY: the length was checked above, the sources are buffers of `work` with room behind what they hold. Integers
-    // are little-endian on all machines with lanes.
+    // The parts are written in the order in which they lie. Every part but the last two may write
+    // up to 63 bytes of rubbish behind itself; the last two have 67 bytes or more, and overwrite
+    // it. SAFETY: the length was checked above, the sources are buffers of `work` with room behind
+    // what they hold. Integers are little-endian on all machines with lanes.
     unsafe {
         let base = out.as_mut_ptr();
         base.cast::<u64>().write_unaligned(templates.kinds);
@@ -160,7 +162,8 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
         let mut at = base.add(HEADER);
         copy::<L>(templates.highs.as_ptr().cast(), at, 32);
         at = at.add(4 * templates.highs_len);
-        // Behind the middle quarters may come those of tags that have none: at most 26 bytes in all.
+        // Behind the middle quarters may come those of tags that have none: at most 26 bytes in
+        // all.
         let mids = at.cast::<u16>();
         for (place, value) in templates.values[first..14].iter().enumerate() {
             mids.add(place).write_unaligned((value >> 16) as u16);
@@ -199,7 +202,8 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
         let index_len = LINES - distinct;
         let lines = at.add(index_len);
         debug_assert_eq!(lines.add(lines_len), base.add(out.len()));
-        // Index and rubbish lie within the object unless there are few lines. The last lines end it.
+        // Index and rubbish lie within the object unless there are few lines. The last lines end
+        // it.
         if lines_len < L::BYTES {
             work.index.as_ptr().copy_to_nonoverlapping(at, index_len);
             work.lines.as_ptr().cast::<u8>().copy_to_nonoverlapping(lines, lines_len);

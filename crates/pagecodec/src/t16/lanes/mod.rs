@@ -1,11 +1,14 @@
-//! The encoder and decoder for instruction sets whose registers are made of lanes of 16 bytes: SSE4, AVX2, NEON.
+//! The encoder and decoder for instruction sets whose registers are made of lanes of 16 bytes:
+//! SSE4, AVX2, NEON.
 //!
-//! None of these looks up 64-bit values by many indices at a time, but all look up 16 bytes in 16. So words are taken apart:
-//! [`Planes`] hold byte `j` of 16 words (of 32 with AVX2) in one register. In this form one instruction compares a byte of all
-//! words or looks it up by their tags, and the halves that are literals lie side by side.
+//! None of these looks up 64-bit values by many indices at a time, but all look up 16 bytes in 16.
+//! So words are taken apart: [`Planes`] hold byte `j` of 16 words (of 32 with AVX2) in one
+//! register. In this form one instruction compares a byte of all words or looks it up by their
+//! tags, and the halves that are literals lie side by side.
 //!
-//! The hash of the format decides which values become templates, but no word needs to be hashed to find its template: a word
-//! that equals a template also has its bucket. [`classify`] looks for equality alone.
+//! The hash of the format decides which values become templates, but no word needs to be hashed to
+//! find its template: a word that equals a template also has its bucket. [`classify`] looks for
+//! equality alone.
 
 mod classify;
 mod decode;
@@ -18,9 +21,11 @@ pub(crate) use encode::{analyse, reduce, write};
 use super::work::Aligned;
 use crate::lanes::Lanes;
 
-/// For each set of eight: byte indices that move the 16-bit words of the set to the front, in order.
+/// For each set of eight: byte indices that move the 16-bit words of the set to the front, in
+/// order.
 pub(crate) static COMPRESS: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(true));
-/// For each set of eight: byte indices that move the first 16-bit words to the places of the set; zero elsewhere.
+/// For each set of eight: byte indices that move the first 16-bit words to the places of the set;
+/// zero elsewhere.
 static EXPAND: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(false));
 /// The numbers of the words of each line.
 static PLACES: Aligned<[[u16; 8]; 64]> = {
@@ -66,10 +71,12 @@ pub(crate) unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u3
 struct Planes<L>([L; 8]);
 
 impl<L: Lanes> Planes<L> {
-    /// Takes words apart: lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes will be in lanes `l`.
+    /// Takes words apart: lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes
+    /// will be in lanes `l`.
     #[inline(always)]
     fn of(rows: [L; 8]) -> Self {
-        // Each round of interleaving halves the distance of bytes that will be neighbours: 8, 4, 2, 1.
+        // Each round of interleaving halves the distance of bytes that will be neighbours: 8, 4,
+        // 2, 1.
         let mix = |rows: [L; 8]| -> [L; 8] {
             let ((a, b), (c, d)) = (rows[0].zip8(rows[4]), rows[1].zip8(rows[5]));
             let ((e, f), (g, h)) = (rows[2].zip8(rows[6]), rows[3].zip8(rows[7]));

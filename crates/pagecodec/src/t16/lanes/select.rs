@@ -85,7 +85,8 @@ impl Samples {
     #[inline(always)]
     unsafe fn take<L: Lanes>(&mut self, page: &[u8; PAGE_SIZE]) {
         let line = |group: usize| page.as_ptr().wrapping_add(sample_at(group));
-        // SAFETY: all places are lines of the page; a block has 2 * COUNT lines of the 16, whose bytes go to three arrays of 128.
+        // SAFETY: all places are lines of the page; a block has 2 * COUNT lines of the 16, whose
+        // bytes go to three arrays of 128.
         unsafe {
             for pair in 0..SAMPLES / 16 {
                 let lines = [line(2 * pair), line(2 * pair + 1)];
@@ -147,7 +148,8 @@ impl Samples {
         *first = first.wrapping_sub(self.zero as u8);
     }
 
-    /// Of the prefix bucket `bucket`: its last sample that is not zero. Marks all its samples in `covered`.
+    /// Of the prefix bucket `bucket`: its last sample that is not zero. Marks all its samples in
+    /// `covered`.
     ///
     /// # Safety
     /// The machine has the instructions of `L`.
@@ -203,7 +205,8 @@ impl Candidates {
             for part in 0..L::BYTES / 8 {
                 let set = (set >> (8 * part)) as usize & 0xff;
                 let members = MEMBERS.0[set] | ((at + 8 * part) as u64 * ONES);
-                // SAFETY: at most 64 buckets have two of 128 samples, and there is room for eight more.
+                // SAFETY: at most 64 buckets have two of 128 samples, and there is room for eight
+                // more.
                 unsafe {
                     let place = self.buckets.as_mut_ptr().add(self.len);
                     place.cast::<u64>().write_unaligned(members);
@@ -228,8 +231,8 @@ impl Candidates {
         }
     }
 
-    /// Puts the `limit` with the highest scores first, the lower bucket when equal, all in ascending order, and forgets the
-    /// others. `score` gets a bucket and its count.
+    /// Puts the `limit` with the highest scores first, the lower bucket when equal, all in
+    /// ascending order, and forgets the others. `score` gets a bucket and its count.
     ///
     /// # Safety
     /// The machine has the instructions of `L`.
@@ -238,7 +241,8 @@ impl Candidates {
         if self.len <= limit {
             return;
         }
-        // Keys are positive as signed numbers, which vectors compare. Those behind the last are lower than all.
+        // Keys are positive as signed numbers, which vectors compare. Those behind the last are
+        // lower than all.
         let mut keys = Aligned([0i16; CANDIDATES_MAX]);
         for (at, key) in keys.0.iter_mut().enumerate().take(self.len) {
             let (bucket, count) = self.bucket(at);
@@ -264,7 +268,8 @@ impl Candidates {
         let mut ranks = [0i16; N];
         // SAFETY: the caller vouches for the machine; all parts lie within the arrays.
         unsafe {
-            // A candidate's rank is the number of those with a higher key. At most 64 / 8 registers.
+            // A candidate's rank is the number of those with a higher key. At most 64 / 8
+            // registers.
             let mut counts = [L::splat(0); 8];
             for key in &keys.0[..self.len] {
                 let other = L::splat16(*key);
@@ -286,7 +291,8 @@ impl Candidates {
     }
 }
 
-/// Chooses the templates of `page`; see the portable one. The tables from bucket to tag are left as they are: nobody needs them.
+/// Chooses the templates of `page`; see the portable one. The tables from bucket to tag are left as
+/// they are: they are not used.
 ///
 /// # Safety
 /// The machine has the instructions of `L`.
@@ -326,8 +332,8 @@ pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAG
         }
         templates.values[Templates::WIDE] = wide;
 
-        // Exact templates take the tags that are left. A repeated word saves four times as much when no prefix template
-        // would have caught it.
+        // Exact templates take the tags that are left. A repeated word saves four times as much
+        // when no prefix template would have caught it.
         candidates.list::<L>(&counters.words);
         let word_last = &counters.word_last.0;
         candidates.keep_best::<L>(first - 1, |bucket, count| {

@@ -12,7 +12,8 @@ pub(crate) struct Rule {
     pub(crate) literals: u32,
     /// By how much the literals are shifted: 0 or 32.
     pub(crate) shift: u32,
-    /// How many literals a word takes: A in bits 0-15, B in 16-31, references in 32-47, raw words in 48-63.
+    /// How many literals a word takes: A in bits 0-15, B in 16-31, references in 32-47, raw words
+    /// in 48-63.
     pub(crate) takes: u64,
 }
 
@@ -66,8 +67,9 @@ impl Cursor {
     }
 }
 
-/// Places of words, in order, with room for a whole line behind them. What is listed is not known in advance, so
-/// that loops over the words of a line would end anywhere; a line is appended without a branch.
+/// Places of words, in order, with room for a whole line behind them. What is listed is not known
+/// in advance, so that loops over the words of a line would end anywhere; a line is appended
+/// without a branch.
 struct Places {
     places: [u16; WORDS + 8],
     count: usize,
@@ -172,8 +174,9 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         return Err(Damaged);
     }
 
-    // From here on the streams are known to hold exactly what the tags take, and behind each of them come at least
-    // 67 bytes of index and lines: a read of two or eight bytes within a stream or at its end is in bounds.
+    // From here on the streams are known to hold exactly what the tags take, and behind each of
+    // them come at least 67 bytes of index and lines: a read of two or eight bytes within a stream
+    // or at its end is in bounds.
     let at = |offset: usize| object.as_ptr().wrapping_add(offset);
     let mut cursor = Cursor { a: at(layout.a_at), b: at(layout.b_at), raw: at(layout.raw_at) };
     let mut exact = [0u64; 16];

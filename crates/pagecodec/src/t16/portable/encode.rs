@@ -15,8 +15,8 @@ pub(crate) fn line_bucket(line: u32) -> usize {
     (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
 }
 
-/// First half of the encoder: templates, tag lines, literals, raw words. Answers the number of raw words, repeats
-/// included.
+/// First half of the encoder: templates, tag lines, literals, raw words. Returns the number of raw
+/// words, repeats included.
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     let page = page_words(page);
     select(&mut work.templates, page);
@@ -27,7 +27,8 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     }
 }
 
-/// `then` if the condition holds, else `otherwise`; as arithmetic, because the compiler makes branches of anything else.
+/// `then` if the condition holds, else `otherwise`; as arithmetic, because the compiler makes
+/// branches of anything else.
 #[inline(always)]
 fn choose(condition: bool, then: u8, otherwise: u8) -> u8 {
     let mask = u8::from(condition).wrapping_neg();
@@ -41,7 +42,8 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &PageWords) -> usize {
     let (prefix_first, wide_first) = (templates.prefix_first(), templates.wide_first());
     let exact_values = templates.values;
     let mut prefix_values = templates.values.map(|value| value >> 16);
-    // No word shifted right by 16 has all bits set, so the entry that stands for "no template" never matches.
+    // No word shifted right by 16 has all bits set, so the entry that stands for "no template"
+    // never matches.
     prefix_values[usize::from(NO_TAG)] = u64::MAX;
     let wide_value = templates.values[Templates::WIDE] >> 32;
     let a_taken: [u8; 16] = std::array::from_fn(|tag| u8::from((prefix_first..14).contains(&tag)));

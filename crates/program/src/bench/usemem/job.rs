@@ -196,7 +196,7 @@ impl Job<'_> {
         Ok(report(phase, self.args.bytes as u64, before.elapsed().as_secs_f64(), &outcomes))
     }
 
-    /// Waits until every task has said what `take` takes; answers it in the tasks' order.
+    /// Waits until every task has said what `take` takes; returns it in the tasks' order.
     fn wait_for<T>(
         &mut self,
         what: &str,

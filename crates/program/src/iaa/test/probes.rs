@@ -28,7 +28,7 @@ pub struct Answer {
     pub meaning: &'static str,
 }
 
-/// A question with both answers.
+/// A question with both returns.
 #[derive(Debug, Clone, Serialize)]
 pub struct Probe {
     /// What was asked.

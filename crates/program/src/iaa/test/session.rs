@@ -62,7 +62,7 @@ impl Session {
         self.records.len()
     }
 
-    /// Runs jobs all at once, at most [`Session::depth`]; answers their records in `answers`. When it fails, the queue
+    /// Runs jobs all at once, at most [`Session::depth`]; returns their records in `answers`. When it fails, the queue
     /// is closed, so that no job is left that could touch memory.
     ///
     /// # Safety

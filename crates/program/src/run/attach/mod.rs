@@ -118,7 +118,7 @@ impl Attacher {
         &self.members
     }
 
-    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Answers those that cannot be
+    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Returns those that cannot be
     /// managed and why, each once.
     pub fn look(&mut self, except: Option<i32>, managed: &[i32]) -> Vec<String> {
         let start = Instant::now();
@@ -153,7 +153,7 @@ impl Attacher {
         }
     }
 
-    /// Takes what attempts have come to; answers what is to be said.
+    /// Takes what attempts have come to; returns what is to be said.
     fn take_results(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         let pids: Vec<i32> = self.known.keys().copied().collect();

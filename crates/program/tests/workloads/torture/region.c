@@ -82,7 +82,7 @@ void forget(struct region *r) {
     r->pages = 0, r->at = NULL, r->deeds = 0, r->torn = r->moved = false, r->kind = PRIVATE;
 }
 
-// Cuts a region in two; answers the second, or NULL when there is no slot for it.
+// Cuts a region in two; returns the second, or NULL when there is no slot for it.
 struct region *split(struct region *r, uint32_t at_page) {
     struct region *rest = free_region();
     if (rest == NULL) return NULL;

@@ -51,7 +51,7 @@ fn find(mounts: &str, membership: &str) -> Option<Place> {
 }
 
 impl Cgroup {
-    /// Makes a group; `bytes_when` answers its limit by whether zswap's compressed bytes count towards it.
+    /// Makes a group; `bytes_when` returns its limit by whether zswap's compressed bytes count towards it.
     ///
     /// # Errors
     /// When there is no memory controller, or this process may not use it.

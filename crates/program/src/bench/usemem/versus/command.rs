@@ -42,7 +42,7 @@ pub struct InKernel {
 }
 
 /// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is what they want, `disk` where pages may go
-/// that the pool has no room for. Answers the run that came nearest to the budget, of those that ended as they should if there are any.
+/// that the pool has no room for. Returns the run that came nearest to the budget, of those that ended as they should if there are any.
 ///
 /// # Errors
 /// When the machine cannot be set up so, or a command cannot be run.

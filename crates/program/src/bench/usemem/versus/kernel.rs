@@ -81,7 +81,7 @@ impl Versus {
     ///
     /// Without a disk the pool may hold all of the job, and nothing is written. With one (`disk` is the swap file's directory)
     /// it is limited, and its shrinker is on: the share of the machine that comes next below half of `budget_bytes`, one
-    /// hundredth at least, since the kernel knows no smaller step. Answers that limit.
+    /// hundredth at least, since the kernel knows no smaller step. Returns that limit.
     ///
     /// # Errors
     /// What the kernel refuses.

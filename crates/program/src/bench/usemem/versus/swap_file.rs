@@ -23,7 +23,7 @@ const UNFIT: [i64; 5] = [0x0102_1994, 0x8584_58f6, 0x794c_7630, 0x6573_5546, 0x6
 /// Room to leave on the disk.
 const MARGIN_BYTES: u64 = 256 << 20;
 
-/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and swaps to it; answers where.
+/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and swaps to it; returns where.
 ///
 /// # Errors
 /// Why no place would do.

@@ -104,7 +104,7 @@ fn remove_cgroup(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Undoes all, the last first; answers what could not be undone.
+/// Undoes all, the last first; returns what could not be undone.
 fn undo_all(changes: &[Undo]) -> Vec<String> {
     changes.iter().rev().filter_map(|change| change.undo().err()).map(|error| format!("{error:#}")).collect()
 }
@@ -208,7 +208,7 @@ impl Drop for Changes {
 }
 
 impl Journal {
-    /// Has the watcher undo everything, or does it; answers what is left. Does nothing the second time.
+    /// Has the watcher undo everything, or does it; returns what is left. Does nothing the second time.
     fn finish(&mut self) -> Vec<String> {
         let Some((mut watcher, input)) = self.watcher.take() else { return Vec::new() };
         drop(input);
