@@ -1,0 +1,132 @@
+//! Skips that are visible.
+//!
+//! A test that cannot run on this machine calls [`skip!`] with what it needs and a reason, and
+//! returns. The skip is printed past libtest's capture and recorded in `target/skipped`, one line
+//! each: need, test, reason, separated by tabs. `.ci/run` empties that file before the tests and
+//! prints the counts by need after them.
+//!
+//! `UZSWAP_REQUIRE` names the needs that this machine fulfils, separated by commas, or `all`. A
+//! skip for a required need fails the test.
+//!
+//! ```
+//! if !std::path::Path::new("/dev/userfaultfd").exists() {
+//!     return testkit::skip!("userfaultfd", "there is no /dev/userfaultfd");
+//! }
+//! ```
+//!
+//! | need | fulfilled by |
+//! |---|---|
+//! | `userfaultfd` | the right to open a userfaultfd |
+//! | `root` | user 0 with all capabilities, `CAP_SYS_PTRACE` and file capabilities among them |
+//! | `trace` | ptrace(2) on children |
+//! | `mlock` | the right to lock memory |
+//! | `namespace` | mount, process and user namespaces |
+//! | `cgroup` | memory control groups that can be made here |
+//! | `disk` | `/var/tmp` and the target folder on a disk; loop devices |
+//! | `swap` | a kernel with swap, and the devices to serve it |
+//! | `kernel` | a call or driver of newer kernels, or a kernel instead of an emulator |
+//! | `cpu` | vector and device instructions |
+//! | `tool` | an installed program or library, named in the reason |
+//! | `container` | Podman that can start containers |
+//! | `build` | the whole repository, or a build with assertions |
+//! | `request` | a variable that asks for a long test |
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The needs that tests may name.
+pub const NEEDS: [&str; 14] = [
+    "userfaultfd",
+    "root",
+    "trace",
+    "mlock",
+    "namespace",
+    "cgroup",
+    "disk",
+    "swap",
+    "kernel",
+    "cpu",
+    "tool",
+    "container",
+    "build",
+    "request",
+];
+
+/// Records that a test, or a part of it, cannot run here: the need, then a reason as for `format!`.
+///
+/// # Panics
+///
+/// If `UZSWAP_REQUIRE` has the need.
+#[macro_export]
+macro_rules! skip {
+    ($need:expr, $($reason:tt)+) => {
+        $crate::skip($need, ::std::module_path!(), &::std::format!($($reason)+))
+    };
+}
+
+/// What [`skip!`] calls.
+///
+/// # Panics
+///
+/// If `UZSWAP_REQUIRE` has the need, or [`NEEDS`] does not.
+pub fn skip(need: &str, module: &str, reason: &str) {
+    assert!(NEEDS.contains(&need), "{need:?} is not among testkit::NEEDS");
+    let reason = reason.trim().replace(['\n', '\t'], " ");
+    let required = std::env::var("UZSWAP_REQUIRE").unwrap_or_default();
+    assert!(
+        !is_required(need, &required),
+        "UZSWAP_REQUIRE={required} forbids this skip for {need}: {reason}"
+    );
+    let thread = std::thread::current();
+    let test = match thread.name() {
+        Some("main") | None => module.to_owned(),
+        Some(name) => format!("{} {name}", module.split("::").next().unwrap_or(module)),
+    };
+    // Past libtest's capture, which has print! and eprint! only.
+    let _ = std::io::stderr().write_all(format!("skipped ({need}): {test}: {reason}\n").as_bytes());
+    if let Some(path) = record() {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        // One write, so that lines of several processes do not mix.
+        let line = format!("{need}\t{test}\t{reason}\n");
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
+}
+
+/// Whether a list as in `UZSWAP_REQUIRE` has a need.
+fn is_required(need: &str, required: &str) -> bool {
+    required.split(',').map(str::trim).any(|one| one == need || one == "all" && need != "request")
+}
+
+/// The file `skipped` in cargo's target folder.
+fn record() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(default, PathBuf::from);
+    folder.is_dir().then(|| folder.join("skipped"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn required_needs_are_found_in_the_list() {
+        assert!(is_required("root", "userfaultfd,root"));
+        assert!(is_required("root", "userfaultfd, root"));
+        assert!(is_required("disk", "all"));
+        assert!(!is_required("request", "all"), "long tests run on request only");
+        assert!(!is_required("root", "userfaultfd"));
+        assert!(!is_required("root", ""));
+    }
+
+    #[test]
+    fn the_record_is_in_the_target_folder() {
+        let record = record().expect("tests run from cargo's target folder");
+        assert!(record.parent().unwrap().join("debug").is_dir(), "{}", record.display());
+    }
+
+    #[test]
+    #[should_panic(expected = "not among testkit::NEEDS")]
+    fn unknown_needs_are_refused() {
+        skip!("a miracle", "no reason");
+    }
+}
