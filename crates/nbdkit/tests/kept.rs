@@ -175,6 +175,7 @@ fn what_does_not_fit_is_refused_and_left_alone() {
     assert!(said.contains("the key does not fit"), "{said}");
     let foreign = vec![b'#'; 9000];
     fs::write(directory.join("foreign"), &foreign).unwrap();
+    fs::set_permissions(directory.join("foreign"), fs::Permissions::from_mode(0o600)).unwrap();
     let said = refused(&[("swap-file", format!("swap-file={}", file("foreign")))]);
     assert!(said.contains("is no swap file of uzswap"), "{said}");
     assert_eq!(fs::read(directory.join("foreign")).unwrap(), foreign);
