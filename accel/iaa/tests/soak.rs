@@ -3,7 +3,8 @@
 //! Time is compressed: engines live by a clock of polls, completions count as lost after some
 //! thousand polls, and queues that failed are tried again at once. A machine that met a fault every
 //! 100 ms, a lost completion, a hardware error, a halted device, for two hours, met 72 000.
-//! `UZSWAP_IAA_SOAK_FAULTS=72000` makes the tests meet as many; without it they meet some hundred.
+//! `UZSWAP_TEST_IAA_SOAK_FAULTS=72000` makes the tests meet as many; without it they meet some
+//! hundred.
 
 mod common;
 
@@ -16,7 +17,7 @@ use common::*;
 use iaa::{Driver, Health};
 
 fn faults_wanted(default: u64) -> u64 {
-    match std::env::var("UZSWAP_IAA_SOAK_FAULTS") {
+    match std::env::var("UZSWAP_TEST_IAA_SOAK_FAULTS") {
         Ok(text) => text.parse().expect("a number of faults"),
         Err(_) => default,
     }

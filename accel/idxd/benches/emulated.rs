@@ -1,6 +1,6 @@
 //! Speed and ratio of the emulated device's codec, page by page, beside zlib with the same window.
 //!
-//! `UZSWAP_PAGES=DIR cargo bench -p uzswap-idxd` reads every `*.pages` file in DIR (raw 4 KiB
+//! `UZSWAP_TEST_PAGES=DIR cargo bench -p uzswap-idxd` reads every `*.pages` file in DIR (raw 4 KiB
 //! pages); without it, pages that the tests generate are used. Ratios are plain bytes over
 //! compressed bytes, all pages together; pages that do not shrink count as they are.
 
@@ -25,7 +25,9 @@ fn time(pages: usize, mut round: impl FnMut()) -> Duration {
 }
 
 fn corpora() -> Vec<(String, Vec<[u8; 4096]>)> {
-    let Ok(directory) = std::env::var("UZSWAP_PAGES") else { return vec![("generated".to_owned(), pages())] };
+    let Ok(directory) = std::env::var("UZSWAP_TEST_PAGES") else {
+        return vec![("generated".to_owned(), pages())];
+    };
     let mut corpora = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

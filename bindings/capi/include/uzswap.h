@@ -5,7 +5,7 @@
 // where their last arguments point; uzswap_error() has the reason as a sentence. Every function may
 // be called from any thread at any time.
 //
-// Made by cbindgen from bindings/capi: UZSWAP_UPDATE=1 cargo test -p uzswap-capi
+// Made by cbindgen from bindings/capi: UZSWAP_TEST_WRITE=1 cargo test -p uzswap-capi
 
 #ifndef UZSWAP_H
 #define UZSWAP_H

@@ -34,19 +34,19 @@ fn made_header() -> String {
     kept.join("\n") + "\n"
 }
 
-/// `UZSWAP_UPDATE=1 cargo test -p uzswap-capi` rewrites it.
+/// `UZSWAP_TEST_WRITE=1 cargo test -p uzswap-capi` rewrites it.
 #[test]
 fn the_header_is_up_to_date() {
     let made = made_header();
     let path = own("include/uzswap.h");
-    if std::env::var_os("UZSWAP_UPDATE").is_some() {
+    if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
         std::fs::create_dir_all(own("include")).unwrap();
         std::fs::write(&path, &made).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         kept == made,
-        "include/uzswap.h is older than the library: UZSWAP_UPDATE=1 cargo test -p uzswap-capi"
+        "include/uzswap.h is older than the library: UZSWAP_TEST_WRITE=1 cargo test -p uzswap-capi"
     );
 }
 
@@ -62,7 +62,7 @@ fn is_there(program: &str) -> bool {
     let is_there =
         Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
-        println!("skipped: no {program}");
+        testkit::skip!("tool", "no {program}");
     }
     is_there
 }

@@ -104,7 +104,7 @@ fn pythons() -> Vec<(String, bool)> {
         }
     }
     if found.is_empty() {
-        println!("skipped: no python3 from 3.9 on");
+        testkit::skip!("tool", "no python3 from 3.9 on");
     }
     found.into_iter().collect()
 }
@@ -125,7 +125,7 @@ fn arrays_in_a_third_of_their_memory_are_those_that_plain_ones_are() {
     let package = Package::new("memory");
     for (python, has_numpy) in pythons() {
         if !has_numpy {
-            println!("skipped: {python} has no numpy");
+            testkit::skip!("tool", "{python} has no numpy");
             continue;
         }
         println!(

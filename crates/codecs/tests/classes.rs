@@ -73,13 +73,14 @@ fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Rand
 
 /// Pages of two classes each, whose lengths in one form or the other differ by more than the forms
 /// do: of 200 mixtures one may be longer than classes may, because samples mislead.
-/// `UZSWAP_MIXTURES` sets their number.
+/// `UZSWAP_TEST_MIXTURES` sets their number.
 #[test]
 fn hardly_any_mixture_is_worse_than_lz4() {
     let classes = classes();
     let mut random = Random(seed("mixtures"));
     let mut worse = Vec::new();
-    let count = std::env::var("UZSWAP_MIXTURES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
+    let count =
+        std::env::var("UZSWAP_TEST_MIXTURES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
     for number in 0..count {
         let [one, other] = [(); 2].map(|()| &classes[random.below(classes.len() as u64) as usize]);
         let how = number % MIXES;

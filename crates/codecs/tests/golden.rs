@@ -1,7 +1,8 @@
 //! Objects of `auto` and `t16h` written once and checked in: stored objects stay readable when the
 //! choices change.
 //!
-//! `CODECS_BLESS=1` rewrites them, after a deliberate change of a format that was never released.
+//! `UZSWAP_TEST_WRITE=1` rewrites them, after a deliberate change of a format that was never
+//! released.
 
 mod pages;
 
@@ -79,7 +80,7 @@ fn objects_are_read_as_they_were() {
     for (family, form, pages) in OBJECTS {
         let pages = pages();
         let file = folder.join(format!("{family}.{}", form.replace('+', "-")));
-        if std::env::var_os("CODECS_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             fs::write(&file, object(&format!("{family}:portable"), &pages))
                 .expect("the folder can be written");
         }

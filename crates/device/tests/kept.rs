@@ -5,7 +5,7 @@
 //! a block may have any content that it had since the last flush that was answered, or then; never
 //! another.
 //!
-//! `DEVICE_KEPT_ROUNDS` has more rounds than the default.
+//! `UZSWAP_TEST_KEPT_ROUNDS` has more rounds than the default.
 
 mod support;
 
@@ -209,7 +209,7 @@ fn keeps(random: &mut Random) -> impl FnMut() -> bool + Send + 'static {
 }
 
 fn rounds(default: u64) -> u64 {
-    std::env::var("DEVICE_KEPT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    std::env::var("UZSWAP_TEST_KEPT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[test]

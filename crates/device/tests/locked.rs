@@ -40,7 +40,7 @@ fn all_memory_is_there_at_the_start() {
     let device = match Device::new(config) {
         Ok(device) => device,
         Err(error @ Error::Lock { .. }) => {
-            println!("skipped: {error}");
+            testkit::skip!("mlock", "{error}");
             return;
         }
         Err(error) => panic!("{error}"),

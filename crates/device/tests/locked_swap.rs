@@ -33,7 +33,7 @@ fn main() {
     let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).map(|_| ());
     let file = match SwapFile::open(&of_file, &spawn) {
         Ok(file) => file,
-        Err(error @ OpenError::InMemory { .. }) => return println!("skipped: {error}"),
+        Err(error @ OpenError::InMemory { .. }) => return testkit::skip!("disk", "{error}"),
         Err(error) => panic!("{error}"),
     };
     let config = Config {
@@ -49,7 +49,7 @@ fn main() {
     assert!(matches!(Device::new(too_small), Err(Error::Ram(least)) if least > 16 << 20 && least < RAM));
     let device = match Device::new(config) {
         Ok(device) => device,
-        Err(error @ Error::Lock { .. }) => return println!("skipped: {error}"),
+        Err(error @ Error::Lock { .. }) => return testkit::skip!("mlock", "{error}"),
         Err(error) => panic!("{error}"),
     };
     assert!(field("VmLck:") >= RAM - file.memory_bytes_max());

@@ -1,6 +1,6 @@
 //! The document of the report has the table of counters.
 //!
-//! `UZSWAP_WRITE_COUNTERS=1` writes the table into the document.
+//! `UZSWAP_TEST_WRITE=1` writes the table into the document.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -26,17 +26,17 @@ fn table() -> String {
 fn the_document_has_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/report.md");
     let Ok(document) = std::fs::read_to_string(&path) else {
-        println!("skipped: {} is not there: this is not the whole repository", path.display());
+        testkit::skip!("build", "{} is not there: this is not the whole repository", path.display());
         return;
     };
     let begin = document.find(BEGIN).expect("the document has a mark where the table begins") + BEGIN.len();
     let end = document.find(END).expect("the document has a mark where the table ends");
-    if std::env::var_os("UZSWAP_WRITE_COUNTERS").is_some() {
+    if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
         std::fs::write(&path, format!("{}{}{}", &document[..begin], table(), &document[end..])).unwrap();
         return;
     }
     assert!(
         document[begin..end] == table(),
-        "docs/user/report.md has another table than crates/ledger/src/counters.rs: write it with UZSWAP_WRITE_COUNTERS=1"
+        "docs/user/report.md has another table than crates/ledger/src/counters.rs: write it with UZSWAP_TEST_WRITE=1"
     );
 }

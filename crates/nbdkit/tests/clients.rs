@@ -81,7 +81,7 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
             let said = refused(&["size=1M", "ram=64M", "swap=16M", "swap-dir=/dev/shm"]);
             assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
         }
-        other => println!("skipped in part: /dev/shm is {other:?}"),
+        other => testkit::skip!("disk", "/dev/shm is {other:?}"),
     }
 }
 
@@ -297,7 +297,7 @@ fn file_systems_are_whole() {
         ("btrfs", &["mkfs.btrfs", "-q", "-f"], &["btrfs", "check"]),
     ] {
         if !kernel.contains(name) {
-            println!("skipped: the kernel has no {name}");
+            testkit::skip!("kernel", "the kernel has no {name}");
             continue;
         }
         let mut server = Server::new(&["256M", "checksums=true"]);
@@ -511,7 +511,7 @@ fn a_server_to_swap_on_is_locked() {
     let strict = Server::try_start(&[], &["64M", "ram=20M", "lock=yes"]);
     let is_allowed = strict.is_ok();
     if let Err(said) = strict {
-        println!("skipped in part: {}", said.trim());
+        testkit::skip!("capability", "{}", said.trim());
         assert!(said.contains("is needed") || said.contains("are needed"), "{said}");
     }
     let how = if is_allowed { "lock=yes" } else { "lock=try" };
@@ -523,7 +523,7 @@ fn a_server_to_swap_on_is_locked() {
     };
     let before = status();
     if kilobytes(&before, "VmLck:") == 0 {
-        println!("skipped: memory cannot be locked here");
+        testkit::skip!("mlock", "memory cannot be locked here");
         return;
     }
     assert!(kilobytes(&before, "VmLck:") > 24 << 10, "{before}");
@@ -553,7 +553,7 @@ fn a_swap_file_behind_locked_memory_takes_none() {
     let (server, is_allowed) = match start("lock=yes") {
         Ok(server) => (server, true),
         Err(said) => {
-            println!("skipped in part: {}", said.trim());
+            testkit::skip!("capability", "{}", said.trim());
             assert!(said.contains("needed") || said.contains("page cache"), "{said}");
             (start("lock=try").unwrap(), false)
         }

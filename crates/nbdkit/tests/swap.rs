@@ -1,9 +1,9 @@
 //! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
 //!
-//! Long version: `UZSWAP_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap
+//! Long version: `UZSWAP_TEST_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap
 //! squeeze -- --nocapture` fills a cgroup to the brim, in random order, for ten minutes, without a
-//! swap file and with one; `UZSWAP_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third of the
-//! memory).
+//! swap file and with one; `UZSWAP_TEST_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third
+//! of the memory).
 
 mod support;
 
@@ -27,7 +27,7 @@ fn can_swap() -> bool {
         return false;
     }
     if !std::path::Path::new("/proc/swaps").exists() {
-        println!("skipped: the kernel has no swap");
+        testkit::skip!("swap", "the kernel has no swap");
         return false;
     }
     true
@@ -102,7 +102,7 @@ fn squeeze(
     let disk = Loop::new(&fuse.file());
     let swap = Swap::new(&disk);
     let Some(group) = Cgroup::new(memory_bytes) else {
-        println!("skipped: no memory cgroup can be made");
+        testkit::skip!("cgroup", "no memory cgroup can be made");
         return Ok(None);
     };
     let own = std::env::current_exe().unwrap();
@@ -171,7 +171,7 @@ fn a_squeezed_group_finds_every_byte_that_went_to_the_file() {
 
 /// How much memory to fill.
 fn squeezed_bytes() -> u64 {
-    let number = std::env::var("UZSWAP_SQUEEZE_BYTES").ok().and_then(|text| text.parse().ok());
+    let number = std::env::var("UZSWAP_TEST_SQUEEZE_BYTES").ok().and_then(|text| text.parse().ok());
     let bytes: u64 = number.unwrap_or(if cfg!(debug_assertions) { 96 << 20 } else { 192 << 20 });
     bytes / (12 * 4096) * (12 * 4096)
 }
@@ -180,7 +180,7 @@ fn squeezed_bytes() -> u64 {
 /// all.
 fn squeeze_somehow(bytes: u64, content: &str, settings: &[&str]) -> bool {
     let seconds =
-        std::env::var("UZSWAP_SQUEEZE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+        std::env::var("UZSWAP_TEST_SQUEEZE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     // With less memory the kernel gives up sooner, which says nothing about the device.
     for twelfths in [4, 5, 6, 8] {
         match squeeze(bytes, bytes / 12 * twelfths, seconds, content, settings) {
@@ -207,7 +207,7 @@ fn stress_ng_verifies() {
     let disk = Loop::new(&fuse.file());
     let swap = Swap::new(&disk);
     let Some(group) = Cgroup::new(48 << 20) else {
-        println!("skipped: no memory cgroup can be made");
+        testkit::skip!("cgroup", "no memory cgroup can be made");
         return;
     };
     let directory = support::Directory::new();

@@ -25,9 +25,9 @@ fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
     verdict.is_ok()
 }
 
-/// How often the generators below run: once by default, more for a soak (`PAGECODEC_SOAK=100`).
+/// How often the generators below run: once by default, more for a soak (`UZSWAP_TEST_SOAK=100`).
 fn rounds() -> u64 {
-    std::env::var("PAGECODEC_SOAK").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
+    std::env::var("UZSWAP_TEST_SOAK").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 
 fn objects(seed: u64) -> Vec<(&'static str, Vec<u8>)> {

@@ -1,8 +1,8 @@
 //! Objects written once and checked in: what was stored must stay readable, and the format cannot
 //! drift unnoticed.
 //!
-//! After a deliberate change of the encoder's choices run with `PAGECODEC_BLESS=1`; after a change
-//! of the layout the format needs a new version.
+//! After a deliberate change of the encoder's choices run with `UZSWAP_TEST_WRITE=1`; after a
+//! change of the layout the format needs a new version.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn objects_are_as_they_were() {
     for name in NAMES {
         let page = class(name);
         let file = folder.join(format!("{}.t16", name.replace(' ', "-")));
-        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             let mut object = [0; t16::OBJECT_MAX];
             let len = t16::Encoder::with_isa(Isa::Portable).encode(&page, &mut object).expect("room");
             fs::write(&file, &object[..len]).expect("the folder of golden objects can be written");
@@ -168,7 +168,7 @@ fn byte_formats_are_as_they_were() {
         let page = class(name);
         let path = folder.join(file);
         let mut object = [0; 8192];
-        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             let len = encode(Isa::Portable, &page, &mut object).expect("room");
             fs::write(&path, &object[..len]).expect("the folder of golden objects can be written");
         }

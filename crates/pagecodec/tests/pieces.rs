@@ -1,7 +1,7 @@
 //! Pages pieced together of every class and of objects, as a program's heap is: all formats, every
 //! instruction set.
 //!
-//! `PAGECODEC_ROUNDS` says how many pages; 2000 by default.
+//! `UZSWAP_TEST_ROUNDS` says how many pages; 2000 by default.
 
 mod support;
 
@@ -132,8 +132,8 @@ impl Formats {
 
 #[test]
 fn pages_of_many_pieces_come_back() {
-    let rounds = std::env::var("PAGECODEC_ROUNDS").map_or(2000, |rounds| rounds.parse().expect("a number"));
-    let seed = std::env::var("PAGECODEC_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let rounds = std::env::var("UZSWAP_TEST_ROUNDS").map_or(2000, |rounds| rounds.parse().expect("a number"));
+    let seed = std::env::var("UZSWAP_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let mut random = Random(seed);
     let mut formats = Formats::new();
     let mut object = Vec::new();

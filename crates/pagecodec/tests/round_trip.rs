@@ -286,7 +286,7 @@ fn the_longest_objects_stay_within_the_bound() {
     assert!(longest > 4096 && longest <= 4096 + 340);
 }
 
-/// Real pages: this process's own memory, code included, and with `PAGECODEC_PAGES=FILE:FILE..`
+/// Real pages: this process's own memory, code included, and with `UZSWAP_TEST_PAGES=FILE:FILE..`
 /// files of raw pages.
 #[test]
 #[cfg(target_os = "linux")]
@@ -315,7 +315,7 @@ fn captured_pages_come_back() {
         }
     }
     assert!(count > 200, "{count} pages");
-    for file in std::env::var("PAGECODEC_PAGES").iter().flat_map(|files| files.split(':')) {
+    for file in std::env::var("UZSWAP_TEST_PAGES").iter().flat_map(|files| files.split(':')) {
         for (number, page) in
             std::fs::read(file).expect("a file of pages").as_chunks::<4096>().0.iter().enumerate()
         {

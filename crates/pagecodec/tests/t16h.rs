@@ -116,7 +116,7 @@ fn a_shortened_object_yields_what_it_yields_to_a_new_coder() {
     assert!(pages_read > 20, "{pages_read} shortened objects were read");
 }
 
-/// Objects written once and checked in; `PAGECODEC_BLESS=1` rewrites them. They are those of the
+/// Objects written once and checked in; `UZSWAP_TEST_WRITE=1` rewrites them. They are those of the
 /// T16 golden files.
 #[test]
 fn objects_are_as_they_were() {
@@ -126,7 +126,7 @@ fn objects_are_as_they_were() {
         let source = fs::read(folder.join(format!("{name}.t16"))).expect("the T16 golden file");
         let file = folder.join(format!("{name}.t16h"));
         let coded = dense(&mut coder, builtin(), &source);
-        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             fs::write(&file, &coded).expect("the folder of golden objects can be written");
         }
         let golden = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -140,7 +140,7 @@ fn objects_are_as_they_were() {
         let mut page = [0; 4096];
         t16::decode(Isa::best(), &source, &mut page).expect("a valid object");
         let file = folder.join(format!("{name}.t16h-page"));
-        if std::env::var_os("PAGECODEC_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             fs::write(&file, dense_page(&mut coder, &page))
                 .expect("the folder of golden objects can be written");
         }

@@ -35,10 +35,10 @@ pub(crate) const PLACE_BYTES: usize = 8 * PAGE_SIZE;
 /// Pages of a mapping.
 pub(crate) const MAPPING_PAGES: usize = 3;
 
-/// Says what happens, for the replay of a seed: `PAGER_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
+/// Says what happens, for the replay of a seed: `UZSWAP_TEST_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
 macro_rules! trace {
     ($($what:tt)*) => {
-        if std::env::var_os("PAGER_MODEL_TRACE").is_some() {
+        if std::env::var_os("UZSWAP_TEST_MODEL_TRACE").is_some() {
             eprintln!($($what)*);
         }
     };

@@ -48,7 +48,7 @@ pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option
             Some(pager)
         }
         Err(error) => {
-            println!("skipped: {error}");
+            testkit::skip!("userfaultfd", "{error}");
             None
         }
     }

@@ -370,7 +370,7 @@ mod tests {
     fn mappings_of_any_kind_move_where_the_kernel_moves_them() {
         let _alone = alone();
         if !moves_several() {
-            println!("skipped: this kernel moves one mapping at a time");
+            testkit::skip!("kernel", "this kernel moves one mapping at a time");
             return;
         }
         let (at, place) = (two_pieces(), reserve(8 * PAGE_SIZE));

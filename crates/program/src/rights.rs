@@ -285,7 +285,7 @@ mod tests {
     #[ignore = "run by the test above, in a process of its own"]
     fn agrees_on_userfaultfds_alone() {
         if !capabilities::has(capabilities::SYS_PTRACE) {
-            println!("skipped: CAP_SYS_PTRACE is not there");
+            testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
             return;
         }
         // The copy of a process with several threads: it allocates once, in its filter.
@@ -295,7 +295,7 @@ mod tests {
         // SAFETY: takes numbers.
         let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
         if raw < 0 {
-            println!("skipped: no userfaultfd here");
+            testkit::skip!("userfaultfd", "no userfaultfd here");
             return;
         }
         // SAFETY: opened just now.

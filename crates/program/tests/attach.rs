@@ -22,7 +22,7 @@ impl Race {
     fn new(name: &str) -> Option<Race> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can make a setuid program");
+            testkit::skip!("root", "only root can make a setuid program");
             return None;
         }
         if !can_manage() || !has("cc") || !can_link_statically(&Scratch::new("race-static")) {
@@ -41,7 +41,7 @@ impl Race {
         // Started by an ordinary user it is root, unless the file system forbids.
         let tried = Command::new(&race.setuid).uid(65534).gid(65534).output().unwrap();
         if !tried.status.success() {
-            println!("skipped: no setuid programs here: {}", String::from_utf8_lossy(&tried.stderr));
+            testkit::skip!("root", "no setuid programs here: {}", String::from_utf8_lossy(&tried.stderr));
             return None;
         }
         Some(race)
@@ -56,7 +56,7 @@ impl Drop for Race {
 
 /// So long processes race, beside the rounds that are always run.
 fn seconds() -> String {
-    std::env::var("UZSWAP_RACE_SECONDS").unwrap_or_else(|_| "0".to_owned())
+    std::env::var("UZSWAP_TEST_RACE_SECONDS").unwrap_or_else(|_| "0".to_owned())
 }
 
 /// The agent was in none of the setuid programs, and in the process that stayed as it was.

@@ -22,7 +22,7 @@ fn workload() -> Option<&'static Workload> {
         return None;
     }
     if !cfg!(debug_assertions) {
-        println!("skipped: only builds with assertions break on request");
+        testkit::skip!("build", "only builds with assertions break on request");
         return None;
     }
     let workload = WORKLOAD.get_or_init(|| {

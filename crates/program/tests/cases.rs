@@ -30,7 +30,7 @@ fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Val
     let limit = Duration::from_secs(120);
     let bare = watch(Command::new(command[0]).args(&command[1..]), &directory("bare"), limit);
     if bare.status.and_then(|status| status.code()) == Some(CANNOT) {
-        println!("skipped: {name} cannot be done on this machine");
+        testkit::skip!("kernel", "{name} cannot be done on this machine");
         return None;
     }
     assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));

@@ -30,7 +30,7 @@ fn own_limit() -> Option<(PathBuf, String)> {
     };
     let found = membership.lines().find_map(of);
     if found.is_none() {
-        println!("skipped: there is no control group for memory");
+        testkit::skip!("cgroup", "there is no control group for memory");
     }
     let path = found?;
     let text = std::fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
@@ -78,7 +78,7 @@ fn it_is_shown_to_whoever_asks() {
         )
     };
     if lower {
-        println!("partly skipped: the limit here is {real}");
+        testkit::skip!("cgroup", "the limit here is {real}");
     } else {
         assert_eq!(run(&["--ram", "32M"]), lines(&(16 * 32 * MIB).to_string()));
         assert_eq!(run(&["--ram", "32M", "--cgroup-limit", "100M"]), lines(&(100 * MIB).to_string()));
@@ -117,7 +117,7 @@ fn it_is_shown_for_the_own_group_alone() {
     }
     let other = path.parent().unwrap().join(format!("uzswap-test-{}", std::process::id()));
     if std::fs::create_dir(&other).is_err() {
-        println!("skipped: no control group can be made");
+        testkit::skip!("cgroup", "no control group can be made");
         return;
     }
     let file = other.join(path.file_name().unwrap());
@@ -133,7 +133,7 @@ fn it_is_shown_for_the_own_group_alone() {
     let (inside, reported) = limit(&["sh", "-c", &script]);
     std::fs::remove_dir(&other).unwrap();
     let Ok(bare) = bare else {
-        println!("skipped: groups have no memory limit here");
+        testkit::skip!("cgroup", "groups have no memory limit here");
         return;
     };
     assert_eq!(there, bare);

@@ -29,7 +29,7 @@ impl Containers {
     fn new(name: &str, is_rootless: bool) -> Option<Containers> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can make device nodes and users");
+            testkit::skip!("root", "only root can make device nodes and users");
             return None;
         }
         if !can_manage() || !can_move() || !has("podman") || !has("cc") {
@@ -68,14 +68,14 @@ impl Containers {
         let devices = std::fs::read_to_string("/proc/misc").unwrap_or_default();
         let number = devices.lines().find_map(|line| line.strip_suffix(" userfaultfd"));
         let Some(number) = number.map(str::trim) else {
-            println!("skipped: no /dev/userfaultfd");
+            testkit::skip!("userfaultfd", "no /dev/userfaultfd");
             return false;
         };
         let node = self.path("node");
         let made = Command::new("mknod").args(["-m", "666"]).arg(&node).args(["c", "10", number]).status();
         let opens = std::fs::OpenOptions::new().read(true).write(true).open(node).is_ok();
         if !opens {
-            println!("skipped: a node of the device cannot be made, or not opened: {made:?}");
+            testkit::skip!("kernel", "a node of the device cannot be made, or not opened: {made:?}");
         }
         opens
     }
@@ -90,7 +90,7 @@ impl Containers {
         let made = Command::new("useradd").args(["--create-home", "--home-dir"]).arg(home).arg(USER).output();
         let is_made = made.as_ref().is_ok_and(|output| output.status.success());
         if !is_made {
-            println!("skipped: no user can be made: {made:?}");
+            testkit::skip!("root", "no user can be made: {made:?}");
             return false;
         }
         let given = Command::new("chown").arg(USER).arg(self.path("root/runtime")).status();
@@ -107,7 +107,7 @@ impl Containers {
             }
             said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         }
-        println!("skipped: podman makes no containers here: {said}");
+        testkit::skip!("container", "podman makes no containers here: {said}");
         None
     }
 

@@ -244,7 +244,7 @@ fn a_small_static_program_runs_and_is_let_alone() {
     let target = scratch.path("s");
     let built = Command::new("cc").arg("-static").arg("-o").arg(&target).arg(&source).output().unwrap();
     if !built.status.success() {
-        println!("skipped: no static C library");
+        testkit::skip!("tool", "no static C library");
         return;
     }
     let (output, report) = managed("64M", &scratch, &["-q"], &[target.to_str().unwrap()]);
@@ -316,7 +316,7 @@ fn a_core_dump_that_lacks_pages_is_named() {
     }
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('|') || pattern.contains('/') || pattern.trim().is_empty() {
-        println!("skipped: core dumps do not go to the current directory here ({})", pattern.trim());
+        testkit::skip!("kernel", "core dumps do not go to the current directory here ({})", pattern.trim());
         return;
     }
     let scratch = Scratch::new("core");
@@ -337,7 +337,7 @@ fn a_core_dump_that_lacks_pages_is_named() {
             .unwrap()
             .any(|file| file.unwrap().file_name().to_string_lossy().starts_with("core"));
         if !is_there {
-            println!("skipped: no core dump was left");
+            testkit::skip!("kernel", "no core dump was left");
             return;
         }
         assert_eq!(said.contains("the core dump reads as zeroes where"), !is_whole, "{ram}: {said}");

@@ -17,7 +17,7 @@ const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swa
 fn workload(scratch: &Scratch) -> Option<String> {
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root has rights to give up");
+        testkit::skip!("root", "only root has rights to give up");
         return None;
     }
     workload_in(scratch, "credentials")

@@ -29,7 +29,7 @@ fn has_cargo_deb() -> bool {
     let output = Command::new(env!("CARGO")).args(["deb", "--version"]).output();
     let has = output.is_ok_and(|output| output.status.success());
     if !has {
-        println!("skipped: cargo-deb is not installed (cargo install cargo-deb)");
+        testkit::skip!("tool", "cargo-deb is not installed (cargo install cargo-deb)");
     }
     has
 }
@@ -38,7 +38,7 @@ fn has_cargo_deb() -> bool {
 fn a_package_is_installed_used_and_purged() {
     // SAFETY: asks for a number.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root may install packages");
+        testkit::skip!("root", "only root may install packages");
         return;
     }
     if !["dpkg-deb", "dpkg-shlibdeps", "apt-get", "unshare", "setpriv"].into_iter().all(has)
@@ -74,7 +74,7 @@ fn a_package_is_installed_used_and_purged() {
     let output = tried.arg(scratch.path("mount")).output().unwrap();
     // Its own way to say that it cannot be tried here.
     if output.status.code() == Some(77) {
-        println!("skipped: {}", text(&output));
+        testkit::skip!("kernel", "{}", text(&output));
         return;
     }
     assert!(output.status.success(), "{}", text(&output));

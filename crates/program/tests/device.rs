@@ -31,7 +31,7 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 /// Each directory of `tests/generator` has a `root`, and what the generator makes of it in `expected`, as text: one file
-/// after the other, each below its name. `UZSWAP_BLESS=1` rewrites them.
+/// after the other, each below its name. `UZSWAP_TEST_WRITE=1` rewrites them.
 #[test]
 fn units_are_as_expected() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generator");
@@ -55,7 +55,7 @@ fn units_are_as_expected() {
         text += &format!("==> status <==\n{}\n{said}", output.status.code().unwrap());
         fs::remove_dir_all(&out).unwrap();
         let expected = case.join("expected");
-        if std::env::var_os("UZSWAP_BLESS").is_some() {
+        if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             fs::write(&expected, &text).unwrap();
         }
         assert_eq!(text, fs::read_to_string(&expected).unwrap_or_default(), "{name}");
@@ -69,7 +69,7 @@ fn units_are_as_expected() {
 fn units_are_units() {
     let verify = Command::new("systemd-analyze").arg("--version").stdout(Stdio::null()).status();
     if !verify.is_ok_and(|status| status.success()) {
-        println!("skipped: there is no systemd-analyze");
+        testkit::skip!("tool", "there is no systemd-analyze");
         return;
     }
     let out = std::env::temp_dir().join(format!("uzswap-units-{}", std::process::id()));
@@ -101,19 +101,19 @@ fn swaps() -> String {
 fn swap_is_there_until_told_to_stop() {
     // SAFETY: asks for a number.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root may swap");
+        testkit::skip!("root", "only root may swap");
         return;
     }
     for program in ["nbdkit", "nbdfuse", "losetup", "mkswap", "swapon"] {
         let script = format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}");
         let found = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
         if !found.success() {
-            println!("skipped: there is no {program}");
+            testkit::skip!("tool", "there is no {program}");
             return;
         }
     }
     if !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
-        println!("skipped: neither FUSE nor loop devices here");
+        testkit::skip!("swap", "neither FUSE nor loop devices here");
         return;
     }
     let name = "libnbdkit_uzswap_plugin.so";
@@ -129,7 +129,7 @@ fn swap_is_there_until_told_to_stop() {
     if has_file {
         command.args(["--swap", "64M", "--swap-dir", "/var/tmp"]);
     } else {
-        println!("skipped in part: /var/tmp is in memory");
+        testkit::skip!("disk", "/var/tmp is in memory");
     }
     let mut child = command.spawn().unwrap();
     let start = Instant::now();

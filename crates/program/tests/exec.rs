@@ -41,7 +41,7 @@ fn can_isolate() -> bool {
     let made = Command::new("unshare").args(["-n", "-fp", "--mount-proc", "true"]).output();
     let made = made.is_ok_and(|output| output.status.success());
     if !made {
-        println!("skipped: no namespaces can be made");
+        testkit::skip!("namespace", "no namespaces can be made");
     }
     made
 }

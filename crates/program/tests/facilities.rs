@@ -81,7 +81,7 @@ fn a_setuid_program_in_a_tree() {
     let (Some(workload), true) = (workload(), has("setpriv")) else { return };
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can make a setuid program of root's");
+        testkit::skip!("root", "only root can make a setuid program of root's");
         return;
     }
     // Where another user finds it.

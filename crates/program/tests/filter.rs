@@ -15,8 +15,8 @@ fn filters_that_kill_for_what_a_pager_does() {
             let said = String::from_utf8_lossy(&output.stderr);
             let how = format!("{how} without {without:?}");
             match output.status.code() {
-                Some(2) => println!("skipped: no filter can be set here ({how})"),
-                Some(7) => println!("skipped: memory cannot be locked here ({how})"),
+                Some(2) => testkit::skip!("kernel", "no filter can be set here ({how})"),
+                Some(7) => testkit::skip!("mlock", "memory cannot be locked here ({how})"),
                 code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
             }
             assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");

@@ -28,7 +28,7 @@ fn run(scratch: &Scratch, way: &(&str, &[&str]), workload: &str, mode: &[&str]) 
     let command: Vec<&str> = std::iter::once(workload).chain(mode.iter().copied()).collect();
     let (output, report) = managed_without(without, "30M", scratch, options, &command);
     if output.status.code() == Some(CANNOT) {
-        println!("skipped: {mode:?} cannot be done here");
+        testkit::skip!("kernel", "{mode:?} cannot be done here");
         return None;
     }
     let said = text(&output.stderr);

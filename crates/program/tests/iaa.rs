@@ -86,7 +86,7 @@ impl Drop for Directory {
 fn has_devices() -> bool {
     let here = Path::new("/sys/bus/dsa").exists();
     if here {
-        eprintln!("skipped: this machine has the idxd driver");
+        testkit::skip!("kernel", "this machine has the idxd driver");
     }
     here
 }

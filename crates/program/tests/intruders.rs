@@ -49,7 +49,7 @@ fn can_become_another() -> bool {
     // SAFETY: takes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
-        println!("skipped: only root can become another user");
+        testkit::skip!("root", "only root can become another user");
     }
     is_root && has("setpriv")
 }

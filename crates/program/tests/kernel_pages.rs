@@ -40,7 +40,7 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     let arguments = [mode, argument, &padding];
     let bare = Command::new(program).args(arguments).env(VARIABLE.0, VARIABLE.1).output().unwrap();
     if bare.status.code() == Some(CANNOT) {
-        println!("skipped: {mode} cannot be done on this machine");
+        testkit::skip!("kernel", "{mode} cannot be done on this machine");
         return;
     }
     assert!(bare.status.success(), "{mode}, bare: {bare:?}");

@@ -37,7 +37,7 @@ fn memory_that_cannot_leave_is_named_as_the_reason() {
         let (output, report) = managed_without(without, "24M", &scratch, &[], &[&workload, mode]);
         let said = text(&output.stderr);
         if output.status.code() == Some(CANNOT) {
-            println!("skipped: {mode} cannot be had on this machine");
+            testkit::skip!("kernel", "{mode} cannot be had on this machine");
             continue;
         }
         assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "right\n"), "{said}");

@@ -14,7 +14,7 @@ const JOB: &str =
 fn is_refused_bare(command: &[&str]) -> bool {
     let bare = Command::new(command[0]).args(&command[1..]).output().unwrap();
     if !bare.status.success() {
-        println!("skipped: {command:?} fails here: {}", String::from_utf8_lossy(&bare.stderr));
+        testkit::skip!("kernel", "{command:?} fails here: {}", String::from_utf8_lossy(&bare.stderr));
     }
     !bare.status.success()
 }

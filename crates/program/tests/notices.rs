@@ -4,7 +4,7 @@
 //! THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of dependencies:
 //!
 //! ```text
-//! UZSWAP_WRITE_NOTICES=1 cargo test -p uzswap --test notices
+//! UZSWAP_TEST_WRITE=1 cargo test -p uzswap --test notices
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ fn metadata() -> Option<&'static Value> {
         }
         let output = command.output().unwrap();
         if !output.status.success() {
-            println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+            testkit::skip!("tool", "{}", String::from_utf8_lossy(&output.stderr));
             return None;
         }
         Some(serde_json::from_slice(&output.stdout).expect("cargo writes JSON"))
@@ -207,13 +207,13 @@ fn the_notices_name_all_that_is_compiled_in() {
     let Some(metadata) = metadata() else { return };
     let wanted = notices(&crates(metadata));
     let path = root().join("THIRD-PARTY-NOTICES.md");
-    if std::env::var_os("UZSWAP_WRITE_NOTICES").is_some() {
+    if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
         fs::write(&path, &wanted).unwrap();
     }
     let there = fs::read_to_string(&path).unwrap_or_default();
     let lines: BTreeSet<&str> = there.lines().collect();
     let missing: Vec<&str> = wanted.lines().filter(|line| !lines.contains(line)).collect();
-    assert!(there == wanted, "write it again (UZSWAP_WRITE_NOTICES=1); it lacks: {missing:#?}");
+    assert!(there == wanted, "write it again (UZSWAP_TEST_WRITE=1); it lacks: {missing:#?}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn packages_have_the_notices() {
         .unwrap();
     let listed = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        testkit::skip!("tool", "{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
     assert!(listed.lines().any(|file| file == "THIRD-PARTY-NOTICES.md"), "{listed}");

@@ -47,7 +47,7 @@ fn a_paused_process_can_be_read_and_goes_on() {
         let text = String::from_utf8_lossy(&gdb.stdout).into_owned();
         assert!(text.contains("0x07"), "{text}");
     } else {
-        println!("skipped: gdb is not installed");
+        testkit::skip!("tool", "gdb is not installed");
     }
     // The whole tree by its supervisor.
     let resumed = uzswap().args(["resume", &child.id().to_string()]).output().unwrap();

@@ -26,7 +26,7 @@ fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathB
         .output()
         .unwrap();
     if !made.status.success() {
-        println!("skipped: {compiler} cannot link {options:?}");
+        testkit::skip!("tool", "{compiler} cannot link {options:?}");
         return None;
     }
     Some(program)
@@ -106,7 +106,7 @@ fn clang_s() {
         found
     });
     let Some(clang) = clang else {
-        println!("skipped: clang is not installed");
+        testkit::skip!("tool", "clang is not installed");
         return;
     };
     is_as_bare(clang, &["-fsanitize=address"], &MODES, &[MOVES]);

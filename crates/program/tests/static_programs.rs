@@ -87,7 +87,7 @@ fn a_static_program_with_another_root() {
     let isolates =
         Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
     if !isolates {
-        println!("skipped: no namespaces can be made");
+        testkit::skip!("namespace", "no namespaces can be made");
         return;
     }
     // What pages it looks into /proc, which every root has that programs are to run in.

@@ -31,7 +31,7 @@ fn on_disk(scratch: &Scratch) -> Option<String> {
     match sys::files::memory_file_system(&file).unwrap() {
         None => Some(directory.to_str().unwrap().to_owned()),
         Some(kind) => {
-            println!("skipped: {} is in memory ({kind})", directory.display());
+            testkit::skip!("disk", "{} is in memory ({kind})", directory.display());
             None
         }
     }
@@ -157,7 +157,7 @@ fn without_a_swap_file_the_end_of_a_run_that_exceeded_its_budget_names_it() {
 #[test]
 fn a_directory_in_memory_is_refused_with_the_reason() {
     if !Path::new("/dev/shm").is_dir() {
-        return println!("skipped: no /dev/shm");
+        return testkit::skip!("disk", "no /dev/shm");
     }
     let output = uzswap()
         .args(["run", "--ram", "1G", "--swap", "1G", "--swap-dir", "/dev/shm", "--", "true"])

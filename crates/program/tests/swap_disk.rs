@@ -41,7 +41,7 @@ fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> 
     let trial =
         Command::new("unshare").args(["-m", "sh", "-c", mount]).arg(&image).arg(&place).arg("true").output();
     if !trial.unwrap().status.success() {
-        println!("skipped: no file system can be mounted from a file");
+        testkit::skip!("disk", "no file system can be mounted from a file");
         return None;
     }
     let mut run = Command::new("unshare");

@@ -65,7 +65,7 @@ fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 's
     let (directory, report) = (scratch.path("swap"), scratch.path("report.json"));
     std::fs::create_dir_all(&directory).unwrap();
     if let Some(kind) = sys::files::memory_file_system(&std::fs::File::open(&directory).unwrap()).unwrap() {
-        println!("skipped: {} is in memory ({kind})", directory.display());
+        testkit::skip!("disk", "{} is in memory ({kind})", directory.display());
         return None;
     }
     let mut command = uzswap();
@@ -75,7 +75,7 @@ fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 's
     let ended = watch(&mut command, &scratch.path(""), LIMIT);
     drop(command);
     if !device.join().unwrap() {
-        println!("skipped: no seccomp listener can be had here");
+        testkit::skip!("kernel", "no seccomp listener can be had here");
         return None;
     }
     let status = ended.status.unwrap_or_else(|| panic!("{name}: it hung: {}", ended.errors));

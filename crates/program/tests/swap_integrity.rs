@@ -60,7 +60,7 @@ fn run(name: &str, without: &str, plain: bool, attack: impl Fn(&File, &[Vec<u8>]
     let (directory, report) = (scratch.path("swap"), scratch.path("report.json"));
     std::fs::create_dir_all(&directory).unwrap();
     if let Some(kind) = sys::files::memory_file_system(&File::open(&directory).unwrap()).unwrap() {
-        println!("skipped: {} is in memory ({kind})", directory.display());
+        testkit::skip!("disk", "{} is in memory ({kind})", directory.display());
         return None;
     }
     let mut command = uzswap();

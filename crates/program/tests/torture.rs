@@ -4,9 +4,9 @@
 //! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets, folios and parts of the
 //! kernel at random, and stops at the first failure with the command that replays it:
 //!
-//!     UZSWAP_TORTURE_SECONDS=36000 cargo test --release -p uzswap --test torture -- --nocapture long
+//!     UZSWAP_TEST_TORTURE_SECONDS=36000 cargo test --release -p uzswap --test torture -- --nocapture long
 //!
-//! `UZSWAP_TORTURE_SEED=N` sets the first seed of all runs; `UZSWAP_TORTURE_FEATURES=LIST` those of the long run. To replay:
+//! `UZSWAP_TEST_SEED=N` sets the first seed of all runs; `UZSWAP_TEST_TORTURE_FEATURES=LIST` those of the long run. To replay:
 //!
 //!     cc -O1 -pthread -o torture crates/program/tests/workloads/torture/*.c
 //!     target/release/uzswap run --ram 60M -- ./torture --seed 7 --seconds 5 --threads 2 --processes 1 --mib 100 --features all
@@ -106,7 +106,7 @@ impl Case {
 }
 
 fn first_seed() -> u64 {
-    std::env::var("UZSWAP_TORTURE_SEED").map_or(1, |seed| seed.parse().expect("a number"))
+    std::env::var("UZSWAP_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
 
 /// The workload; `None` where there is no compiler.
@@ -223,7 +223,7 @@ fn case_of(seed: u64) -> Case {
         state ^= state << 17;
         (state >> 20) % below
     };
-    let features = std::env::var("UZSWAP_TORTURE_FEATURES").unwrap_or_else(|_| {
+    let features = std::env::var("UZSWAP_TEST_TORTURE_FEATURES").unwrap_or_else(|_| {
         let few = draw(2) == 0;
         if few {
             FEATURES[draw(FEATURES.len() as u64) as usize].into()
@@ -246,17 +246,17 @@ fn case_of(seed: u64) -> Case {
 
 #[test]
 fn long() {
-    let Ok(seconds) = std::env::var("UZSWAP_TORTURE_SECONDS") else {
-        println!("skipped: UZSWAP_TORTURE_SECONDS is not set");
+    let Ok(seconds) = std::env::var("UZSWAP_TEST_TORTURE_SECONDS") else {
+        testkit::skip!("request", "UZSWAP_TEST_TORTURE_SECONDS is not set");
         return;
     };
     if !can_manage() {
         return;
     }
     let Some(torture) = torture() else { return };
-    let limit = Duration::from_secs(seconds.parse().expect("UZSWAP_TORTURE_SECONDS is a number"));
+    let limit = Duration::from_secs(seconds.parse().expect("UZSWAP_TEST_TORTURE_SECONDS is a number"));
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 1_000_000_000;
-    let seeds = std::env::var("UZSWAP_TORTURE_SEED").map_or(clock * 1000, |_| first_seed());
+    let seeds = std::env::var("UZSWAP_TEST_SEED").map_or(clock * 1000, |_| first_seed());
     let (start, mut runs) = (Instant::now(), 0);
     while start.elapsed() < limit {
         let case = case_of(seeds + runs);

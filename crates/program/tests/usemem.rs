@@ -100,7 +100,7 @@ fn random_bytes_go_to_disk_and_come_back() {
     let output =
         uzswap(&["bench", "usemem", "--size", "64M", "--ram", "32M", "--random", "--swap", "128M", "--json"]);
     if text(&output.stderr).contains("--swap-dir") {
-        println!("skipped: {}", text(&output.stderr));
+        testkit::skip!("kernel", "{}", text(&output.stderr));
         return;
     }
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -151,14 +151,14 @@ fn compare(size: &str) -> Result<Value, String> {
 #[test]
 fn the_machine_is_as_before_however_a_comparison_ends() {
     if let Some(reason) = missing() {
-        println!("skipped: {reason}");
+        testkit::skip!("swap", "{reason}");
         return;
     }
     let before = Machine::at_rest();
     let result = match compare("96M") {
         Ok(result) => result,
         Err(reason) => {
-            println!("skipped: {reason}");
+            testkit::skip!("swap", "{reason}");
             assert_eq!(Machine::at_rest(), before);
             return;
         }
@@ -231,7 +231,7 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     };
     assert_eq!(Machine::at_rest(), before, "after swap alone");
     if err.contains("no swap file") || err.contains("--swap-dir") {
-        println!("skipped: {err}");
+        testkit::skip!("swap", "{err}");
         return;
     }
     assert_eq!(code, Some(0), "{err}");

@@ -19,7 +19,7 @@ impl Public {
     fn new(name: &str) -> Option<Public> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 || !has("setpriv") {
-            println!("skipped: only root can become somebody else, with setpriv(1)");
+            testkit::skip!("root", "only root can become somebody else, with setpriv(1)");
             return None;
         }
         if !can_manage() || !can_move() || !has("cc") {
@@ -64,7 +64,7 @@ impl Drop for Public {
 fn has_device() -> bool {
     let has = Path::new("/dev/userfaultfd").exists();
     if !has {
-        println!("skipped: no /dev/userfaultfd");
+        testkit::skip!("userfaultfd", "no /dev/userfaultfd");
     }
     has
 }

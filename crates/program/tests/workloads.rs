@@ -39,7 +39,7 @@ fn can_watch_forks() -> bool {
 fn survives_bare_forks(mode: &str, options: &[&str]) {
     match can_watch_forks() {
         true => survives(mode, options),
-        false => println!("skipped: no CAP_SYS_PTRACE, so that nobody reports forks past the C library"),
+        false => testkit::skip!("capability", "no CAP_SYS_PTRACE: forks past the C library are not reported"),
     }
 }
 

@@ -167,7 +167,7 @@ mod tests {
         let (shared, table) = match Shared::create(&config(), 4) {
             Ok(shared) => shared,
             Err(OpenError::InMemory { directory, .. }) => {
-                return println!("skipped: {} is in memory", directory.display());
+                return testkit::skip!("disk", "{} is in memory", directory.display());
             }
             Err(error) => panic!("{error}"),
         };

@@ -216,7 +216,7 @@ proptest! {
         let (shared, table) = match Shared::create(&config, ROWS) {
             Ok(created) => created,
             Err(error @ OpenError::InMemory { .. }) => {
-                println!("skipped: {error}");
+                testkit::skip!("disk", "{error}");
                 return Ok(());
             }
             Err(error) => panic!("{error}"),

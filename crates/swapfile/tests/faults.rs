@@ -287,8 +287,8 @@ fn memory_is_refused_with_the_reason() {
             let text = error.to_string();
             assert!(text.contains("/dev/shm") && text.contains("tmpfs") && text.contains("disk"), "{text}");
         }
-        Err(error) => println!("skipped: {error}"),
-        Ok(_) => println!("skipped: /dev/shm is on a disk here"),
+        Err(error) => testkit::skip!("disk", "{error}"),
+        Ok(_) => testkit::skip!("kernel", "/dev/shm is on a disk here"),
     }
     let nowhere = Config { directory: "/nonexistent/here".into(), ..Config::default() };
     let error = SwapFile::open(&nowhere, &support::spawn).err().expect("there is no such directory");

@@ -26,7 +26,7 @@ fn attacked(seal: Seal) -> Option<Attacked> {
     let disk = match Disk::open(directory, Caching::Direct) {
         Ok(disk) => Arc::new(disk),
         Err(error) => {
-            println!("skipped: {error}");
+            testkit::skip!("disk", "{error}");
             return None;
         }
     };

@@ -1,6 +1,6 @@
 //! Random operations against an ordered map, with faults of every kind, on every engine.
 //!
-//! Two seconds an engine, or as many as `SWAPFILE_SOAK_SECONDS` says; `SWAPFILE_SOAK_SEED` takes
+//! Two seconds an engine, or as many as `UZSWAP_TEST_SOAK_SECONDS` says; `UZSWAP_TEST_SEED` takes
 //! other steps.
 
 mod support;
@@ -194,8 +194,8 @@ proptest! {
 fn soak(name: &str, engine: Option<Arc<dyn Engine>>) {
     let Some(engine) = engine else { return };
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seconds = number("SWAPFILE_SOAK_SECONDS").unwrap_or(2u64);
-    let seed = number("SWAPFILE_SOAK_SEED").unwrap_or(1u64);
+    let seconds = number("UZSWAP_TEST_SOAK_SECONDS").unwrap_or(2u64);
+    let seed = number("UZSWAP_TEST_SEED").unwrap_or(1u64);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = move |end: u64| {

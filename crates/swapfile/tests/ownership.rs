@@ -53,7 +53,7 @@ fn is_root() -> bool {
     // SAFETY: asks for a number.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
-        println!("skipped: only root can make files of other users");
+        testkit::skip!("root", "only root can make files of other users");
     }
     is_root
 }

@@ -107,7 +107,11 @@ mod tests {
         // SAFETY: asks for a number.
         let is_root = unsafe { libc::geteuid() } == 0;
         if !has(SYS_ADMIN) {
-            println!("skipped: {}", if is_root { "CAP_SYS_ADMIN is not there" } else { "not root" });
+            testkit::skip!(
+                "capability",
+                "{}",
+                if is_root { "CAP_SYS_ADMIN is not there" } else { "not root" }
+            );
             return;
         }
         assert!(!without(SYS_ADMIN, || has(SYS_ADMIN)).unwrap());
@@ -118,7 +122,7 @@ mod tests {
     #[test]
     fn what_is_given_up_does_not_come_back() {
         if !has(SYS_PTRACE) {
-            println!("skipped: CAP_SYS_PTRACE is not there");
+            testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
             return;
         }
         // Capabilities are a thread's.

@@ -191,7 +191,7 @@ mod tests {
     fn one_thread_takes_what_another_has_come_to() {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 || crate::is_emulated() {
-            return println!("skipped: not root");
+            return testkit::skip!("root", "not root");
         }
         const SETUID: u64 = 1 << 7;
         let before = prctl(libc::PR_GET_DUMPABLE, 0);

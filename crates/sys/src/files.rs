@@ -212,7 +212,7 @@ mod tests {
     fn blocks_are_taken_and_given_back() {
         let file = open_unnamed(Path::new("/var/tmp"), Caching::Cached).unwrap();
         if let Err(error) = reserve(&file, 0, 1 << 20) {
-            println!("skipped: {error}");
+            testkit::skip!("disk", "{error}");
             return;
         }
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
@@ -230,7 +230,7 @@ mod tests {
         println!("/var/tmp: {:?}", memory_file_system(&on_disk).unwrap());
         match open_unnamed(Path::new("/dev/shm"), Caching::Cached) {
             Ok(file) => assert_eq!(memory_file_system(&file).unwrap(), Some("tmpfs")),
-            Err(error) => println!("skipped: /dev/shm: {error}"),
+            Err(error) => testkit::skip!("disk", "/dev/shm: {error}"),
         }
     }
 

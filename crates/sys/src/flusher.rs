@@ -107,7 +107,7 @@ mod tests {
             assert!(!is_marked());
             match mark_thread() {
                 Ok(()) => assert!(std::thread::spawn(is_marked).join().unwrap()),
-                Err(error) => println!("skipped: {error}"),
+                Err(error) => testkit::skip!("capability", "{error}"),
             }
         })
         .join()

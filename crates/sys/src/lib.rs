@@ -64,7 +64,7 @@ pub(crate) fn is_emulated() -> bool {
     };
     let is_emulated = error == libc::ENOSYS;
     if is_emulated {
-        println!("skipped: no userfaultfd, as in QEMU's user mode");
+        testkit::skip!("userfaultfd", "no userfaultfd, as in QEMU's user mode");
     }
     is_emulated
 }

@@ -195,7 +195,7 @@ mod tests {
     fn files_of_other_users_are_refused() {
         // SAFETY: asks for a number.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can make files of other users");
+            testkit::skip!("root", "only root can make files of other users");
             return;
         }
         let scratch = scratch("owners");

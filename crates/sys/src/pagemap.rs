@@ -251,7 +251,7 @@ mod tests {
     fn touched_pages_are_found_by_scan() {
         let map = Pagemap::open().unwrap();
         if !map.has_scan() {
-            println!("skipped: no PAGEMAP_SCAN before Linux 6.7");
+            testkit::skip!("kernel", "no PAGEMAP_SCAN before Linux 6.7");
             return;
         }
         finds_touched_pages(map);

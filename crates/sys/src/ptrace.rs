@@ -693,7 +693,7 @@ mod tests {
         }
         match Held::seize(pid, PATIENCE_NS) {
             Err(TraceError::NotPermitted) => {
-                println!("skipped: children may not be traced");
+                testkit::skip!("trace", "children may not be traced");
                 child.kill().unwrap();
                 child.wait().unwrap();
                 None
@@ -831,7 +831,7 @@ mod tests {
     fn wide_vector_registers_stay_as_they_are() {
         use std::sync::atomic::{AtomicU32, Ordering};
         if !std::arch::is_aarch64_feature_detected!("sve") {
-            return println!("skipped: no SVE");
+            return testkit::skip!("cpu", "no SVE");
         }
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new page, zeroed, that is never unmapped; the child does nothing but compute.
@@ -847,7 +847,7 @@ mod tests {
         for _ in 0..50 {
             match seize(pid, gate) {
                 Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
-                Err(TraceError::NotPermitted) => println!("skipped: children may not be traced"),
+                Err(TraceError::NotPermitted) => testkit::skip!("trace", "children may not be traced"),
                 Err(error) => panic!("{error}"),
             }
             thread::sleep_ns(1_000_000);

@@ -215,7 +215,7 @@ mod tests {
         assert!(!is_locked(at, 4 * PAGE_SIZE));
         // SAFETY: this test's mapping.
         if unsafe { libc::mlock(at as *const libc::c_void, PAGE_SIZE) } != 0 {
-            println!("skipped: mlock is not permitted");
+            testkit::skip!("mlock", "mlock is not permitted");
             return;
         }
         assert!(is_locked(at, PAGE_SIZE) && is_locked(at, 4 * PAGE_SIZE));
@@ -229,7 +229,7 @@ mod tests {
         let uffd = match Userfaultfd::open(feature::EVENT_REMAP | feature::EVENT_UNMAP) {
             Ok(uffd) => uffd,
             Err(error) => {
-                println!("skipped: {error}");
+                testkit::skip!("kernel", "{error}");
                 return;
             }
         };

@@ -17,7 +17,8 @@
 //! | need | fulfilled by |
 //! |---|---|
 //! | `userfaultfd` | the right to open a userfaultfd |
-//! | `root` | user 0 with all capabilities, `CAP_SYS_PTRACE` and file capabilities among them |
+//! | `root` | user 0, who may change users and make files of others |
+//! | `capability` | CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_RESOURCE, as the reason says |
 //! | `trace` | ptrace(2) on children |
 //! | `mlock` | the right to lock memory |
 //! | `namespace` | mount, process and user namespaces |
@@ -35,7 +36,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The needs that tests may name.
-pub const NEEDS: [&str; 14] = [
+pub const NEEDS: [&str; 15] = [
+    "capability",
     "userfaultfd",
     "root",
     "trace",

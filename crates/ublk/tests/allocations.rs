@@ -46,7 +46,7 @@ fn batches_are_served_without_an_allocation() {
     let device = match Device::new(config) {
         Ok(device) => device,
         Err(error @ Error::Lock { .. }) => {
-            println!("skipped: {error}");
+            testkit::skip!("mlock", "{error}");
             return;
         }
         Err(error) => panic!("{error}"),

@@ -38,7 +38,7 @@ fn main() {
     // As the harness does: `cargo test NAME` runs what has it in its name.
     let wanted = arguments.iter().skip(1).find(|word| !word.starts_with('-'));
     if let Err(error) = Space::builder().start() {
-        return println!("skipped: {error}");
+        return testkit::skip!("userfaultfd", "{error}");
     }
     for (name, _) in
         STEPS.iter().filter(|(name, _)| wanted.is_none_or(|wanted| name.contains(wanted.as_str())))
@@ -61,7 +61,7 @@ fn space_with_swap() -> Option<Space> {
     match builder.on_message(|text| eprintln!("{text}")).start() {
         Ok(space) => Some(space),
         Err(SpaceError::Swap(error @ SwapError::InMemory { .. })) => {
-            println!("skipped: {error}");
+            testkit::skip!("disk", "{error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -548,7 +548,7 @@ fn fork_without_reports() {
     }
     let space = match Space::builder().ram(BUDGET).start() {
         Ok(space) => space,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return testkit::skip!("userfaultfd", "{error}"),
     };
     let mut region = space.region(2 * BUDGET as usize).unwrap();
     fill(&mut region, 1);

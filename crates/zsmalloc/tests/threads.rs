@@ -1,5 +1,5 @@
 //! Threads that allocate, write, read and free while another compacts without a pause: every object
-//! keeps its bytes. `ZSMALLOC_SOAK_SECONDS` makes it longer.
+//! keeps its bytes. `UZSWAP_TEST_SOAK_SECONDS` makes it longer.
 
 mod common;
 
@@ -102,7 +102,7 @@ impl Soak {
 
 #[test]
 fn objects_keep_their_bytes_while_everything_moves() {
-    let seconds = std::env::var("ZSMALLOC_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("UZSWAP_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut random = Random::new(11);
     let varied: Vec<u32> = (0..1000).map(|_| random.size()).collect();

@@ -1,7 +1,7 @@
 //! Two threads store, load, invalidate, switch compressors, promote, compact, shrink and run out of
 //! memory, against a model.
 //!
-//! 20 seconds, or as many as `UZSWAP_SOAK_SECONDS` says; `UZSWAP_SOAK_SEED` takes other steps.
+//! 20 seconds, or as many as `UZSWAP_TEST_SOAK_SECONDS` says; `UZSWAP_TEST_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -264,8 +264,8 @@ impl World {
 #[test]
 fn two_threads_agree_with_the_model() {
     let seconds =
-        std::env::var("UZSWAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20u64);
-    let seed = std::env::var("UZSWAP_SOAK_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
+        std::env::var("UZSWAP_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20u64);
+    let seed = std::env::var("UZSWAP_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
     for (round, unit_size) in [4096, 16384, 65536, 4096].into_iter().enumerate() {
         let world = World::new(unit_size);
         let end = Instant::now() + Duration::from_millis(seconds * 1000 / 4);

@@ -1,8 +1,8 @@
 //! Random steps with a swap file against a map, with all that a disk does to one; and two threads
 //! at once on real files.
 //!
-//! The threads go on for 3 seconds an engine, or as many as `UZSWAP_SOAK_SECONDS` says;
-//! `UZSWAP_SOAK_SEED` takes other steps.
+//! The threads go on for 3 seconds an engine, or as many as `UZSWAP_TEST_SOAK_SECONDS` says;
+//! `UZSWAP_TEST_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -210,8 +210,8 @@ type Folio = [Option<Box<Page>>; FOLIO];
 /// what shrinks, tends and compacts takes none.
 fn threads(name: &str, unit_size: usize, file: Arc<swapfile::SwapFile>, faults: &swapfile::Faults) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seconds = number("UZSWAP_SOAK_SECONDS").unwrap_or(3u64);
-    let seed = number("UZSWAP_SOAK_SEED").unwrap_or(0u64);
+    let seconds = number("UZSWAP_TEST_SOAK_SECONDS").unwrap_or(3u64);
+    let seed = number("UZSWAP_TEST_SEED").unwrap_or(0u64);
     let config = Config {
         unit_size,
         swap: Some(file.clone()),
@@ -346,7 +346,7 @@ fn two_threads_agree_with_a_map_on_both_engines() {
                 let (file, faults) = Swap::on(engine, 64);
                 threads(&format!("{choice:?}"), unit_size, file, &faults);
             }
-            Err(error) => println!("skipped: {error}"),
+            Err(error) => testkit::skip!("disk", "{error}"),
         }
     }
 }

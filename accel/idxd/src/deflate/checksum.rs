@@ -268,7 +268,7 @@ mod tests {
     fn both_widths_agree() {
         let data: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
         if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("vpclmulqdq") {
-            println!("skipped: no VPCLMULQDQ");
+            testkit::skip!("cpu", "no VPCLMULQDQ");
             return;
         }
         for len in (256..=4096).step_by(64) {

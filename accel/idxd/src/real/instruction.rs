@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn sixty_four_bytes_arrive() {
         if !Instructions::detect().movdir64b {
-            println!("skipped: this processor has no MOVDIR64B");
+            testkit::skip!("cpu", "this processor has no MOVDIR64B");
             return;
         }
         #[repr(align(64))]

@@ -492,7 +492,10 @@ mod tests {
     #[test]
     fn a_fork_has_no_portal() {
         if cfg!(not(target_arch = "x86_64")) && !forks_are_wiped() {
-            println!("skipped: forks get copies of pages that are to be wiped, as under QEMU's user mode");
+            testkit::skip!(
+                "kernel",
+                "forks get copies of pages that are to be wiped, as under QEMU's user mode"
+            );
             return;
         }
         let path = fifo("fork");
@@ -536,7 +539,7 @@ mod tests {
     #[test]
     fn a_mapped_portal_gets_the_bytes() {
         if !Instructions::detect().movdir64b {
-            println!("skipped: this processor has no MOVDIR64B");
+            testkit::skip!("cpu", "this processor has no MOVDIR64B");
             return;
         }
         let path = path("mapped");

@@ -37,7 +37,7 @@ pub fn has(programs: &[&str]) -> bool {
             command("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
         let found = found.is_ok_and(|status| status.success());
         if !found {
-            println!("skipped: there is no {program}");
+            testkit::skip!("tool", "there is no {program}");
         }
         found
     })
@@ -53,7 +53,7 @@ pub fn may_mount() -> bool {
         (.., false) => "there are no loop devices",
         _ => return true,
     };
-    println!("skipped: {reason}");
+    testkit::skip!("kernel", "{reason}");
     false
 }
 
@@ -70,7 +70,7 @@ impl Directory {
         let file_system = output(command("stat").args(["-f", "-c", "%T", "/var/tmp"]));
         let name = String::from_utf8_lossy(&file_system.stdout).trim().to_owned();
         if matches!(&*name, "tmpfs" | "ramfs") {
-            println!("skipped: /var/tmp is in memory ({name})");
+            testkit::skip!("disk", "/var/tmp is in memory ({name})");
             return None;
         }
         Some(Self::in_directory(Path::new("/var/tmp")))
@@ -202,7 +202,7 @@ pub fn has_nbdsh() -> bool {
     let found = command("/usr/bin/python3").args(["-c", "import nbd"]).stderr(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
     if !found {
-        println!("skipped: there is no libnbd for Python");
+        testkit::skip!("tool", "there is no libnbd for Python");
     }
     found
 }

@@ -234,13 +234,13 @@ mod tests {
             // SAFETY: the machine has SSE4.1.
             unsafe { sse4() }
         } else {
-            println!("skipped: no SSE4.1");
+            testkit::skip!("cpu", "no SSE4.1");
         }
         if crate::Isa::Avx2.is_available() {
             // SAFETY: the machine has AVX2.
             unsafe { avx2() }
         } else {
-            println!("skipped: no AVX2");
+            testkit::skip!("cpu", "no AVX2");
         }
     }
 

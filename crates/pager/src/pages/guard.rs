@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_mapping_that_is_moving_is_not_taken_for_gone() {
         let Ok(uffd) = Userfaultfd::open(feature::EVENT_REMAP | feature::EVENT_UNMAP) else {
-            println!("skipped: no userfaultfd");
+            testkit::skip!("userfaultfd", "no userfaultfd");
             return;
         };
         let (probe, from, to, page) = (map(1), map(1), map(1), map(1));

@@ -18,7 +18,7 @@ use crate::accounts::Plenty;
 use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
 
 /// Runs of the scheduler, of which a second is some thousand, and where they begin: the same every time, so that what fails is
-/// what has been changed. `PAGER_MODEL_ROUNDS=100000` has as many others.
+/// what has been changed. `UZSWAP_TEST_MODEL_ROUNDS=100000` has as many others.
 const ROUNDS: usize = 4000;
 const SEED: u64 = 20_261_122;
 /// Steps of each thread of the program.
@@ -169,7 +169,7 @@ impl World {
 #[test]
 fn no_page_is_lost_or_stale_whatever_the_order() {
     assert_eq!(PLACE_BYTES * 2, BLOCK_BYTES);
-    let rounds = std::env::var("PAGER_MODEL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let rounds = std::env::var("UZSWAP_TEST_MODEL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let test = || {
         let world = world();
         let spawn = |body: fn(&World)| {

@@ -347,7 +347,7 @@ mod tests {
         match Userfaultfd::open(feature::MOVE) {
             Ok(opened) => opened.close(),
             Err(error) => {
-                println!("skipped: {error}");
+                testkit::skip!("kernel", "{error}");
                 return;
             }
         }

@@ -230,7 +230,7 @@ mod tests {
             match Process::open(std::process::id()).and_then(|own| capture(&own, u64::MAX, &mut marks)) {
                 Ok(captured) => captured,
                 Err(error) => {
-                    println!("skipped, /proc cannot be read: {error}");
+                    testkit::skip!("trace", "/proc cannot be read: {error}");
                     return;
                 }
             };

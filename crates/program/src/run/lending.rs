@@ -62,7 +62,7 @@ mod tests {
     fn a_process_that_becomes_setuid_on_the_way_is_lent_nothing() {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can make a setuid program");
+            testkit::skip!("root", "only root can make a setuid program");
             return;
         }
         let folder = std::env::temp_dir().join(format!("uzswap-lending-{}", std::process::id()));
@@ -104,7 +104,7 @@ mod tests {
             let opened = opened(Lent::Pagemap, peer.pid);
             let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid)).unwrap();
             if !status.contains(&format!("Uid:\t{SOMEBODY}\t0\t")) {
-                println!("skipped: no setuid programs in {}", folder.display());
+                testkit::skip!("root", "no setuid programs in {}", folder.display());
                 return None;
             }
             assert!(opened.is_some(), "this process may open it");

@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_space_is_over_when_its_last_process_has_ended() {
         let Ok(opened) = Userfaultfd::open(0) else {
-            println!("skipped: no userfaultfd");
+            testkit::skip!("userfaultfd", "no userfaultfd");
             return;
         };
         // SAFETY: opened just now.

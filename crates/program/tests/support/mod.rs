@@ -12,19 +12,15 @@ pub fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
 }
 
-/// Whether programs can be managed here; prints why not.
+/// Whether programs can be managed here; else each caller skips.
 pub fn can_manage() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| match Userfaultfd::open(0) {
-        Ok(opened) => {
-            opened.close();
-            true
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            false
-        }
-    })
+    static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
+    let why_not = WHY_NOT
+        .get_or_init(|| Userfaultfd::open(0).map(Userfaultfd::close).err().map(|error| error.to_string()));
+    if let Some(reason) = why_not {
+        testkit::skip!("userfaultfd", "{reason}");
+    }
+    why_not.is_none()
 }
 
 /// Whether pages are moved here, not remapped and copied; prints that they are not.
@@ -32,7 +28,7 @@ pub fn can_manage() -> bool {
 pub fn can_move() -> bool {
     let can = Userfaultfd::features().is_ok_and(|features| features & feature::MOVING == feature::MOVING);
     if !can {
-        println!("skipped: this kernel cannot move pages");
+        testkit::skip!("kernel", "this kernel cannot move pages");
     }
     can
 }
@@ -43,7 +39,7 @@ pub fn has(program: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|dir| dir.join(program).is_file());
     if !found {
-        println!("skipped: {program} is not installed");
+        testkit::skip!("tool", "{program} is not installed");
     }
     found
 }
@@ -172,7 +168,7 @@ pub fn can_link_statically(scratch: &Scratch) -> bool {
     let built = Command::new("cc").arg("-static").arg("-o").arg(scratch.path("trial")).arg(trial).output();
     let can = built.unwrap().status.success();
     if !can {
-        println!("skipped: no static C library");
+        testkit::skip!("tool", "no static C library");
     }
     can
 }
@@ -202,7 +198,7 @@ pub fn capable(directory: &Path) -> Option<String> {
     std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), &path).unwrap();
     let output = Command::new("setcap").arg("cap_sys_ptrace+ep").arg(&path).output().unwrap();
     if !output.status.success() {
-        println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        testkit::skip!("disk", "{}", String::from_utf8_lossy(&output.stderr));
         return None;
     }
     Some(path.to_str().unwrap().to_owned())
@@ -215,7 +211,7 @@ pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Ou
     let isolates =
         || Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
     if !has("unshare") || !has("setpriv") || !isolates() {
-        println!("skipped: no namespaces can be made");
+        testkit::skip!("namespace", "no namespaces can be made");
         return None;
     }
     let script = "set -e; node=$1; shift; number=$(sed -n 's/ userfaultfd$//p' /proc/misc | tr -d ' ')
@@ -227,7 +223,7 @@ pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Ou
     let output = command.args(USER).arg(program).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("mknod") || said.contains("mount") || said.contains("not permitted here") {
-        println!("skipped: no device for others: {said}");
+        testkit::skip!("root", "no device for others: {said}");
         return None;
     }
     Some(output)

@@ -49,7 +49,7 @@ pub fn as_bare_under(
     let mut alone = start(OsStr::new(command[0]));
     let bare = watch(alone.args(&command[1..]), &directory("bare"), Duration::from_secs(120));
     if bare.status.and_then(|status| status.code()) == Some(CANNOT) {
-        println!("skipped: {name}: {}", bare.errors.trim_end());
+        testkit::skip!("kernel", "{name}: {}", bare.errors.trim_end());
         return Vec::new();
     }
     assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));

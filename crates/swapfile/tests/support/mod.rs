@@ -30,7 +30,7 @@ pub fn real_engine(choice: EngineChoice, direct: bool, threads: usize) -> Option
     match swapfile::open_engine(&config, &spawn) {
         Ok(engine) => Some(engine),
         Err(error) => {
-            println!("skipped: {error}");
+            testkit::skip!("disk", "{error}");
             None
         }
     }

@@ -183,7 +183,7 @@ mod tests {
                 // SAFETY: the machine has the features.
                 unsafe { test() }
             } else {
-                println!("skipped: no {isa}");
+                testkit::skip!("cpu", "no {isa}");
             }
         }
     }

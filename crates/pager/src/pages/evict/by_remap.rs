@@ -480,7 +480,7 @@ mod tests {
         let base = blocks(1);
         // SAFETY: this test's mapping.
         if unsafe { libc::mlock(base as *const _, BLOCK_BYTES) } != 0 {
-            println!("skipped: mlock is not permitted");
+            testkit::skip!("mlock", "mlock is not permitted");
             return;
         }
         pager.register(base..base + BLOCK_BYTES);

@@ -87,7 +87,7 @@ mod tests {
         let mut context = 0usize;
         // SAFETY: room for the answer.
         if unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut context) } != 0 {
-            println!("skipped: no context of io_setup()");
+            testkit::skip!("kernel", "no context of io_setup()");
             return;
         }
         assert!(pager.reclaimer().compress_oldest() == Step::Nothing, "a page may be pinned by now");
