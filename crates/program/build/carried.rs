@@ -1,8 +1,9 @@
 //! The sources of the agent and of the preload object in a package of the program.
 //!
-//! A package has no siblings. So `carried/` has a folder for each crate that the two are made of, with links to the crate's
-//! sources and its manifest, which `cargo package` follows: in a package they are files. Here they become a workspace again.
-//! The manifests have another name there because cargo leaves out what looks like a package of its own.
+//! A package has no siblings. So `carried/` has a folder for each crate that the two are made of,
+//! with links to the crate's sources and its manifest, which `cargo package` follows: in a package
+//! they are files. Here they become a workspace again. The manifests have another name there
+//! because cargo leaves out what looks like a package of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,8 +45,8 @@ pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
     folder.join("crates")
 }
 
-/// A manifest without what only tests need. A package's lock file does not have it, and cargo would look for it in the
-/// registry, even where there is no network.
+/// A manifest without what only tests need. A package's lock file does not have it, and cargo would
+/// look for it in the registry, even where there is no network.
 fn needed(manifest: &str) -> String {
     let mut kept = String::new();
     let mut is_kept = true;

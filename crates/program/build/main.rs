@@ -1,8 +1,10 @@
-//! Builds the preload object and the agent with a cargo of its own, so that the program can carry them.
+//! Builds the preload object and the agent with a cargo of its own, so that the program can carry
+//! them.
 //!
-//! A crate cannot depend on another's shared object, and building it into a static library would not help: it has to
-//! be a file for the dynamic loader. The inner cargo has its own target directory, hence its own lock. The agent has its
-//! own C library inside, hence compiler flags of its own.
+//! A crate cannot depend on another's shared object, and building it into a static library would
+//! not help: it has to be a file for the dynamic loader. The inner cargo has its own target
+//! directory, hence its own lock. The agent has its own C library inside, hence compiler flags of
+//! its own.
 
 mod carried;
 
@@ -21,7 +23,8 @@ fn main() {
     // All that the two are made of: cargo follows links.
     println!("cargo::rerun-if-changed=carried");
     println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
-    // Linting the program needs neither, nor does its documentation, which docs.rs builds without a network.
+    // Linting the program needs neither, nor does its documentation, which docs.rs builds without a
+    // network.
     if ["UZSWAP_NO_OBJECT", "DOCS_RS"].iter().any(|name| std::env::var_os(name).is_some()) || is_lint() {
         for name in ["libpreload.so", "uzswap-agent"] {
             std::fs::write(out.join(name), b"").expect("OUT_DIR is writable");
@@ -30,7 +33,8 @@ fn main() {
     }
     let crates = if has_siblings { siblings } else { carried::unpack(&package, &out.join("carried")) };
     let (host, target) = (variable("HOST"), variable("TARGET"));
-    // The program's own target is named only where it is another than the machine's: so the object is found in one place.
+    // The program's own target is named only where it is another than the machine's: so the object
+    // is found in one place.
     let mut object = inner_cargo(&crates, &out.join("object"), "preload");
     let mut built = out.join("object/release");
     if host != target {
@@ -73,8 +77,8 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     cargo.arg("--target-dir").arg(target_directory);
     // It lies in memory while programs run: functions' names suffice, lines are not needed.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
-    // Fast code always: a pager without optimisation is not worth having. Assertions follow the outer build.
-    // A panic in it ends the process before anything unwinds.
+    // Fast code always: a pager without optimisation is not worth having. Assertions follow the
+    // outer build. A panic in it ends the process before anything unwinds.
     cargo.args(["--config", "profile.release.panic=\"abort\""]);
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
@@ -86,8 +90,8 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
             "profile.release.codegen-units=16",
         ]);
     }
-    // What the outer cargo says about its own build must not steer the inner one; which linker a target needs is no such
-    // thing.
+    // What the outer cargo says about its own build must not steer the inner one; which linker a
+    // target needs is no such thing.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let own = text.starts_with("CARGO_")

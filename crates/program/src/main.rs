@@ -37,7 +37,7 @@ const EXIT_FAILED: i32 = 125;
   uzswap check                                what this machine allows, how to fix what is missing
   uzswap top                                  what runs under `uzswap run`, and how it does
 
-Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` answers \
+Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` returns \
 its program's own, and `check` whether everything is there."
 )]
 struct Arguments {

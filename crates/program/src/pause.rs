@@ -21,7 +21,7 @@ use crate::top::named::{self, Named};
 #[command(
     override_usage = "uzswap pause [OPTIONS] PID [-- COMMAND ARG...]",
     after_help = "Examples:
-  uzswap pause 1234 -- gdb -p {}                          a debugger; paging goes on when it ends
+  uzswap pause 1234 -- gdb -p {}                          a debugger; paging resumes when it ends
   uzswap pause 1234 -- gcore {}                           a complete core dump
   uzswap pause 1234 && py-spy dump -p 1234; uzswap resume 1234
 
@@ -108,7 +108,7 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     }
 }
 
-/// Goes on; returns the exit status.
+/// Resumes paging; returns the exit status.
 pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
     Meant::find(arguments.common.pid)?.report(&arguments.common, false)
 }
@@ -203,7 +203,7 @@ impl Meant {
             println!("no process of the run {} is managed", self.named.found.pid);
         }
         for pid in pids {
-            println!("{pid} {}", if pauses { "paused" } else { "goes on" });
+            println!("{pid} {}", if pauses { "paused" } else { "resumed" });
         }
         Ok(0)
     }

@@ -1,4 +1,5 @@
-//! The agent that the program carries needs nothing of the programs that it is brought into: no loader, no library, no symbol.
+//! The agent that the program carries needs nothing of the programs that it is brought into: no
+//! loader, no library, no symbol.
 
 /// As the build script has made it.
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uzswap-agent"));
@@ -14,7 +15,8 @@ fn number(at: usize, bytes: usize) -> u64 {
     AGENT[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Where a table's entries are: by the file's header, which has its offset, its entries' size and their count.
+/// Where a table's entries are: by the file's header, which has its offset, its entries' size and
+/// their count.
 fn table(offset: usize, size: usize, count: usize) -> impl Iterator<Item = usize> {
     let (offset, size) = (number(offset, 8) as usize, number(size, 2) as usize);
     (0..number(count, 2) as usize).map(move |index| offset + index * size)
@@ -40,7 +42,7 @@ fn nothing_is_missing_in_the_agent() {
     for section in table(40, 58, 60).filter(|&section| number(section + 4, 4) == SHT_DYNSYM) {
         symbol_tables += 1;
         let (start, len) = (number(section + 24, 8) as usize, number(section + 32, 8) as usize);
-        // The first is always empty. A symbol of section 0 is somebody else's to define.
+        // The first is always empty. A symbol of section 0 is defined elsewhere.
         let undefined =
             (start..start + len).step_by(24).skip(1).filter(|&symbol| number(symbol + 6, 2) == 0).count();
         assert_eq!(undefined, 0, "symbols are missing: nm -D -u names them");

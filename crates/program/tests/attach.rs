@@ -99,8 +99,8 @@ fn a_process_that_hides_from_its_user_is_left_alone() {
     assert!(report["unmanaged"].to_string().contains("it may not be looked into"), "{report}");
 }
 
-/// Reads of its code never return. Other processes of the tree are served: the supervisor passes a signal
-/// on, another static program is managed, and the run ends.
+/// Reads of its code never return. Other processes of the tree are served: the supervisor passes a
+/// signal on, another static program is managed, and the run ends.
 #[test]
 fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
     let Some(race) = Race::new("slow") else { return };
@@ -136,8 +136,9 @@ fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Small static processes have no agent that would end them: of the program's own, an orphan, one without an
-/// environment, one that is stopped. A process that is none of the tree's and has the same environment lives on.
+/// Small static processes have no agent that would end them: of the program's own, an orphan, one
+/// without an environment, one that is stopped. A process that is none of the tree's and has the
+/// same environment lives on.
 #[test]
 fn a_killed_supervisors_tree_ends_and_no_other_process() {
     let Some(race) = Race::new("killed") else { return };

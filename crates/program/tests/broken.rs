@@ -1,5 +1,5 @@
-//! Pagers that break, as debug builds do on request: the process ends with a message that says where, and never waits
-//! for a page that nobody brings.
+//! Pagers that break, as debug builds do on request: the process ends with a message that says
+//! where, and never waits for a page that never comes.
 
 mod support;
 
@@ -92,8 +92,8 @@ fn the_end_of_a_child_is_its_parents_affair() {
 
 #[test]
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
-    // That one's thread-local storage is on a stack that is paged, and the table of it on a heap that is paged: a
-    // handler that looked there would wait for itself.
+    // That one's thread-local storage is on a stack that is paged, and the table of it on a heap
+    // that is paged: a handler that looked there would wait for itself.
     let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
         let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);

@@ -17,9 +17,11 @@ use tree::{watch, Ended};
 /// Exit status of a workload that cannot do on this machine what it is for.
 const CANNOT: i32 = 77;
 
-/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; returns the report.
+/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; returns
+/// the report.
 ///
-/// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or as good as.
+/// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or
+/// as good as.
 fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
     let scratch = Scratch::new(&format!("cases-{name}-{without}"));
     let directory = |name: &str| {
@@ -80,13 +82,14 @@ fn keeps_its_budget(mode: &str, ram: &str) {
     assert!(peak <= most, "{mode}: a peak of {} MiB in {} MiB", peak >> 20, limit >> 20);
 }
 
-/// Both queues were full of faults, so that the event behind them was never read, and every call answered EAGAIN.
+/// Both queues were full of faults, so that the event behind them was never read, and every call
+/// answered EAGAIN.
 #[test]
 fn five_hundred_threads_fault_at_once() {
     survives("crowd", "121M");
 }
 
-/// Threads of the pager kept the process alive, and nobody could end it.
+/// Threads of the pager kept the process alive, and it could not be ended.
 #[test]
 fn the_last_thread_ends_by_itself() {
     survives("last_thread", "90M");
@@ -101,19 +104,22 @@ fn evicted_pages_move_within_their_block() {
     survives_without("move,scan", "near", "50M");
 }
 
-/// Some pieces were registered and others not, so that the kernel did not merge them, and mremap answered EFAULT.
+/// Some pieces were registered and others not, so that the kernel did not merge them, and mremap
+/// answered EFAULT.
 #[test]
 fn pieces_that_the_kernel_merges_stay_one_mapping() {
     survives("pieces", "50M");
 }
 
-/// The kernel had moved the first of two mappings, and another thread's was where it had been: that moved in its stead.
+/// The kernel had moved the first of two mappings, and another thread's was where it had been: that
+/// moved in its stead.
 #[test]
 fn memory_that_moves_takes_nobody_else_s_along() {
     survives("gaps", "60M");
 }
 
-/// The kernel filled what was new before it reported the move, and let nobody fill anything meanwhile: all waited for ever.
+/// The kernel filled what was new before it reported the move, and no fill was possible before the
+/// report was read: all waited for ever.
 #[test]
 fn locked_memory_grows_and_moves() {
     survives("locked_growth", "40M");
@@ -134,7 +140,8 @@ fn a_write_barrier_of_thousands_of_mappings() {
     survives("barrier", "120M");
 }
 
-/// The kernel gives a thread that ends no page that is out, so that it did not find the mutexes that the thread held.
+/// The kernel gives a thread that ends no page that is out, so that it did not find the mutexes
+/// that the thread held.
 #[test]
 fn robust_mutexes_of_threads_that_end() {
     survives("robust", "60M");
@@ -172,7 +179,7 @@ fn what_was_guarded_is_zeroes() {
     survives("guards", "50M");
 }
 
-/// uzswap stopped with its program, and did not hear that somebody had continued that.
+/// uzswap stopped with its program, and did not notice that the program was continued.
 #[test]
 fn a_program_that_is_stopped_and_continued_alone() {
     survives("stopped", "60M");
@@ -196,8 +203,8 @@ fn static_thread_local_storage_of_any_size() {
     }
 }
 
-/// Evicted pages that did not compress were moved by mremap, and came out different; and the pager tried the rest of them
-/// again and again.
+/// Evicted pages that did not compress were moved by mremap, and came out different; and the pager
+/// tried the rest of them again and again.
 #[test]
 fn a_bytearray_that_grows_by_random_bytes() {
     if !can_manage() || !has("python3") {

@@ -9,7 +9,8 @@ use support::{can_manage, has, managed, uzswap, Scratch};
 
 const MIB: u64 = 1 << 20;
 
-/// The file with this process's own limit, or where it would be, and what it says; nothing without control groups.
+/// The file with this process's own limit, or where it would be, and what it says; nothing without
+/// control groups.
 fn own_limit() -> Option<(PathBuf, String)> {
     let membership = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let of = |line: &str| {
@@ -23,7 +24,8 @@ fn own_limit() -> Option<(PathBuf, String)> {
             _ => return None,
         };
         let directory = PathBuf::from(format!("{root}{}", group.trim_end_matches('/')));
-        // On a machine with both versions the second has a directory of its own, and no memory there.
+        // On a machine with both versions the second has a directory of its own, and no memory
+        // there.
         (directory.is_dir()
             && (root.ends_with("memory") || Path::new("/sys/fs/cgroup/cgroup.procs").exists()))
         .then(|| directory.join(file))

@@ -1,4 +1,5 @@
-//! Containers of Podman: root's and an ordinary user's, with the device and without it, under the profiles that they come with.
+//! Containers of Podman: root's and an ordinary user's, with the device and without it, under the
+//! profiles that they come with.
 
 #[allow(dead_code)]
 mod support;
@@ -16,8 +17,8 @@ const USER: &str = "uzswap-containers";
 const WITH_DEVICE: &str = "--device";
 const WITH_FORKS: &str = "--cap-add=SYS_PTRACE";
 
-/// A place that everybody may use, with all that containers need: a root directory whose programs are this machine's, a node of
-/// the device that any user may open, uzswap, and the workload.
+/// A place that everybody may use, with all that containers need: a root directory whose programs
+/// are this machine's, a node of the device that any user may open, uzswap, and the workload.
 struct Containers {
     directory: PathBuf,
     runtime: &'static str,
@@ -63,7 +64,7 @@ impl Containers {
         self.directory.join(name)
     }
 
-    /// A node of its own, so that nobody else on this machine gets at the device meanwhile.
+    /// A node of its own, so that other users of this machine do not get at the device.
     fn make_node(&self) -> bool {
         let devices = std::fs::read_to_string("/proc/misc").unwrap_or_default();
         let number = devices.lines().find_map(|line| line.strip_suffix(" userfaultfd"));
@@ -111,7 +112,8 @@ impl Containers {
         None
     }
 
-    /// Runs a command in a container of its own. [`WITH_DEVICE`] among the options stands for this test's node.
+    /// Runs a command in a container of its own. [`WITH_DEVICE`] among the options stands for this
+    /// test's node.
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
         let mut podman = match self.is_rootless {
             true => {

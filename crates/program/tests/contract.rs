@@ -308,7 +308,7 @@ fn shared_memory_beside_the_budget_is_told() {
     panic!("shared memory was not seen");
 }
 
-/// A core dump lacks what is out: whoever opens one must know.
+/// A core dump lacks what is out: its reader must know.
 #[test]
 fn a_core_dump_that_lacks_pages_is_named() {
     if !can_manage() {

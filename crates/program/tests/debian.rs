@@ -1,7 +1,7 @@
 //! The Debian package: made of what the tests were built with, installed, used, removed and purged.
 //!
-//! All of that happens on an overlay over this machine's files, in mounts of its own: the machine stays as it is. What goes on
-//! there is in `tests/debian/try.sh`.
+//! All of that happens on an overlay over this machine's files, in mounts of its own: the machine
+//! stays as it is. The commands are in `tests/debian/try.sh`.
 
 #[allow(dead_code)]
 mod support;

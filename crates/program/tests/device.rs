@@ -30,8 +30,9 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
     files
 }
 
-/// Each directory of `tests/generator` has a `root`, and what the generator makes of it in `expected`, as text: one file
-/// after the other, each below its name. `UZSWAP_TEST_WRITE=1` rewrites them.
+/// Each directory of `tests/generator` has a `root`, and what the generator makes of it in
+/// `expected`, as text: one file after the other, each below its name. `UZSWAP_TEST_WRITE=1`
+/// rewrites them.
 #[test]
 fn units_are_as_expected() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generator");

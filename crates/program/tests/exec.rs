@@ -1,4 +1,5 @@
-//! Programs that start others with an environment of their own: those are managed too. Where they cannot be, they run.
+//! Programs that start others with an environment of their own: those are managed too. Where they
+//! cannot be, they run.
 
 mod support;
 
@@ -17,7 +18,8 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, path)| path.as_str())
 }
 
-/// Runs a command whose child fills 64 MiB in 40 MiB: the child's pages were evicted, and it ended well.
+/// Runs a command whose child fills 64 MiB in 40 MiB: the child's pages were evicted, and it ended
+/// well.
 fn child_is_managed(name: &str, command: &[&str]) {
     let scratch = Scratch::new(&format!("exec-{name}"));
     let (output, report) = managed("40M", &scratch, &["-q"], command);
@@ -27,7 +29,7 @@ fn child_is_managed(name: &str, command: &[&str]) {
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{name}: {report}");
 }
 
-/// Runs a command whose child cannot be managed, or shall not be: it runs, and nobody complains.
+/// Runs a command whose child cannot be managed, or shall not be: it runs, without a message.
 fn child_is_left_alone(name: &str, command: &[&str]) -> serde_json::Value {
     let scratch = Scratch::new(&format!("alone-{name}"));
     let (output, report) = managed("40M", &scratch, &["-q"], command);

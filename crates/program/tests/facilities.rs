@@ -1,5 +1,6 @@
-//! Facilities of the kernel that reach into a program's memory from elsewhere, or change what a process is, in less memory than
-//! the program wants: the same answer as bare in each way that pages leave memory.
+//! Facilities of the kernel that reach into a program's memory from elsewhere, or change what a
+//! process is, in less memory than the program wants: the same answer as bare in each way that
+//! pages leave memory.
 
 #[allow(dead_code)]
 mod support;
@@ -27,7 +28,8 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// Runs a mode in all ways. Pages must have been evicted, but without moves where devices may write to them.
+/// Runs a mode in all ways. Pages must have been evicted, but without moves where devices may write
+/// to them.
 fn same(mode: &str, devices_write: bool) {
     let Some(workload) = workload() else { return };
     let mut reports = as_bare(mode, "60M", &[workload, mode]);

@@ -1,4 +1,5 @@
-//! Programs that set a seccomp filter under which no pager could work: every byte is right, in them and their children.
+//! Programs that set a seccomp filter under which no pager could work: every byte is right, in them
+//! and their children.
 
 mod support;
 

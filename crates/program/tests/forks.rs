@@ -1,5 +1,5 @@
-//! Forks of programs whose memory is larger than their budget: where they are forked, and processes that are stopped or killed
-//! during a fork.
+//! Forks of programs whose memory is larger than their budget: where they are forked, and processes
+//! that are stopped or killed during a fork.
 
 mod support;
 
@@ -79,7 +79,8 @@ fn children_in_a_root_directory_without_proc_leave_everything_out() {
     }
 }
 
-/// The child returned through a frame of the interposed syscall(), which was on the other stack: it was killed by SIGSEGV.
+/// The child returned through a frame of the interposed syscall(), which was on the other stack: it
+/// was killed by SIGSEGV.
 #[test]
 fn a_stack_of_its_own_is_returned_on() {
     let scratch = Scratch::new("forks-stack");
@@ -169,7 +170,8 @@ impl Storm {
     }
 }
 
-/// Parent, child and supervisor are stopped at any moment of forks, and go on: none hangs, and every byte is right.
+/// Parent, child and supervisor are stopped at any moment of forks, and go on: none hangs, and
+/// every byte is right.
 #[test]
 fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
     let scratch = Scratch::new("forks-stopped");

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use support::{can_manage, has, managed, uzswap, Scratch};
 
-/// Objects, text, numbers and a repeated word, all of it twice as much as it gets; looked at again and again.
+/// Objects, text, numbers and a repeated word, all of it twice as much as it gets; looked at again
+/// and again.
 const SCRIPT: &str = r#"
 import array, os, sys
 objects = [{'number': i, 'name': 'k%d' % i} for i in range(120000)]
@@ -35,7 +36,8 @@ fn forms(report: &Value) -> BTreeMap<String, u64> {
     serde_json::from_value(report["forms"].clone()).unwrap_or_else(|error| panic!("{error} in {report:#}"))
 }
 
-/// The forms' sum is the pages stored, and those that a fault took back meanwhile: a few of each hundred.
+/// The forms' sum is the pages stored, and those that a fault took back during the call: a few of
+/// each hundred.
 fn assert_each_once(report: &Value) {
     let (sum, stored) = (forms(report).values().sum::<u64>(), report["zswpout"].as_u64().unwrap());
     assert!(stored > 2000, "hardly anything was evicted: {report:#}");
@@ -114,7 +116,8 @@ fn a_long_name_of_a_compressor_is_kept_whole() {
     assert_eq!(report["compressor"], *name);
     assert_each_once(&report);
 
-    // By a name from the directory where it was started, also where a program has gone elsewhere before.
+    // By a name from the directory where it was started, also where a program has gone elsewhere
+    // before.
     let report = scratch.path("elsewhere.json");
     let job = format!("cd /; exec python3 {}", script.display());
     let mut run = uzswap();
@@ -132,8 +135,8 @@ fn a_long_name_of_a_compressor_is_kept_whole() {
     assert_eq!(output.status.code(), Some(125));
 }
 
-/// Builds a heap that is twice as large as what it gets, rests until it has become smaller or a minute is over, and reads
-/// all of it.
+/// Builds a heap that is twice as large as what it gets, rests until it has become smaller or a
+/// minute is over, and reads all of it.
 const RESTING: &str = r#"
 import time
 objects = [{'number': i, 'name': 'k%d' % i, 'words': ['w%d' % (i % 97), str(i) * 3]} for i in range(120000)]

@@ -1,5 +1,6 @@
-//! The page codecs on heaps of real programs, captured while they run: every page returns bit for bit, all instruction
-//! sets write the same bytes and read each other's, and `auto` is never behind LZ4.
+//! The page codecs on heaps of real programs, captured while they run: every page returns bit for
+//! bit, all instruction sets write the same bytes and read each other's, and `auto` is never behind
+//! LZ4.
 
 mod support;
 
@@ -27,8 +28,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Starts `command`, waits until it says `ready` (a part of a line), and captures its heap; `None` where it is not
-/// installed, or not to be read.
+/// Starts `command`, waits until it says `ready` (a part of a line), and captures its heap; `None`
+/// where it is not installed, or not to be read.
 fn heap(name: &str, ready: &str, command: &[&str]) -> Option<Vec<Page>> {
     if !has(command[0]) {
         return None;

@@ -1,4 +1,5 @@
-//! `uzswap iaa` as people run it: the built program on emulated devices, on trees of files and on this machine.
+//! `uzswap iaa` as people run it: the built program on emulated devices, on trees of files and on
+//! this machine.
 
 use std::fs;
 use std::io::Write as _;
@@ -123,7 +124,7 @@ fn list_shows_devices_queues_and_who_may_use_them() {
     assert!(tables.contains("iax0") && tables.contains("wq1.1"), "{tables}");
     let line = |name: &str| tables.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(line("wq0.0").ends_with("you: yes"), "{tables}");
-    assert!(line("wq0.1").contains("nobody: no"), "{tables}");
+    assert!(line("wq0.1").contains("no user: no"), "{tables}");
     assert!(!tables.contains("wq0.2") && !tables.contains("Emulated"), "{tables}");
     assert!(works(&["list", "--all", "--sysfs", &sys, "--dev", &dev]).contains("wq0.7"));
 
@@ -196,8 +197,8 @@ fn configure_for_the_kernel_sets_its_driver_too() {
     assert!(error.contains("--type kernel"), "{error}");
 }
 
-/// As the setup script of the kernel's batching series: its driver has the devices that were chosen and no more, with the
-/// series' defaults, by the names that the driver has for its attributes.
+/// As the setup script of the kernel's batching series: its driver has the devices that were chosen
+/// and no more, with the series' defaults, by the names that the driver has for its attributes.
 #[test]
 fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
     let directory = Directory::of("script", "sockets=2,devices=2,queues=1");
@@ -288,7 +289,8 @@ fn devices_in_use_are_not_taken_away() {
     assert!(fails(&options).contains("modprobe idxd"));
 }
 
-/// Plain files do not obey: the first unbinding has no file to write to, and everything stays as it was.
+/// Plain files do not obey: the first unbinding has no file to write to, and everything stays as it
+/// was.
 #[test]
 fn a_tree_that_does_not_answer_is_left_as_it_was() {
     let directory = Directory::of("plain", "devices=1,queues=1");
@@ -378,7 +380,8 @@ fn every_queue_is_tested() {
     assert!(fails(&["test", "--queue", "wq7.7", "--emulate", "queues=2"]).contains("no queue wq7.7"));
 }
 
-/// A device that reports success and writes nothing loses every page. Only the driver's benches have such devices.
+/// A device that reports success and writes nothing loses every page. Only the driver's benches
+/// have such devices.
 #[test]
 fn devices_that_do_no_work_are_refused() {
     let refused = |arguments: &[&str], emulate: Option<&str>| {

@@ -30,9 +30,9 @@ fn process_of(workload: &str) -> Option<u32> {
     numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|process| is_it(*process))
 }
 
-/// A program whose pages are compressed by two emulated devices, one of which is disabled, then both removed, then one and
-/// then both brought back, from outside and while it runs. Each time the work goes where it can, and the program reads
-/// what it wrote.
+/// A program whose pages are compressed by two emulated devices, one of which is disabled, then
+/// both removed, then one and then both brought back, from outside and while it runs. Each time the
+/// work goes where it can, and the program reads what it wrote.
 #[test]
 fn devices_go_and_return_under_a_program() {
     if !can_manage() {

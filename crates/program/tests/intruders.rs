@@ -1,4 +1,5 @@
-//! Attacks on a run: processes that are none of it, of other users and of this one, and hostile ones that are.
+//! Attacks on a run: processes that are none of it, of other users and of this one, and hostile
+//! ones that are.
 
 mod support;
 
@@ -74,7 +75,8 @@ fn report(scratch: &Scratch) -> Value {
     serde_json::from_str(&std::fs::read_to_string(scratch.path("report.json")).unwrap()).unwrap()
 }
 
-/// Ten thousand connections of all kinds, from another user and from a process of this one that is none of the tree, while it pages.
+/// Ten thousand connections of all kinds, from another user and from a process of this one that is
+/// none of the tree, while it pages.
 #[test]
 fn strangers_get_nothing_and_leave_nothing() {
     let Some(programs) = Programs::new("strangers") else { return };
@@ -123,7 +125,8 @@ fn strangers_get_nothing_and_leave_nothing() {
     assert!(over < 64 << 20, "{report}");
 }
 
-/// A process that becomes another user within a run gets that user's ledger, swap file and key, and no other's.
+/// A process that becomes another user within a run gets that user's ledger, swap file and key, and
+/// no other's.
 #[test]
 fn users_of_a_tree_share_nothing_writable() {
     let Some(programs) = Programs::new("users") else { return };
@@ -164,15 +167,16 @@ fn users_of_a_tree_page_in_one_budget() {
         assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
         assert!(report["zswpout"].as_u64().unwrap() > 2000, "{report}");
-        // Either can fill its memory before the supervisor has opened what it needs for paging; later there is no such excuse.
+        // Either can fill its memory before the supervisor has opened what it needs for paging;
+        // later there is no such excuse.
         let used = report["series"]["ram_used_bytes"].as_array().unwrap();
         let settled = used[used.len() / 2..].iter().map(|bytes| bytes.as_u64().unwrap());
         assert!(settled.max().unwrap() < 68 << 20, "{report}");
     }
 }
 
-/// A process of the tree writes random words into the ledger that it shares with relatives: their bytes stay right, and if the budget
-/// is exceeded the report says so.
+/// A process of the tree writes random words into the ledger that it shares with relatives: their
+/// bytes stay right, and if the budget is exceeded the report says so.
 #[test]
 fn a_ledger_of_garbage_harms_no_relative() {
     let Some(programs) = Programs::new("garbage") else { return };
@@ -195,7 +199,8 @@ fn a_ledger_of_garbage_harms_no_relative() {
     }
 }
 
-/// A thousand descriptors to keep and a hundred thousand lines: few of either stay, and none is obeyed by a terminal.
+/// A thousand descriptors to keep and a hundred thousand lines: few of either stay, and none is
+/// obeyed by a terminal.
 #[test]
 fn a_noisy_process_is_bounded() {
     let Some(programs) = Programs::new("noise") else { return };
@@ -262,16 +267,16 @@ fn children(pid: u32, name: &str) -> Vec<i32> {
     numbers.filter(is_child).collect()
 }
 
-/// A killed supervisor's address is free, and while the guardian is stopped its tree goes on. A process that takes the address hears
-/// nothing: descriptors of a program's memory are sent there.
+/// A killed supervisor's address is free, and while the guardian is stopped its tree continues. A
+/// process that takes the address hears nothing: descriptors of a program's memory are sent there.
 #[test]
 fn a_false_supervisor_hears_nothing() {
     if !can_manage() || !has("busybox") {
         return;
     }
     let mut run = uzswap();
-    // The kernel ends the program with the supervisor, but not the program's child. That is static and small, so that no
-    // agent ends it. Each program that it starts has one.
+    // The kernel ends the program with the supervisor, but not the program's child. That is static
+    // and small, so that no agent ends it. Each program that it starts has one.
     run.args(["run", "-q", "--ram", "100M", "--", "busybox", "sh", "-c"]);
     run.arg(
         "busybox sh -c 'echo $$; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); /usr/bin/env true; done' & wait",

@@ -31,7 +31,8 @@ fn workload() -> Option<&'static Path> {
     made.as_ref().map(|(_, program)| program.as_path())
 }
 
-/// Runs a mode bare, and managed on all ways that pages take; `pages` says whether some must have gone.
+/// Runs a mode bare, and managed on all ways that pages take; `pages` says whether some must have
+/// gone.
 fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     let Some(program) = workload() else { return };
     let scratch = Scratch::new(&format!("kernel-{mode}"));
@@ -86,7 +87,8 @@ fn limit_file() -> String {
     first.unwrap_or_else(|| "/sys/fs/cgroup/memory.max".to_owned())
 }
 
-/// The pages at the top of the first stack were out, and ps, pgrep -f and killall did not find the process.
+/// The pages at the top of the first stack were out, and ps, pgrep -f and killall did not find the
+/// process.
 #[test]
 fn arguments_and_environment_stay_readable() {
     is_as_bare("words", "and-words-of-its-own", true);

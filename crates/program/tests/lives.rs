@@ -1,4 +1,5 @@
-//! Address spaces that outlive their processes, children that outlive their parents, and trees that outlive their program.
+//! Address spaces that outlive their processes, children that outlive their parents, and trees that
+//! outlive their program.
 
 mod support;
 
@@ -53,7 +54,8 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     }
 }
 
-/// The supervisor closed the last userfaultfd with the creator's threads, and what shared the memory read zeroes.
+/// The supervisor closed the last userfaultfd with the creator's threads, and what shared the
+/// memory read zeroes.
 #[test]
 fn a_process_that_shares_memory_outlives_its_creator() {
     is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
@@ -65,14 +67,16 @@ fn a_handler_of_quick_exit_makes_a_process_that_shares_memory() {
     is_right("share-quick", 1);
 }
 
-/// The same, where a thread of the program's ends the process while another one waits for its vfork child.
+/// The same, where a thread of the program's ends the process while another one waits for its vfork
+/// child.
 #[test]
 fn a_child_of_vfork_outlives_its_creator() {
     is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
     is_right("exec-_exit", 1);
 }
 
-/// With a creator that is killed went what its pages are in: the process that needs one is ended, and that is said.
+/// With a creator that is killed went what its pages are in: the process that needs one is ended,
+/// and that is said.
 #[test]
 fn what_a_killed_creator_took_along_is_never_zeroes() {
     for mode in ["share-kill", "share-bare", "vfork-kill", "exec-kill"] {
@@ -209,7 +213,7 @@ fn the_report_says_what_became_of_processes_that_outlive_the_program() {
     }
     assert_eq!((said["exit_status"].as_u64(), page.contains(lost)), (Some(3), false));
     assert!(std::fs::read_to_string(&elsewhere).unwrap().contains(lost));
-    // A file that somebody else has written since is left alone.
+    // A file that another process has written since is left alone.
     let supervisor = run(late);
     std::fs::write(&report, "another run's").unwrap();
     assert_eq!(ends(&supervisor), "another run's");

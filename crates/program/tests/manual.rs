@@ -41,7 +41,7 @@ fn every_command_has_a_page_that_names_its_options() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     for hidden in ["uzswap-man.1", "uzswap-bench-usemem-job.1", "uzswap-help.1"] {
-        assert!(!names.contains(&hidden.to_owned()), "{hidden} is nobody's command");
+        assert!(!names.contains(&hidden.to_owned()), "{hidden} is not for users");
     }
     if has("mandoc") {
         for name in &names {

@@ -1,5 +1,5 @@
-//! What the kernel does for processes of one thread alone, and what programs do that look whether they are such: the threads of
-//! uzswap's own are not in their way.
+//! What the kernel does for processes of one thread alone, and what programs do that look whether
+//! they are such: the threads of uzswap's own are not in their way.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use support::{can_manage, has, managed, uzswap, Scratch};
 
-/// 75 MiB that are read again, by a Python under whatever is before it.
+/// 75 MiB that are read again, by a Python under the command before it.
 const JOB: &str =
     "a = bytearray(range(256)) * (300 << 10)\nprint(sum(a[i + 7] for i in range(0, len(a), 4096)))";
 

@@ -1,5 +1,5 @@
-//! What others wrote and the product contains: notices of all of it, from where it may come, and under which licences. The same as
-//! deny.toml says, for machines without cargo-deny.
+//! What others wrote and the product contains: notices of all of it, from where it may come, and
+//! under which licences. The same as deny.toml says, for machines without cargo-deny.
 //!
 //! THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of dependencies:
 //!
@@ -74,7 +74,8 @@ fn metadata() -> Option<&'static Value> {
     METADATA.get_or_init(ask).as_ref()
 }
 
-/// The crates of others that the product contains: ordinary dependencies, without what runs in the compiler.
+/// The crates of others that the product contains: ordinary dependencies, without what runs in the
+/// compiler.
 fn crates(metadata: &Value) -> Vec<Crate> {
     let by_id = |list: &'static str, metadata: &Value| -> BTreeMap<String, Value> {
         let (outer, inner) = list.split_once('.').unwrap_or((list, ""));

@@ -1,5 +1,5 @@
-//! What is published can be built from what a registry has. The long test packs every package, unpacks them, and installs
-//! the program from there, as `cargo install uzswap` does:
+//! What is published can be built from what a registry has. The long test packs every package,
+//! unpacks them, and installs the program from there, as `cargo install uzswap` does:
 //!
 //! ```text
 //! cargo test -p uzswap --test packages -- --ignored --nocapture
@@ -37,8 +37,8 @@ fn sibling(name: &str) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
 }
 
-/// A package of the program has the sources of what it builds for other programs. A crate that is forgotten there is missed by
-/// nobody who has the repository.
+/// A package of the program has the sources of what it builds for other programs. A crate that is
+/// forgotten there is noticed by users of a package only.
 #[test]
 fn all_that_the_agent_is_made_of_is_carried() {
     let mut wanted = BTreeSet::from(["agent".to_owned(), "preload".to_owned()]);
@@ -86,7 +86,8 @@ impl Drop for Folder {
 #[test]
 #[ignore = "compiles everything again as it is released, and asks the registry"]
 fn the_program_is_installed_from_its_package() {
-    // Not in the target directory: what is built there finds the repository's workspace and settings above it.
+    // Not in the target directory: what is built there finds the repository's workspace and
+    // settings above it.
     let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));
     let cargo = || {
         let mut cargo = Command::new(env!("CARGO"));
@@ -104,7 +105,8 @@ fn the_program_is_installed_from_its_package() {
             run(Command::new("tar").arg("-xzf").arg(&package).arg("-C").arg(&unpacked));
         }
     }
-    // Nothing of the repository is near, and a registry that has these packages is imitated by naming their folders.
+    // Nothing of the repository is near, and a registry that has these packages is imitated by
+    // naming their folders.
     let version = env!("CARGO_PKG_VERSION");
     let mut install = cargo();
     install.current_dir(&unpacked).args(["install", "--path", &format!("uzswap-{version}")]);

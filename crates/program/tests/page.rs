@@ -22,7 +22,7 @@ fn browser() -> Option<&'static str> {
 fn shown(browser: &str, scratch: &Scratch, file: &Path, options: &[&str]) -> String {
     let mut command = Command::new("timeout");
     command.args(["120", browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
-    // Whatever the page asked for from elsewhere would be missing.
+    // Anything that the page loads from elsewhere would be missing.
     command.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", scratch.path("browser").display())).args(options);
     let output = command.arg(format!("file://{}", file.display())).output().expect("timeout starts");
@@ -141,8 +141,8 @@ fn a_browser_shows_the_reports_figures() {
     assert!(dom.contains("class=\"line level\"") && !dom.contains("NaN"));
 }
 
-/// A page that shows another one in a frame of a telephone's width, moves a pointer over its first chart, and writes down what
-/// it sees.
+/// A page that shows another one in a frame of a telephone's width, moves a pointer over its first
+/// chart, and writes down what it sees.
 const FRAME: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><iframe style="width:400px;height:900px;border:0"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {

@@ -52,7 +52,7 @@ fn a_paused_process_can_be_read_and_goes_on() {
     // The whole tree by its supervisor.
     let resumed = uzswap().args(["resume", &child.id().to_string()]).output().unwrap();
     assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
-    assert!(String::from_utf8_lossy(&resumed.stdout).contains("goes on"));
+    assert!(String::from_utf8_lossy(&resumed.stdout).contains("resumed"));
 
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"\n").unwrap();
@@ -139,7 +139,7 @@ fn every_process_of_uzswap_s_own_means_the_program() {
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
         assert_eq!((shown.as_array().unwrap().len(), &shown[0]["pid"]), (1, &job.run.id().into()), "{pid}");
         assert!(shown[0]["processes"][0]["pid"] == job.program, "{shown}");
-        for (verb, says) in [("pause", "paused"), ("resume", "goes on")] {
+        for (verb, says) in [("pause", "paused"), ("resume", "resumed")] {
             let done = answer(&[verb, &pid]);
             assert_eq!(
                 text(&done.stdout),
@@ -175,7 +175,7 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
     }
     let missing = answer(&["pause", &program, "--", "/no/such/program"]);
     assert!(missing.status.code() == Some(127) && text(&missing.stderr).contains("/no/such/program"));
-    // A signal that reaches `pause` reaches the command, and the process goes on after it.
+    // A signal that reaches `pause` reaches the command, and the process continues after it.
     let mut waits = uzswap();
     waits.args(["pause", &program, "--", "sh", "-c", "echo ready; exec sleep 60"]).stdout(Stdio::piped());
     let mut waits = waits.spawn().unwrap();

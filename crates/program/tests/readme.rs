@@ -1,4 +1,5 @@
-//! README's first example does and says what README shows. Figures that differ from run to run are left out.
+//! README's first example does and says what README shows. Figures that differ from run to run are
+//! left out.
 
 mod support;
 

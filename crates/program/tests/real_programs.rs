@@ -1,4 +1,5 @@
-//! Real programs: the same answer and the same exit status, bare and in about half of the memory they want.
+//! Real programs: the same answer and the same exit status, bare and in about half of the memory
+//! they want.
 
 mod support;
 
@@ -173,7 +174,7 @@ fn redis_under_load_then_a_digest() {
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
 }
 
-/// A stress program's own verification passes, and pages went out meanwhile.
+/// A stress program's own verification passes while pages go out.
 fn verifies_itself(name: &str, ram: &str, command: &[&str]) {
     if !can_manage() || !has(command[0]) {
         return;
@@ -192,7 +193,8 @@ fn stress_ng_verifies_its_memory() {
     verifies_itself("stress-ng", "60M", &command);
 }
 
-/// A table of 24,000 cells, and objects; its processes are forked by one that is alone in its first thread.
+/// A table of 24,000 cells, and objects; its processes are forked by one that is alone in its first
+/// thread.
 #[test]
 fn chromium_renders_a_page() {
     let scratch = Scratch::new("chromium-src");

@@ -71,8 +71,8 @@ const MOVES: (&str, &[&str]) = ("", &[]);
 const WAYS: [(&str, &[&str]); 3] = [MOVES, ("move,scan", &[]), ("", &["--swap", "256M"])];
 const MODES: [&str; 4] = ["", "leak", "asked", "starts"];
 
-/// GCC's runtime is a library, and refused to start behind uzswap's object. At the end its tracer stopped the pager, and then waited
-/// for pages.
+/// GCC's runtime is a library, and refused to start behind uzswap's object. At the end its tracer
+/// stopped the pager, and then waited for pages.
 #[test]
 fn address_sanitizer_as_a_library() {
     is_as_bare("gcc", &["-fsanitize=address"], &MODES, &[MOVES]);

@@ -115,8 +115,9 @@ fn one_that_is_traced_runs_alone_and_is_named() {
     assert!(named, "{report}");
 }
 
-/// The story: a thread took the lock of musl's list of threads, and the page with the lock was out when the kernel was to release it
-/// for the thread that had ended. All others waited for it for ever.
+/// The story: a thread took the lock of musl's list of threads, and the page with the lock was out
+/// when the kernel was to release it for the thread that had ended. All others waited for it for
+/// ever.
 #[test]
 fn what_the_kernel_clears_for_ending_threads_stays() {
     if !can_manage() || !has("musl-gcc") {
@@ -153,7 +154,8 @@ fn a_go_program_and_its_collector() {
     assert_eq!(said, String::from_utf8(bare.stdout).unwrap());
 }
 
-/// A table of small objects, changed by several goroutines, whose sum does not depend on their order.
+/// A table of small objects, changed by several goroutines, whose sum does not depend on their
+/// order.
 const GO: &str = r#"package main
 
 import (

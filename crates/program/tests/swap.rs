@@ -1,4 +1,5 @@
-//! `uzswap run --swap`: programs whose data do not fit compressed either, and what happens when the disk fails.
+//! `uzswap run --swap`: programs whose data do not fit compressed either, and what happens when the
+//! disk fails.
 
 mod support;
 

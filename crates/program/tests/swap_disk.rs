@@ -1,4 +1,5 @@
-//! A real program whose swap file lies on a disk that is full, or fails: it has every byte, or is ended with a message.
+//! A real program whose swap file lies on a disk that is full, or fails: it has every byte, or is
+//! ended with a message.
 
 #[allow(dead_code)]
 mod support;
@@ -8,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use support::{can_manage, has, uzswap, Scratch};
 
-/// Data of Python's and SQLite's own that do not compress, 110 MiB; their digest. It waits for a line before it reads them.
+/// Data of Python's and SQLite's own that do not compress, 110 MiB; their digest. It waits for a
+/// line before it reads them.
 const SCRIPT: &str = "
 import hashlib, random, sqlite3, sys
 r = random.Random(5)
@@ -25,8 +27,8 @@ for turn in range(2):
 print(digest.hexdigest(), flush=True)
 ";
 
-/// Runs the script with its swap file on a file system of `mib` in a file, to which `change` does something when memory is full.
-/// `None` where none can be made.
+/// Runs the script with its swap file on a file system of `mib` in a file, to which `change` does
+/// something when memory is full. `None` where none can be made.
 fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> {
     if !can_manage() || !["python3", "mkfs.ext4", "unshare", "mount"].iter().all(|program| has(program)) {
         return None;

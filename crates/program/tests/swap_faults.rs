@@ -1,5 +1,6 @@
-//! Disks that fail under `uzswap run --swap`: the program has the right bytes, or ends with a message that names the page and
-//! the file. It never waits for ever, and never reads zeroes or another page.
+//! Disks that fail under `uzswap run --swap`: the program has the right bytes, or ends with a
+//! message that names the page and the file. It never waits for ever, and never reads zeroes or
+//! another page.
 
 #[path = "support/between.rs"]
 mod between;
@@ -48,7 +49,8 @@ impl Ran {
         assert_eq!(self.report["failures"], serde_json::json!([]), "{}", self.said);
     }
 
-    /// The program was ended, by uzswap, with a message that names a page and the file, before it saw a wrong byte.
+    /// The program was ended, by uzswap, with a message that names a page and the file, before it
+    /// saw a wrong byte.
     fn assert_lost(&self) {
         assert_eq!(self.status, Some(125), "{}", self.said);
         let failure = self.report["failures"][0].as_str().unwrap_or_else(|| panic!("{}", self.report));
@@ -58,7 +60,8 @@ impl Ran {
     }
 }
 
-/// Runs the workload's `mode` over a swap file about each of whose transfers `judge` decides; `None` where that cannot be done.
+/// Runs the workload's `mode` over a swap file about each of whose transfers `judge` decides;
+/// `None` where that cannot be done.
 fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 'static) -> Option<Ran> {
     let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-faults-{name}"));

@@ -1,5 +1,6 @@
-//! Attacks on the swap file of `uzswap run --swap` by one who can write to it, through /proc, while the program has pages there: the
-//! program has the right bytes, or is ended with status 125 and a message that names the page and the file.
+//! Attacks on the swap file of `uzswap run --swap` by one who can write to it, through /proc, while
+//! the program has pages there: the program has the right bytes, or is ended with status 125 and a
+//! message that names the page and the file.
 
 mod support;
 
@@ -26,7 +27,8 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// The swap file of a run, as root opens it: the supervisor is the only child of the process that was started.
+/// The swap file of a run, as root opens it: the supervisor is the only child of the process that
+/// was started.
 fn swap_file(run: u32, directory: &Path) -> File {
     let children =
         std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).expect("the run's children");
@@ -52,8 +54,8 @@ fn put(file: &File, segments: &[Vec<u8>]) {
     file.sync_all().unwrap();
 }
 
-/// Runs the workload; `attack` changes the file when all pages were written for the second time. It has the segments of the first
-/// time, too, all of which were rewritten since.
+/// Runs the workload; `attack` changes the file when all pages were written for the second time. It
+/// has the segments of the first time, too, all of which were rewritten since.
 fn run(name: &str, without: &str, plain: bool, attack: impl Fn(&File, &[Vec<u8>])) -> Option<(i32, String)> {
     let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-integrity-{name}"));

@@ -1,4 +1,5 @@
-//! ps, pgrep, pkill, killall, top and systemctl show and find a managed process whose pages are out as they do a bare one.
+//! ps, pgrep, pkill, killall, top and systemctl show and find a managed process whose pages are out
+//! as they do a bare one.
 
 #[allow(dead_code)]
 mod support;
@@ -56,7 +57,8 @@ impl Running {
         shown.collect()
     }
 
-    /// What a tool says, without the number of the process and what differs between any two processes.
+    /// What a tool says, without the number of the process and what differs between any two
+    /// processes.
     fn ask(&self, tool: &[&str]) -> String {
         let output = Command::new(tool[0]).args(&tool[1..]).env("COLUMNS", "512").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -69,7 +71,8 @@ impl Running {
             }
             _ => text,
         };
-        // Of the environment, which begins as the bare one's does, what `run` and shells set differs.
+        // Of the environment, which begins as the bare one's does, what `run` and shells set
+        // differs.
         let differs = ["UZSWAP_", "LD_PRELOAD=", "_="];
         let arguments = text.find("its last argument").map_or(0, |at| at + "its last argument".len());
         let (arguments, environment) = text.split_at(arguments);

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use support::uzswap;
 
-/// What `top --once --json` answers about one run, if anything.
+/// The output of `top --once --json` about one run, if any.
 fn look(pid: u32) -> Option<Value> {
     let output =
         uzswap().args(["top", "--once", "--json", "--interval", "0.2"]).output().expect("top starts");
@@ -115,8 +115,9 @@ fn without_any_run_it_says_so() {
 /// A sample of Prometheus' text format: name, labels, value.
 type Sample = (String, Vec<(String, String)>, f64);
 
-/// Reads the format strictly, as its description has it: a family has one HELP and one TYPE line, before its samples, which stand
-/// together; names, labels and values are well formed; no sample comes twice.
+/// Reads the format strictly, as its description has it: a family has one HELP and one TYPE line,
+/// before its samples, which stand together; names, labels and values are well formed; no sample
+/// comes twice.
 fn samples(text: &str) -> Vec<Sample> {
     let is_name = |name: &str, more: &str| {
         let mut characters = name.chars();

@@ -1,17 +1,20 @@
-//! Programs that change their address space at random, with every page's content known, must run under uzswap as they
-//! run bare.
+//! Programs that change their address space at random, with every page's content known, must run
+//! under uzswap as they run bare.
 //!
-//! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets, folios and parts of the
-//! kernel at random, and stops at the first failure with the command that replays it:
+//! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets,
+//! folios and parts of the kernel at random, and stops at the first failure with the command that
+//! replays it:
 //!
 //!     UZSWAP_TEST_TORTURE_SECONDS=36000 cargo test --release -p uzswap --test torture -- --nocapture long
 //!
-//! `UZSWAP_TEST_SEED=N` sets the first seed of all runs; `UZSWAP_TEST_TORTURE_FEATURES=LIST` those of the long run. To replay:
+//! `UZSWAP_TEST_SEED=N` sets the first seed of all runs; `UZSWAP_TEST_TORTURE_FEATURES=LIST` those
+//! of the long run. To replay:
 //!
 //!     cc -O1 -pthread -o torture crates/program/tests/workloads/torture/*.c
 //!     target/release/uzswap run --ram 60M -- ./torture --seed 7 --seconds 5 --threads 2 --processes 1 --mib 100 --features all
 //!
-//! `--hold` keeps the process for a debugger when a byte is wrong; `./torture --help` lists the features.
+//! `--hold` keeps the process for a debugger when a byte is wrong; `./torture --help` lists the
+//! features.
 
 #[allow(dead_code)]
 mod support;
@@ -190,7 +193,8 @@ const FEATURES: [&str; 10] = [
     "none,share,daemon,abrupt,discard,resize,move,cold,limits",
 ];
 
-/// Processes that share memory and outlive each other, daemons, ends at bad moments, forks in handlers, stopped children, limits.
+/// Processes that share memory and outlive each other, daemons, ends at bad moments, forks in
+/// handlers, stopped children, limits.
 #[test]
 fn relatives_in_all_ways() {
     let ways = if can_move() { &["", "move,scan"][..] } else { &[""] };

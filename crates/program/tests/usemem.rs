@@ -80,7 +80,8 @@ fn a_small_job_gives_its_figures_as_json() {
     let managed = &result["managed"];
     assert!(number(managed, "/counters/zswpout") > 1000.0, "{managed:#}");
     assert!(number(managed, "/counters/zswpin") > 1000.0, "{managed:#}");
-    // What was stored at each size: none above the folio, and together what went out and what came back meanwhile.
+    // What was stored at each size: none above the folio, and together what went out and what came
+    // back in between.
     let stored = |size: &str| number(managed, &format!("/stored_pages_by_folio/{size}"));
     let sum: f64 = ["4kB", "8kB", "16kB", "32kB"].into_iter().map(stored).sum();
     assert_eq!((stored("64kB"), stored("32kB") % 8.0), (0.0, 0.0), "{managed:#}");

@@ -1,4 +1,5 @@
-//! `uzswap bench usemem --versus kernel-zswap`: the comparison, and that the machine is as before however it ends.
+//! `uzswap bench usemem --versus kernel-zswap`: the comparison, and that the machine is as before
+//! however it ends.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,7 +22,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// As it is while nobody compares: comparisons lock this file.
+    /// Its value without a comparison: comparisons lock this file.
     fn at_rest() -> Self {
         let file = File::open(Path::new(ZSWAP).join("enabled")).unwrap();
         // SAFETY: locks an open file, until it is closed below.
@@ -81,7 +82,8 @@ impl Comparison {
         self.wait_for(|_| fs::read_to_string("/proc/swaps").unwrap().contains(&name))
     }
 
-    /// Waits until the job runs in its cgroup, when nothing is left to be changed; false when it ended before that.
+    /// Waits until the job runs in its cgroup, when nothing is left to be changed; false when it
+    /// ended before that.
     fn wait_for_job(&mut self) -> bool {
         let group = format!("uzswap-bench-{}", self.child.id());
         self.wait_for(|pid| {
@@ -130,7 +132,7 @@ fn missing() -> Option<String> {
     (!managed.status.success()).then(|| String::from_utf8_lossy(&managed.stderr).into_owned())
 }
 
-/// A whole comparison; another try while somebody else makes one. An error is a reason to skip.
+/// A whole comparison; another try while another process makes one. An error is a reason to skip.
 fn compare(size: &str) -> Result<Value, String> {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -140,7 +142,8 @@ fn compare(size: &str) -> Result<Value, String> {
         }
         let is_busy = err.contains("another comparison");
         if !is_busy || Instant::now() > give_up {
-            // No swap file can be had in a container without a disk, or no cgroup; anything else is a failure.
+            // No swap file can be had in a container without a disk, or no cgroup; anything else is
+            // a failure.
             let is_place = err.contains("no place for a swap file") || err.contains("cgroup") || is_busy;
             assert!(is_place, "{err}");
             return Err(err);
@@ -204,7 +207,7 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     let (code, out, err) = again("kernel-zswap", &|mut comparison| {
         // While settings are changed still, the comparison would be given up.
         if comparison.wait_for_job() {
-            let watcher = watcher_of(comparison.child.id()).expect("somebody watches");
+            let watcher = watcher_of(comparison.child.id()).expect("a watcher runs");
             // SAFETY: a signal to a child of our own child.
             unsafe { libc::kill(watcher, libc::SIGKILL) };
         }

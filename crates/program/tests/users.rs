@@ -1,7 +1,8 @@
 //! Programs of other users than root, and those that become such.
 //!
-//! What a program may not open or agree on itself its supervisor does for it, if that may; otherwise what cannot be done right is not
-//! done: a fork that nobody hears of would leave its child zeroes where pages were out.
+//! What a program may not open or agree on itself its supervisor does for it, if that may;
+//! otherwise what cannot be done right is not done: a fork without a report would leave its child
+//! zeroes where pages were out.
 
 mod support;
 
@@ -19,7 +20,7 @@ impl Public {
     fn new(name: &str) -> Option<Public> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 || !has("setpriv") {
-            testkit::skip!("root", "only root can become somebody else, with setpriv(1)");
+            testkit::skip!("root", "only root can become another user, with setpriv(1)");
             return None;
         }
         if !can_manage() || !can_move() || !has("cc") {
@@ -77,8 +78,8 @@ fn is_paged(name: &str, output: &std::process::Output, report: &Value) {
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{name}: nothing was evicted: {report}");
 }
 
-/// It loads no object of ours: the supervisor's path to it is closed to that user. So its forks are heard of by the kernel's
-/// report alone, which only root may ask for.
+/// It loads no object of ours: the supervisor's path to it is closed to that user. So its forks are
+/// heard of by the kernel's report alone, which only root may ask for.
 #[test]
 fn a_program_that_root_started_as_somebody_else() {
     let Some(public) = Public::new("dropped") else { return };
@@ -152,7 +153,8 @@ fn an_ordinary_user_s_static_program_whose_forks_nobody_would_see() {
     assert!(why.contains("its forks cannot be seen") && why.contains("setcap"), "{report}");
 }
 
-/// The file has CAP_SYS_PTRACE: forks of static programs are seen, and dynamic programs find the object.
+/// The file has CAP_SYS_PTRACE: forks of static programs are seen, and dynamic programs find the
+/// object.
 #[test]
 fn an_ordinary_user_s_programs_where_the_file_has_a_capability() {
     let Some(public) = Public::new("capable") else { return };
@@ -168,8 +170,8 @@ fn an_ordinary_user_s_programs_where_the_file_has_a_capability() {
     }
 }
 
-/// The process that a user starts has no capability of its file, may be looked into, and hands on the
-/// variables that the loader takes away from programs with more rights than their user.
+/// The process that a user starts has no capability of its file, may be looked into, and hands on
+/// the variables that the loader takes away from programs with more rights than their user.
 #[test]
 fn nothing_of_a_capability_is_left_in_the_process_that_has_it() {
     let Some(public) = Public::new("rights") else { return };

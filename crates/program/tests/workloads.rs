@@ -1,4 +1,5 @@
-//! Programs that are hard on their pager: every byte they wrote must be what they read, whatever they do in between.
+//! Programs that are hard on their pager: every byte they wrote must be what they read, after all
+//! that they do in between.
 
 mod support;
 
@@ -196,7 +197,8 @@ fn a_fork_past_the_c_library_never_reads_zeroes() {
     survives_bare_forks("raw_fork", &[]);
 }
 
-/// The story: the child of another thread's bare fork had ended, which was taken for the end of the one that was waited for.
+/// The story: the child of another thread's bare fork had ended, which was taken for the end of the
+/// one that was waited for.
 #[test]
 fn forks_of_several_threads_at_once() {
     survives_bare_forks("forks_at_once", &["--verify"]);

@@ -29,7 +29,7 @@ const BANNED: [&str; 16] = [
 ];
 
 /// Folders whose comments and messages are not checked yet. Documents have no exceptions.
-const EXCEPTIONS: [&str; 2] = ["crates/pager", "crates/program"];
+const EXCEPTIONS: [&str; 2] = ["crates/pager", "crates/program/src"];
 
 /// Files that this repository did not write, or that list the words.
 const FOREIGN: [&str; 4] =
@@ -142,7 +142,8 @@ fn words(path: &Path, text: &str) -> Option<Vec<Line>> {
 
 /// The banned words of a line.
 fn banned(line: &str) -> Vec<&'static str> {
-    let line = line.to_lowercase();
+    // Names in code style are not words.
+    let line: String = line.split('`').step_by(2).collect::<Vec<_>>().join("``").to_lowercase();
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let has = |word: &str| {
         line.match_indices(word).any(|(at, _)| {
@@ -260,5 +261,5 @@ fn the_words_of_a_source_are_its_comments_and_strings() {
     let said: Vec<_> = words_of_source(source).into_iter().map(|(_, line)| line).collect();
     assert_eq!(said, ["// whoever", "meanwhile \" anew as \"ever ", "/* lest "]);
     assert_eq!(banned("Whoever answers"), ["whoever", "answers"]);
-    assert!(banned("the newest anewton").is_empty());
+    assert!(banned("the newest `answers` of anewton").is_empty());
 }

@@ -7,7 +7,7 @@
 //! followed by one that stores pages loaded 64 calls before, in random order, as when a program runs at its budget.
 //! *Growing*: everything is stored, then everything loaded, so that the system's price for fresh memory is in the
 //! figures. Either way passes of the codec alone, over the same pages in the same order, alternate with passes of the
-//! store, so that what the machine does meanwhile falls on both; a figure is its fastest round's, the one least disturbed. With several
+//! store, so that disturbances of the machine fall on both; a figure is its fastest round's, the one least disturbed. With several
 //! threads each has its own share of the corpus, and a figure is the slowest thread's: it stays the same where threads
 //! do not hinder each other.
 
@@ -119,7 +119,7 @@ struct Passes {
 }
 
 /// Figures of the full store, when all pages were stored for the first time: later the allocator keeps some memory of
-/// what was freed meanwhile.
+/// what was freed in between.
 #[derive(Default, Clone, Copy)]
 struct Full {
     compressed_bytes: u64,

@@ -150,7 +150,7 @@ impl Region {
 
     fn write(&self, page: usize, byte: u8) {
         assert!(page < self.pages);
-        // SAFETY: inside the mapping, which nobody else knows of.
+        // SAFETY: inside the mapping, which is not shared.
         unsafe { ((self.at + page * PAGE_SIZE) as *mut u8).write_volatile(byte) };
     }
 

@@ -1,4 +1,4 @@
-//! A small program under `uzswap run`: whatever forbids it here, a seccomp filter or a mount option, shows.
+//! A small program under `uzswap run`: anything that forbids it here, such as a seccomp filter or a mount option, shows.
 
 use std::fs::File;
 use std::io::{Read, Seek};

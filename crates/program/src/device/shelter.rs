@@ -21,7 +21,7 @@ impl Shelter {
             false => (Path::new("/sys/fs/cgroup"), "memory.swap.max"),
         };
         let path = root.join(format!("uzswap-device-{}", std::process::id()));
-        // Who may write there could add groups, whatever the umask is.
+        // Users who may write there could add groups, with any umask.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&path)

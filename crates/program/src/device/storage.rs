@@ -56,7 +56,7 @@ impl StorageArguments {
         words
     }
 
-    /// The same for the plugin, each as one argument, whatever its bytes are.
+    /// The same for the plugin, each as one argument of any bytes.
     ///
     /// # Errors
     /// When the size is none.
@@ -100,7 +100,7 @@ impl StorageArguments {
         if self.swap_file.is_some() {
             bail!(
                 "--swap-file keeps a disk: what is swapped out means nothing once its programs are gone, and a flush takes \
-                 memory, which whoever is swapped on must not ask for; --swap is for swap"
+                 memory, which a server of swap must not ask for; --swap is for swap"
             );
         }
         Ok(())

@@ -184,7 +184,7 @@ fn by_nbdkit(
     Ok((server, attached))
 }
 
-/// A server of its own, so that somebody is left who can undo things when it dies.
+/// A server of its own, so that a process is left to undo things when it dies.
 fn by_ublk(
     arguments: &Arguments,
     size_bytes: u64,

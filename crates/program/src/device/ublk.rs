@@ -29,7 +29,7 @@ enum Lock {
     No,
     /// All memory is taken and locked now, threads are marked as swap's own; what is not allowed but for memory is said and left out
     Try,
-    /// The same; whatever is not allowed is an error
+    /// The same; a missing right is an error
     Yes,
 }
 
@@ -153,7 +153,7 @@ fn open_swap(storage: &StorageArguments, config: &Config, lock: Lock) -> Result<
     let Some(disk) = storage.open(config)? else { return Ok(None) };
     let why = "the swap file's file system writes by the page cache alone, which takes memory";
     match lock {
-        Lock::Yes if !disk.is_direct() => bail!("--lock yes: {why}; --lock try goes on so"),
+        Lock::Yes if !disk.is_direct() => bail!("--lock yes: {why}; --lock try continues without"),
         Lock::Try if !disk.is_direct() => eprintln!("uzswap: {why}"),
         _ => {}
     }
@@ -172,7 +172,7 @@ pub(super) fn load_driver() {
 /// In the order that memory wants: heap and marks, which threads inherit, before there is anything; then the locked memory.
 fn start(lock: Lock, mut config: Config, swap: Option<SwapDisk>, settings: &Settings) -> Result<Server> {
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
-        Err(error) if lock == Lock::Yes => Err(error).context("--lock yes (--lock try goes on without)"),
+        Err(error) if lock == Lock::Yes => Err(error).context("--lock yes (--lock try continues without)"),
         Err(error) => {
             eprintln!("uzswap: {error}");
             Ok(())
@@ -255,7 +255,7 @@ fn serve(server: &Server, stop: &AtomicBool, statistics: Option<&Path>) {
     }
 }
 
-/// Whoever reads it finds a whole one.
+/// Readers always find a whole file.
 fn write_statistics(file: &Path, server: &Server) -> std::io::Result<()> {
     let mut next = file.as_os_str().to_owned();
     next.push(".new");

@@ -386,7 +386,7 @@ fn give(machine: &Machine, wanted: &[Configuration], gid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Devices that somebody uses are not taken away without being asked to.
+/// Devices in use are not taken away without being asked to.
 fn refuse_if_used(machine: &Machine, devices: &[&Device]) -> Result<()> {
     for device in devices {
         let of_queues: u32 = device.queues.iter().map(|queue| queue.clients).sum();

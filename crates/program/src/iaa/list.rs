@@ -143,7 +143,7 @@ fn who(machine: &Machine, queue: &Queue) -> String {
         QueueType::User if queue.state != State::Enabled => "-".to_owned(),
         QueueType::User if machine.emulated.is_some() => "emulated".to_owned(),
         QueueType::User => match DeviceFile::find(&machine.dev, &queue.name) {
-            None => format!("nobody: no {}", machine.dev.join("iax").join(&queue.name).display()),
+            None => format!("no user: no {}", machine.dev.join("iax").join(&queue.name).display()),
             Some(file) => format!(
                 "{} {}:{}, you: {}",
                 file.permissions(),

@@ -1,6 +1,6 @@
 //! `uzswap pages capture`: the memory of a live process, as a corpus.
 //!
-//! The process runs on meanwhile, so a page may be of a moment between two of its writes; for compressing that makes
+//! The process runs during the capture, so a page may be of a moment between two of its writes; for compressing that makes
 //! no difference.
 
 use std::fs::File;
@@ -130,7 +130,7 @@ fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<
             let mut entries = [[0; 8]; CHUNK_PAGES];
             let entries = &mut entries[..pages];
             if pagemap.read_exact_at(entries.as_flattened_mut(), at / PAGE_SIZE as u64 * 8).is_err() {
-                // The mapping went meanwhile.
+                // The mapping is gone by now.
                 break;
             }
             for entry in entries {

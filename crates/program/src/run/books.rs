@@ -150,7 +150,7 @@ impl Books {
         self.changes += 1;
     }
 
-    /// Takes the process in a place to use so much, whatever it says itself; `None`: what it says.
+    /// Overrides the use that the process in a place reports; `None`: its own figure.
     pub fn know(&mut self, place: usize, bytes: Option<u64>) {
         let (at, index) = Tree::at(place);
         self.books[at].keeper.know(index, bytes);

@@ -86,7 +86,7 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        // A supervisor that breaks leaves a tree that nobody holds to its budget.
+        // A supervisor that breaks leaves a tree without a budget.
         if std::thread::panicking() {
             return;
         }

@@ -50,7 +50,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
-    const SOMEBODY: u32 = 65534;
+    const OTHER_USER: u32 = 65534;
 
     #[test]
     fn a_pagemap_is_lent() {
@@ -77,7 +77,7 @@ mod tests {
         let listener = unsafe { OwnedFd::from_raw_fd(ledger::wire::listen(name.as_bytes()).unwrap()) };
         let (go, mut may_go) = std::io::pipe().unwrap();
         let mut command = Command::new(&program);
-        command.uid(SOMEBODY).gid(SOMEBODY).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.uid(OTHER_USER).gid(OTHER_USER).stdin(Stdio::piped()).stdout(Stdio::null());
         // SAFETY: calls that may be made between fork and exec. The connection is closed by the exec.
         unsafe {
             command.pre_exec(move || {
@@ -93,7 +93,7 @@ mod tests {
         // SAFETY: accepts without an address; the descriptor is new.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::accept(listener.as_raw_fd(), none, none.cast())) };
         let peer = Peer::of(socket.as_raw_fd(), &Family::new(None), |_| false).unwrap();
-        assert_eq!(entitled(&peer).map(|ids| ids.users), Some([SOMEBODY; 3]));
+        assert_eq!(entitled(&peer).map(|ids| ids.users), Some([OTHER_USER; 3]));
         let open = || opened(Lent::Pagemap, peer.pid);
         assert!(lend_by(&peer, Lent::Pagemap, open).is_some(), "it is an ordinary process so far");
         let mut child = None;
@@ -103,7 +103,7 @@ mod tests {
             child = Some(spawning.join().unwrap().unwrap());
             let opened = opened(Lent::Pagemap, peer.pid);
             let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid)).unwrap();
-            if !status.contains(&format!("Uid:\t{SOMEBODY}\t0\t")) {
+            if !status.contains(&format!("Uid:\t{OTHER_USER}\t0\t")) {
                 testkit::skip!("root", "no setuid programs in {}", folder.display());
                 return None;
             }

@@ -161,7 +161,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let books = books::Books::new(settings, number, arguments.swap.clone(), swap);
     let books = books.context("cannot make the ledger")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
-    // SAFETY: opened just now, owned by nobody else.
+    // SAFETY: opened just now, with no other owner.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
     sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
     nonblocking(&listener)?;

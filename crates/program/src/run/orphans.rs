@@ -3,7 +3,7 @@
 //! A child of vfork() that has not executed yet, and every process made by clone() with CLONE_VM, shares the memory of its
 //! creator. When the creator is killed, or becomes another program, its pager's threads end, and the memory lives on. While
 //! a descriptor of its userfaultfd is open, a page that is out is waited for and not read as zeroes. So the supervisor keeps
-//! the descriptor until the address space has ended. A process that only goes on to its exec never notices. One that needs
+//! the descriptor until the address space has ended. A process that only executes another program never notices. One that needs
 //! a page that is out cannot have it: it is ended, and that is said.
 //!
 //! A creator that ends in an orderly way brings everything in before (`preload`'s module `ending`).
@@ -75,7 +75,7 @@ impl Orphans {
                         let reports = unsafe { OwnedFd::from_raw_fd(descriptor) };
                         forked.push(Space { reports, creator: space.creator });
                     }
-                    // The thread goes on once it is read.
+                    // The thread continues once it is read.
                     _ => {}
                 }
             }

@@ -191,7 +191,7 @@ mod tests {
             slot.add(Counter::BroughtIn, 10000);
         };
         assert_eq!(look(120 << 20, &comes_in), Some(Cause::Paused));
-        // When paging goes on, pages leave little by little.
+        // When paging resumes, pages leave little by little.
         let resumes = || slot.want_pause(false);
         assert_eq!(look(130 << 20, &resumes), Some(Cause::Paused));
         assert_eq!(look(90 << 20, &|| ()), Some(Cause::Paused));

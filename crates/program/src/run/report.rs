@@ -59,7 +59,7 @@ pub struct Report {
     /// Pages a call that stored some.
     pages_per_batch: f64,
     /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with forms, their sum is zswpout and
-    /// the few pages that a fault took back meanwhile.
+    /// the few pages that a fault took back during the call.
     stored_pages_by_folio: Counts,
     /// What the swap file came to; nothing without one.
     swap: Option<SwapReport>,

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Signals that somebody may mean for the program when they send them to uzswap.
+/// Signals to uzswap that may be meant for the program.
 const FORWARDED: [i32; 11] = [
     libc::SIGINT,
     libc::SIGTERM,

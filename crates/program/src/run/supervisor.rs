@@ -1,4 +1,4 @@
-//! The supervisor: waits for the program, keeps the ledger, answers its processes.
+//! The supervisor: waits for the program, keeps the ledger, serves its processes.
 
 use std::fs::File;
 use std::io;
@@ -655,7 +655,7 @@ impl Supervisor {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                // The shell must see its job stop, and continues both. Whoever stops the program alone, by SIGSTOP,
+                // The shell must see its job stop, and continues both. A sender who stops the program alone, by SIGSTOP,
                 // continues it alone, and this process would not hear of it.
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;

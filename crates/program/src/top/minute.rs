@@ -73,7 +73,7 @@ impl Minute {
         self.looks.iter().filter(move |look| look.pid == pid)
     }
 
-    /// A bar a second, now at the right; blank where nobody looked.
+    /// A bar a second, now at the right; blank for seconds without a look.
     fn bars(&self, pid: u32, of: fn(&Look) -> f64, top: f64) -> String {
         let bar = |column: usize| {
             let to = self.now - (SECONDS - 1 - column) as f64;

@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         },
     };
     match show(arguments, tree) {
-        // Whoever read this has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(0),
@@ -81,7 +81,7 @@ fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
     let mut looked = started;
     let mut found = trees();
     if arguments.prometheus {
-        // Whoever reads this makes rates of its own.
+        // The reader computes its own rates.
         let text = prometheus::text(&found, &figures::trees(&found, &[], 1.0));
         out.write_all(text.as_bytes())?;
         return out.flush();

@@ -25,7 +25,7 @@ const PIPE_BYTES: i32 = 1 << 20;
 /// Of little weight: two thirds of what is recorded are repetitions, which any level finds.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Record which pages a program refers to: it runs very slowly meanwhile
+/// Record which pages a program refers to: it runs very slowly under the recorder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   uzswap trace record -o perl.trace -- perl examples/concordance.pl

@@ -1,5 +1,6 @@
-# Installs, uses, removes and purges a package on an overlay over this machine's files. Arguments: the package, a directory for the
-# overlay. In mounts of its own, which end with it. Status 77: this cannot be done here.
+# Installs, uses, removes and purges a package on an overlay over this machine's files. Arguments:
+# the package, a directory for the overlay. In mounts of its own, which end with it. Status 77: this
+# cannot be done here.
 set -eu
 package=$1 base=$2
 cannot() { echo "$1"; exit 77; }

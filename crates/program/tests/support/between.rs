@@ -1,5 +1,6 @@
-//! A failing device between programs and a file: every read, write and reservation of the file by a process tree is held
-//! by the kernel (seccomp's user notification, Linux 5.5) until a test says what becomes of it.
+//! A failing device between programs and a file: every read, write and reservation of the file by a
+//! process tree is held by the kernel (seccomp's user notification, Linux 5.5) until a test says
+//! what becomes of it.
 
 use std::fs::{read_link, File, OpenOptions};
 use std::io;
@@ -32,7 +33,7 @@ pub struct Call {
 /// What becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done as if nobody looked.
+    /// It is done as if unobserved.
     Go,
     /// It fails with this error.
     Fail(i32),
@@ -49,8 +50,9 @@ impl Call {
 const CALLS: [(libc::c_long, Kind); 3] =
     [(libc::SYS_pread64, Kind::Read), (libc::SYS_pwrite64, Kind::Write), (libc::SYS_fallocate, Kind::Blocks)];
 
-/// Has `judge` decide about every call of `command`, and of what it starts, for files in `directory`. Join the thread after the
-/// command has ended; it returns false where the kernel does not do this.
+/// Has `judge` decide about every call of `command`, and of what it starts, for files in
+/// `directory`. Join the thread after the command has ended; it returns false where the kernel does
+/// not do this.
 pub fn put_between(
     command: &mut Command,
     directory: PathBuf,
@@ -67,7 +69,8 @@ pub fn put_between(
     })
 }
 
-/// In the child: sets the filter and sends its descriptor; one byte without it where that cannot be.
+/// In the child: sets the filter and sends its descriptor; one byte without it where that cannot
+/// be.
 fn listen(socket: RawFd) -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -155,7 +158,7 @@ fn receive(socket: RawFd) -> Option<OwnedFd> {
     })
 }
 
-/// Returns until nobody is left to ask.
+/// Returns when no process is left to ask.
 fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(&Call) -> Answer) {
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -171,7 +174,7 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
         // SAFETY: a structure to write to.
         if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, &mut asked) } != 0
         {
-            // Killed meanwhile.
+            // Killed in between.
             continue;
         }
         let call = call_of(&asked);
@@ -182,7 +185,7 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
             Answer::Fail(error) => (-error, 0),
         };
         let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error, flags };
-        // Fails when the caller was killed meanwhile.
+        // Fails when the caller was killed in between.
         // SAFETY: a structure to read.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &mut reply) };
     }

@@ -82,7 +82,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the directories of processes that have ended: statics are never dropped, and a test may be killed.
+/// Removes the directories of processes that have ended: statics are never dropped, and a test may
+/// be killed.
 #[allow(dead_code)]
 fn remove_leftovers(all: &Path) {
     for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
@@ -128,7 +129,8 @@ pub fn managed_without(
     (output, report)
 }
 
-/// Compiles `tests/workloads/NAME.c`; the program's path, or `None` where nothing can be managed or compiled.
+/// Compiles `tests/workloads/NAME.c`; the program's path, or `None` where nothing can be managed or
+/// compiled.
 #[allow(dead_code)]
 pub fn workload_in(scratch: &Scratch, name: &str) -> Option<String> {
     if !can_manage() {
@@ -151,7 +153,8 @@ pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
     compile_all(options, &[source.to_owned()], target)
 }
 
-/// Compiles all C files of the directory `tests/workloads/NAME` to one program; its path, or `None` without a compiler.
+/// Compiles all C files of the directory `tests/workloads/NAME` to one program; its path, or `None`
+/// without a compiler.
 #[allow(dead_code)]
 pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads").join(name);
@@ -188,7 +191,8 @@ fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
 #[allow(dead_code)]
 pub const USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// A copy of the program in `directory` whose file has CAP_SYS_PTRACE; `None` where files have no capabilities.
+/// A copy of the program in `directory` whose file has CAP_SYS_PTRACE; `None` where files have no
+/// capabilities.
 #[allow(dead_code)]
 pub fn capable(directory: &Path) -> Option<String> {
     if !has("setcap") {
@@ -204,8 +208,9 @@ pub fn capable(directory: &Path) -> Option<String> {
     Some(path.to_str().unwrap().to_owned())
 }
 
-/// Runs uzswap's file `program` as an ordinary user who may open /dev/userfaultfd: a node in `directory`, which
-/// no other process sees at that place. `None` where that cannot be had; prints why.
+/// Runs uzswap's file `program` as an ordinary user who may open /dev/userfaultfd: a node in
+/// `directory`, which no other process sees at that place. `None` where that cannot be had; prints
+/// why.
 #[allow(dead_code)]
 pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Output> {
     let isolates =

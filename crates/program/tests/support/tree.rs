@@ -1,4 +1,5 @@
-//! A program whose processes are watched: what they wait for is told when they do not end, and then all are killed.
+//! A program whose processes are watched: what they wait for is told when they do not end, and then
+//! all are killed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,8 +23,8 @@ pub struct Ended {
     pub took: Duration,
 }
 
-/// Runs a command in a process group of its own, for so long at most. What it writes goes to files in `directory`, so that
-/// nothing waits for a reader.
+/// Runs a command in a process group of its own, for so long at most. What it writes goes to files
+/// in `directory`, so that nothing waits for a reader.
 pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended {
     let (output, errors) = (directory.join("output"), directory.join("errors"));
     let start = Instant::now();

@@ -16,8 +16,9 @@ const CANNOT: i32 = 77;
 pub const WAYS: [(&str, &str, &[&str]); 3] =
     [("moves", "", &[]), ("remaps", "move,scan", &[]), ("swap", "", &["--swap", "256M"])];
 
-/// Runs a command bare and in every way. Each run must end with status 0 and write what the bare one writes. Returns the
-/// reports with the names of the ways; none where the machine cannot run the command.
+/// Runs a command bare and in every way. Each run must end with status 0 and write what the bare
+/// one writes. Returns the reports with the names of the ways; none where the machine cannot run
+/// the command.
 ///
 /// A run that takes twenty times as long as the bare one and a minute counts as one that hangs.
 pub fn as_bare(name: &str, ram: &str, command: &[&str]) -> Vec<(&'static str, Value)> {
@@ -76,7 +77,8 @@ fn told(ended: &Ended) -> String {
     format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
 }
 
-/// Pages were evicted. By how much the budget was exceeded for a moment depends on what else the machine does.
+/// Pages were evicted. By how much the budget was exceeded for a moment depends on what else the
+/// machine does.
 pub fn assert_paged(name: &str, reports: &[(&str, Value)]) {
     for (way, report) in reports {
         let evicted = report["zswpout"].as_u64().unwrap_or_else(|| panic!("{name}, {way}: {report}"));

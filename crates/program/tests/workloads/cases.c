@@ -1,5 +1,5 @@
-// Programs that once went wrong under a pager, each a mode. Exit status 0: all was right; 1: not (said on stderr); 77: this
-// machine cannot do it.
+// Programs that once went wrong under a pager, each a mode. Exit status 0: all was right; 1: not
+// (said on stderr); 77: this machine cannot do it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -97,7 +97,8 @@ static void mode_crowd(void) {
     for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
 }
 
-// The main thread is gone, and the last one ends by the exit system call, which ends a thread and no process.
+// The main thread is gone, and the last one ends by the exit system call, which ends a thread and
+// no process.
 static void *last_thread(void *argument) {
     char *at = argument;
     usleep(100000);
@@ -142,7 +143,8 @@ static void mode_near(void) {
     }
 }
 
-// Mapped in pieces that the kernel has as one: what is done with all of them must succeed, whatever was evicted.
+// Mapped in pieces that the kernel has as one: calls over all of them must succeed after any
+// eviction.
 static void mode_pieces(void) {
     enum { PIECES = 16, PAGES = 64 };
     size_t bytes = PIECES * PAGES * PAGE;
@@ -168,7 +170,8 @@ static void mode_pieces(void) {
     }
 }
 
-// What moves to a place leaves gaps for a moment, and others map memory there: nobody's but the mover's own may move or go.
+// What moves to a place leaves gaps for a moment, and others map memory there: only the mover's own
+// may move or go.
 enum { MOVED = 16 };
 static atomic_bool movers_done;
 static void *one_who_maps(void *argument) {
@@ -248,7 +251,8 @@ static void mode_deep(void) {
     pthread_join(thread, NULL);
 }
 
-// The same on the main thread's stack, which must have been allowed to grow before the program started.
+// The same on the main thread's stack, which must have been allowed to grow before the program
+// started.
 static char **main_arguments;
 static void mode_main_stack(void) {
     struct rlimit limit;
@@ -397,7 +401,7 @@ static void mode_guards(void) {
     check(at + pages / 2 * PAGE, pages / 2, pages / 2, "beside guards");
 }
 
-// Stopped for a second while it works, and continued, by somebody who is not its parent.
+// Stopped for a second while it works, and continued, by a process that is not its parent.
 static void mode_stopped(void) {
     pid_t worker = getpid();
     if (fork() == 0) {
@@ -413,7 +417,8 @@ static void mode_stopped(void) {
     wait(NULL);
 }
 
-// What grows and moves while it is locked: the kernel fills what is new before it says that anything has moved. Others fault.
+// What grows and moves while it is locked: the kernel fills what is new before it says that
+// anything has moved. Others fault.
 static _Atomic bool grown_is_over;
 
 static void *walk_about(void *argument) {
@@ -460,7 +465,8 @@ static void mode_locked_growth(void) {
     for (size_t i = 0; i < 60 * MIB / PAGE; i++) check_page(rest + i * PAGE, i, "at the end");
 }
 
-// A heap that may be executed: functions in it run after their pages were out, in a forked child as well.
+// A heap that may be executed: functions in it run after their pages were out, in a forked child as
+// well.
 static void executable(bool forks) {
 #if defined(__x86_64__)
     size_t pages = 96 * MIB / PAGE;

@@ -1,5 +1,5 @@
-// Is the word that the kernel clears for an ending thread in memory, although nobody has used it for long? musl has one for all
-// threads, among its own variables. Status 0 if so.
+// Is the word that the kernel clears for an ending thread in memory, although it has not been used
+// for long? musl has one for all threads, among its own variables. Status 0 if so.
 
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-// Gives up rights, and looks whether any thread of its process kept some: mode, MiB. Exit status 0: none did, and all
-// bytes were right.
+// Gives up rights, and looks whether any thread of its process kept some: mode, MiB. Exit status 0:
+// none did, and all bytes were right.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <grp.h>

@@ -1,4 +1,4 @@
-/* Fills memory and goes on reading and checking it until a file exists: devices come and go meanwhile. */
+/* Fills memory and keeps reading and checking it until a file exists: devices come and go at the same time. */
 #include "pages.h"
 
 int main(int argc, char **argv) {

@@ -1,8 +1,8 @@
 /* Starts itself in every way there is, with an environment that has none of uzswap's variables.
  *
  * exec MODE MIB   starts `exec work MIB`, which fills MIB MiB and reads them back; its exit status is the answer.
- * From 64 MiB on it goes on reading until some of it was evicted: on a busy machine it would be done before anybody
- * looked. It gives up after a minute.
+ * From 64 MiB on it keeps reading until some of it was evicted: on a busy machine it would be done before the first
+ * look. It gives up after a minute.
  * Worker's exit status: 0 right, 3 its environment is not what it was given and uzswap's, 4 wrong arguments,
  * 5 wrong bytes, 6 nothing was evicted. */
 #define _GNU_SOURCE

@@ -1,5 +1,6 @@
-// Facilities of the kernel that reach into a program's memory from elsewhere, or change what a process is: each a mode, in more
-// memory than there is. Exit status 0: all was right; 1: not (said on stderr); 77: this machine cannot do it (said, too).
+// Facilities of the kernel that reach into a program's memory from elsewhere, or change what a
+// process is: each a mode, in more memory than there is. Exit status 0: all was right; 1: not (said
+// on stderr); 77: this machine cannot do it (said, too).
 #define _GNU_SOURCE
 #include <aio.h>
 #include <arpa/inet.h>
@@ -54,7 +55,8 @@ static void through_file(int flags, void (*start)(int, int), void (*transfer)(in
     puts("right");
 }
 
-// io_uring, with buffers that are registered and used again and again while what surrounds them is evicted.
+// io_uring, with buffers that are registered and used again and again while what surrounds them is
+// evicted.
 static int ring;
 static struct { _Atomic unsigned *head, *tail; unsigned mask; } submission, completion;
 static struct io_uring_sqe *entries;
@@ -145,7 +147,8 @@ static void by_library(int is_write, int file, char *at, size_t len, off_t offse
 
 static void mode_posix_aio(void) { through_file(0, NULL, by_library); }
 
-// A socket sends pages without copying them, while they are evicted and what surrounds them is used.
+// A socket sends pages without copying them, while they are evicted and what surrounds them is
+// used.
 static void receive(int socket) {
     size_t len = PART * PAGE;
     char *got = malloc(len);
@@ -196,8 +199,8 @@ static void mode_zerocopy(void) {
     puts("right");
 }
 
-// What is in one pipe is shared with a second, and goes on from both: references to pages that were read from a file and
-// copies of pages that were written.
+// The content of one pipe is shared with a second, and leaves from both: references to pages that
+// were read from a file and copies of pages that were written.
 static void mode_tee(void) {
     int first[2], second[2], file = scratch_file(0), copy = scratch_file(0);
     if (pipe(first) || pipe(second)) wrong("pipe");

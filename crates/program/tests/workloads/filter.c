@@ -1,4 +1,4 @@
-/* Sets a seccomp filter that kills for what a pager does, with memory moved out, and goes on.
+/* Sets a seccomp filter that kills for what a pager does, with memory moved out, and continues.
  *
  * filter HOW MIB   fills MIB MiB, reads them until some of it was evicted, sets the filter, reads them back, in a forked
  * child too, and starts `filter work MIB`, in a child and at last in its own place. HOW: prctl (the calling thread

@@ -206,7 +206,7 @@ static void garbage(void)
 	fflush(stdout);
 	for (;;) {
 		uint64_t values[] = { any(), 0, UINT64_MAX, 1ull << 62, any() % (1 << 30), 1 };
-		/* The sum, and the slots: those in use come first. Whether somebody wants a pause is left as
+		/* The sum, and the slots: those in use come first. The word that asks for a pause is left as
 		   it is: who may write that may have paging pause. */
 		for (int times = 0; times < 40; times++) {
 			size_t at = any() % 3 == 0 ? 0 : any() % (any() % 2 ? 4000 : len / 8);

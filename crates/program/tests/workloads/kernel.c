@@ -1,5 +1,6 @@
-// What the kernel, or another process, does with a program's memory or for it, and paging must not show. Each mode ends with
-// status 0 where all is as without a pager, with 1 where not (said on stderr), with 77 where this machine cannot do it.
+// What the kernel, or another process, does with a program's memory or for it, and paging must not
+// show. Each mode ends with status 0 where all is as without a pager, with 1 where not (said on
+// stderr), with 77 where this machine cannot do it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -264,7 +265,7 @@ static void mode_bad_pointers(void) {
     if (ioctl(1000, UFFDIO_REGISTER, NULL) != -1 || errno != EBADF) wrong("no descriptor");
 }
 
-// Threads are the program's, whatever they are called.
+// Threads of any name are the program's.
 static void *named(void *argument) {
     prctl(PR_SET_NAME, "uzswap-reclaim");
     pthread_barrier_wait(&barrier);

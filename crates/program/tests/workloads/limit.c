@@ -1,6 +1,7 @@
-// Reads the memory limit of its control group in every way that the C library has, as runtimes do, and says what it read: one
-// line a way. The file's path is the argument; with "open" or "fopen" a thread is
-// cancelled while it opens a pipe that nobody writes to, with "system" while it waits for a command.
+// Reads the memory limit of its control group in every way that the C library has, as runtimes do,
+// and says what it read: one line a way. The file's path is the argument; with "open" or "fopen" a
+// thread is cancelled while it opens a pipe without a writer, with "system" while it waits for a
+// command.
 #define _GNU_SOURCE
 #define _LARGEFILE64_SOURCE
 #include <fcntl.h>

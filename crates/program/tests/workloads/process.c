@@ -1,5 +1,5 @@
-// Programs that are unlike others to the kernel: by their threads, their limits, their times. Each is a mode. Exit status 0: all
-// was right; 1: not (said on stderr); 77: this machine cannot do it.
+// Programs that are unlike others to the kernel: by their threads, their limits, their times. Each
+// is a mode. Exit status 0: all was right; 1: not (said on stderr); 77: this machine cannot do it.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>

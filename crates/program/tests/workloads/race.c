@@ -27,7 +27,8 @@ enum { FOUND = 42, REACHED = 43, SIZE = 24 << 20, PAGE = 4096 };
 
 static char *program;
 static unsigned seed;
-// When the program is executed: after a while, as soon as its memory is read, as soon as it is traced.
+// When the program is executed: after a while, as soon as its memory is read, as soon as it is
+// traced.
 static enum { LATER, READ, TRACED } moment;
 static int uffd = -1;
 

@@ -1,5 +1,5 @@
-// What programs with a sanitizer do: use more memory than there is, lose some, have it looked for, start others. Status 0 when the
-// memory was right and nothing is found at the end.
+// What programs with a sanitizer do: use more memory than there is, lose some, have it looked for,
+// start others. Status 0 when the memory was right and nothing is found at the end.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

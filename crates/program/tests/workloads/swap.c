@@ -1,4 +1,5 @@
-// Data that do not compress, more of it than memory: every byte is checked, whatever happens in between.
+// Data that do not compress, more of it than memory: every byte is checked, after all that happens
+// in between.
 //
 //   swap MODE MIB [...]
 #define _GNU_SOURCE

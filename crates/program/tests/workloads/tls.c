@@ -1,4 +1,5 @@
-// A program with STATIC_TLS bytes of thread-local storage in its static block, as compilers and sanitizers have.
+// A program with STATIC_TLS bytes of thread-local storage in its static block, as compilers and
+// sanitizers have.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-// A program that is hard on its pager. Each mode fills more memory than the test allows it, does something that pagers
-// get wrong, and checks every byte. Exit status 0: all bytes were right; 1: some were not (said on stderr).
+// A program that is hard on its pager. Each mode fills more memory than the test allows it, does
+// something that pagers get wrong, and checks every byte. Exit status 0: all bytes were right; 1:
+// some were not (said on stderr).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,8 @@
 #define PAGE 4096ul
 static size_t bad;
 
-// Page `index` of generation `seed`: half structure, half noise, so that it compresses about as heaps do.
+// Page `index` of generation `seed`: half structure, half noise, so that it compresses about as
+// heaps do.
 static void fill_page(uint64_t *page, uint64_t index, uint64_t seed) {
     uint64_t noise = (index + 1) * 0x9e3779b97f4a7c15ull + seed;
     for (int word = 0; word < 512; word++) {
@@ -69,7 +71,8 @@ static uint64_t random_word(void) {
     return random_state;
 }
 
-// Sequential, random, with every page rewritten now and then: writes race with eviction all the time.
+// Sequential, random, with every page rewritten now and then: writes race with eviction all the
+// time.
 static void mode_plain(size_t pages) {
     char *at = map_pages(pages);
     uint8_t *generation = calloc(pages, 1);
@@ -141,7 +144,7 @@ static void mode_fork(size_t pages) {
     check(at, pages, 5);
 }
 
-// A daemon that was root becomes somebody else, and goes on to fork.
+// A daemon that was root becomes another user, and continues to fork.
 static void mode_drop_fork(size_t pages) {
     char *at = map_pages(pages);
     fill(at, pages, 5);
@@ -158,7 +161,7 @@ static void mode_raw_fork(size_t pages) {
     long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) {
         check(at, pages, 6);
-        // What else the C library has for it: nobody is there to be waited for.
+        // The C library's other function for it: there is no child to wait for.
         int pipes[2], status = 0;
         struct iovec page = {at, PAGE};
         if (pipe(pipes) || vmsplice(pipes[1], &page, 1, 0) != PAGE) bad++;
@@ -176,7 +179,8 @@ static void mode_raw_fork(size_t pages) {
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0) bad++;
 }
 
-// Forks of several threads at once, past the C library and by it, beside threads that fault and discard.
+// Forks of several threads at once, past the C library and by it, beside threads that fault and
+// discard.
 static volatile int forks_end;
 static char *forks_shared;
 static size_t forks_pages;
@@ -188,7 +192,8 @@ static void *bare_forks(void *unused) {
         int status;
         if (pid == 0) _exit(0);
         if (waitpid(pid, &status, 0) != pid || status != 0) __atomic_fetch_add(&bad, 1, __ATOMIC_RELAXED);
-        // While a fork is under way nobody gets a page, and each of these waits until its child has all.
+        // While a fork is under way no thread gets a page, and each of these waits until its child
+        // has all.
         usleep(80000);
     }
     return NULL;
@@ -241,8 +246,9 @@ static long fair_kib(pid_t pid) {
     return kib;
 }
 
-// A fork while twice the budget is held: what is out stays out. The child looks at some pages only, both write to
-// disjoint and to the same pages; what the tree uses meanwhile is printed by the parent.
+// A fork while twice the budget is held: what is out stays out. The child looks at some pages only,
+// both write to disjoint and to the same pages; the tree's use during that is printed by the
+// parent.
 static void mode_fork_full(size_t pages) {
     char *at = map_pages(pages);
     fill(at, pages, 21);
@@ -303,7 +309,8 @@ static void *disturb(void *argument) {
     return 0;
 }
 
-// Children that become another program, exit at once, or fork on, while threads fault, allocate and unmap.
+// Children that become another program, exit at once, or fork on, while threads fault, allocate and
+// unmap.
 static void mode_fork_exec(size_t pages) {
     char *at = map_pages(pages);
     fill(at, pages, 31);
@@ -427,7 +434,8 @@ static void mode_remap(size_t pages) {
     }
 }
 
-// The kernel's own accesses: read and write of evicted buffers, a futex in evicted memory, a signal frame.
+// The kernel's own accesses: read and write of evicted buffers, a futex in evicted memory, a signal
+// frame.
 static volatile sig_atomic_t handled;
 static void on_signal(int number) { handled += number == SIGUSR1; }
 static void mode_kernel(size_t pages) {
@@ -481,7 +489,7 @@ static void mode_segv(size_t pages) {
     _exit(44);
 }
 
-// A reservation that is hardly touched must cost nothing and be walked by nobody.
+// A reservation that is hardly touched must cost nothing and never be walked.
 static void mode_sparse(size_t pages) {
     char *giant = mmap(0, 200ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (giant == MAP_FAILED) abort();
@@ -501,7 +509,8 @@ static void mode_random(size_t pages) { // does not compress
     for (size_t i = 0; i < pages * 512; i++) bad += words[i] != random_word();
 }
 
-// Huge pages, mapped, filled byte by byte, checked and unmapped again and again: each is split while it is written to.
+// Huge pages, mapped, filled byte by byte, checked and unmapped again and again: each is split
+// while it is written to.
 static void mode_huge(size_t pages) {
     for (int round = 0; round < 8; round++) {
         char *at = map_pages(pages);
@@ -516,7 +525,8 @@ static void mode_huge(size_t pages) {
     }
 }
 
-// Memory locked by the program stays where it is; memory under a protection key keeps its bytes and its key.
+// Memory locked by the program stays where it is; memory under a protection key keeps its bytes and
+// its key.
 static void mode_locked(size_t pages) {
     char *locked = map_pages(1024), *at = map_pages(pages);
     fill(locked, 1024, 21);
@@ -549,7 +559,8 @@ static void mode_locked(size_t pages) {
     check(heap, 2048, 25);
 }
 
-// Signals arrive on an alternate stack in memory that may be gone, while threads come and go on stacks that may be, too.
+// Signals arrive on an alternate stack in memory that may be gone, while threads come and go on
+// stacks that may be, too.
 static volatile sig_atomic_t signals_seen;
 static void on_alarm(int number) {
     volatile char deep[8192];
@@ -581,7 +592,8 @@ static void mode_stacks(size_t pages) {
     bad += signals_seen != 20;
 }
 
-// Many small mappings that appear, are half unmapped, and are mapped again by one thread while another is at work.
+// Many small mappings that appear, are half unmapped, and are mapped again by one thread while
+// another is at work.
 static void *churn(void *argument) {
     for (int round = 0; round < 24; round++) {
         char *parts[64];
@@ -613,7 +625,8 @@ static void mode_churn(size_t pages) {
     check(at, pages, 49);
 }
 
-// A descriptor with the flag of files past the page cache: as long as it is open, devices may write to any page.
+// A descriptor with the flag of files past the page cache: as long as it is open, devices may write
+// to any page.
 static void mode_direct(size_t pages) {
     int ends[2];
     if (pipe2(ends, O_DIRECT) != 0) abort();

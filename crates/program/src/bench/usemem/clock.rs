@@ -1,6 +1,6 @@
 //! The cheapest clock there is, for timing single memory accesses.
 
-/// A counter that runs at a constant rate, whatever the CPU does.
+/// A counter that runs at a constant rate, independent of the CPU's frequency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// The time stamp counter or its like, read without a call. Some 20 ns a reading, fences included.

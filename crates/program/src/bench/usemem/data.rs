@@ -151,7 +151,7 @@ impl MappedPages {
     }
 
     fn pages(&self) -> &[Page] {
-        // SAFETY: mapped as long as `self` lives. Nobody is expected to change the file meanwhile; if somebody does,
+        // SAFETY: mapped as long as `self` lives. The file is not expected to change during that; if it does,
         // bytes are found wrong, and pages cut off end the task with SIGBUS: it measures nothing false.
         unsafe { std::slice::from_raw_parts(self.at, self.count) }
     }

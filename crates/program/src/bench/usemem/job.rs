@@ -127,7 +127,7 @@ impl JobArgs {
 fn say(line: &JobLine) -> Result<()> {
     let mut text = serde_json::to_string(line)?;
     text.push('\n');
-    std::io::stdout().lock().write_all(text.as_bytes()).context("nobody listens to the job")
+    std::io::stdout().lock().write_all(text.as_bytes()).context("the job's output is closed")
 }
 
 struct Task {

@@ -71,7 +71,7 @@ pub struct UsememArgs {
     #[command(flatten)]
     data: data::DataArguments,
     /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file, or with the file
-    /// alone; the machine's settings are restored afterwards, whatever happens. Needs root
+    /// alone; the machine's settings are always restored afterwards. Needs root
     #[arg(long, value_name = "kernel-zswap[=lzo]|kernel-swap")]
     versus: Option<versus::Versus>,
     /// Print one JSON object

@@ -44,7 +44,7 @@ impl Phase {
 pub struct Outcome {
     /// From its beginning to its end, in this task.
     pub seconds: f64,
-    /// CPU time of the whole process meanwhile, the pager's threads included.
+    /// CPU time of the whole process in the phase, the pager's threads included.
     pub cpu_seconds: f64,
     /// Touches by latency: nanoseconds and how often; empty but for [`Phase::Touch`].
     pub touches: Vec<(u64, u64)>,
@@ -117,7 +117,7 @@ impl TaskArgs {
 fn say(line: &Line) -> Result<()> {
     let mut text = serde_json::to_string(line)?;
     text.push('\n');
-    std::io::stdout().lock().write_all(text.as_bytes()).context("nobody listens to this task")
+    std::io::stdout().lock().write_all(text.as_bytes()).context("this task's output is closed")
 }
 
 impl Task {
@@ -179,7 +179,7 @@ impl Task {
     }
 
     fn check(&self, number: usize) -> Result<()> {
-        // SAFETY: nobody writes to the page while this reference lives.
+        // SAFETY: no thread writes to the page while this reference lives.
         let page = unsafe { &*self.memory.page(number) };
         ensure!(
             self.data.check(number, page),
@@ -189,7 +189,7 @@ impl Task {
         Ok(())
     }
 
-    /// Tells how far it is, 128 times a phase, if somebody looks.
+    /// Tells how far it is, 128 times a phase, if a reader looks.
     fn tell(&self, number: usize) -> Result<()> {
         if self.progress && number.is_multiple_of(self.memory.pages.div_ceil(128)) {
             say(&Line::Progress(number as u64))?;

@@ -1,4 +1,4 @@
-//! Questions to a device whose answers no document that was read gives: the same odd jobs for the device and for the
+//! Questions to a device that no available document settles: the same odd jobs for the device and for the
 //! emulated one. A difference is no failure of the device; it corrects `accel/idxd/src/assumptions.rs`.
 
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn streams() -> [Vec<u8>; 5] {
 pub fn ask(session: &mut Session, generation: u32) -> Result<Vec<Probe>, Failure> {
     let spec = EmulateSpec { generation, ..EmulateSpec::default() };
     let machine = Machine::new(&spec).expect("without threads nothing can fail");
-    let twin = machine.open(QueueId { device: 0, queue: 0 }).expect("nobody else has it");
+    let twin = machine.open(QueueId { device: 0, queue: 0 }).expect("it has no other user");
     let mut twin = Session::new(Arc::new(twin), spec.queue_size());
     let pages = make(4);
     let mut memory = Box::new(Memory {

@@ -17,7 +17,7 @@ const FAULTS_MAX: u32 = 3;
 pub enum Failure {
     /// It refuses descriptors.
     #[error(
-        "it refused a descriptor for {PATIENCE_S} s: somebody else fills it, or its group has no engines"
+        "it refused a descriptor for {PATIENCE_S} s: other processes fill it, or its group has no engines"
     )]
     Full,
     /// It can no longer be used.
@@ -62,7 +62,7 @@ impl Session {
         self.records.len()
     }
 
-    /// Runs jobs all at once, at most [`Session::depth`]; returns their records in `answers`. When it fails, the queue
+    /// Runs jobs all at once, at most [`Session::depth`]; writes their records to `answers`. When it fails, the queue
     /// is closed, so that no job is left that could touch memory.
     ///
     /// # Safety

@@ -5,7 +5,7 @@
 //! more thread; that one maps the agent and runs it, and nothing else of the process changes. It takes less than 2 ms, most of which
 //! the program runs on.
 //!
-//! A process can make whoever looks at its memory wait: by a userfaultfd that it serves itself, by a
+//! A process can delay readers of its memory: by a userfaultfd that it serves itself, by a
 //! file system that it serves. So each attempt has a thread of its own, and the supervisor waits for none.
 //! It is a thread and no process: where an ordinary user may trace descendants alone (Yama), a thread of the
 //! supervisor may and a child of it may not; and one that is waited for in vain keeps what it holds, so that a
@@ -193,7 +193,7 @@ impl Attacher {
         let identity = Identity::of(pid)?;
         let now = Instant::now();
         let since = match self.known.get(&pid) {
-            // Whatever it runs by now.
+            // The program that it runs by now.
             Some(known) if known.state.is_pending() => return None,
             Some(known) if known.identity == identity => match known.state {
                 State::Brought if known.since.elapsed() < HELLO => return None,

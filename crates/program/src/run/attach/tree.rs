@@ -41,7 +41,7 @@ fn add_children(parent: i32, except: Option<i32>, found: &mut Vec<i32>) {
     for thread in threads.flatten() {
         let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         for pid in text.split_ascii_whitespace().filter_map(|word| word.parse().ok()) {
-            // One that changed its parent meanwhile is listed twice.
+            // A process that changed its parent during the walk is listed twice.
             if Some(pid) != except && Some(pid) != rights::helper() && !found.contains(&pid) {
                 found.push(pid);
             }

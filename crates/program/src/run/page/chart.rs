@@ -1,4 +1,4 @@
-//! Lines over time. The drawing is stretched to the page's width, whatever that is, so all text is beside it, not in it.
+//! Lines over time. The drawing is stretched to the page's width, so all text is beside it, not in it.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-// Protection, advice, locks, keys and seals: what changes mappings and not what is in them, or takes their pages away.
+// Protection, advice, locks, keys and seals: what changes mappings and not what is in them, or
+// takes their pages away.
 #define _GNU_SOURCE
 #include "torture.h"
 
@@ -43,7 +44,8 @@ static void protect(struct region *r, uint32_t first, uint32_t count, int protec
         protection == PROT_NONE ? NO_ACCESS : protection == PROT_READ ? READ_ONLY : 0);
 }
 
-// Everything that differs within the region is taken back, over the whole of it: the kernel merges its mappings again.
+// Everything that differs within the region is taken back, over the whole of it: the kernel merges
+// its mappings again.
 void even_out(struct region *r) {
     uint32_t flags = all_flags(r, 0, r->pages), pages = r->pages;
     if (flags & SEALED) return;
@@ -173,7 +175,8 @@ void do_huge(struct region *r) {
     check_some(r, 16, "huge or not");
 }
 
-// Guards come without an event for whoever pages the range: they must trap, and be zeroes when they are gone.
+// Guards come without an event for the pager of the range: they must trap, and be zeroes when they
+// are gone.
 void do_guard(struct region *r) {
     static int supported = -1;
     uint32_t first, count, page;

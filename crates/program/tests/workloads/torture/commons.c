@@ -1,4 +1,5 @@
-// Memory that all threads of a process use together: pages that nobody changes, pages behind futexes, robust mutexes.
+// Memory that all threads of a process use together: pages that never change, pages behind futexes,
+// robust mutexes.
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
@@ -54,7 +55,7 @@ void do_stable(struct region *r) {
     (void)r;
     if (!self->alone && one_in(8))
         expect(madvise(stable, STABLE_PAGES * PAGE, MADV_PAGEOUT) == 0 || errno == EINVAL, "MADV_PAGEOUT of shared pages");
-    check_stable(64, "pages that nobody changes");
+    check_stable(64, "pages that never change");
 }
 
 static void lock(uint32_t *word) {
@@ -71,7 +72,7 @@ static void unlock(uint32_t *word) {
         expect(syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) >= 0, "futex wake");
 }
 
-// Locks a page, and waits for whoever has it, with the lock in that page.
+// Locks a page, and waits for its holder, with the lock in that page.
 void do_cell(struct region *r) {
     struct cell *cell = &cells[draw(one_in(2) ? 4 : CELLS)];
     char bytes[PAGE];
@@ -109,7 +110,8 @@ static void *die_with_lock(void *argument) {
     return NULL;
 }
 
-// A thread ends with a robust mutex locked: the kernel finds that in its list, wherever its pages are, and says so.
+// A thread ends with a robust mutex locked: the kernel finds that in its list, wherever its pages
+// are, and says so.
 void do_robust(struct region *r) {
     if (self->raw) return;
     self->current = r;

@@ -1,5 +1,5 @@
-// What pages contain: a function of a seed. A page's first and last word name the seed, so that another page's bytes are
-// recognised as such.
+// What pages contain: a function of a seed. A page's first and last word name the seed, so that
+// another page's bytes are recognised as such.
 #define _GNU_SOURCE
 #include "torture.h"
 

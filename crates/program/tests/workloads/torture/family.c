@@ -1,4 +1,5 @@
-// Processes that come and go: forks of every sort, while other threads fault, and programs that are executed.
+// Processes that come and go: forks of every sort, while other threads fault, and programs that are
+// executed.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <spawn.h>
@@ -19,7 +20,8 @@ static void end_child(enum ending ending) {
     _exit(0);
 }
 
-// What a child finds changed: advice about forks has its effect, locks are gone, others' threads and bytes on their way too.
+// What a child finds changed: advice about forks has its effect, locks are gone, others' threads
+// and bytes on their way too.
 void inherit(bool raw) {
     self->depth++;
     self->forks_in_handler = false;

@@ -1,4 +1,5 @@
-// Files read and written without copies: O_DIRECT, asynchronous I/O, io_uring with and without registered buffers.
+// Files read and written without copies: O_DIRECT, asynchronous I/O, io_uring with and without
+// registered buffers.
 #define _GNU_SOURCE
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -105,14 +106,14 @@ void do_aio(struct region *r) {
         list[i] = &blocks[i];
     }
     expect(count == 0 || syscall(SYS_io_submit, context, count, list) == count, "io_submit");
-    check_stable(16, "while asynchronous I/O goes on");
+    check_stable(16, "while asynchronous I/O runs");
     self->current = r;
     while (done < count) {
         int got = syscall(SYS_io_getevents, context, 1, AT_ONCE, events, NULL);
         if (got < 0 && errno == EINTR) continue;
         expect(got > 0, "io_getevents");
         for (int i = 0; i < got; i++) {
-            if (events[i].res != (int64_t)PAGE) fail("asynchronous I/O of page %u answers %ld", transfers[events[i].data].page, (long)events[i].res);
+            if (events[i].res != (int64_t)PAGE) fail("asynchronous I/O of page %u returns %ld", transfers[events[i].data].page, (long)events[i].res);
         }
         done += got;
     }
@@ -170,7 +171,7 @@ static void ring_await(struct ring *ring, int count, const struct transfer *tran
             continue;
         }
         struct io_uring_cqe *answer = &answers[*head & mask];
-        if (answer->res != (int)PAGE) fail("io_uring of page %u answers %d", transfers[answer->user_data].page, answer->res);
+        if (answer->res != (int)PAGE) fail("io_uring of page %u returns %d", transfers[answer->user_data].page, answer->res);
         __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
         done++;
     }
@@ -205,7 +206,7 @@ void do_uring(struct region *r) {
         count = count > 0 && writable(r, transfers[0].page);
         if (count > 0) transfers[0].write = false, transfers[0].seed = seeds[transfers[0].at];
     }
-    // Registered buffers must be writable, whatever is done with them.
+    // Registered buffers must be writable for every use of them.
     for (int i = 0; i < count; i++) fixed = fixed && writable(r, transfers[i].page) && r->kind == PRIVATE;
     note_file(r, fixed ? "io_uring, registered" : piped ? "io_uring, pipe" : "io_uring", transfers, count);
     struct iovec buffers[AT_ONCE];

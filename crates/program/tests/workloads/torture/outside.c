@@ -1,5 +1,5 @@
-// The outsider: a process of its own that stops the others for moments and seconds, sends them signals, and reads and
-// writes their memory.
+// The outsider: a process of its own that stops the others for moments and seconds, sends them
+// signals, and reads and writes their memory.
 #define _GNU_SOURCE
 #include <sys/prctl.h>
 #include <sys/uio.h>
@@ -36,7 +36,8 @@ void board_start(void) {
     expect(board != MAP_FAILED, "mmap of the board");
 }
 
-// Each child has all of its parent's memory and changes it: more of them at a time would only show what thrashing is.
+// Each child has all of its parent's memory and changes it: more of them at a time would only show
+// what thrashing is.
 bool board_enter_child(void) {
     enum { CHILDREN_MAX = 3 };
     if (__atomic_add_fetch(&board->children, 1, __ATOMIC_SEQ_CST) <= CHILDREN_MAX) return true;

@@ -1,4 +1,5 @@
-// The kernel as reader and writer: pipes, and system calls that keep references to pages until much later.
+// The kernel as reader and writer: pipes, and system calls that keep references to pages until much
+// later.
 #define _GNU_SOURCE
 #include <time.h>
 
@@ -107,7 +108,7 @@ void flights_land(void) {
     }
 }
 
-// New pages to send; some have been cold meanwhile.
+// New pages to send; some have become cold.
 static void load(struct flight *flight, struct region *r) {
     *flight = (struct flight){.active = true, .socket = -1, .tee = -1, .pages = 1 + draw(FLIGHT_PAGES)};
     flight->at = mmap(NULL, FLIGHT_PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -119,7 +120,8 @@ static void load(struct flight *flight, struct region *r) {
     }
 }
 
-// What becomes of the pages while something refers to them: they are read, dropped, moved, or left alone.
+// What becomes of the pages while something refers to them: they are read, dropped, moved, or left
+// alone.
 static void disturb(struct flight *flight) {
     switch (draw(6)) {
     case 0:
@@ -144,7 +146,8 @@ static void disturb(struct flight *flight) {
     }
 }
 
-// vmsplice, tee, splice: the pipe has the pages themselves, and must give what was in them when it is read.
+// vmsplice, tee, splice: the pipe has the pages themselves, and must give what was in them when it
+// is read.
 void do_flight(struct region *r) {
     struct flight *flight = &self->flights[draw(FLIGHTS)];
     int fd[2], copy[2], further[2];
@@ -186,7 +189,8 @@ void do_flight(struct region *r) {
     disturb(flight);
 }
 
-// Two ends of a connection by loopback, the receiving one with a small buffer: pages then wait on the sender's side.
+// Two ends of a connection by loopback, the receiving one with a small buffer: pages then wait on
+// the sender's side.
 static bool connect_pair(int *sender, int *receiver) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;

@@ -76,7 +76,7 @@ struct region *free_region(void) {
 
 struct region *some_region(void) { return &self->regions[draw(REGIONS)]; }
 
-// The memory is unmapped, or nobody's business any more.
+// The memory is unmapped, or unused by now.
 void forget(struct region *r) {
     self->pages -= r->pages;
     r->pages = 0, r->at = NULL, r->deeds = 0, r->torn = r->moved = false, r->kind = PRIVATE;
@@ -132,7 +132,8 @@ void check_page(struct region *r, uint32_t page, const char *when) {
     if (!readable(p)) return;
     self->checks++;
     if (content_is(at, p->want)) return;
-    // The kernel may have taken the page between two words of the comparison: from then on it is zeroes.
+    // The kernel may have taken the page between two words of the comparison: from then on it is
+    // zeroes.
     if (p->is & LAZY && content_is(at, 0)) {
         p->want = 0;
         p->is &= ~LAZY;

@@ -1,5 +1,5 @@
-// Relatives: processes that share memory and outlive each other, daemons, ends at bad moments, forks in handlers, children
-// that are stopped, limits.
+// Relatives: processes that share memory and outlive each other, daemons, ends at bad moments,
+// forks in handlers, children that are stopped, limits.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -148,7 +148,7 @@ void do_borrow(struct region *r) {
     check_some(r, 16, "after a vfork child");
 }
 
-// A child forks and ends at once; the grandchild goes on, in a session of its own.
+// A child forks and ends at once; the grandchild continues, in a session of its own.
 void do_daemon(struct region *r) {
     struct news news;
     uint32_t way = draw(4), moment = one_in(3) ? draw(2000) : 0, steps = draw(16), seed = random_next(&self->random) >> 32;
@@ -252,7 +252,8 @@ void do_abrupt(struct region *r) {
     check_all(r, "after a process that ended at a bad moment");
 }
 
-// The handler forks by the C library. It must not interrupt calls of it that take locks, so this checks and writes alone.
+// The handler forks by the C library. It must not interrupt calls of it that take locks, so this
+// checks and writes alone.
 void do_handler_fork(struct region *r) {
     self->current = r;
     if (self->raw) return;
@@ -272,7 +273,7 @@ void do_handler_fork(struct region *r) {
     check_all(r, "after handlers that forked");
 }
 
-// A child stops itself as soon as it runs; its parent goes on meanwhile, and continues it.
+// A child stops itself as soon as it runs; its parent works in between, and continues it.
 void do_stopped_child(struct region *r) {
     bool raw = self->raw || one_in(2);
     self->current = r;

@@ -21,7 +21,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     fail("signal %d, code %d, at %p", number, info->si_code, info->si_addr);
 }
 
-// Works on pages of its own, which nobody else changes, and lets a child look at them.
+// Works on pages of its own, which no other thread changes, and lets a child look at them.
 static void on_signal(int number) {
     (void)number;
     if (self == NULL || self->handler_at == NULL || self->in_handler) return;

@@ -33,7 +33,8 @@ static void fill(struct region *r, uint32_t first, uint32_t count) {
     }
 }
 
-// A new region, in one call or in several that the kernel merges: each touches its left neighbour and is not in use yet.
+// A new region, in one call or in several that the kernel merges: each touches its left neighbour
+// and is not in use yet.
 void map_region(struct region *r) {
     uint32_t pages = draw_size();
     if (!fits(pages)) return;
@@ -109,8 +110,8 @@ void do_replace(struct region *r) {
     uint32_t first, count;
     range_of(r, &first, &count);
     if (r->kind != PRIVATE || all_flags(r, 0, r->pages) & SEALED) return;
-    // New pages have other offsets than moved ones, other flags than advised ones, and those at the start may be merged
-    // with a neighbour that is another region's.
+    // New pages have other offsets than moved ones, other flags than advised ones, and those at the
+    // start may be merged with a neighbour that is another region's.
     if (count < r->pages) r->torn |= r->moved || first == 0 || all_flags(r, 0, r->pages) & OF_MAPPING;
     for (uint32_t i = first; i < first + count;) {
         uint32_t piece = one_in(2) ? first + count - i : 1 + draw(first + count - i);
@@ -124,7 +125,8 @@ void do_replace(struct region *r) {
     check_some(r, 8, "after a replacement");
 }
 
-// Whether a mremap that does not change the size must succeed: one mapping, or several since Linux 6.17.
+// Whether a mremap that does not change the size must succeed: one mapping, or several since Linux
+// 6.17.
 static bool must_move(const struct region *r) {
     uint32_t flags = all_flags(r, 0, r->pages);
     if (flags & SEALED) return false;
@@ -162,7 +164,8 @@ void do_resize(struct region *r) {
     for (int i = 0; i < 8; i++) write_page(r, draw(pages), draw_seed());
 }
 
-// Far away, with a little room on both sides, so that blocks and huge pages lie differently afterwards.
+// Far away, with a little room on both sides, so that blocks and huge pages lie differently
+// afterwards.
 void do_move(struct region *r) {
     uint32_t pages = r->pages, room = pages + 64, shift = draw(64);
     if (r->kind == GROWING) return;
@@ -174,12 +177,13 @@ void do_move(struct region *r) {
     self->current = r;
     if (at == MAP_FAILED) {
         if (must || !is_refusal(r)) fail("mremap of %u pages to %p: %s", pages, (void *)to, strerrorname_np(errno));
-        // The target may be unmapped by then; nobody else has mapped there as long as the rest stands.
+        // The target may be unmapped by then; no other thread has mapped there as long as the rest
+        // stands.
         unmap(place, shift * PAGE);
         unmap(to + pages * PAGE, (room - shift - pages) * PAGE);
         return;
     }
-    expect(at == to, "mremap answers the place asked for");
+    expect(at == to, "mremap returns the requested place");
     unmap(place, shift * PAGE);
     unmap(to + pages * PAGE, (room - shift - pages) * PAGE);
     r->at = at, r->moved = true;
@@ -187,7 +191,8 @@ void do_move(struct region *r) {
     if (one_in(4)) check_all(r, "after a move far away");
 }
 
-// Back and forth by less than its size and more, a few pages further on each time: source and target share blocks.
+// Back and forth by less than its size and more, a few pages further on each time: source and
+// target share blocks.
 void do_move_near(struct region *r) {
     enum { ROOM = 96 };
     uint32_t pages = r->pages, here = 0;

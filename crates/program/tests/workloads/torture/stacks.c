@@ -1,4 +1,5 @@
-// Stacks: mappings that grow down, the heap's end, deep recursion, and threads that live for a moment.
+// Stacks: mappings that grow down, the heap's end, deep recursion, and threads that live for a
+// moment.
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
@@ -7,7 +8,8 @@
 
 #include "torture.h"
 
-// A mapping that the kernel extends downwards when pages below it are touched. It lies where no other mapping comes.
+// A mapping that the kernel extends downwards when pages below it are touched. It lies where no
+// other mapping comes.
 void do_grow_down(struct region *unused) {
     struct region *r = free_region();
     uint32_t pages = 3 + draw(96);
@@ -122,7 +124,8 @@ void lodgers_leave(void) {
     }
 }
 
-// A thread that uses its stack, sleeps, uses it again and ends; on a stack of the C library's or one of ours.
+// A thread that uses its stack, sleeps, uses it again and ends; on a stack of the C library's or
+// one of ours.
 void do_lodge(struct region *r) {
     int slot = draw(LODGERS);
     self->current = r;

@@ -1,8 +1,10 @@
-// The torture test: programs that change their address space at random while every page's content is known.
+// The torture test: programs that change their address space at random while every page's content
+// is known.
 //
-// Each thread ("actor") owns regions of memory and a model of them: what every page must read as, and what was done to
-// its mapping. An operation changes both; checks compare them. What a thread shares with others stands in commons.c.
-// Nothing here allocates with malloc(), so that children of bare fork and clone system calls may do all that threads do.
+// Each thread ("actor") owns regions of memory and a model of them: what every page must read as,
+// and what was done to its mapping. An operation changes both; checks compare them. What a thread
+// shares with others stands in commons.c. Nothing here allocates with malloc(), so that children of
+// bare fork and clone system calls may do all that threads do.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +41,7 @@ enum {
     FLIGHTS = 4,         // pipes and sockets of an actor that refer to pages
     FLIGHT_PAGES = 16,
     HANDLER_PAGES = 8,   // that an actor's signal handler works on
-    STABLE_PAGES = 512,  // of a process, that nobody changes
+    STABLE_PAGES = 512,  // of a process, that never change
     CELLS = 64,          // pages of a process, each behind a lock of its own
     OUTSIDE_PAGES = 32,  // of a process, that the outsider reads and writes
     ACTORS = 64,

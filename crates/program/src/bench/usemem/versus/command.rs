@@ -112,7 +112,7 @@ fn run_in<T>(
                     stored_bytes: now.stored_bytes.saturating_sub(pool_before.stored_bytes),
                 };
                 let total = group.anonymous_bytes().unwrap_or(0) + pool.bytes;
-                let mut largest = largest.lock().expect("nobody panics with it");
+                let mut largest = largest.lock().expect("its holders do not panic");
                 largest.0 = total.max(largest.0);
                 largest.1 = pool.max(largest.1);
                 drop(largest);
@@ -126,15 +126,15 @@ fn run_in<T>(
     let counted = before.until(&Counters::now());
     let count = |name: &str| counted.get(name).copied().unwrap_or(0);
     group.remove()?;
-    let (total_peak_bytes, pool) = *largest.lock().expect("nobody panics with it");
+    let (total_peak_bytes, pool) = *largest.lock().expect("its holders do not panic");
     Ok((
         outcome?,
         InKernel {
             limit_bytes,
             total_peak_bytes,
-            // What zswap had, and what it had not, for whatever reason.
+            // What zswap stored, and what it refused, for any reason.
             pages_in: count("zswpin") + count("pswpin"),
-            // What goes on from the pool has been counted.
+            // What leaves the pool has been counted.
             pages_out: (count("zswpout") + count("pswpout")).saturating_sub(count("zswpwb")),
             disk_written_bytes: counters::disk_bytes(&counted, "pswpout"),
             disk_read_bytes: counters::disk_bytes(&counted, "pswpin"),

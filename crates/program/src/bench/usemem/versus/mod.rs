@@ -55,7 +55,7 @@ pub struct KernelZswap {
     pub compression_ratio: f64,
     /// Pages stored, by the size of the folios they were evicted in.
     pub stored_pages_by_folio: BTreeMap<String, u64>,
-    /// What the machine counted meanwhile.
+    /// The machine's counts during the run.
     pub counters: BTreeMap<String, u64>,
     /// Settings of the machine that matter and were left as they are.
     pub settings: BTreeMap<String, String>,

@@ -115,7 +115,7 @@ fn header(pages: u32) -> [u8; PAGE_SIZE] {
 
 fn swapon(path: &Path) -> Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a terminated path to a file that nobody else uses.
+    // SAFETY: a terminated path to a file that has no other user.
     match unsafe { libc::swapon(name.as_ptr(), PRIORITY) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()).context("swapon"),

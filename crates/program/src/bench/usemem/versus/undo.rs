@@ -1,4 +1,4 @@
-//! Putting the machine back as it was, whatever happens.
+//! Restores the machine's settings in every case.
 //!
 //! Before a setting is changed, how to undo it is written down twice: here, and through a pipe to a *watcher*, a
 //! process of its own session that ignores signals and does nothing but wait for the pipe's end. The pipe ends when
@@ -167,7 +167,7 @@ impl Changes {
     /// Makes a change, after writing down how to undo it.
     ///
     /// # Errors
-    /// The change's own, or that nobody is there who would undo it.
+    /// The change's own, or that the watcher is gone.
     pub fn make<T>(&self, undo: Undo, change: impl FnOnce() -> Result<T>) -> Result<T> {
         // Locked over the change: a signal comes before both or after both.
         let mut journal = lock(&self.journal);
