@@ -1,5 +1,8 @@
 //! The uzswap program.
 
+#[macro_use]
+mod messages;
+
 mod bench;
 mod check;
 mod device;

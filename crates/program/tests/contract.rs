@@ -146,6 +146,41 @@ fn files_of_pages_are_not_destroyed_by_a_slip() {
     assert_eq!(std::fs::read(again).unwrap(), [7; 8192]);
 }
 
+/// A pipe whose reader is gone.
+fn unread() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+/// Messages that cannot be written do not change the exit status; output that is not read ends the
+/// program quietly, as SIGPIPE does.
+#[test]
+fn broken_pipes_end_quietly() {
+    for (arguments, status) in [
+        (&["check"][..], 141),
+        (&["check", "--json"], 141),
+        (&["completions", "bash"], 141),
+        (&["--help"], 0),
+    ] {
+        let output = uzswap().args(arguments).stdout(unread()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(status), ""), "{arguments:?}");
+    }
+    for arguments in [
+        &["run", "--ram", "0", "true"][..],
+        &["run", "--rma", "1G", "true"],
+        &["run", "--ram", "1G", "/none"],
+    ] {
+        let silent = uzswap().args(arguments).stderr(unread()).output().unwrap();
+        let output = uzswap().args(arguments).output().unwrap();
+        assert_eq!(silent.status.code(), output.status.code(), "{arguments:?}");
+    }
+    if can_manage() {
+        let run = ["run", "--ram", "64M", "sh", "-c", "exit 3"];
+        let output = uzswap().args(run).stderr(unread()).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "the summary cannot be printed");
+    }
+}
+
 #[test]
 fn closed_standard_streams_stay_closed() {
     if !can_manage() || !support::has("sh") {
