@@ -67,6 +67,14 @@ pub fn parse(text: &str) -> Result<Amount, BadSize> {
     }
 }
 
+/// The bytes that an option's text asks for.
+///
+/// # Errors
+/// The option, and what is wrong with its text.
+pub fn of_option(option: &str, text: &str) -> Result<u64> {
+    parse(text).map_err(anyhow::Error::from).and_then(Amount::bytes).with_context(|| option.to_owned())
+}
+
 /// A warning when a budget is more than the machine or the cgroup has: nothing will be compressed before that memory is full.
 pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
     let machine = machine_bytes().ok()?;

@@ -185,3 +185,19 @@ fn swap_is_there_until_told_to_stop() {
         assert!(left.is_empty(), "{parent}: {left:?}");
     }
 }
+
+/// Impossible sizes are refused with the option and the reason.
+#[test]
+fn impossible_sizes_are_refused_with_their_option() {
+    for (option, value) in [("--size", "200%"), ("--size", "much"), ("--ram", "0%"), ("--request", "-1")] {
+        let mut command = uzswap();
+        command.args(["device", "ublk"]).arg(format!("{option}={value}"));
+        if option != "--size" {
+            command.args(["--size", "1G"]);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.starts_with(&format!("uzswap: {option}: \"{value}\" is not a ")), "{said}");
+    }
+}

@@ -79,8 +79,7 @@ impl StorageArguments {
     /// # Errors
     /// When the size is none.
     pub fn swap_bytes(&self) -> Result<Option<u64>> {
-        let parse = |text: &String| size::parse(text)?.bytes();
-        self.swap.as_ref().map(parse).transpose().context("--swap")
+        self.swap.as_ref().map(|text| size::of_option("--swap", text)).transpose()
     }
 
     /// What is said of the disk behind memory.

@@ -90,10 +90,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if unsafe { libc::geteuid() } != 0 {
         bail!("only root may swap: try sudo");
     }
-    let bytes = |text: &str| -> Result<u64> { Ok(size::parse(text)?.bytes()? / 4096 * 4096) };
-    let size_bytes = bytes(&arguments.size)?;
+    let bytes = |option, text: &str| Ok::<_, anyhow::Error>(size::of_option(option, text)? / 4096 * 4096);
+    let size_bytes = bytes("--size", &arguments.size)?;
     let ram_bytes = match &arguments.ram {
-        Some(text) => bytes(text)?,
+        Some(text) => bytes("--ram", text)?,
         None => size_bytes / 3 / 4096 * 4096,
     };
     arguments.storage.check(true)?;

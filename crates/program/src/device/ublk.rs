@@ -98,13 +98,12 @@ pub struct Arguments {
 
 /// Serves a disk; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    let bytes = |text: &str| -> Result<u64> { size::parse(text)?.bytes() };
-    let blocks = |text: &str| -> Result<u64> { Ok(bytes(text)? / 4096 * 4096) };
+    let blocks = |option, text: &str| Ok::<_, anyhow::Error>(size::of_option(option, text)? / 4096 * 4096);
     let config = Config {
-        size_bytes: blocks(&arguments.size)?,
-        ram_bytes: arguments.ram.as_deref().map(blocks).transpose()?,
+        size_bytes: blocks("--size", &arguments.size)?,
+        ram_bytes: arguments.ram.as_deref().map(|text| blocks("--ram", text)).transpose()?,
         compressor: arguments.storage.compressor.clone(),
-        unit_bytes: bytes(&arguments.unit)? as usize,
+        unit_bytes: size::of_option("--unit", &arguments.unit)? as usize,
         has_checksums: false,
         is_locked: arguments.lock != Lock::No,
         ..Config::default()
@@ -112,13 +111,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if config.is_locked && config.ram_bytes.is_none() {
         bail!("--lock needs --ram: memory is locked in advance");
     }
-    let narrow =
-        |bytes: u64, what: &str| u32::try_from(bytes).with_context(|| format!("{what} is too large"));
+    let narrow = |option: &str, text: &str| {
+        u32::try_from(size::of_option(option, text)?).with_context(|| format!("{option} is too large"))
+    };
     let settings = Settings {
         queues: arguments.queues.unwrap_or(0),
         depth: arguments.depth,
-        request_bytes: narrow(bytes(&arguments.request)?, "--request")?,
-        block_bytes: narrow(bytes(&arguments.block)?, "--block")?,
+        request_bytes: narrow("--request", &arguments.request)?,
+        block_bytes: narrow("--block", &arguments.block)?,
         id: arguments.id,
         is_unprivileged: arguments.unprivileged,
         is_swapped_on: config.is_locked,
