@@ -2,8 +2,9 @@
 
 pub use ledger::Counter;
 
-/// The ledger as a pager sees it: a budget shared with others, and places for figures. Implementations are plain
-/// atomics on shared memory: every method may be called on the fault path.
+/// The ledger as a pager sees it: a budget shared with others, and places for figures.
+/// Implementations are plain atomics on shared memory: every method may be called on the fault
+/// path.
 pub trait Accounts: Sync {
     /// Bytes that all processes together may use.
     fn budget(&self) -> u64;
@@ -17,8 +18,9 @@ pub trait Accounts: Sync {
     fn fault(&self, ns: u64);
     /// Notes the latency of a fault that was served by reading from the swap file.
     fn disk_fault(&self, _ns: u64) {}
-    /// Where one range is paged of a process that has other memory, too: what of it is the range's and the pager's was counted
-    /// just now. What [`Accounts::publish`] says in between is a difference, and none where others gave memory back.
+    /// Where one range is paged of a process that has other memory, too: what of it is the range's
+    /// and the pager's was counted just now. What [`Accounts::publish`] says in between is a
+    /// difference, and none where others gave memory back.
     fn counted(&self, _resident: u64) {}
     /// Processes that share the budget and have a pager each, this one included.
     fn pagers(&self) -> usize {

@@ -20,12 +20,14 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to be paged; `None` for the whole address space.
     pub only: Option<Range<usize>>,
-    /// What the kernel writes for threads that are ending, beside words in their control blocks: the pages stay in memory.
+    /// What the kernel writes for threads that are ending, beside words in their control blocks:
+    /// the pages stay in memory.
     pub kept: NamedPages,
-    /// Page memory that may be executed, and leave other memory where it is: see [`crate::executable`].
+    /// Page memory that may be executed, and leave other memory where it is: see
+    /// [`crate::executable`].
     pub executable: bool,
-    /// Have every reference be seen: nothing is brought in ahead, and the budget is for the program's pages alone, without the
-    /// pool and staging. For recorders.
+    /// Have every reference be seen: nothing is brought in ahead, and the budget is for the
+    /// program's pages alone, without the pool and staging. For recorders.
     pub records: bool,
     /// Do without `UFFDIO_MOVE` although the kernel has it, for tests.
     pub without_move: bool,

@@ -1,11 +1,12 @@
 //! Programs whose heap may be executed, such as SBCL's.
 //!
-//! `UFFDIO_MOVE` takes pages between mappings of the same protection only, so one staging area serves either memory that may
-//! be executed or memory that may not. The pager serves the kind that most of the program's anonymous memory is of when
-//! paging is set up; the other kind stays in memory.
+//! `UFFDIO_MOVE` takes pages between mappings of the same protection only, so one staging area
+//! serves either memory that may be executed or memory that may not. The pager serves the kind that
+//! most of the program's anonymous memory is of when paging is set up; the other kind stays in
+//! memory.
 //!
-//! On x86-64 alone: elsewhere the kernel makes the instruction cache coherent once for each frame, and would not notice that
-//! the pager has filled the frame again.
+//! On x86-64 alone: elsewhere the kernel makes the instruction cache coherent once for each frame,
+//! and would not notice that the pager has filled the frame again.
 
 use sys::maps;
 use sys::pagemap::{Pagemap, Run};

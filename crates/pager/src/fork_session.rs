@@ -1,28 +1,34 @@
-//! fork() with everything left where it is: the child inherits table, staging and pool as copies, and pages itself.
+//! fork() with everything left where it is: the child inherits table, staging and pool as copies,
+//! and pages itself.
 //!
-//! The arena is ordinary private memory, which fork() copies. A copy of it is of use only if no thread of the pager
-//! changed it while the kernel was copying, and only the kernel knows when that is: between the fork handlers' last
-//! word and the system call, the C library takes its locks, touches memory that may be out, and waits for threads that
-//! wait for faults. So:
+//! The arena is ordinary private memory, which fork() copies. A copy of it is of use only if no
+//! thread of the pager changed it while the kernel was copying, and only the kernel knows when that
+//! is: between the fork handlers' last word and the system call, the C library takes its locks,
+//! touches memory that may be out, and waits for threads that wait for faults. So:
 //!
-//! * Workers and handlers stand still from before the call until after it. One thread attends, the control thread: it serves
-//!   what must be served, and leaves the arena in order after each step.
-//! * The userfaultfd reports forks: the kernel gives the child one of its own, with every registration, before the child
-//!   runs. **At no time does the child have a missing page that nobody guards.** What the child touches before it has
-//!   threads of its own is copied into it by the parent, which changes nothing until the child has taken over. The
-//!   pages copied so are named to the child: its table says that they are out.
-//! * The lowest page of the arena is guarded by a userfaultfd of its own, the *gate*, which refuses every operation from
-//!   when fork() has come to that page until the event about it was read. After each step the control thread asks it. Not
-//!   refused: what the step changed was in order before the first page of the arena was copied. Refused: the copy may
-//!   be torn, and the child is not to use it. It gets copies of all that is out instead, and starts anew.
-//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of others wait a little.
-//! * Once there is a child, nobody's faults are served and no event is applied: what the child misses is what was out at the
-//!   fork. But the child may be another thread's, by a bare system call, and the forking thread may need a page before it comes
-//!   to its own fork, or behind it, from a child that has ended. So when that takes too long the children there are get copies
-//!   of all that is out, and it goes on without them.
+//! * Workers and handlers stand still from before the call until after it. One thread attends, the
+//!   control thread: it serves what must be served, and leaves the arena in order after each step.
+//! * The userfaultfd reports forks: the kernel gives the child one of its own, with every
+//!   registration, before the child runs. **At no time does the child have an unguarded missing
+//!   page.** What the child touches before it has threads of its own is copied into it by the
+//!   parent, which changes nothing until the child has taken over. The pages copied so are named to
+//!   the child: its table says that they are out.
+//! * The lowest page of the arena is guarded by a userfaultfd of its own, the *gate*, which refuses
+//!   every operation from when fork() has come to that page until the event about it was read.
+//!   After each step the control thread asks it. Not refused: what the step changed was in order
+//!   before the first page of the arena was copied. Refused: the copy may be torn, and the child is
+//!   not to use it. It gets copies of all that is out instead, and starts again.
+//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of
+//!   others wait a little.
+//! * Once there is a child, no fault is served and no event is applied: what the child misses is
+//!   what was out at the fork. But the child may be another thread's, by a bare system call, and
+//!   the forking thread may need a page before it comes to its own fork, or behind it, from a child
+//!   that has ended. So when that takes too long the children there are get copies of all that is
+//!   out, and the session continues without them.
 //!
-//! The pages of staging are shared after a fork and cannot be moved: they are copied where they are needed, or written
-//! to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten there.
+//! The pages of staging are shared after a fork and cannot be moved: they are copied where they are
+//! needed, or written to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten
+//! there.
 
 use sys::maps;
 use sys::memory::USER_END;
@@ -60,7 +66,8 @@ pub struct ForkSession {
     handler: Handler,
     held: [Option<Fault>; HELD_MAX],
     held_count: usize,
-    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such children.
+    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such
+    /// children.
     children: Vec<i32>,
     gates: Vec<i32>,
     copied: [u64; COPIED_MAX],
@@ -73,15 +80,16 @@ pub struct ForkSession {
     born_ns: u64,
     /// Children have got all of their memory, and are looked after no more.
     has_completed: bool,
-    /// What children changed of their mappings meanwhile, by number: those of other threads' forks run already.
+    /// What children changed of their mappings in the session, by number: those of other threads'
+    /// forks run already.
     changes: Vec<(usize, Message)>,
-    /// Events of this process that were read since the kernel began to copy, in order: the table stays as it was at the fork
-    /// until the child has what it needs.
+    /// Events of this process that were read since the kernel began to copy, in order: the table
+    /// stays as it was at the fork until the child has what it needs.
     stash: Vec<Message>,
 }
 
 impl ForkSession {
-    /// Notes that the forking thread has come back: it waits for nobody any more.
+    /// Notes that the forking thread has come back: it does not wait any more.
     pub fn note_back(&mut self) {
         self.is_back = true;
     }
@@ -98,7 +106,8 @@ impl ForkSession {
 /// What a fork came to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// The child goes on with its copies and these descriptors, which the caller closes. The pages are in place there.
+    /// The child continues with its copies and these descriptors, which the caller closes. The
+    /// pages are in place there.
     Inherits {
         /// Guards the child's memory.
         main: i32,
@@ -107,7 +116,7 @@ pub enum Outcome<'a> {
         /// Addresses.
         copied: &'a [u64],
     },
-    /// The child has all its memory and starts anew.
+    /// The child has all its memory and starts again.
     Complete,
     /// The child cannot go on.
     Lost,
@@ -154,16 +163,17 @@ impl Pager {
         all.max().map_or(0, |most| most + 1)
     }
 
-    /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when that cannot be watched.
-    /// Call from a pager thread that is no worker and no handler; end with [`Pager::end_fork`].
+    /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when
+    /// that cannot be watched. Call from a pager thread that is no worker and no handler; end with
+    /// [`Pager::end_fork`].
     pub fn begin_fork(&self, forker: u32) -> Option<ForkSession> {
         let (gate, lowest) = (self.gate?, arena::lowest_pages()?);
         self.halt.still();
         self.reclaimer().still_swap();
         self.pages.apply_events();
         for page in lowest {
-            // Present from now on: nobody ever waits for these pages.
-            // SAFETY: a page of the arena that nobody takes.
+            // Present from now on: no thread ever waits for these pages.
+            // SAFETY: a page of the arena that is never taken.
             unsafe { (page as *mut u64).write_volatile(1) };
         }
         let guarded = gate.register(lowest[0], PAGE_SIZE, MISSING).is_ok()
@@ -195,7 +205,8 @@ impl Pager {
         ]
     }
 
-    /// Whether there is something to look after that no descriptor tells: faults that wait for time to pass, further children.
+    /// Whether there is something to look after that no descriptor tells: faults that wait for time
+    /// to pass, further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
         session.held_count > 0 || session.children.len() > 1
     }
@@ -203,15 +214,15 @@ impl Pager {
     /// Serves what there is to serve now.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        // Faults that handlers had read and parked before they stood still: nobody else serves them now, and the forking
-        // thread may wait for a lock that such a thread holds.
+        // Faults that handlers had read and parked before they stood still: no handler serves them
+        // now, and the forking thread may wait for a lock that such a thread holds.
         while session.held_count < HELD_MAX {
             let for_disk = || self.faults.unpark_for_disk().map(|(fault, _)| fault);
             let Some(fault) = self.faults.unpark().or_else(for_disk) else { break };
             session.held[session.held_count] = Some(fault);
             session.held_count += 1;
         }
-        // The gate's guards are not needed for reading: nobody else reads or moves.
+        // The gate's guards are not needed for reading: no other thread reads or moves.
         while session.held_count < HELD_MAX && self.pages.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
@@ -254,7 +265,8 @@ impl Pager {
     /// Applies the events read, unless they are to wait.
     fn apply_stash(&self, session: &mut ForkSession) {
         while session.children.is_empty() && !session.stash.is_empty() {
-            // Not refused: the kernel has not begun to copy, and what changed mappings did so before it will.
+            // Not refused: the kernel has not begun to copy, and what changed mappings did so
+            // before it will.
             if !self.ask_gate(session) {
                 break;
             }
@@ -270,7 +282,8 @@ impl Pager {
         has_waiters && !session.is_back && sys::now_ns() > session.born_ns + HELD_UP_NS
     }
 
-    /// Gives all children there are copies of all that is out. The one that is still to take over is told.
+    /// Gives all children there are copies of all that is out. The one that is still to take over
+    /// is told.
     fn complete_children(&self, session: &mut ForkSession) {
         for child in 0..session.children.len() {
             let mut memory = session.memory_of(child);
@@ -290,7 +303,8 @@ impl Pager {
         for index in 0..session.held_count {
             let Some(fault) = session.held[index] else { continue };
             let is_due = fault.thread == session.forker || sys::now_ns() > session.since_ns + PATIENCE_NS;
-            // Once there is a child, what it misses is served from the state at the time of the fork.
+            // Once there is a child, what it misses is served from the state at the time of the
+            // fork.
             let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
                 let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
@@ -315,7 +329,8 @@ impl Pager {
         session.held_count = kept;
     }
 
-    /// Whether the kernel has not begun to copy. If it has, that may have been before the arena was in order, which is noted.
+    /// Whether the kernel has not begun to copy. If it has, that may have been before the arena was
+    /// in order, which is noted.
     fn ask_gate(&self, session: &mut ForkSession) -> bool {
         let (Some(gate), Some(lowest)) = (self.gate, arena::lowest_pages()) else { return false };
         // The page is there: all but a fork answer EEXIST.
@@ -368,7 +383,8 @@ impl Pager {
         }
     }
 
-    /// What becomes of the child, which is ready to take over, or will not be for a while. Serves it no more.
+    /// What becomes of the child, which is ready to take over, or will not be for a while. Serves
+    /// it no more.
     pub fn settle<'a>(&self, session: &'a mut ForkSession, is_ready: bool) -> Outcome<'a> {
         if session.children.is_empty() {
             return if session.has_completed { Outcome::Complete } else { Outcome::Lost };
@@ -381,9 +397,10 @@ impl Pager {
         Outcome::Complete
     }
 
-    /// Reads reports of the gate that nobody waits for any more: a fork past the C library, while another one was attended
-    /// to, reports to every userfaultfd that it copied, and its thread waits until each report is read. Until then the kernel
-    /// lets no page in. To be called by the control thread between its looks, and by whoever waits for pages that do not come
+    /// Reads reports of the gate that no thread waits for any more: a fork past the C library,
+    /// while another one was attended to, reports to every userfaultfd that it copied, and its
+    /// thread waits until each report is read. Until then the kernel lets no page in. To be called
+    /// by the control thread between its looks, and by threads that wait for pages that do not come
     /// and may be waited for by that thread; not while a fork is attended to.
     pub fn dismiss_gate_reports(&self) {
         gate::dismiss_reports(self.gate);
@@ -397,7 +414,7 @@ impl Pager {
         }
     }
 
-    /// Everything goes on. What was not handed over is closed.
+    /// All threads continue. What was not handed over is closed.
     pub fn end_fork(&self, mut session: ForkSession) {
         for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
             Userfaultfd::from_descriptor(descriptor).close();
@@ -412,17 +429,18 @@ impl Pager {
                 self.serve(&mut session.handler, fault);
             }
         }
-        // Those that did not fit in, and those that were read just now on the way to an event: a handler that waits for
-        // messages would not see them.
+        // Those that did not fit in, and those that were read just now on the way to an event: a
+        // handler that waits for messages would not see them.
         while let Some(fault) = self.faults.unpark() {
             self.serve(&mut session.handler, fault);
         }
         session.handler.inbound.frames.empty_out(self.pages.staging());
     }
 
-    /// In the child: goes on with copies of the parent's table, staging and pool. `main`, `gate` and `copied` are from
-    /// [`Outcome::Inherits`]. Called by the first of the child's pager threads, which has a file table of its own, empty
-    /// but for these and the caller's. The other threads are to be started afterwards.
+    /// In the child: continues with copies of the parent's table, staging and pool. `main`, `gate`
+    /// and `copied` are from [`Outcome::Inherits`]. Called by the first of the child's pager
+    /// threads, which has a file table of its own, empty but for these and the caller's. The other
+    /// threads are to be started afterwards.
     ///
     /// # Errors
     /// When files cannot be opened. The process must end then: its pages cannot be brought in.
@@ -468,7 +486,8 @@ impl Pager {
             self.pages.forget_copied(*at as usize);
         }
         let mut registrations = self.registrations.lock().expect("no panic while held");
-        // What is out and not mapped here is of no use, and must not be found in a mapping made there later.
+        // What is out and not mapped here is of no use, and must not be found in a mapping made
+        // there later.
         registrations.for_each_gap(&self.files.maps, |start, end| self.pages.discard(start, end));
         self.discard_wiped().map_err(system("/proc/self/smaps"))?;
         registrations.note_changes(&self.pages);
@@ -485,9 +504,10 @@ impl Pager {
 }
 
 impl Pager {
-    /// In the child: forgets what is out of mappings that the kernel wiped (MADV_WIPEONFORK, which no event reports). In such a
-    /// mapping nothing is present. Only if there is a mapping with pages out and none present, the kernel is asked for its flags:
-    /// that takes a look at every page.
+    /// In the child: forgets what is out of mappings that the kernel wiped (MADV_WIPEONFORK, which
+    /// no event reports). In such a mapping nothing is present. Only if there is a mapping with
+    /// pages out and none present, the kernel is asked for its flags: that takes a look at every
+    /// page.
     fn discard_wiped(&self) -> std::io::Result<()> {
         let (mut buffer, mut is_likely) = ([0; 8192], false);
         maps::for_each(&self.files.maps, &mut buffer, |mapping| {

@@ -15,8 +15,8 @@ pub(crate) struct Gauge {
     is_bare: bool,
     /// Bytes that the process uses, its fair share of shared ones.
     resident: AtomicU64,
-    /// Bytes that the kernel counts and that are not this process's: others' shares of what is shared after a fork, or others'
-    /// memory where one range is paged.
+    /// Bytes that the kernel counts and that are not this process's: others' shares of what is
+    /// shared after a fork, or others' memory where one range is paged.
     discount: AtomicU64,
 }
 
@@ -26,7 +26,8 @@ impl Gauge {
         Gauge { accounts, is_bare, resident: AtomicU64::new(0), discount: AtomicU64::new(0) }
     }
 
-    /// Reads this process's use from `statm`, the file of /proc, and publishes it; returns the total of all processes.
+    /// Reads this process's use from `statm`, the file of /proc, and publishes it; returns the
+    /// total of all processes.
     pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
@@ -43,7 +44,8 @@ impl Gauge {
         self.accounts.total()
     }
 
-    /// The level that reclaim works towards: a little under the budget, so that small growth needs no waiting.
+    /// The level that reclaim works towards: a little under the budget, so that small growth needs
+    /// no waiting.
     pub fn low_water(&self) -> u64 {
         low_water(self.accounts.budget())
     }

@@ -1,19 +1,22 @@
-//! Grace periods: when every thread of the program has been seen outside of the calls that discard memory.
+//! Grace periods: when every thread of the program has been seen outside of the calls that discard
+//! memory.
 //!
-//! The event of madvise(MADV_DONTNEED) is read before the kernel discards anything (`pages/discard.rs`), and nothing tells
-//! when its thread is done. As with RCU, it is enough to see every thread once in a state in which it cannot be in such a
-//! call any more. A thread has left a call of before when
+//! The event of madvise(MADV_DONTNEED) is read before the kernel discards anything
+//! (`pages/discard.rs`), and nothing tells when its thread is done. As with RCU, it is enough to
+//! see every thread once in a state in which it cannot be in such a call any more. A thread has
+//! left a call of before when
 //!
 //! * it is blocked in another one, or in a page fault outside of any,
 //! * its time in user mode has grown since the period began,
 //! * or it is no more.
 //!
-//! The kernel scales the time in user mode by what it measures more exactly, so that it can grow by a little while a thread is in a
-//! long call, and what io_uring's threads are doing does not show. But whoever discards registered memory holds the address space's
-//! lock meanwhile: that is waited for, too.
+//! The kernel scales the time in user mode by what it measures more exactly, so that it can grow by
+//! a little while a thread is in a long call, and what io_uring's threads are doing does not show.
+//! But a thread that discards registered memory holds the address space's lock during that: that is
+//! waited for, too.
 //!
-//! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute) keeps the period open
-//! for as long, and the pages concerned stay where they are.
+//! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute)
+//! keeps the period open for as long, and the pages concerned stay where they are.
 
 use sys::threads::{self, Sight};
 
@@ -42,7 +45,8 @@ pub(crate) struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends it when there is none.
+    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends
+    /// it when there is none.
     pub(crate) fn step(&mut self, now_ns: u64, pages: &Pages) {
         let grace = self;
         if now_ns.wrapping_sub(grace.looked_ns) < LOOK_NS || !(grace.is_open || pages.has_discarding()) {
@@ -50,7 +54,8 @@ impl GracePeriod {
         }
         grace.looked_ns = now_ns;
         if !grace.is_open {
-            // From here on events mark pages for the next period; calls whose events came before are those to wait for.
+            // From here on events mark pages for the next period; calls whose events came before
+            // are those to wait for.
             pages.begin_grace();
             grace.suspects.clear();
             grace.is_incomplete = false;
@@ -79,7 +84,8 @@ impl GracePeriod {
         if grace.suspects.is_empty() {
             grace.is_open = false;
             let have_left = sys::memory::outwait_readers().is_ok();
-            // Begun anew when not every thread was followed: some may be in calls from before still.
+            // Begun again when not every thread was followed: some may be in calls from before
+            // still.
             if have_left && !grace.is_incomplete {
                 pages.end_grace();
             }

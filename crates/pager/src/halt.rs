@@ -57,8 +57,8 @@ impl Halt {
         self.workers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it a handler has
-    /// nothing but its frame cache. False when the handler is to end.
+    /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it
+    /// a handler has nothing but its frame cache. False when the handler is to end.
     pub(crate) fn handler_enters(&self) -> bool {
         self.enter(&self.handlers, CALMING)
     }
@@ -67,8 +67,8 @@ impl Halt {
         self.handlers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Counts the caller in unless the state is above `highest`; the state is looked at after counting, as it is raised
-    /// before the count is looked at. False when the caller is to end.
+    /// Counts the caller in unless the state is above `highest`; the state is looked at after
+    /// counting, as it is raised before the count is looked at. False when the caller is to end.
     fn enter(&self, inside: &AtomicU32, highest: u32) -> bool {
         loop {
             inside.fetch_add(1, Ordering::SeqCst);
@@ -108,8 +108,8 @@ impl Halt {
         }
     }
 
-    /// Has workers, then handlers stand still, and waits until they do. Workers first: they may wait for faults of
-    /// their own to be served.
+    /// Has workers, then handlers stand still, and waits until they do. Workers first: they may
+    /// wait for faults of their own to be served.
     pub(crate) fn still(&self) {
         self.raise(CALMING, &self.workers);
         self.raise(STILL, &self.handlers);

@@ -1,15 +1,17 @@
 //! Pages that must never be out: what the kernel reads or writes without fault service.
 //!
-//! * A thread that is ending gets no fault service: the kernel answers its accesses to missing pages with an error. It clears the
-//!   word that pthread_join() waits for, and marks the robust mutexes that the thread holds. Were these pages out, other threads
-//!   would wait for ever. Both begin in the thread control block; the list there leads to the mutexes.
-//! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear one, the lock of its list of
-//!   threads, which every thread takes before it ends. The kernel tells of the word to its thread alone, so it is asked for where
-//!   the agent is brought in, and `preload/cleared.rs` notes what is named later.
-//! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` notes each that the C library
-//!   initialises. Notes count at once: the page is not chosen from then on.
-//! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing where those are out: ps, pgrep,
-//!   killall and service managers would not find the process.
+//! * A thread that is ending gets no fault service: its accesses to missing pages fail in the
+//!   kernel. It clears the word that pthread_join() waits for, and marks the robust mutexes that
+//!   the thread holds. Were these pages out, other threads would wait for ever. Both begin in the
+//!   thread control block; the list there leads to the mutexes.
+//! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear
+//!   one, the lock of its list of threads, which every thread takes before it ends. The kernel
+//!   tells of the word to its thread alone, so it is asked for where the agent is brought in, and
+//!   `preload/cleared.rs` notes what is named later.
+//! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` notes
+//!   each that the C library initialises. Notes count at once: the page is not chosen from then on.
+//! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing
+//!   where those are out: ps, pgrep, killall and service managers would not find the process.
 //!
 //! A page that is found to be out is brought in: its thread may have been made between two looks.
 
@@ -32,8 +34,9 @@ const LOOK_SHARE: u64 = 20;
 const ARGUMENTS_NS: u64 = 1_000_000_000;
 /// Arguments and environment may be megabytes: of them at most this part of the budget stays.
 const ARGUMENTS_PART: u64 = 16;
-/// The word that is cleared comes this long before the list of robust mutexes, in glibc's control blocks of all architectures
-/// (struct pthread: `tid`, `robust_head`). x86-64 aligns the block so that both are in one page; aarch64 does not.
+/// The word that is cleared comes this long before the list of robust mutexes, in glibc's control
+/// blocks of all architectures (struct pthread: `tid`, `robust_head`). x86-64 aligns the block so
+/// that both are in one page; aarch64 does not.
 const CLEARED_BEFORE_BYTES: usize = 16;
 /// Mutexes of one thread that the kernel looks at: ROBUST_LIST_LIMIT.
 const MUTEXES_MAX: usize = 2048;
@@ -96,11 +99,12 @@ impl KeptPages {
     }
 }
 
-/// Calls `each` with every address that the kernel uses of a thread's robust mutexes. `read` reads words of the program, which it
-/// cannot where they are out: then the rest is found at a later look.
+/// Calls `each` with every address that the kernel uses of a thread's robust mutexes. `read` reads
+/// words of the program, which it cannot where they are out: then the rest is found at a later
+/// look.
 fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each: impl FnMut(usize)) {
-    // struct robust_list_head: the first entry, from entries to their mutexes, the entry that is being added or removed. The
-    // lowest bit of an address tells mutexes with priority inheritance.
+    // struct robust_list_head: the first entry, from entries to their mutexes, the entry that is
+    // being added or removed. The lowest bit of an address tells mutexes with priority inheritance.
     let words = [0, 1, 2].map(|index| read(list + index * size_of::<usize>()));
     let [Some(first), Some(offset), Some(pending)] = words else { return };
     let mut note = |entry: usize| {
@@ -122,8 +126,8 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 }
 
 impl KeptPages {
-    /// Looks for these pages, now and then, and brings in those that are out, unless there is a halt. `budget` bounds the
-    /// arguments; `own_page` is a page of the caller's.
+    /// Looks for these pages, now and then, and brings in those that are out, unless there is a
+    /// halt. `budget` bounds the arguments; `own_page` is a page of the caller's.
     pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, halt: &Halt, own_page: usize) {
         let mut look = self.look.lock().expect("no panic while held");
         if now_ns < look.next_ns {
@@ -132,7 +136,8 @@ impl KeptPages {
         let mut pages = Vec::new();
         let count = (self.named.count)();
         (self.named.each)(&mut |address| pages.push(page_of(address)));
-        // Reads what is there, and fails at once where it is not: for such reads the kernel asks no userfaultfd.
+        // Reads what is there, and fails at once where it is not: for such reads the kernel asks no
+        // userfaultfd.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
             let mut word = [0; size_of::<usize>()];

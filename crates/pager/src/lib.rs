@@ -56,7 +56,7 @@ pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use pages::table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
 pub use watch::Watch;
 
-/// Ends the process by SIGABRT, whatever the program's handler, or SIGKILL.
+/// Ends the process by SIGABRT, past any handler of the program's, or SIGKILL.
 pub fn end_process() -> ! {
     sys::thread::end_process()
 }

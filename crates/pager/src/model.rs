@@ -1,6 +1,6 @@
-//! A model of the kernel, for the tests of interleavings: one address space, its userfaultfd, and what threads of a program do
-//! to it. The rules are those of Linux 6.8 to 6.18 (fs/userfaultfd.c, mm/userfaultfd.c, mm/mremap.c), as far as the pager
-//! relies on them or is caught by them:
+//! A model of the kernel, for the tests of interleavings: one address space, its userfaultfd, and
+//! what threads of a program do to it. The rules are those of Linux 6.8 to 6.18 (fs/userfaultfd.c,
+//! mm/userfaultfd.c, mm/mremap.c), as far as the pager relies on them or is caught by them:
 //!
 //! | rule | here |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | so another thread may be given the range, and report that, before | places are free as soon as they are unmapped |
 //! | madvise() reports first and discards when the report has been read | [`Kernel::discard`] |
 //! | mremap() also reports an UNMAP of where the pages were | [`Kernel::mremap`] |
-//! | from before a call changes anything until its thread has gone on, filling answers EAGAIN | `changing` |
+//! | from before a call changes anything until its thread continues, filling returns EAGAIN | `changing` |
 //! | but since Linux 6.9 ENOENT where its mapping has gone already | `seeks_first` |
-//! | a thread goes on once its report has been read, not applied | `report` |
+//! | a thread continues once its report has been read, not applied | `report` |
 //! | faults are read before events | [`Userfaultfd::read`] |
 //! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
 //! | MOVE does not look whether its source is registered, but whether a call is under way at its target's | [`Userfaultfd::move_pages`] |
@@ -35,7 +35,8 @@ pub(crate) const PLACE_BYTES: usize = 8 * PAGE_SIZE;
 /// Pages of a mapping.
 pub(crate) const MAPPING_PAGES: usize = 3;
 
-/// Says what happens, for the replay of a seed: `UZSWAP_TEST_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
+/// Says what happens, for the replay of a seed: `UZSWAP_TEST_MODEL_TRACE=1
+/// SHUTTLE_RANDOM_SEED=...`.
 macro_rules! trace {
     ($($what:tt)*) => {
         if std::env::var_os("UZSWAP_TEST_MODEL_TRACE").is_some() {
@@ -163,7 +164,7 @@ impl Kernel {
         }
     }
 
-    /// mremap() of a mapping to wherever there is room; answers where it is.
+    /// mremap() of a mapping to wherever there is room; returns where it is.
     pub fn mremap(&self, from: usize) -> usize {
         let mut state = self.lock();
         let len = MAPPING_PAGES * PAGE_SIZE;

@@ -40,15 +40,15 @@ pub struct Pager {
     pub(crate) grace: Mutex<GracePeriod>,
     pub(crate) kept: KeptPages,
     pub(crate) files: ProcFiles,
-    /// Guards a page of the arena while a fork is expected, to tell when the kernel begins to copy the arena. `None`
-    /// where forks may not be watched.
+    /// Guards a page of the arena while a fork is expected, to tell when the kernel begins to copy
+    /// the arena. `None` where forks may not be watched.
     pub(crate) gate: Option<Userfaultfd>,
     /// The page that the control thread decompresses into.
     pub(crate) own_page: usize,
     /// Whether the kernel reports forks: it does to those with CAP_SYS_PTRACE.
     reports_forks: bool,
     pub(crate) gauge: Gauge,
-    /// Whether that is to be measured anew soon: relatives came or went.
+    /// Whether that is to be measured again soon: relatives came or went.
     pub(crate) shared_stale: AtomicBool,
 }
 
@@ -107,7 +107,8 @@ impl Pager {
         self.pages.reports().descriptor()
     }
 
-    /// Whether this kernel, or a test, needs threads that run [`Pager::drain_events`], best one on each processor.
+    /// Whether this kernel, or a test, needs threads that run [`Pager::drain_events`], best one on
+    /// each processor.
     pub fn needs_drainer(&self) -> bool {
         self.pages.needs_drainer()
     }
@@ -118,7 +119,7 @@ impl Pager {
         self.pages.drain_events(cpu);
     }
 
-    /// Counts a thread of the pager's that somebody else started for it: the swap file's engine's.
+    /// Counts a thread of the pager's that other code has started: the swap file's engine's.
     pub fn add_own_thread(&self) {
         self.pages.add_own_thread();
     }
@@ -133,18 +134,20 @@ impl Pager {
         self.pages.own_threads()
     }
 
-    /// Has frames that pages left in never be filled anew from now on: the program hands references to its pages to
-    /// others, which the kernel keeps when a page is moved away.
+    /// Has frames that pages left in never be filled again from now on: the program hands
+    /// references to its pages to others, which the kernel keeps when a page is moved away.
     pub fn stop_recycling(&self) {
         self.pages.stop_recycling();
     }
 
-    /// Reads this process's use from the kernel and publishes it; returns the total of all processes.
+    /// Reads this process's use from the kernel and publishes it; returns the total of all
+    /// processes.
     pub fn measure(&self) -> u64 {
         self.gauge.measure(&self.files.statm, &self.pages)
     }
 
-    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
+    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is
+    /// none.
     pub fn reclaim(&self) {
         self.reclaimer().run();
     }
@@ -234,15 +237,17 @@ impl Pager {
         }
     }
 
-    /// Lets go of a range for good, as if there was no pager: the program guards it itself. Call from the thread that halts.
+    /// Lets go of a range for good, as if there was no pager: the program guards it itself. Call
+    /// from the thread that halts.
     pub fn release(&self, range: Range<usize>) {
         self.halt();
         self.registrations.lock().expect("no panic while held").release(range);
         self.go_on();
     }
 
-    /// Whether the kernel reports forks. Where it does not, a child finds zeroes in place of what is out: everything must come
-    /// in first ([`Pager::halt`]), or the child must not have the memory.
+    /// Whether the kernel reports forks. Where it does not, a child finds zeroes in place of what
+    /// is out: everything must come in first ([`Pager::halt`]), or the child must not have the
+    /// memory.
     pub fn reports_forks(&self) -> bool {
         self.reports_forks
     }

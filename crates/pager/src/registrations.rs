@@ -1,8 +1,9 @@
 //! Which of the program's mappings are registered, as last seen in /proc/self/maps.
 //!
-//! All private anonymous mappings are, whatever their protection: the kernel merges neighbours only if both are registered
-//! or neither, and mremap() of a range takes one mapping. So reserved address space is registered before it is made
-//! usable, and what becomes usable is of one piece with its neighbour. What can be evicted is a question of its own.
+//! All private anonymous mappings are, with any protection: the kernel merges neighbours only if
+//! both are registered or neither, and mremap() of a range takes one mapping. So reserved address
+//! space is registered before it is made usable, and what becomes usable is of one piece with its
+//! neighbour. What can be evicted is a question of its own.
 
 use std::ops::Range;
 
@@ -15,8 +16,8 @@ use crate::pages::Pages;
 
 /// Most mappings kept; the kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
-/// Without `PAGEMAP_SCAN` the kernel tells of each page of a mapping, there or not: a walk over the terabytes of a sanitizer's shadow
-/// takes a minute. Larger mappings are not walked, and stay.
+/// Without `PAGEMAP_SCAN` the kernel tells of each page of a mapping, there or not: a walk over the
+/// terabytes of a sanitizer's shadow takes a minute. Larger mappings are not walked, and stay.
 const UNSCANNED_BYTES_MAX: usize = 1 << 40;
 
 /// A mapping under management.
@@ -78,7 +79,7 @@ impl Registrations {
             }
             next.len() < MAPPINGS_MAX
         };
-        // What is mapped above by who asks for it, where the CPU has page tables of five levels, is left alone.
+        // Skips mappings above `USER_END`, as five-level page tables allow them.
         let (first, last) = config.only.as_ref().map_or((0, USER_END), |range| (range.start, range.end));
         maps::for_each(file, buffer, |mapping| {
             let (start, end) = (mapping.start.max(first), mapping.end.min(last));
@@ -128,7 +129,8 @@ impl Registrations {
         }
     }
 
-    /// Registers one new mapping, which can be evicted or not. False when it overlaps others that are known: look at all of them then.
+    /// Registers one new mapping, which can be evicted or not. False when it overlaps others that
+    /// are known: look at all of them then.
     pub fn register(&mut self, pages: &Pages, range: Range<usize>, evictable: bool) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);
         let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
@@ -154,7 +156,7 @@ impl Registrations {
     /// Unregisters everything; faults go to the kernel until the next [`Registrations::refresh`].
     pub fn unregister_all(&mut self, pages: &Pages) {
         for mapping in self.current.drain(..) {
-            // A mapping that has gone meanwhile has nothing registered.
+            // A mapping that is gone has nothing registered.
             let _ = pages.reports().unregister(mapping.start, mapping.end - mapping.start);
         }
     }

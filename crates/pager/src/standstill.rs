@@ -1,7 +1,9 @@
-//! Halting: everything is brought in and nothing is registered, so that the process is as if it had no pager.
+//! Halting: everything is brought in and nothing is registered, so that the process is as if it had
+//! no pager.
 //!
-//! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads it does not have,
-//! and for good before the program takes away what a pager needs (a seccomp filter for all threads, mlockall).
+//! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads
+//! it does not have, and for good before the program takes away what a pager needs (a seccomp
+//! filter for all threads, mlockall).
 
 use sys::memory::USER_END;
 use sys::thread;
@@ -10,19 +12,21 @@ use crate::accounts::Counter;
 use crate::pager::Pager;
 use crate::pages::Inbound;
 
-/// How long parking waits for threads to stand, at most: none of them waits for the program, but the machine may be slow.
+/// How long parking waits for threads to stand, at most: none of them waits for the program, but
+/// the machine may be slow.
 const PARK_NS: u64 = 10_000_000_000;
 
 impl Pager {
-    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is being served. Call
-    /// from a pager thread that is no worker and no handler.
+    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is
+    /// being served. Call from a pager thread that is no worker and no handler.
     pub fn halt(&self) {
         self.halt.begin();
         self.reclaim.wait_for_helpers();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
-        // Ends because nothing goes out any more: what is left is what events are in the way of. Handlers read them; their order
-        // may be known only when their threads have gone on, of which no message tells.
+        // Terminates because eviction is off; only blocks with pending events remain. Handlers read
+        // the events; their order may be known only after their threads have continued, which no
+        // message reports.
         while self.bring_everything(&mut inbound, &mut brought) {
             self.pages.apply_events();
             self.dismiss_gate_reports();
@@ -51,12 +55,14 @@ impl Pager {
         self.measure();
     }
 
-    /// Lets go of all mappings: where nobody serves faults any more, the threads of one that is registered would wait for ever.
+    /// Lets go of all mappings: without fault service, the threads of one that is registered would
+    /// wait for ever.
     fn unregister_everything(&self) {
         loop {
             let mut registrations = self.registrations.lock().expect("no panic while held");
             registrations.note_changes(&self.pages);
-            // What has been moved or has grown since the last look is registered, too, and not in the list.
+            // What has been moved or has grown since the last look is registered, too, and not in
+            // the list.
             registrations.refresh(&self.files.maps, &self.pages, &self.config);
             registrations.unregister_all(&self.pages);
             drop(registrations);
@@ -66,7 +72,8 @@ impl Pager {
         }
     }
 
-    /// The same for what other threads have moved meanwhile, which is reported each time; false when too much was.
+    /// The same for what other threads have moved since, which is reported each time; false when
+    /// too much was.
     fn unregister_moved(&self) -> bool {
         let (mut has_moved, mut is_known) = (true, true);
         while has_moved && is_known {
@@ -97,8 +104,9 @@ impl Pager {
         is_left
     }
 
-    /// After a halt that is for good: has all workers and handlers make their last system call, a wait that does not
-    /// end. The filter that comes next may kill for any other, in whichever thread.
+    /// After a halt that is for good: has all workers and handlers make their last system call, a
+    /// wait that does not end. The filter that comes next may kill for any other, in whichever
+    /// thread.
     pub fn park(&self) {
         self.halt.park();
         self.reclaim.wake_all();
@@ -109,7 +117,8 @@ impl Pager {
         while self.halt.parked() < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
-        // From the count to the wait it is a few instructions, and behind it there is no other call.
+        // From the count to the wait it is a few instructions, and behind it there is no other
+        // call.
         loop {
             match self.pages.own_threads_are_blocked() {
                 Some(false) if sys::now_ns() < give_up => thread::sleep_ns(50_000),
@@ -125,7 +134,7 @@ impl Pager {
         self.halt.is_on()
     }
 
-    /// Goes on after a halt.
+    /// Continues after a halt.
     pub fn go_on(&self) {
         self.pages.watch_changes(true);
         self.halt.over();
@@ -140,8 +149,9 @@ mod tests {
     use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager_of};
 
-    /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where it was now, nobody served faults any
-    /// more, and who touched a page of it for the first time waited for ever.
+    /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where
+    /// it was now, no faults were served any more, and a thread that touched a page of it for the
+    /// first time waited for ever.
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
         let base = blocks(16);

@@ -1,5 +1,5 @@
-//! The locks that moves of pages are built on, and the kernel they talk to; in the tests of their interleavings both are
-//! replaced, by a scheduler's and by a model (`--features shuttle`).
+//! The locks that moves of pages are built on, and the kernel they talk to; in the tests of their
+//! interleavings both are replaced, by a scheduler's and by a model (`--features shuttle`).
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};

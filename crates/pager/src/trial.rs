@@ -9,13 +9,14 @@ use crate::config::Config;
 use crate::pager::Pager;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
 
-/// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else without threads.
-/// `None` when this process may not have one.
+/// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else
+/// without threads. `None` when this process may not have one.
 pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
     pager_of(None, without_move)
 }
 
-/// The same of a range: tests that have the pager look at mappings must not have it find other tests'.
+/// The same of a range: tests that have the pager look at mappings must not have it find other
+/// tests'.
 pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option<&'static Pager> {
     let config = Config {
         folio_pages: 16,

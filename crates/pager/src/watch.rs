@@ -19,8 +19,8 @@ const SETTLED_NS: u64 = 10_000_000;
 /// Runs of present pages that one look of [`Pager::measure_range`] may find.
 const RUNS: usize = 4096;
 
-/// Of the budget the pages that are on their way in all processes may take one part in so many, and how often it is looked how
-/// many processes these are.
+/// Of the budget the pages that are on their way in all processes may take one part in so many, and
+/// how often it is looked how many processes these are.
 const WAYS_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
 /// How often compressors look for devices that came or went.
@@ -45,8 +45,8 @@ pub struct Watch {
 }
 
 impl Pager {
-    /// One look: publishes this process's use, registers new mappings, wakes workers. Answers the total use and the
-    /// time in nanoseconds until the next look is due.
+    /// One look: publishes this process's use, registers new mappings, wakes workers. Returns the
+    /// total use and the time in nanoseconds until the next look is due.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
         let before = self.gauge.resident_bytes();
@@ -55,7 +55,8 @@ impl Pager {
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
-        // A new or grown mapping shows in the sizes; one that replaced another of equal size is found a little later.
+        // A new or grown mapping shows in the sizes; one that replaced another of equal size is
+        // found a little later.
         if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
         {
             self.refresh_mappings();
@@ -87,7 +88,8 @@ impl Pager {
         self.keep_pages(now);
         watch.waited = self.handlers.help_if_stuck(watch.waited, || self.pages.reports().wait(0));
         self.report_stuck_faults(watch, now);
-        // New mappings fill unseen until they are found here, so the watch is close while memory is tight and moves.
+        // New mappings fill unseen until they are found here, so the watch is close while memory is
+        // tight and moves.
         (
             total,
             if grown && total > low {
@@ -100,7 +102,8 @@ impl Pager {
         )
     }
 
-    /// Fits what may be on its way to the number of processes: in one of them it is memory that the others lack.
+    /// Fits what may be on its way to the number of processes: in one of them it is memory that the
+    /// others lack.
     fn share_ways(&self) {
         let bytes = (self.accounts.budget() / WAYS_PART / self.accounts.pagers().max(1) as u64) as usize;
         self.pages.staging().limit(bytes / PAGE_SIZE);
@@ -132,10 +135,12 @@ impl Pager {
         }
     }
 
-    /// Where one range is paged of a process that has other memory, too: finds out how much of what the process uses is the range's and
-    /// the pager's own, by counting the range's pages. Until the next count, what is new counts as theirs.
+    /// Where one range is paged of a process that has other memory, too: finds out how much of what
+    /// the process uses is the range's and the pager's own, by counting the range's pages. Until
+    /// the next count, what is new counts as theirs.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
-        // None at all: others gave back what they were thought to have still, and now is the time to count.
+        // None at all: others gave back what they were thought to have still, and now is the time
+        // to count.
         let is_hidden = self.gauge.resident_bytes() == 0;
         if now < watch.shared_ns && !is_hidden {
             return;
@@ -143,7 +148,8 @@ impl Pager {
         let mut buffer = [0; 128];
         let mut all = || procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
-        // All that the process has, not its part of it: when others gave much back, that part is none for a long while.
+        // All that the process has, not its part of it: when others gave much back, that part is
+        // none for a long while.
         if before == watch.counted {
             return;
         }
@@ -162,7 +168,8 @@ impl Pager {
         let pages = pages as usize + self.pages.staging().pages();
         let ours = (pages * PAGE_SIZE) as u64 + store.pool_bytes() + store.metadata_bytes();
         let after = all();
-        // What came meanwhile may have been counted or not: it is taken for theirs, never for somebody else's.
+        // What came in between may have been counted or not: it is taken for theirs, never for
+        // another's.
         let others = before.min(after).saturating_sub(ours);
         if before.abs_diff(after) > DRIFT_BYTES && others > self.gauge.discount_bytes() {
             return;
@@ -180,8 +187,8 @@ impl Pager {
         self.shared_stale.store(true, Ordering::Release);
     }
 
-    /// Corrects the published use for pages shared with forked relatives: each counts by its fair share. Walks the
-    /// page tables, so it is for processes that have forked, now and then.
+    /// Corrects the published use for pages shared with forked relatives: each counts by its fair
+    /// share. Walks the page tables, so it is for processes that have forked, now and then.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
         if self.shared_stale.swap(false, Ordering::AcqRel) {

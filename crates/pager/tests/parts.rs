@@ -1,4 +1,5 @@
-//! The rules about the pager's parts: no circle among them, reclaim knows nothing of faults, and few files write methods of `Pager`.
+//! The rules about the pager's parts: no circle among them, reclaim knows nothing of faults, and
+//! few files write methods of `Pager`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,11 @@
 //! Whether a page's neighbours come from disk along with it.
 //!
-//! Pages that left together lie together in the swap file, so that reading an aligned cluster costs hardly more than reading one of its
-//! pages. But each that comes in has another one go out, which is written: neighbours pay when they are wanted *soon*, far sooner than
-//! what goes in their place. So some faults bring their page alone, as a trial, and it is counted in how many trials another page of the
-//! cluster is wanted within the next faults. While neighbours do not pay, every fault is a trial.
+//! Pages that left together lie together in the swap file, so that reading an aligned cluster costs
+//! hardly more than reading one of its pages. But each that comes in has another one go out, which
+//! is written: neighbours pay when they are wanted *soon*, far sooner than what goes in their
+//! place. So some faults bring their page alone, as a trial, and it is counted in how many trials
+//! another page of the cluster is wanted within the next faults. While neighbours do not pay, every
+//! fault is a trial.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,7 +21,8 @@ const TRY_EVERY: u32 = 8;
 
 /// What is known of clusters. Entries are single words, raced upon without harm.
 pub struct Clusters {
-    /// Number of the cluster above, 40 bits; below it the page in the cluster and 22 bits of the fault's number. 0: none.
+    /// Number of the cluster above, 40 bits; below it the page in the cluster and 22 bits of the
+    /// fault's number. 0: none.
     trials: [AtomicU64; TRIALS],
     faults: AtomicU32,
     outcomes: Outcomes,
@@ -39,7 +42,7 @@ impl Clusters {
         }
     }
 
-    /// Whether the cluster of `page`, which somebody wants now, is to come whole.
+    /// Whether the cluster of the wanted `page` is to come whole.
     pub fn comes_whole(&self, page: u64) -> bool {
         let fault = self.faults.fetch_add(1, Ordering::Relaxed) & FAULT_MASK;
         let (cluster, within) = (page / CLUSTER_PAGES as u64, page % CLUSTER_PAGES as u64);
@@ -60,7 +63,8 @@ impl Clusters {
         if self.outcomes.pays() && !fault.is_multiple_of(TRY_EVERY) {
             return true;
         }
-        // One that is not decided yet stays: to forget it would count those alone that are decided early.
+        // One that is not decided yet stays: to forget it would count those alone that are decided
+        // early.
         if trial.load(Ordering::Relaxed) == 0 {
             let word = (cluster << PAGE_BITS | within) << FAULT_BITS | u64::from(fault);
             trial.store(word, Ordering::Relaxed);
@@ -97,7 +101,8 @@ mod tests {
 
     #[test]
     fn clusters_whose_pages_are_wanted_one_after_the_other_come_whole() {
-        // Places at random, but two pages at each, and the second a little later: if the cluster came, nobody asks for it.
+        // Places at random, but two pages at each, and the second a little later: if the cluster
+        // came, no fault asks for it.
         let mut state = 88_172_645_463_325_252;
         let clusters = Clusters::new();
         let (mut whole, mut faults) = (0, 0);

@@ -1,5 +1,5 @@
-//! Faults whose pages are in the swap file: served by threads of their own, which may wait for the disk. Meanwhile handlers
-//! serve all other faults.
+//! Faults whose pages are in the swap file: served by threads of their own, which may wait for the
+//! disk, while handlers serve all other faults.
 
 use std::sync::atomic::Ordering;
 
@@ -95,7 +95,8 @@ impl FaultService<'_> {
                 self.streams.ended(stream, end as u64);
                 self.reclaimer.reclaim.note_arrivals(pages);
                 handler.owe(pages);
-                // It was not among what came: its state changed, or an event took its place. It looks again by itself.
+                // It was not among what came: its state changed, or an event took its place. It
+                // looks again by itself.
                 self.pages.reports().wake(at, PAGE_SIZE);
             }
             FromDisk::Elsewhere => {
@@ -107,7 +108,7 @@ impl FaultService<'_> {
                 }
             }
             FromDisk::Busy => {
-                // Whoever reads the block may bring this page along.
+                // The thread that reads the block may bring this page along.
                 sys::thread::sleep_ns(BUSY_NS);
                 if !self.faults.park_for_disk(fault, stream) {
                     self.pages.reports().wake(at, PAGE_SIZE);

@@ -1,10 +1,12 @@
 //! Which handlers listen for faults.
 //!
-//! The kernel wakes every waiting handler at every fault. One on another CPU than the fault does harm whether it wins or
-//! loses: its CPU has the program's address space loaded from then on, so that every page that moves interrupts it, and
-//! what it serves is served by waking one CPU from another, twice. (Random walk through 123 MiB of heap in 96, 2-CPU
-//! virtual machine, November 2026: 27 s with two listeners, 14.5 s pinned to one CPU.) So a handler that wins nothing,
-//! or only what belongs elsewhere, rests. It is called when faults queue up, or come from beside it. One always listens.
+//! The kernel wakes every waiting handler at every fault. One on another CPU than the fault does
+//! harm whether it wins or loses: its CPU has the program's address space loaded from then on, so
+//! that every page that moves interrupts it, and what it serves is served by waking one CPU from
+//! another, twice. (Random walk through 123 MiB of heap in 96, 2-CPU virtual machine, November
+//! 2026: 27 s with two listeners, 14.5 s pinned to one CPU.) So a handler that wins nothing, or
+//! only what belongs elsewhere, rests. It is called when faults queue up, or come from beside it.
+//! One always listens.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +16,8 @@ use sys::futex;
 const TRIAL_MS: i32 = 1;
 /// Faults in a row that others served, after which a handler rests.
 const LOST_MAX: u32 = 8;
-/// One in so many faults is looked at for the processor it came from: the look costs as much as a fault.
+/// One in so many faults is looked at for the processor it came from: the look costs as much as a
+/// fault.
 const LOOK_EVERY: u32 = 16;
 /// Looks in a row that found the program elsewhere, after which a handler rests.
 const ELSEWHERE_MAX: u32 = 2;
@@ -107,7 +110,8 @@ impl Handlers {
         }
     }
 
-    /// Waits for a message with `wait`, which takes milliseconds or -1 and answers whether there may be one; or rests.
+    /// Waits for a message with `wait`, which takes milliseconds or -1 and returns whether there
+    /// may be one; or rests.
     pub(crate) fn wait(&self, record: &mut Record, wait: impl FnOnce(i32) -> bool) -> bool {
         let others = self.listening.load(Ordering::Acquire) > 1;
         if others
@@ -172,8 +176,9 @@ impl Handlers {
         self.call(ANY);
     }
 
-    /// Calls one of those that rest when a message waits as it did at the last look, and no fault was served since: a thread of
-    /// the program with a real-time policy keeps those that listen from their processors. Takes what the last look returned.
+    /// Calls one of those that rest when a message waits as it did at the last look, and no fault
+    /// was served since: a thread of the program with a real-time policy keeps those that listen
+    /// from their processors. Takes what the last look returned.
     pub(crate) fn help_if_stuck(&self, before: Option<u32>, waits: impl FnOnce() -> bool) -> Option<u32> {
         let served = self.served.load(Ordering::Relaxed);
         let now = (self.resting.load(Ordering::Acquire) > 0 && waits()).then_some(served);

@@ -8,8 +8,8 @@
 //! | `readahead`, `cluster` | how many pages come along |
 //! | `disk` | faults whose pages are in the swap file |
 //!
-//! All of it is methods of [`FaultService`], which sees these parts of a pager and no others. It asks the reclaimer for room; the
-//! reclaimer never serves a fault.
+//! All of it is methods of [`FaultService`], which sees these parts of a pager and no others. It
+//! asks the reclaimer for room; the reclaimer never serves a fault.
 
 mod cluster;
 mod disk;

@@ -1,5 +1,5 @@
-//! Faults that were read and are not served yet: one queue for handlers, one for the threads that read from the swap file; and who
-//! serves which.
+//! Faults that were read and are not served yet: one queue for handlers, one for the threads that
+//! read from the swap file; and who serves which.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,8 +35,8 @@ pub(crate) struct Faults {
     /// Faults whose pages are in the swap file.
     disk: Mutex<VecDeque<(Fault, Stream)>>,
     disk_count: AtomicU32,
-    /// When each handler began its present fault, 0 when idle. Behind them the control thread's, which serves around forks,
-    /// and those of the threads that read from the swap file.
+    /// When each handler began its present fault, 0 when idle. Behind them the control thread's,
+    /// which serves around forks, and those of the threads that read from the swap file.
     busy_since: [AtomicU64; HANDLERS_MAX + 1 + DISK_THREADS],
     /// The slot in each handler's frame cache while the handler stands still.
     cached_slots: [AtomicU32; HANDLERS_MAX + 1 + DISK_THREADS],
@@ -56,7 +56,7 @@ impl Faults {
         })
     }
 
-    /// Keeps a fault for whoever is free; false when there are too many.
+    /// Parks a fault for the next free handler; false when there are too many.
     pub fn park(&self, fault: Fault) -> bool {
         let mut parked = self.parked.lock().expect("no panic while held");
         let has_room = parked.len() < PARKED_MAX;
@@ -95,7 +95,7 @@ impl Faults {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Keeps a fault for whoever reads from the swap file; false when there are too many.
+    /// Parks a fault for the readers of the swap file; false when there are too many.
     pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
         let mut disk = self.disk.lock().expect("no panic while held");
         let has_room = disk.len() < PARKED_MAX;

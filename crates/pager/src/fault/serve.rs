@@ -3,16 +3,17 @@
 //! ```text
 //!  wait for a message            handlers.rs decides who
 //!  read one message              an event is applied, a fault served
-//!  make room for what came in    reclaim/; nothing is held meanwhile
+//!  make room for what came in    reclaim/; no lock is held during it
 //!  how far to look ahead         readahead.rs
 //!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
 //!                                what is in the swap file is for the threads of disk.rs, which may wait for the disk
 //!  count
 //! ```
 //!
-//! The kernel hands out faults before events, and no page moves while an event is unread. So a handler that needs the
-//! event reads on, however many faults come first; these are parked for whoever is free. A fault that finds no place there
-//! is sent back: its thread is woken and runs into it again.
+//! The kernel hands out faults before events, and no page moves while an event is unread. So a
+//! handler that needs the event reads on, past any number of faults; these are parked for the next
+//! free handler. A fault that finds no place there is sent back: its thread is woken and runs into
+//! it again.
 
 use sys::PAGE_SIZE;
 
@@ -29,7 +30,8 @@ use super::FaultService;
 const QUICK_TRIES: u32 = 3;
 /// The longest of these sleeps.
 const TRY_NS_MAX: u64 = 500_000;
-/// Attempts, some twenty milliseconds' worth, after which it is looked at whether the thread that waits is what is waited for.
+/// Attempts, some twenty milliseconds' worth, after which it is looked at whether the thread that
+/// waits is what is waited for.
 const MANY_TRIES: u32 = 64;
 
 /// What one handler thread carries along.
@@ -69,7 +71,8 @@ impl FaultService<'_> {
         self.pages.add_own_thread();
         self.handlers.join();
         loop {
-            // Not read before the wait says so: of one thread's faults there is never a second one already.
+            // Not read before the wait says so: of one thread's faults there is never a second one
+            // already.
             let came = self.faults.has_parked()
                 || self.handlers.wait(&mut record, |ms| match ms {
                     -1 => self.reclaimer.halt.while_waiting(|| self.pages.reports().wait(ms)),
@@ -111,8 +114,9 @@ impl FaultService<'_> {
     /// Serves one fault. The caller holds nothing.
     pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
         self.faults.set_busy(handler.index, fault.read_ns);
-        // Before the program goes on, not after: a thread that is awake and waits for this CPU looks to the kernel like
-        // one to be moved to an idle CPU, where its next faults would be served from afar.
+        // Before the program continues, not after: a thread that is awake and waits for this CPU
+        // looks to the kernel like one to be moved to an idle CPU, where its next faults would be
+        // served from afar.
         self.reclaimer.balance(handler.owed, &|| self.read_on());
         let page = fault.address / PAGE_SIZE;
         if self.records {
@@ -124,7 +128,7 @@ impl FaultService<'_> {
             self.reclaimer.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
-            // Somebody else's from here on.
+            // Another thread's from here on.
             self.faults.set_busy(handler.index, 0);
             handler.owed = 0;
             return;
@@ -149,9 +153,10 @@ impl FaultService<'_> {
         ns
     }
 
-    /// Brings in the page of a fault, and those that the stream's window holds, whatever is in the way. It ends when the
-    /// page is in place or its mapping is gone: every event that is in the way is read here, and every thread behind
-    /// one only has to run. `None` when the fault was handed to those who read from the swap file.
+    /// Brings in the page of a fault, and those that the stream's window holds, past all obstacles.
+    /// It ends when the page is in place or its mapping is gone: every event that is in the way is
+    /// read here, and every thread behind one only has to run. `None` when the fault was handed to
+    /// those who read from the swap file.
     pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
         let at = fault.address & !(PAGE_SIZE - 1);
         let mut tries = 0u32;
@@ -181,8 +186,9 @@ impl FaultService<'_> {
         }
     }
 
-    /// Reads messages until there is none or one was an event; faults are parked, or sent back. Whoever calls this looks for
-    /// parked faults before it waits for anything else: the handlers may all be waiting for messages, and not be woken.
+    /// Reads messages until there is none or one was an event; faults are parked, or sent back. The
+    /// caller looks for parked faults before it waits for anything else: the handlers may all be
+    /// waiting for messages, and not be woken.
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
@@ -202,11 +208,13 @@ impl FaultService<'_> {
         }
     }
 
-    /// Has the kernel itself fill what an mremap() is adding to a locked mapping, if that is what a thread waits for.
+    /// Has the kernel itself fill what an mremap() is adding to a locked mapping, if that is what a
+    /// thread waits for.
     ///
-    /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and before the report is read it
-    /// lets nobody fill anything. Inside of mremap() a thread touches nothing else, and begins with the first new page. But a
-    /// fault that has been parked for a while may be over, and its thread in a call that came later.
+    /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and
+    /// before the report is read it refuses every fill. Inside of mremap() a thread touches nothing
+    /// else, and begins with the first new page. But a fault that has been parked for a while may
+    /// be over, and its thread in a call that came later.
     pub(super) fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
         let at = fault.address & !(PAGE_SIZE - 1);
@@ -215,8 +223,9 @@ impl FaultService<'_> {
         }
     }
 
-    /// Brings in what is left of a stream's window behind the block of the fault; answers how many pages. Only what was
-    /// stored is worth bringing in early; first touches beyond the block may never come.
+    /// Brings in what is left of a stream's window behind the block of the fault; returns how many
+    /// pages. Only what was stored is worth bringing in early; first touches beyond the block may
+    /// never come.
     fn bring_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
@@ -247,8 +256,9 @@ mod tests {
     use crate::pages::{Brought, Inbound, BLOCK_BYTES, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read};
 
-    /// The story: a thread's page had come in with another one's, its fault was parked still, and by then it was in mremap(). As many
-    /// bytes as that was to add were taken from the pager where the fault had been, and what was out there read as zeroes.
+    /// The story: a thread's page had come in with another one's, its fault was parked still, and
+    /// by then it was in mremap(). As many bytes as that was to add were taken from the pager where
+    /// the fault had been, and what was out there read as zeroes.
     #[test]
     fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
         let Some(pager) = pager(false) else { return };

@@ -70,8 +70,8 @@ impl Pages {
         }
     }
 
-    /// Brings in stored pages from the start of the block at `base` on, as far as they lie side by side; answers how many.
-    /// For readahead: what is in the way ends it.
+    /// Brings in stored pages from the start of the block at `base` on, as far as they lie side by
+    /// side; returns how many. For readahead: what is in the way ends it.
     pub fn bring_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
         let Some(block) = self.table.find(base).and_then(|_| self.table.try_lock(base)) else { return 0 };
         let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
@@ -87,8 +87,8 @@ impl Pages {
         }
     }
 
-    /// Brings in everything that is out of a block; answers how many pages, and whether some are left because an event is in
-    /// the way.
+    /// Brings in everything that is out of a block; returns how many pages, and whether some are
+    /// left because an event is in the way.
     pub fn bring_all(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
         let block = self.lock_settled(base);
         let mut brought = 0;
@@ -120,7 +120,8 @@ impl Pages {
             true => self.backend.fill(&self.staging, &quiet, inbound, run),
         };
         if filled > 0 {
-            // What was filled was missing: the discarding that it was marked for is over, or takes what is new along.
+            // What was filled was missing: the discarding that it was marked for is over, or takes
+            // what is new along.
             block.change_kernels(span(index, filled), PageState::Kernel);
             if write {
                 self.accounts.add(Counter::ZeroFilled, filled as u64);
@@ -143,7 +144,8 @@ impl Pages {
         let Some(quiet) = self.quiet(block) else { return Brought::Again };
         let (run, slot) = (PageRun::new(index, count), block.slot());
         let source = self.staging.frame(slot, index);
-        // What a compressor reads must not change: the page comes back as a copy then, and its frame stays.
+        // What a compressor reads must not change: the page comes back as a copy then, and its
+        // frame stays.
         let placed = match block.is_compressing() {
             true => place_copies(&quiet, run, source.address()),
             false => self.backend.fault_in(&quiet, run, source),
@@ -207,8 +209,9 @@ impl Pages {
         Brought::Done(done)
     }
 
-    /// Brings in one page by a copy: without moves, or where every slot is in use. A copy is quicker than a move by itself; but
-    /// the frame that the kernel makes for it has to be given back elsewhere, by a move and a call more, and is memory meanwhile.
+    /// Brings in one page by a copy: without moves, or where every slot is in use. A copy is
+    /// quicker than a move by itself; but the frame that the kernel makes for it has to be given
+    /// back elsewhere, by a move and a call more, and is memory until then.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,
@@ -227,7 +230,8 @@ impl Pages {
         Ok(answer)
     }
 
-    /// The frames that were ready for pages that came in as copies are not needed; they are given back sixteen at a time.
+    /// The frames that were ready for pages that came in as copies are not needed; they are given
+    /// back sixteen at a time.
     pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
         if self.moves_frames() {
             inbound.copied += pages;
@@ -239,7 +243,8 @@ impl Pages {
         }
     }
 
-    /// Notes what became of `wanted` pages out of the pool; answers how many, and whether that was all of them.
+    /// Notes what became of `wanted` pages out of the pool; returns how many, and whether that was
+    /// all of them.
     pub(super) fn settle_loaded(
         &self,
         block: &BlockGuard<'_>,
@@ -260,11 +265,11 @@ impl Pages {
         Ok((pages, pages == wanted))
     }
 
-    /// Loads adjacent pages; answers how many. All of them, or those before the first one that is in the swap file where it is
-    /// not to be read.
+    /// Loads adjacent pages; returns how many. All of them, or those before the first one that is
+    /// in the swap file where it is not to be read.
     fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
-        // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it took: they lie side by side and
-        // are given out here once.
+        // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it
+        // took: they lie side by side and are given out here once.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
         whole.iter_mut().for_each(|page| refs.push(page));
@@ -277,7 +282,8 @@ impl Pages {
         })
     }
 
-    /// Puts one page back, for a caller that cannot do anything about it; whether its frame went along. `None`: not now.
+    /// Puts one page back, for a caller that cannot do anything about it; whether its frame went
+    /// along. `None`: not now.
     pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> Option<bool> {
         match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => Some(true),
@@ -286,11 +292,11 @@ impl Pages {
         }
     }
 
-    /// Brings in up to `window` pages from `at` on with one call, all stored or all never touched. Answers how many, or
-    /// `None` when the first is not among them.
+    /// Brings in up to `window` pages from `at` on with one call, all stored or all never touched.
+    /// Returns how many, or `None` when the first is not among them.
     ///
-    /// What cannot be done that way (a border between mappings, an event, a neighbour whose lock is held) is left to the
-    /// way for one block, which knows how to deal with each case.
+    /// What cannot be done that way (a border between mappings, an event, a neighbour whose lock is
+    /// held) is left to the way for one block, which knows how to deal with each case.
     fn bring_long(&self, at: usize, write: bool, window: usize, reads_disk: bool) -> Option<usize> {
         let first = self.lock(at);
         let skipped = at % BLOCK_BYTES / PAGE_SIZE;
@@ -516,7 +522,7 @@ mod tests {
         let base = blocks(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
         let third = pages.lock(base + 2 * BLOCK_BYTES);
-        assert!(!pages.evict_extent(base), "somebody holds a block");
+        assert!(!pages.evict_extent(base), "another thread holds a block");
         drop(third);
         assert!(pages.evict_extent(base));
         assert!(pages.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");

@@ -36,7 +36,8 @@ struct Descendant {
     changes: Vec<Change>,
 }
 
-/// The memory of a forked child that pages are handed to, which may change, and be forked itself, while they are.
+/// The memory of a forked child that pages are handed to, which may change, and be forked itself,
+/// while they are.
 pub(crate) struct ChildMemory {
     /// The child, and its children.
     descendants: Vec<Descendant>,
@@ -49,8 +50,8 @@ pub(crate) struct ChildMemory {
 }
 
 impl Descendant {
-    /// Notes what the process did: until an event is read, nothing can be copied into it, and its thread waits. Answers a
-    /// child of its own, which lacks what it lacks.
+    /// Notes what the process did: until an event is read, nothing can be copied into it, and its
+    /// thread waits. Returns a child of its own, which lacks what it lacks.
     fn read_changes(&mut self) -> Option<Descendant> {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         while self.guard.reports().read(&mut messages, 1) == 1 {
@@ -61,14 +62,16 @@ impl Descendant {
                         changes: self.changes.clone(),
                     });
                 }
-                // A fault is served by the page that comes; those whose page never comes are woken at the end.
+                // A fault is served by the page that comes; those whose page never comes are woken
+                // at the end.
                 message => self.changes.extend(Change::of(message)),
             }
         }
         None
     }
 
-    /// Whether a mapping was registered at `at` when the process was made; `None` when that cannot be told.
+    /// Whether a mapping was registered at `at` when the process was made; `None` when that cannot
+    /// be told.
     fn had_registered(&self, at: usize) -> Option<bool> {
         let change = self.changes.iter().find_map(|change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => Some(Some(true)),
@@ -92,7 +95,8 @@ impl Descendant {
 }
 
 impl ChildMemory {
-    /// Of the child with this guard. `changes` are the child's own since the fork that have been read already.
+    /// Of the child with this guard. `changes` are the child's own since the fork that have been
+    /// read already.
     pub fn new(guard: Guard, changes: impl Iterator<Item = Message>) -> Self {
         ChildMemory {
             descendants: vec![Descendant { guard, changes: changes.filter_map(Change::of).collect() }],
@@ -102,7 +106,8 @@ impl ChildMemory {
         }
     }
 
-    /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it are known to its table.
+    /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it
+    /// are known to its table.
     pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
         self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].had_registered(at));
     }
@@ -139,8 +144,9 @@ impl ChildMemory {
                 continue;
             }
             match descendant.place_of(at).and_then(|place| with(&descendant.guard, place)) {
-                // It has to run before the kernel lets pages in again, or memory is short for everybody. A process that is
-                // stopped keeps its relatives waiting, never wrong; one that is killed ends this.
+                // It has to run before the kernel lets pages in again, or memory is short for
+                // everybody. A process that is stopped keeps its relatives waiting, never wrong;
+                // one that is killed ends this.
                 Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
                 stop => {
                     gone += usize::from(stop == Some(Stop::Gone));
@@ -164,9 +170,10 @@ impl ChildMemory {
 }
 
 impl Pages {
-    /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It is given all of
-    /// that. Nothing has come in since the kernel copied the parent: it refuses to fill pages from the first
-    /// managed mapping it copies until the event is read, and from then on nobody has a [`super::mover::Quiet`] until this is over.
+    /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It
+    /// is given all of that. Nothing has come in since the kernel copied the parent: it refuses to
+    /// fill pages from the first managed mapping it copies until the event is read, and from then
+    /// on no thread has a [`super::mover::Quiet`] until this is over.
     pub(super) fn populate_child(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
         let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
         child.place_among(reports, applied);

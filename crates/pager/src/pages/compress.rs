@@ -1,8 +1,9 @@
-//! From staging into the pool: the slot that has waited longest is compressed, and its frames are ready for use.
+//! From staging into the pool: the slot that has waited longest is compressed, and its frames are
+//! ready for use.
 //!
-//! The block's lock is not held while its slot is compressed. Nothing in the slot changes meanwhile: the block is marked, so
-//! that a page that is wanted back comes back as a copy, and no page joins the others. A page that left the state
-//! *staged* by then has its object dropped.
+//! The block's lock is not held while its slot is compressed. Nothing in the slot changes during
+//! that: the block is marked, so that a page that is wanted back comes back as a copy, and no page
+//! joins the others. A page that left the state *staged* by then has its object dropped.
 
 use sys::PAGE_SIZE;
 
@@ -72,12 +73,13 @@ impl Pages {
         }
     }
 
-    /// Stores staged pages of a block, neighbours or not, in as few requests to the compressor as there can be; pages that
-    /// refuse take no others with them. Returns those that are stored.
+    /// Stores staged pages of a block, neighbours or not, in as few requests to the compressor as
+    /// there can be; pages that refuse take no others with them. Returns those that are stored.
     fn store_block(&self, base: usize, slot: u32, staged: u32) -> u32 {
         let first_key = (base / PAGE_SIZE) as u64;
         let page = |index: usize| {
-            // SAFETY: a page of the slot, which stays as it is while the block is marked as being compressed.
+            // SAFETY: a page of the slot, which stays as it is while the block is marked as being
+            // compressed.
             unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
         };
         let mut pages = [(0, page(staged.trailing_zeros() as usize)); BLOCK_PAGES];
@@ -109,14 +111,15 @@ impl Pages {
         stored
     }
 
-    /// Returns pages that the pool refused to the program, and leaves them alone for a while. False when an event is in
-    /// the way and they stay staged.
+    /// Returns pages that the pool refused to the program, and leaves them alone for a while. False
+    /// when an event is in the way and they stay staged.
     fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
         block.refuse(mask, now_ms());
         let Some(quiet) = self.quiet(block) else { return false };
         for (first, count) in runs(mask) {
             for index in first..first + count {
-                // The frame of a copied page, shared with a forked relative, is left in the slot as a ready page.
+                // The frame of a copied page, shared with a forked relative, is left in the slot as
+                // a ready page.
                 let Some(moved) = self.place_back(&quiet, index, self.staging.frame(slot, index)) else {
                     return false;
                 };

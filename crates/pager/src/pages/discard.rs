@@ -1,14 +1,17 @@
-//! What the program discards: madvise(MADV_DONTNEED, MADV_FREE), munmap(), and what was mapped over.
+//! What the program discards: madvise(MADV_DONTNEED, MADV_FREE), munmap(), and what was mapped
+//! over.
 //!
-//! The event of madvise() comes *before* the kernel discards anything, and its thread goes on as soon as the event has
-//! been read; nothing tells when it is done. A page still mapped then must not be saved as data: it would come back later
-//! with the old bytes. So when the event is applied, which is before anything is filled in the range again, the kernel
-//! is asked which of its pages are mapped, and these are marked as being discarded. The mark ends when the page is
-//! missing and filled anew, which proves that the old one is gone, or when a grace period has passed: every thread was
-//! seen outside the call since ([`crate::grace`]). No clock is involved: a thread that is stopped for a minute between
-//! the event and its discarding keeps the marks for that minute.
+//! The event of madvise() comes *before* the kernel discards anything, and its thread continues as
+//! soon as the event has been read; nothing tells when it is done. A page still mapped then must
+//! not be saved as data: it would come back later with the old bytes. So when the event is applied,
+//! which is before anything is filled in the range again, the kernel is asked which of its pages
+//! are mapped, and these are marked as being discarded. The mark ends when the page is missing and
+//! filled again, which proves that the old one is gone, or when a grace period has passed: every
+//! thread was seen outside the call since ([`crate::grace`]). No clock is involved: a thread that
+//! is stopped for a minute between the event and its discarding keeps the marks for that minute.
 //!
-//! (After MADV_FREE pages may stay mapped, and be used again. For those the grace period alone ends the mark.)
+//! (After MADV_FREE pages may stay mapped, and be used again. For those the grace period alone ends
+//! the mark.)
 
 use std::sync::atomic::Ordering;
 
@@ -94,19 +97,20 @@ impl Pages {
             block.change(block.mask(state), state, PageState::Kernel);
             left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
         }
-        // What was marked meanwhile comes on top of what was seen.
+        // Marks made since come on top of what was seen.
         let _ = self.discarding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
             Some(now.saturating_sub(before) + u64::from(left))
         });
     }
 
-    /// In a forked child, whose threads are gone: nobody is about to discard anything.
+    /// In a forked child, whose threads are gone: no discard is under way.
     pub(crate) fn forget_discarding(&self) {
         self.begin_grace();
         self.end_grace();
     }
 
-    /// Notes that a page is in place although the table says that it is out: it was copied into a forked child.
+    /// Notes that a page is in place although the table says that it is out: it was copied into a
+    /// forked child.
     pub(crate) fn forget_copied(&self, at: usize) {
         let Some(block) = self.table.lock_existing(at) else { return };
         let mask = span(at % BLOCK_BYTES / PAGE_SIZE, 1);
@@ -140,8 +144,8 @@ mod tests {
     use crate::pages::{Brought, Inbound, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read, write};
 
-    /// The story: a thread that lost its CPU for seconds between the event and its discarding; the pages were saved as data
-    /// meanwhile and came back with the old bytes.
+    /// The story: a thread that lost its CPU for seconds between the event and its discarding; the
+    /// pages were saved as data in between and came back with the old bytes.
     #[test]
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
         let Some(pager) = pager(false) else { return };
@@ -179,7 +183,8 @@ mod tests {
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         pages.mark_discarding(base, base + BLOCK_BYTES);
-        // The thread goes on at last. Nobody reads the event here, so the pages are taken away by hand.
+        // The thread continues at last. The event is not read here, so the pages are taken away by
+        // hand.
         let slot = pages.staging().take_empty().unwrap();
         let block = pages.lock(base);
         let quiet = pages.quiet(&block).unwrap();

@@ -1,13 +1,15 @@
 //! Address-space events of the program: order, and exclusion against pages in motion.
 //!
-//! The kernel lets the thread behind an event go on as soon as the event has been *read*. From then on the range may
-//! be discarded or reused at any moment, so a page that is moved in on the strength of older state would bring stale
-//! bytes back. Hence [`super::mover::Quiet`]: the proof that every event read so far has been applied to the table, and that none
-//! is read while the proof lives. A thread that holds a block's lock and gets the proof may believe what the block says;
-//! one that does not get it lets go of the block and starts again.
+//! The kernel lets the thread behind an event go on as soon as the event has been *read*. From then
+//! on the range may be discarded or reused at any moment, so a page that is moved in on the
+//! strength of older state would bring stale bytes back. Hence [`super::mover::Quiet`]: the proof
+//! that every event read so far has been applied to the table, and that none is read while the
+//! proof lives. A thread that holds a block's lock and gets the proof may believe what the block
+//! says; one that does not get it lets go of the block and starts again.
 //!
-//! A move that happens before the event is read is covered by the kernel: it answers EAGAIN while an event is unread,
-//! and what was moved in earlier still is discarded by the thread that goes on.
+//! A move that happens before the event is read is covered by the kernel: it returns EAGAIN while
+//! an event is unread, and what was moved in earlier still is discarded by the thread when it
+//! continues.
 
 use std::collections::VecDeque;
 
@@ -16,7 +18,8 @@ use sys::userfaultfd::Message;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Most events read and not yet applied. Readers stop reading at the limit, which makes the program wait.
+/// Most events read and not yet applied. Readers stop reading at the limit, which makes the program
+/// wait.
 const EVENTS_MAX: usize = 256;
 
 /// Events between the kernel and the table.
@@ -30,7 +33,8 @@ pub struct EventQueue {
     unsettled: AtomicBool,
 }
 
-/// Every event read has been applied, and none is read while this lives. [`super::mover::Quiet`] has it, with what is locked.
+/// Every event read has been applied, and none is read while this lives. [`super::mover::Quiet`]
+/// has it, with what is locked.
 pub struct Still<'a> {
     _gate: RwLockReadGuard<'a, ()>,
 }
@@ -40,7 +44,7 @@ pub struct StillAlone<'a> {
     _gate: RwLockWriteGuard<'a, ()>,
 }
 
-/// The right to read messages: no page moves meanwhile.
+/// The right to read messages: no page moves while it lives.
 pub struct Reading<'a> {
     queue: &'a EventQueue,
     _gate: RwLockWriteGuard<'a, ()>,
@@ -73,8 +77,8 @@ impl EventQueue {
         has_room.then_some(Reading { queue: self, _gate: gate })
     }
 
-    /// Notes an event that was read by somebody who may: under [`Reading`], in the name of a thread that is [`StillAlone`],
-    /// or while all others stand still.
+    /// Notes an event that was read with permission: under [`Reading`], in the name of a thread
+    /// that is [`StillAlone`], or while all others stand still.
     pub fn push(&self, event: Message) {
         self.queue.lock().expect("no panic while held").push_back(event);
         self.read.fetch_add(1, Ordering::Release);
@@ -100,7 +104,8 @@ impl EventQueue {
         self.unsettled.store(unsettled, Ordering::Release);
     }
 
-    /// Keeps events from being read while `act` runs, if there is none to apply; `None` else. For what is not about a page.
+    /// Keeps events from being read while `act` runs, if there is none to apply; `None` else. For
+    /// what is not about a page.
     pub fn while_quiet<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let _gate = self.gate.read().expect("no panic while held");
         self.is_quiet().then(act)

@@ -1,8 +1,9 @@
 //! Extents: eight staging slots side by side, for runs of 128 pages.
 //!
-//! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the TLB's sake, which in a
-//! virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU virtual machine, November 2026). So long runs go
-//! out and come in 128 pages a call, and extents are where such a call finds 128 pages side by side.
+//! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the
+//! TLB's sake, which in a virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU
+//! virtual machine, November 2026). So long runs go out and come in 128 pages a call, and extents
+//! are where such a call finds 128 pages side by side.
 //!
 //! ```text
 //! empty --move out--> eight slots, each queued, compressed and given back by itself
@@ -30,7 +31,8 @@ pub const EXTENT_PAGES: usize = EXTENT_SLOTS * BLOCK_PAGES;
 pub(crate) struct Extent {
     /// Its slots are given out one by one.
     split: bool,
-    /// Slots given back since the extent was taken as a whole; of a split one, those that are empty.
+    /// Slots given back since the extent was taken as a whole; of a split one, those that are
+    /// empty.
     given: u8,
 }
 
@@ -85,8 +87,9 @@ impl Staging {
         }
     }
 
-    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of ready ones that lie scattered if
-    /// need be. Or else what was once scattered would be so for good: short runs come in, and go out for them.
+    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of
+    /// ready ones that lie scattered if need be. Or else what was once scattered would be so for
+    /// good: short runs come in, and go out for them.
     pub fn filling_extent(&self) -> Option<u32> {
         if let Some(extent) = self.take_ready_extent().or_else(|| self.fresh_extent()) {
             return Some(extent);
@@ -137,7 +140,7 @@ impl Staging {
         }
     }
 
-    /// Gives back a slot of an extent; answers how many pages are ready now that were not.
+    /// Gives back a slot of an extent; returns how many pages are ready now that were not.
     pub(crate) fn give_to_extent(
         &self,
         slot: u32,

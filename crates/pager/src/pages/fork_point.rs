@@ -1,19 +1,21 @@
 //! Where a fork stands among the parent's calls that changed mappings at about the same time.
 //!
-//! The kernel orders them by a lock and reports each after it has let go of it, so the report of a fork may be read later than
-//! those of calls that came after it. Pages are where the table says by then, and the child has them where they were at the
-//! fork.
+//! The kernel orders them by a lock and reports each after it has let go of it, so the report of a
+//! fork may be read later than those of calls that came after it. Pages are where the table says by
+//! then, and the child has them where they were at the fork.
 //!
 //! ```text
 //!   reports read:   move a -> b    move c -> d    FORK        the child was made here, or there, or before both
 //!                 ^              ^              ^
 //! ```
 //!
-//! What is certain is taken off first: whenever no call is under way, everything before that moment precedes every later fork
-//! ([`super::Pages::settle`]). Of the rest the child's own mappings tell. Nothing is registered while something is under way, so
-//! what is registered in the child where a move began has not moved yet, or has come there by another of these moves; and what
-//! is registered where something was unmapped has not been unmapped yet. The fork stands where the calls explain best what the
-//! child has, all of them together: page by page an unrelated mapping at an old place would be taken for the page's own.
+//! What is certain is taken off first: whenever no call is under way, everything before that moment
+//! precedes every later fork ([`super::Pages::settle`]). Of the rest the child's own mappings tell.
+//! Nothing is registered while something is under way, so what is registered in the child where a
+//! move began has not moved yet, or has come there by another of these moves; and what is
+//! registered where something was unmapped has not been unmapped yet. The fork stands where the
+//! calls explain best what the child has, all of them together: page by page an unrelated mapping
+//! at an old place would be taken for the page's own.
 
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
@@ -44,8 +46,8 @@ fn touch(report: Message, at: usize) -> Option<Touch> {
     }
 }
 
-/// Where a page is after a report; `None` when another mapping is there now. What is unmapped stays: whether that was before the
-/// fork is seen best when the page is put there.
+/// Where a page is after a report; `None` when another mapping is there now. What is unmapped
+/// stays: whether that was before the fork is seen best when the page is put there.
 fn redo(report: Message, at: usize) -> Option<usize> {
     match report {
         Message::Remap { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
@@ -64,8 +66,8 @@ fn undo(report: Message, at: usize) -> Option<usize> {
 }
 
 impl ForkPoint {
-    /// Finds it. `reports` are in order, and the first `applied` of them are known to the table; `is_registered` says what the
-    /// child had at an address when it was made, if that is known.
+    /// Finds it. `reports` are in order, and the first `applied` of them are known to the table;
+    /// `is_registered` says what the child had at an address when it was made, if that is known.
     pub fn find(
         reports: Vec<Message>,
         applied: usize,
@@ -91,7 +93,8 @@ impl ForkPoint {
             }
             (sure, likely)
         };
-        // Of equal ones that where the table is, or a later one: what is put where nothing is harms nobody.
+        // Of equal ones that where the table is, or a later one: putting nothing in a place is
+        // harmless.
         let rank = |before: usize| (misses(before), before != applied, usize::MAX - before);
         let before = (0..=reports.len()).min_by_key(|before| rank(*before)).unwrap_or(applied);
         ForkPoint { reports, applied, before }
@@ -125,7 +128,8 @@ impl ForkPoint {
 /// Whether something was registered at an address.
 enum Expected {
     Surely(bool),
-    /// It was part of something that was unmapped, and of that the kernel says no more than that some of it was registered.
+    /// It was part of something that was unmapped, and of that the kernel says no more than that
+    /// some of it was registered.
     Likely(bool),
     Anything,
 }
@@ -164,7 +168,7 @@ mod tests {
     /// A mapping of the model: by place, who it is and whether it is registered.
     type Space = BTreeMap<usize, (usize, bool)>;
 
-    /// What one thread after the other does; nothing gets registered meanwhile.
+    /// What one thread after the other does; nothing gets registered in between.
     #[derive(Debug, Clone, Copy)]
     enum Call {
         Move(usize, usize),
@@ -224,8 +228,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// Wherever the fork stands and however far the table is, each page that the table has goes where the child has it, or
-        /// nowhere; unless the child looks the same at two points of time, as after a swap of two mappings.
+        /// Wherever the fork stands and however far the table is, each page that the table has goes
+        /// where the child has it, or nowhere; unless the child looks the same at two points of
+        /// time, as after a swap of two mappings.
         #[test]
         fn no_page_goes_to_another_mapping(
             start in proptest::collection::vec(prop_oneof![Just(None), Just(Some(true))], PLACES),
@@ -267,13 +272,13 @@ mod tests {
         }
     }
 
-    /// The story: a page that had moved away, and whose new place was unmapped just before the fork, was put into what had been
-    /// mapped anew where it came from.
+    /// The story: a page that had moved away, and whose new place was unmapped just before the
+    /// fork, was put into what had been mapped again where it came from.
     #[test]
     fn what_is_nowhere_does_not_go_to_where_it_once_was() {
         let (from, to) = (address(0), address(1));
         let reports = vec![Message::Remap { from, to, len: LEN }];
-        // Settled meanwhile: nothing is uncertain.
+        // Settled already: nothing is uncertain.
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
         assert_eq!(point.in_child(to), Some(to));
         // Not settled: what is new cannot be registered yet.
@@ -287,8 +292,9 @@ mod tests {
         [Message::Remap { from, to, len: LEN }, Message::Unmap { start: from, end: from + LEN }]
     }
 
-    /// The story: three moves end where the first began, so that before all of it and behind all of it the child looks alike but
-    /// for the place that was unmapped; that one was not looked at, and a page went to another mapping.
+    /// The story: three moves end where the first began, so that before all of it and behind all of
+    /// it the child looks alike but for the place that was unmapped; that one was not looked at,
+    /// and a page went to another mapping.
     #[test]
     fn what_was_unmapped_tells_as_well() {
         let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];

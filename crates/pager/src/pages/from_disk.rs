@@ -1,8 +1,9 @@
 //! Bringing in from the swap file, by threads that may wait for the disk.
 //!
-//! No lock is held while the disk works: the blocks are marked as being read, and each of the pages that are. Others bring
-//! in, discard and move what they like meanwhile; a page whose state changed is not marked any more, and what was read
-//! of it is dropped. A few neighbours come along, and up to four blocks with one request when pages are read in order.
+//! No lock is held while the disk works: the blocks are marked as being read, and each of the pages
+//! that are. Others bring in, discard and move what they like during the read; a page whose state
+//! changed is not marked any more, and what was read of it is dropped. A few neighbours come along,
+//! and up to four blocks with one request when pages are read in order.
 
 use std::ops::Range;
 
@@ -25,7 +26,7 @@ pub(crate) enum FromDisk {
     Done(usize),
     /// It is not in the swap file.
     Elsewhere,
-    /// Somebody reads pages of its block already.
+    /// Another thread reads pages of its block already.
     Busy,
 }
 
@@ -61,7 +62,7 @@ impl Drop for Scratch {
 /// The pages of adjacent blocks that are read together: sixteen bits a block.
 struct Reading {
     base: usize,
-    /// The page that somebody waits for, in the first block.
+    /// The page that a thread waits for, in the first block.
     needed: usize,
     blocks: usize,
     mask: u64,
@@ -74,8 +75,9 @@ impl Reading {
 }
 
 impl Pages {
-    /// Brings in the page at `at`, if it is in the swap file, and of the `wanted` ones those that are
-    /// there too, itself among them: pages counted from the first of its block. `read_on` reads messages when one is in the way. Hold no block's lock.
+    /// Brings in the page at `at`, if it is in the swap file, and of the `wanted` ones those that
+    /// are there too, itself among them: pages counted from the first of its block. `read_on` reads
+    /// messages when one is in the way. Hold no block's lock.
     pub fn bring_from_disk(
         &self,
         inbound: &mut Inbound,
@@ -146,7 +148,8 @@ impl Pages {
         }
     }
 
-    /// Puts what was read of a block in its place, as far as it is still wanted there; answers how many pages.
+    /// Puts what was read of a block in its place, as far as it is still wanted there; returns how
+    /// many pages.
     fn place_read(
         &self,
         inbound: &mut Inbound,

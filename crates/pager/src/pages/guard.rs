@@ -1,18 +1,19 @@
-//! A userfaultfd over the memory of one process, asked so that its answers can be believed.
+//! A userfaultfd over the memory of one process, with reliable results.
 //!
-//! While a call changes mappings the kernel refuses to move, copy or zero with EAGAIN. But since Linux 6.9 it looks for the
-//! mapping first, and answers ENOENT when that is where mremap() has just taken it away, of which nobody has read yet. Who
-//! believes that takes the page for gone, and it is lost when the report is applied. (So a `bytearray` that grew by data that do
-//! not compress came out different.) So ENOENT counts only if no call is under way afterwards: one that was would be
-//! still, because nobody reads its report meanwhile.
+//! While a call changes mappings the kernel refuses to move, copy or zero with EAGAIN. But since
+//! Linux 6.9 it looks for the mapping first, and returns ENOENT when that is where mremap() has
+//! just taken it away, before its report is read. Who believes that takes the page for gone, and it
+//! is lost when the report is applied. (So a `bytearray` that grew by data that do not compress
+//! came out different.) So ENOENT counts only if no call is under way afterwards: one that was
+//! would be still, because its report is not read in between.
 
 use sys::userfaultfd::{Message, Progress, Stop, MESSAGES_MAX};
 use sys::PAGE_SIZE;
 
 use crate::sync::Userfaultfd;
 
-/// A userfaultfd without the calls that fill, move or empty a page: what is registered, reported and woken. All that those have who
-/// prove nothing.
+/// A userfaultfd without the calls that fill, move or empty a page: what is registered, reported
+/// and woken. All that those have who prove nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reports(Userfaultfd);
 
@@ -81,7 +82,8 @@ impl Guard {
         Guard::new(Userfaultfd::from_descriptor(descriptor), self.probe)
     }
 
-    /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
+    /// Whether some call that changes mappings is under way: its event is unread, or its thread has
+    /// not run since.
     pub fn is_changing(&self) -> bool {
         self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
     }
@@ -155,7 +157,7 @@ mod tests {
                 assert_eq!(unsafe { libc::mremap(from, PAGE_SIZE, PAGE_SIZE, flags, to) }, to);
             });
             assert!(uffd.wait(10_000));
-            // The mapping has gone, and nobody has read of it.
+            // The mapping has gone, before its report is read.
             // SAFETY: fills a missing page of this test's.
             let copied = unsafe { guard.copy(from, page, PAGE_SIZE) };
             assert_eq!((copied.done, copied.stop), (0, Some(Stop::Again)));

@@ -9,13 +9,13 @@ pub(crate) struct Inbound {
     pub(super) page: usize,
     /// Pages copied from there since frames were given back for them.
     pub(super) copied: usize,
-    /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where others wait for faults
-    /// to be served, [`super::Brought::OnDisk`] is the answer instead.
+    /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where
+    /// others wait for faults to be served, [`super::Brought::OnDisk`] is the answer instead.
     pub reads_disk: bool,
 }
 
 impl Inbound {
-    /// With a page of the arena that nobody else uses.
+    /// With an otherwise unused page of the arena.
     pub fn new(page: usize) -> Self {
         Inbound { frames: FrameCache::new(), page, copied: 0, reads_disk: true }
     }

@@ -1,9 +1,11 @@
-//! Moves of pages while threads of a program change its mappings, in thousands of random interleavings, against a model of the
-//! kernel: `cargo test -p uzswap-pager --features shuttle --lib interleavings`.
+//! Moves of pages while threads of a program change its mappings, in thousands of random
+//! interleavings, against a model of the kernel: `cargo test -p uzswap-pager --features shuttle
+//! --lib interleavings`.
 //!
-//! The code under test is this module as it runs in a process; the threads are those of a process: two of the program, two
-//! handlers, one that evicts and compresses, and one that registers and sees to grace periods. Each thread of the program knows
-//! what every page of its mapping must hold.
+//! The code under test is this module as it runs in a process; the threads are those of a process:
+//! two of the program, two handlers, one that evicts and compresses, and one that registers and
+//! sees to grace periods. Each thread of the program knows what every page of its mapping must
+//! hold.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,8 +19,9 @@ use super::*;
 use crate::accounts::Plenty;
 use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
 
-/// Runs of the scheduler, of which a second is some thousand, and where they begin: the same every time, so that what fails is
-/// what has been changed. `UZSWAP_TEST_MODEL_ROUNDS=100000` has as many others.
+/// Runs of the scheduler, of which a second is some thousand, and where they begin: the same every
+/// time, so that what fails is what has been changed. `UZSWAP_TEST_MODEL_ROUNDS=100000` has as many
+/// others.
 const ROUNDS: usize = 4000;
 const SEED: u64 = 20_261_122;
 /// Steps of each thread of the program.

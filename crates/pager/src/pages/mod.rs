@@ -1,7 +1,7 @@
 //! Where every managed page is, and the one way to change that.
 //!
-//! A page is mapped, staged, stored or never touched (`table`). It changes its place in one of the transitions of this
-//! module and nowhere else:
+//! A page is mapped, staged, stored or never touched (`table`). It changes its place in one of the
+//! transitions of this module and nowhere else:
 //!
 //! | transition | from | to | file |
 //! |---|---|---|---|
@@ -12,9 +12,10 @@
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
 //!
-//! Each takes the lock of the page's block ([`table::BlockGuard`]) and, to call the kernel for the page, the proof that
-//! no event about the address space is unread or unapplied ([`mover::Quiet`]), which is made from that lock and has the
-//! calls. Neither the state of a page nor the system calls that move one can be reached without them.
+//! Each takes the lock of the page's block ([`table::BlockGuard`]) and, to call the kernel for the
+//! page, the proof that no event about the address space is unread or unapplied ([`mover::Quiet`]),
+//! which is made from that lock and has the calls. Neither the state of a page nor the system calls
+//! that move one can be reached without them.
 
 mod bring;
 mod children;
@@ -74,7 +75,7 @@ const LIMBO: zswap::Group = zswap::Group(1);
 /// Groups that the pool must have.
 pub(crate) const GROUPS: u16 = 2;
 
-/// A message for whoever serves faults.
+/// A message for the thread that serves faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
     /// Nothing was there, or too many events wait.
@@ -111,12 +112,13 @@ pub(crate) struct Pages {
     /// How pages leave and come back on this kernel.
     backend: Box<dyn EvictBackend>,
     folio_pages: usize,
-    /// Frames that pages left in are filled anew; else they go back to the system, because something beside the program
-    /// may still refer to them.
+    /// Frames that pages left in are filled again; else they go back to the system, because
+    /// something beside the program may still refer to them.
     recycles: AtomicBool,
     /// Generation of grace periods: which of the two discard states new ones get.
     odd: AtomicBool,
-    /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace period clears them.
+    /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace
+    /// period clears them.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
     contest: Mutex<order::Contest>,
@@ -171,7 +173,8 @@ impl Pages {
         self.backend.move_out(self, spare, base, mask, may_wait)
     }
 
-    /// Moves an extent's worth of adjacent blocks out with one call: see [`EvictBackend::move_out_extent`].
+    /// Moves an extent's worth of adjacent blocks out with one call: see
+    /// [`EvictBackend::move_out_extent`].
     pub fn evict_extent(&self, base: usize) -> bool {
         self.backend.move_out_extent(self, base)
     }
@@ -211,7 +214,8 @@ impl Pages {
         &self.policy
     }
 
-    /// Tells the policy of pages that came back from staging or the pool, of which `needed` were asked for.
+    /// Tells the policy of pages that came back from staging or the pool, of which `needed` were
+    /// asked for.
     fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
         let returned = self.policy.returned(history, mask, needed, in_run);
         if returned.pages > 0 {
@@ -235,12 +239,13 @@ impl Pages {
         &self.mover.pagemap
     }
 
-    /// What the userfaultfd that guards the program's memory reports, and what is registered with it.
+    /// What the userfaultfd that guards the program's memory reports, and what is registered with
+    /// it.
     pub fn reports(&self) -> Reports {
         self.mover.guard.reports()
     }
 
-    /// The same, for questions whose answers count.
+    /// The same, for questions whose results count.
     pub fn guard(&self) -> &Guard {
         &self.mover.guard
     }
@@ -250,19 +255,21 @@ impl Pages {
         self.staging.sink.as_ref()
     }
 
-    /// Has frames that pages left in be given back from now on, never filled anew: the program hands references to its
-    /// pages to others (vmsplice, MSG_ZEROCOPY), which the kernel keeps after a page has been moved away.
+    /// Has frames that pages left in be given back from now on, never filled again: the program
+    /// hands references to its pages to others (vmsplice, MSG_ZEROCOPY), which the kernel keeps
+    /// after a page has been moved away.
     pub fn stop_recycling(&self) {
         self.recycles.store(false, Ordering::Release);
     }
 
-    /// Whether frames are filled anew.
+    /// Whether frames are filled again.
     pub fn recycles(&self) -> bool {
         self.moves_frames() && self.recycles.load(Ordering::Acquire)
     }
 
-    /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it cannot be now: what the
-    /// table says of the range may be about a mapping of before as long as reports are to come.
+    /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it
+    /// cannot be now: what the table says of the range may be about a mapping of before as long as
+    /// reports are to come.
     pub fn register(&self, range: Range<usize>) -> Option<bool> {
         let try_now = || {
             (!self.mover.is_changing())
@@ -278,14 +285,14 @@ impl Pages {
         None
     }
 
-    /// Has the kernel fill a range by itself until the mappings are looked at again, unless its first page is there, or any of it
-    /// is out: then it is not what it was taken for.
+    /// Has the kernel fill a range by itself until the mappings are looked at again, unless its
+    /// first page is there, or any of it is out: then it is not what it was taken for.
     pub fn leave_to_kernel(&self, range: Range<usize>) {
-        // Nothing goes out meanwhile.
+        // Nothing goes out during that.
         let Some(reading) = self.events.reading().filter(|_| !self.events.pending()) else { return };
         let is_new = self.mover.mapped(range.start, 1) == 0 && !self.has_out(range.clone());
         if is_new {
-            // A mapping that has gone meanwhile needs nothing.
+            // A mapping that is gone needs nothing.
             let _ = self.mover.guard.reports().unregister(range.start, range.len());
         }
         drop(reading);
@@ -308,7 +315,8 @@ impl Pages {
         debug_assert!(self.events.is_quiet());
     }
 
-    /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered then.
+    /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered
+    /// then.
     pub fn watch_changes(&self, on: bool) {
         // It may be so already.
         let _ = self.mover.guard_probe(on);
@@ -346,7 +354,8 @@ impl Pages {
         self.own_threads.count()
     }
 
-    /// Whether all of them but the caller are blocked in a system call; `None` when that cannot be seen.
+    /// Whether all of them but the caller are blocked in a system call; `None` when that cannot be
+    /// seen.
     pub fn own_threads_are_blocked(&self) -> Option<bool> {
         self.own_threads.are_blocked()
     }
@@ -443,7 +452,8 @@ impl Pages {
         self.mover.quiet(&self.events, locked)
     }
 
-    /// Checks, in debug builds, that the staged pages of a block that was just locked are in its slot.
+    /// Checks, in debug builds, that the staged pages of a block that was just locked are in its
+    /// slot.
     fn checked<'a>(&self, block: table::BlockGuard<'a>) -> table::BlockGuard<'a> {
         if cfg!(debug_assertions) {
             let (staged, slot) = (block.mask(table::PageState::Staged), block.slot());

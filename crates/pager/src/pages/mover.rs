@@ -1,8 +1,9 @@
 //! The system calls on managed pages. They are methods of a proof, and of nothing else.
 //!
-//! A [`Quiet`] is made from a block's lock, or those of adjacent blocks, while no event about the address space is unread or
-//! unapplied. Its calls name pages by their numbers in what is locked. So there is no call that moves, copies or fills a
-//! page whose block is not locked, and none on stale knowledge of it:
+//! A [`Quiet`] is made from a block's lock, or those of adjacent blocks, while no event about the
+//! address space is unread or unapplied. Its calls name pages by their numbers in what is locked.
+//! So there is no call that moves, copies or fills a page whose block is not locked, and none on
+//! stale knowledge of it:
 //!
 //! ```
 //! use pager::proofs::{BlockGuard, EventQueue, Mover, PageRun};
@@ -72,9 +73,9 @@ impl Mover {
 
     /// The proof for what is locked; `None` when events wait to be applied.
     ///
-    /// The lock makes it good for what was seen of the block since it was taken: an event about the block that was
-    /// read in between cannot have been applied, and so the proof is refused. An event that was applied without the
-    /// lock changed nothing here.
+    /// The lock makes it good for what was seen of the block since it was taken: an event about the
+    /// block that was read in between cannot have been applied, and so the proof is refused. An
+    /// event that was applied without the lock changed nothing here.
     pub fn quiet<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Quiet<'a>> {
         let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
         events.still().map(|still| Quiet { pages, _still: still })
@@ -90,7 +91,8 @@ impl Mover {
         events.still_alone().map(|still| QuietAlone { pages, _still: still })
     }
 
-    /// Registers the probe, or not: while nothing is registered a fork must not wait for any reader. Whether that could be.
+    /// Registers the probe, or not: while nothing is registered a fork must not wait for any
+    /// reader. Whether that could be.
     pub(super) fn guard_probe(&self, on: bool) -> bool {
         match on {
             true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
@@ -98,7 +100,8 @@ impl Mover {
         }
     }
 
-    /// Whether some call that changes mappings is under way: its event is unread, or its thread has not run since.
+    /// Whether some call that changes mappings is under way: its event is unread, or its thread has
+    /// not run since.
     pub(super) fn is_changing(&self) -> bool {
         self.guard.is_changing()
     }
@@ -124,12 +127,12 @@ impl Mover {
         u128::from(high) << HALF | u128::from(low)
     }
 
-    /// Which of `count` pages a move brought from `source` to `target`, whatever it answered.
+    /// Which of `count` pages a move brought from `source` to `target`, regardless of its result.
     ///
-    /// Linux 6.18 may answer EEXIST after having moved: when something inside makes it start over (a huge page to split, an
-    /// accessed bit that changed), it forgets to count what the second attempt moves, tries once more and finds the
-    /// pages there. Taking its word means losing them (seen as zeroes under `stress-ng --vm` with huge pages, November
-    /// 2026).
+    /// Linux 6.18 may answer EEXIST after having moved: when something inside makes it start over
+    /// (a huge page to split, an accessed bit that changed), it forgets to count what the second
+    /// attempt moves, tries once more and finds the pages there. Taking its word means losing them
+    /// (seen as zeroes under `stress-ng --vm` with huge pages, November 2026).
     pub(super) fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
         self.mapped(target, count) & !self.mapped(source, count)
     }
@@ -151,8 +154,8 @@ impl Subject<'_> {
 
     fn copy_in(&self, run: PageRun, source: usize) -> Progress {
         let (at, len) = self.locate(run);
-        // SAFETY: only missing pages are filled, and their block's lock is held; the kernel reads the source, and refuses
-        // what cannot be read.
+        // SAFETY: only missing pages are filled, and their block's lock is held; the kernel reads
+        // the source, and refuses what cannot be read.
         unsafe { self.mover.guard.copy(at, source, len) }
     }
 
@@ -162,27 +165,28 @@ impl Subject<'_> {
     }
 }
 
-/// The proof that a block's lock is held, that every event read has been applied, and that none is read while this lives.
-/// Its methods are the only calls that move, copy or fill a managed page.
+/// The proof that a block's lock is held, that every event read has been applied, and that none is
+/// read while this lives. Its methods are the only calls that move, copy or fill a managed page.
 pub struct Quiet<'a> {
     pages: Subject<'a>,
     _still: Still<'a>,
 }
 
 impl Quiet<'_> {
-    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is under way.
+    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is
+    /// under way.
     pub fn move_out(&self, run: PageRun, target: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
-        // SAFETY: the source's lock is held, and its state is changed under it. The target is staging memory, which has no
-        // objects; the kernel moves to missing pages only.
+        // SAFETY: the source's lock is held, and its state is changed under it. The target is
+        // staging memory, which has no objects; the kernel moves to missing pages only.
         unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
     }
 
     /// Moves pages into the program.
     pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
-        // SAFETY: only missing pages are filled, and their block's lock is held. The source is staging memory, which has no
-        // objects.
+        // SAFETY: only missing pages are filled, and their block's lock is held. The source is
+        // staging memory, which has no objects.
         unsafe { self.pages.mover.guard.move_pages(at, source.address(), len, true) }
     }
 
@@ -207,7 +211,7 @@ impl Quiet<'_> {
         self.pages.mover.guard.reports().wake(at, len);
     }
 
-    /// Which of the pages a move brought, whatever it returned: see [`Mover::arrived`].
+    /// Which of the pages a move brought, regardless of its result: see [`Mover::arrived`].
     pub(super) fn arrived(&self, run: PageRun, source: Frame) -> u128 {
         let (at, _) = self.pages.locate(run);
         self.pages.mover.arrived(at, source.address(), run.count)
@@ -219,7 +223,8 @@ impl Quiet<'_> {
     }
 }
 
-/// The same, and no other thread has a proof or reads events: for calls that raise an event themselves.
+/// The same, and no other thread has a proof or reads events: for calls that raise an event
+/// themselves.
 pub struct QuietAlone<'a> {
     pages: Subject<'a>,
     _still: StillAlone<'a>,
@@ -229,8 +234,8 @@ impl QuietAlone<'_> {
     /// Takes pages out of the program to staging, whose frames there are unmapped first.
     pub(super) fn take_out(&self, run: PageRun, target: Frame) -> Result<(), Refusal> {
         let (at, len) = self.pages.locate(run);
-        // SAFETY: the source's lock is held, and its state is changed under it. The target is staging memory, which has no
-        // objects.
+        // SAFETY: the source's lock is held, and its state is changed under it. The target is
+        // staging memory, which has no objects.
         unsafe { remap::move_out(at, target.address(), len) }
     }
 
@@ -239,10 +244,12 @@ impl QuietAlone<'_> {
         self.pages.zero(run)
     }
 
-    /// Returns copies to a mapping that turned out not to be registered; how far that came. Only missing pages are filled.
+    /// Returns copies to a mapping that turned out not to be registered; how far that came. Only
+    /// missing pages are filled.
     pub(super) fn copy_to_foreign(&self, foreign: &Userfaultfd, run: PageRun, source: usize) -> Progress {
         let (at, len) = self.pages.locate(run);
-        // SAFETY: the bytes return to where they were a moment ago; present pages refuse. The kernel reads the source.
+        // SAFETY: the bytes return to where they were a moment ago; present pages refuse. The
+        // kernel reads the source.
         unsafe { foreign.copy(at, source, len) }
     }
 

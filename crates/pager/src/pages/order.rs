@@ -1,28 +1,33 @@
 //! The order of events that the kernel reports out of order.
 //!
-//! munmap() and mremap() do their work under the kernel's lock and report it after they have let go of it. So when two
-//! threads are at it, what one of them freed may be in use again by the other, and the report about the new use may come
-//! first:
+//! munmap() and mremap() do their work under the kernel's lock and report it after they have let go
+//! of it. So when two threads are at it, what one of them freed may be in use again by the other,
+//! and the report about the new use may come first:
 //!
 //! ```text
 //!   thread A  munmap(s) ------------------------- reports UNMAP s        read second
 //!   thread B             mremap(x -> s) reports REMAP x s                read first
 //! ```
 //!
-//! Applied as they are read, the second would discard what the first has brought to `s`. The kernel counts the calls that
-//! are under way, and refuses to fill pages until it is zero: that is how one knows whether some older report is still to
-//! come. So after a REMAP nothing is brought in or evicted until no call is under way, and what is reported meanwhile about
-//! the target of such a REMAP is put aside. Then everything has been reported, and what is mapped at a place now tells the rest:
+//! Applied as they are read, the second would discard what the first has brought to `s`. The kernel
+//! counts the calls that are under way, and refuses to fill pages until it is zero: that is how one
+//! knows whether some older report is still to come. So after a REMAP nothing is brought in or
+//! evicted until no call is under way, and what is reported in between about the target of such a
+//! REMAP is put aside. Then everything has been reported, and what is mapped at a place now tells
+//! the rest:
 //!
-//! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered any more is of no use,
-//!   and what is registered is the newest mapping's. (The kernel also reports an UNMAP of what mremap() has moved away, its
-//!   *twin*, of which nothing is left in the table.)
-//! * A REMAP away from the place: whatever comes to a place leaves it once, but for what is there now. If more has left
-//!   than has come since, the first to be reported was the mapping before. What was out at the place when the newer mapping
-//!   came has been kept apart, and follows.
+//! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered
+//!   any more is of no use, and what is registered is the newest mapping's. (The kernel also
+//!   reports an UNMAP of what mremap() has moved away, its *twin*, of which nothing is left in the
+//!   table.)
+//! * A REMAP away from the place: every mapping that comes to a place leaves it once, but for the
+//!   present one. If more has left than has come since, the first to be reported was the mapping
+//!   before. What was out at the place when the newer mapping came has been kept apart, and
+//!   follows.
 //!
-//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so reports of what comes to a place
-//! are read in the order in which it came. A program with one thread has no such cases, and they are not looked for.
+//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so
+//! reports of what comes to a place are read in the order in which it came. A program with one
+//! thread has no such cases, and they are not looked for.
 
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
@@ -57,7 +62,8 @@ pub(super) struct Contest {
     unmapped: Vec<(usize, usize)>,
     /// Ranges that mremap() moved away from, whose UNMAP is still to come.
     twins: Vec<(usize, usize)>,
-    /// What has been applied since, in order, of what changes mappings: a fork that is reported now may have come before it.
+    /// What has been applied since, in order, of what changes mappings: a fork that is reported now
+    /// may have come before it.
     applied: Vec<Message>,
 }
 
@@ -133,8 +139,8 @@ impl Pages {
             return;
         }
         let mut contest = self.contest.lock().expect("no panic while held");
-        // Nothing under way, and everything that was reported has been read and applied or put aside: reading is what lets
-        // calls end.
+        // Nothing under way, and everything that was reported has been read and applied or put
+        // aside: reading is what lets calls end.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
@@ -185,13 +191,14 @@ impl Pages {
         contest.arrivals.clear();
         contest.twins.clear();
         contest.applied.clear();
-        // Displaced pages that no report was about: their mapping is gone, or was replaced without one.
+        // Displaced pages that no report was about: their mapping is gone, or was replaced without
+        // one.
         self.store.invalidate(LIMBO, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
-    /// Discards what is out in `[start, end)`, but for what is registered where something has come to; false when that cannot
-    /// be told now.
+    /// Discards what is out in `[start, end)`, but for what is registered where something has come
+    /// to; false when that cannot be told now.
     fn discard_unmapped(&self, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
         for base in self.table.known(start, end) {
             let Some(out) =
@@ -217,8 +224,8 @@ impl Pages {
         true
     }
 
-    /// The parts of the range that the first of `reports` is of having left, and whether that was what was there before the last
-    /// REMAP came; `None` when that cannot be told now.
+    /// The parts of the range that the first of `reports` is of having left, and whether that was
+    /// what was there before the last REMAP came; `None` when that cannot be told now.
     fn parts(
         &self,
         arrivals: &mut [Arrival],
@@ -265,7 +272,7 @@ impl Pages {
         }
     }
 
-    /// Takes displaced pages of a block; answers which.
+    /// Takes displaced pages of a block; returns which.
     pub(super) fn take_displaced(
         &self,
         base: usize,
@@ -288,7 +295,8 @@ fn key(at: usize) -> u64 {
     (at / PAGE_SIZE) as u64
 }
 
-/// How many of the reports are of something that left `at`, and how many of something that came there.
+/// How many of the reports are of something that left `at`, and how many of something that came
+/// there.
 fn traffic(reports: &[Message], at: usize) -> (usize, usize) {
     let (mut left, mut come) = (0, 0);
     for report in reports {

@@ -1,16 +1,18 @@
 //! mremap(): what is out follows its mapping.
 //!
-//! The kernel has moved what is mapped before it tells. What is staged or stored is taken out of the blocks of the old
-//! range and stored under its new addresses. Nothing is put into the program's memory here: events that were read after
-//! this one may have discarded or moved the new range already, and only the table can follow them. So pages that do not
-//! compress are kept in the pool as they are.
+//! The kernel has moved what is mapped before it tells. What is staged or stored is taken out of
+//! the blocks of the old range and stored under its new addresses. Nothing is put into the
+//! program's memory here: events that were read after this one may have discarded or moved the new
+//! range already, and only the table can follow them. So pages that do not compress are kept in the
+//! pool as they are.
 //!
-//! Source and target may be parts of one block, and of any alignment to each other. So the pages of one block are taken
-//! first and its lock is let go of before those of the target are taken: no two at a time. Nobody sees the pages in
-//! between, because every fault waits until this event has been applied.
+//! Source and target may be parts of one block, and of any alignment to each other. So the pages of
+//! one block are taken first and its lock is let go of before those of the target are taken: no two
+//! at a time. No thread sees the pages in between, because every fault waits until this event has
+//! been applied.
 //!
-//! What was in the swap file comes to the pool that way, and goes on to the file under its new addresses before it exceeds
-//! the budget: a program may move more than its memory.
+//! What was in the swap file comes to the pool that way, and returns to the file under its new
+//! addresses before it exceeds the budget: a program may move more than its memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -45,7 +47,8 @@ impl Transit {
 }
 
 impl Pages {
-    /// mremap() moved `[from, from + len)` to `to`: the pages of `group`, the program's or those set aside, follow.
+    /// mremap() moved `[from, from + len)` to `to`: the pages of `group`, the program's or those
+    /// set aside, follow.
     pub(super) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
         let mut transit = self.transit.lock().expect("no panic while held");
         // What is out where the mapping has come to was another mapping's.
@@ -68,8 +71,8 @@ impl Pages {
         }
     }
 
-    /// Has the pool shrink to the bytes that it had if it has grown beyond the budget since. Waits for the disk, not for
-    /// anybody else.
+    /// Has the pool shrink to the bytes that it had if it has grown beyond the budget since. Waits
+    /// for the disk, not for other threads.
     fn keep_pool_near(&self, pool: &mut u64) {
         let grown = self.store.pool_bytes().saturating_sub(*pool);
         if !self.has_swap || grown < GROWTH_BYTES {
@@ -81,7 +84,8 @@ impl Pages {
         }
     }
 
-    /// Takes the pages of `mask` that are out of a block; answers which. Nothing is known of them there afterwards.
+    /// Takes the pages of `mask` that are out of a block; returns which. Nothing is known of them
+    /// there afterwards.
     fn take_out(&self, base: usize, mask: u32, pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES]) -> u32 {
         // A compression that ends later drops its objects by these very keys.
         let block = self.lock_settled(base);
@@ -152,7 +156,7 @@ mod tests {
         assert!(pages.evict(&mut spare, base, 0xff00, false));
     }
 
-    /// Moves as mremap() does, whose event nobody reads here.
+    /// Moves as mremap() does; its event is not read here.
     fn remap(pager: &Pager, from: usize, to: usize, len: usize) {
         pager.pages.relocate(GROUP, from, to, len);
     }
@@ -225,8 +229,8 @@ mod tests {
         assert_eq!(read(base + BLOCK_BYTES, 5), first);
     }
 
-    /// The story: one thread's munmap() and another's mremap() to the same place, reported the other way round; what had come
-    /// was discarded, and read as zeroes.
+    /// The story: one thread's munmap() and another's mremap() to the same place, reported the
+    /// other way round; what had come was discarded, and read as zeroes.
     #[test]
     fn a_late_report_does_not_discard_what_came_after_it() {
         let Some(pager) = pager(false) else { return };

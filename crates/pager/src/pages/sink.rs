@@ -1,9 +1,10 @@
 //! Where frames go from staging to be given back to the system.
 //!
-//! Staging is guarded by the program's own userfaultfd, so that the kernel refuses to move pages out of the program
-//! while one of its calls is changing mappings ([`super::evict`]). What is guarded so is not to be discarded by the
-//! pager: the kernel would report that, and wait until the report has been read, perhaps by this very thread. So frames are
-//! moved to another mapping first, whose userfaultfd has no reports.
+//! Staging is guarded by the program's own userfaultfd, so that the kernel refuses to move pages
+//! out of the program while one of its calls is changing mappings ([`super::evict`]). What is
+//! guarded so is not to be discarded by the pager: the kernel would report that, and wait until the
+//! report has been read, perhaps by this very thread. So frames are moved to another mapping first,
+//! whose userfaultfd has no reports.
 
 use std::io;
 use std::ptr::NonNull;
@@ -27,7 +28,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// One for staging that is guarded by `program`, and `executable` like it: pages move between equal protections.
+    /// One for staging that is guarded by `program`, and `executable` like it: pages move between
+    /// equal protections.
     pub fn new(program: Userfaultfd, executable: bool) -> Result<Self, StartError> {
         let system = |source| StartError::System { what: "staging memory", source };
         let at = arena::take(EXTENT_PAGES * PAGE_SIZE, PAGE_SIZE).map_err(system)?;
@@ -55,8 +57,8 @@ impl Sink {
     /// # Errors
     /// What the kernel says of registering it.
     pub fn guard(&self) -> io::Result<()> {
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
-        // to the kernel. No page is ever protected.
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
+        // and leaves first touches to the kernel. No page is ever protected.
         match self.silent.register(self.at, EXTENT_PAGES * PAGE_SIZE, WRITE_PROTECT) {
             Ok(()) => Ok(()),
             Err(_) => Err(io::Error::last_os_error()),
@@ -66,7 +68,8 @@ impl Sink {
     /// Gives the frames of up to [`EXTENT_PAGES`] pages of staging back to the system.
     ///
     /// # Safety
-    /// `[at, at + len)` is staging memory whose bytes nobody needs and nobody changes meanwhile.
+    /// `[at, at + len)` is staging memory whose bytes are not needed and do not change during the
+    /// call.
     pub unsafe fn discard(&self, at: usize, len: usize) {
         assert!(len <= EXTENT_PAGES * PAGE_SIZE);
         let _turn = self.turn.lock().expect("no panic while held");
@@ -139,10 +142,11 @@ mod tests {
             assert_eq!(staging.discard(slot), pages.count_ones() as usize);
             assert_eq!(mapped(), 0);
         }
-        // With one call, whatever is missing in between: the way around is for what cannot be moved.
+        // With one call, past all missing pages in between: the way around is for what cannot be
+        // moved.
         touch(0x8001);
         let (sink, len) = (staging.sink.as_ref().unwrap(), BLOCK_PAGES * PAGE_SIZE);
-        // SAFETY: nobody looks at the slot's pages but this test, and the sink is empty.
+        // SAFETY: only this test looks at the slot's pages, and the sink is empty.
         let progress = unsafe { sink.silent.move_with_holes(sink.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));
         sink.empty(len);
@@ -155,7 +159,7 @@ mod tests {
         assert_eq!(unsafe { (staging.address(slot, 0) as *const u8).read_volatile() }, 0);
         staging.discard_stray(slot, 0, 1);
         assert_eq!((mapped(), staging.discard(slot), mapped()), (0x00c0, 2, 0));
-        // SAFETY: nobody looks at the slot's pages but this test.
+        // SAFETY: only this test looks at the slot's pages.
         unsafe { sink.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
         assert!(!pager.pages.mover.is_changing(), "nothing is to be read");
         staging.give(slot);

@@ -1,11 +1,13 @@
-//! Staging: slots of 16 pages that program pages are moved into on the way out and out of on the way in.
+//! Staging: slots of 16 pages that program pages are moved into on the way out and out of on the
+//! way in.
 //!
-//! There are many more slots than pages that may be in them at once: slots are address space, pages are memory, and the
-//! limit is on pages. A block that had one page evicted occupies a slot, yet one page.
+//! There are many more slots than pages that may be in them at once: slots are address space, pages
+//! are memory, and the limit is on pages. A block that had one page evicted occupies a slot, yet
+//! one page.
 //!
-//! Slots recycle physical pages. A slot whose pages have been compressed keeps them as *ready* pages: the next fault
-//! decompresses into them and moves them into the program, so in steady state the kernel neither allocates, nor
-//! zeroes, nor frees a page.
+//! Slots recycle physical pages. A slot whose pages have been compressed keeps them as *ready*
+//! pages: the next fault decompresses into them and moves them into the program, so in steady state
+//! the kernel neither allocates, nor zeroes, nor frees a page.
 //!
 //! ```text
 //! empty --evict--> staged (queue, oldest first) --compress--> ready --fault-in--> empty
@@ -27,7 +29,8 @@ use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 struct Slot {
     /// Address of the block whose pages are staged here.
     owner: AtomicUsize,
-    /// When its pages were moved out, where that matters ([`Staging::note_moved`]), of [`sys::now_ns`].
+    /// When its pages were moved out, where that matters ([`Staging::note_moved`]), of
+    /// [`sys::now_ns`].
     moved_ns: AtomicU64,
     /// Pages that physically exist in the slot.
     present: AtomicU32,
@@ -57,8 +60,8 @@ impl Frame {
     }
 }
 
-/// All slots of a pager. A slot outside the lists belongs to whoever took it; a queued slot's pages belong to its
-/// owner's block and are touched under that block's lock only.
+/// All slots of a pager. A slot outside the lists belongs to the thread that took it; a queued
+/// slot's pages belong to its owner's block and are touched under that block's lock only.
 pub struct Staging {
     base: usize,
     slots: Box<[Slot]>,
@@ -87,12 +90,13 @@ impl Staging {
     /// # Errors
     /// When the arena is full.
     pub fn new(pages_max: usize) -> io::Result<Self> {
-        // Twice the extents that can be full: those whose pages come back one by one stay occupied for a while.
+        // Twice the extents that can be full: those whose pages come back one by one stay occupied
+        // for a while.
         Self::with_slots(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES)
     }
 
-    /// The same with `singles` slots outside of extents: when they run out, blocks with few pages staged cost the limit
-    /// more than they hold.
+    /// The same with `singles` slots outside of extents: when they run out, blocks with few pages
+    /// staged cost the limit more than they hold.
     ///
     /// # Errors
     /// When the arena is full.
@@ -133,7 +137,8 @@ impl Staging {
         })
     }
 
-    /// Gives the slots the protection of memory that may be executed, whose pages cannot move here otherwise.
+    /// Gives the slots the protection of memory that may be executed, whose pages cannot move here
+    /// otherwise.
     ///
     /// # Errors
     /// EACCES where the system forbids memory that is both writable and executable.
@@ -158,8 +163,8 @@ impl Staging {
         self.pages_max.load(Ordering::Relaxed)
     }
 
-    /// Has at most `pages` be here from now on, as far as it was made for so many, and four blocks at least. What is here
-    /// beyond that goes as it would anyway.
+    /// Has at most `pages` be here from now on, as far as it was made for so many, and four blocks
+    /// at least. What is here beyond that goes as it would anyway.
     pub fn limit(&self, pages: usize) {
         let least = self.capacity.min(4 * BLOCK_PAGES);
         self.pages_max.store(pages.clamp(least, self.capacity), Ordering::Relaxed);
@@ -220,7 +225,8 @@ impl Staging {
         self.lists.lock().expect("no panic while held").empty.pop()
     }
 
-    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with partial, if possible.
+    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with
+    /// partial, if possible.
     pub fn take_ready(&self, wanted: usize) -> Option<u32> {
         if self.ready_pages() == 0 {
             return None;
@@ -264,7 +270,8 @@ impl Staging {
         }
     }
 
-    /// Has the address range of a slot without pages never be used again: something else is mapped there.
+    /// Has the address range of a slot without pages never be used again: something else is mapped
+    /// there.
     pub fn retire(&self, slot: u32) {
         assert_eq!(self.present(slot), 0, "pages in a slot that is lost");
         self.slots[slot as usize].retired.store(true, Ordering::Relaxed);
@@ -315,17 +322,19 @@ impl Staging {
         self.slots[slot as usize].moved_ns.load(Ordering::Relaxed)
     }
 
-    /// Discards whatever is mapped at some places of a slot, present according to the books or not. The caller has the slot,
-    /// or the lock of the block whose slot it is, and says that nobody needs what is there.
+    /// Discards the pages at some places of a slot, present according to the books or not. The
+    /// caller has the slot, or the lock of the block whose slot it is, and does not need its
+    /// content.
     pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
-        // SAFETY: staging memory, whose bytes at these places nobody needs, says the caller.
+        // SAFETY: staging memory, whose bytes at these places are not needed, by the caller's
+        // promise.
         unsafe { self.give_back(self.address(slot, first), count * PAGE_SIZE) };
     }
 
     /// Gives frames back to the system.
     ///
     /// # Safety
-    /// `[at, at + len)` is staging memory of at most an extent whose bytes nobody needs.
+    /// `[at, at + len)` is staging memory of at most an extent whose bytes are not needed.
     pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
         match &self.sink {
             // SAFETY: the caller's word.
@@ -337,7 +346,8 @@ impl Staging {
         }
     }
 
-    /// Gives the physical pages of a taken slot back to the system, with one call; answers how many.
+    /// Gives the physical pages of a taken slot back to the system, with one call; returns how
+    /// many.
     pub fn discard(&self, slot: u32) -> usize {
         let present = self.present(slot);
         if present != 0 {
@@ -348,7 +358,8 @@ impl Staging {
         present.count_ones() as usize
     }
 
-    /// Gives the pages of a ready slot back to the system that lies in no ready extent; answers how many.
+    /// Gives the pages of a ready slot back to the system that lies in no ready extent; returns how
+    /// many.
     pub fn discard_scattered(&self) -> Option<usize> {
         let mut lists = self.lists.lock().expect("no panic while held");
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
@@ -359,7 +370,8 @@ impl Staging {
         Some(pages)
     }
 
-    /// Gives some of the pages that are present in a slot back to the system. The caller says that nobody needs them.
+    /// Gives some of the pages that are present in a slot back to the system. The caller does not
+    /// need them.
     pub fn discard_pages(&self, slot: u32, mask: u32) {
         for (first, count) in runs(mask) {
             self.discard_stray(slot, first, count);
@@ -368,8 +380,8 @@ impl Staging {
     }
 }
 
-/// Pages in the hands of one worker, to fill and move into the program: from ready slots, else from empty ones, whose
-/// pages the kernel makes on first touch.
+/// Pages in the hands of one worker, to fill and move into the program: from ready slots, else from
+/// empty ones, whose pages the kernel makes on first touch.
 pub struct FrameCache {
     slot: Option<u32>,
 }
@@ -391,7 +403,8 @@ impl FrameCache {
         FrameCache { slot: None }
     }
 
-    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the frame cache until [`FrameCache::spend`].
+    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the frame
+    /// cache until [`FrameCache::spend`].
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
         if let Some(slot) = self.slot {
             let present = staging.present(slot);

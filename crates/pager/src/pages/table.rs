@@ -1,21 +1,23 @@
 //! The page table: for every 64 KiB block of address space that matters, where its 16 pages are.
 //!
-//! One record of 48 bytes a block, in a two-level table over the whole user address space; leaves cover 1 GiB and are
-//! made on first use. Records are found by address alone and never move, so the fault path follows one pointer and
-//! takes one lock.
+//! One record of 48 bytes a block, in a two-level table over the whole user address space; leaves
+//! cover 1 GiB and are made on first use. Records are found by address alone and never move, so the
+//! fault path follows one pointer and takes one lock.
 //!
 //! ```text
 //! Block   word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState, and above
-//!                                                            it whether somebody reads the page from the swap file
+//!                                                            it whether it is being read from the swap file
 //!                  slot number  flags       lock
 //!         refused  31..28  27......16  15.........0
 //!                  level   until       pages that are left alone for a while
 //! ```
 //!
-//! Behind it follows what the replacement policy remembers of each page, two bytes a page ([`History`]).
+//! Behind it follows what the replacement policy remembers of each page, two bytes a page
+//! ([`History`]).
 //!
-//! Nothing else of a record is read or changed but through a [`BlockGuard`], which holds its lock; changing where a page is
-//! takes the modules beside this one, which alone may call the kernel for a managed page.
+//! Nothing else of a record is read or changed but through a [`BlockGuard`], which holds its lock;
+//! changing where a page is takes the modules beside this one, which alone may call the kernel for
+//! a managed page.
 
 use std::io;
 use std::ptr::NonNull;
@@ -44,15 +46,16 @@ const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_BITS);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageState {
-    /// Mapped, or never touched: the kernel knows. Telling these two apart here would need an update for every first
-    /// touch.
+    /// Mapped, or never touched: the kernel knows. Telling these two apart here would need an
+    /// update for every first touch.
     Kernel = 0,
     /// In the block's staging slot.
     Staged = 1,
     /// In the pool, under its page number.
     Stored = 2,
-    /// The kernel's, and seen mapped after an event said that the kernel is about to discard it: its bytes must not be
-    /// saved. Ends when the page is filled anew or when a grace period has passed (see [`crate::grace`]).
+    /// The kernel's, and seen mapped after an event said that the kernel is about to discard it:
+    /// its bytes must not be saved. Ends when the page is filled again or when a grace period has
+    /// passed (see [`crate::grace`]).
     DiscardEven = 4,
     /// The same, of the other generation of grace periods.
     DiscardOdd = 5,
@@ -76,12 +79,14 @@ impl PageState {
     }
 }
 
-/// Flag: the slot is being read without the lock: nothing in it may change, and no second compression may begin.
+/// Flag: the slot is being read without the lock: nothing in it may change, and no second
+/// compression may begin.
 const COMPRESSING: u32 = 1 << 3;
-/// Flag: somebody reads pages of the block from the swap file, without the lock. No second one does.
+/// Flag: a thread reads pages of the block from the swap file, without the lock. No second one
+/// does.
 const READING: u32 = 1 << 4;
-/// Added to the state of each page that is read so. Any change of the state ends it: the page may be another by then,
-/// also when it is stored again.
+/// Added to the state of each page that is read so. Any change of the state ends it: the page may
+/// be another by then, also when it is stored again.
 const WATCHED: u64 = 8;
 const SLOT_SHIFT: u32 = 8;
 /// No staging slot.
@@ -90,7 +95,8 @@ pub const NO_SLOT: u32 = 0xff_ffff;
 /// The unit of [`Block::refused`]'s clock.
 const REFUSED_TICK_MS: u32 = 256;
 const REFUSED_UNTIL_MASK: u32 = 0xfff;
-/// Ticks that refused pages are left alone for at first: four seconds; doubled each time, up to two minutes.
+/// Ticks that refused pages are left alone for at first: four seconds; doubled each time, up to two
+/// minutes.
 const REFUSED_TICKS: u32 = 16;
 const REFUSED_LEVEL_MAX: u32 = 5;
 
@@ -137,7 +143,8 @@ impl Block {
             return word & ALL_PAGES;
         }
         if word & ALL_PAGES != 0 {
-            // The clock goes round in 17 minutes: what is over stays over. How often they were refused is kept.
+            // The clock goes round in 17 minutes: what is over stays over. How often they were
+            // refused is kept.
             let over = word & !ALL_PAGES;
             let _ = self.refused.compare_exchange(word, over, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -182,7 +189,8 @@ impl<'a> BlockGuard<'a> {
 }
 
 impl BlockGuard<'_> {
-    /// Checks what is true of every block whose lock is free: debug builds ask at each lock and unlock.
+    /// Checks what is true of every block whose lock is free: debug builds ask at each lock and
+    /// unlock.
     ///
     /// # Panics
     /// When something is not.
@@ -230,7 +238,8 @@ impl BlockGuard<'_> {
             .fold(0, |mask, index| mask | 1 << index)
     }
 
-    /// The staging slot of the block's staged pages. Stored inverted, so that a zeroed record has none.
+    /// The staging slot of the block's staged pages. Stored inverted, so that a zeroed record has
+    /// none.
     pub fn slot(&self) -> u32 {
         (!self.block.word.load(Ordering::Relaxed) >> SLOT_SHIFT) & NO_SLOT
     }
@@ -245,17 +254,19 @@ impl BlockGuard<'_> {
         &self.block.history
     }
 
-    /// Leaves the pages of `mask` alone for a while: they did not compress, or cannot be moved. Longer each time.
+    /// Leaves the pages of `mask` alone for a while: they did not compress, or cannot be moved.
+    /// Longer each time.
     pub fn refuse(&self, mask: u32, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         let level = if word == 0 { 0 } else { (word >> 28) + 1 }.min(REFUSED_LEVEL_MAX);
         let until = (now_ms / REFUSED_TICK_MS + (REFUSED_TICKS << level)) & REFUSED_UNTIL_MASK;
-        // What is still left alone from earlier stays so; what was tried again counts anew.
+        // What is still left alone from earlier stays so; what was tried again counts again.
         let kept = self.block.refused_at(now_ms) | mask;
         self.block.refused.store(level << 28 | until << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Leaves the pages of `mask` alone for half a second: a relative has them, too, for the time being.
+    /// Leaves the pages of `mask` alone for half a second: a relative has them, too, for the time
+    /// being.
     pub fn refuse_briefly(&self, mask: u32, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         if self.block.refused_at(now_ms) == 0 {
@@ -282,15 +293,16 @@ impl BlockGuard<'_> {
         }
     }
 
-    /// Whether somebody reads pages of the block from the swap file.
+    /// Whether a thread reads pages of the block from the swap file.
     pub fn is_reading(&self) -> bool {
         self.block.has(READING)
     }
 
-    /// The caller reads the pages of `mask`, all of them stored, from the swap file, and lets go of the lock meanwhile.
+    /// The caller reads the pages of `mask`, all of them stored, from the swap file, without the
+    /// lock.
     ///
     /// # Panics
-    /// When somebody does already, or one of them is not stored.
+    /// When a thread does already, or one of them is not stored.
     pub(super) fn begin_reading(&self, mask: u32) {
         assert!(!self.is_reading(), "two readers of the block at {:#x}", self.base);
         assert_eq!(self.mask(PageState::Stored) & mask, mask, "pages that are not stored");
@@ -362,7 +374,8 @@ impl BlockGuard<'_> {
     }
 }
 
-/// Adjacent pages of what is locked, by their numbers in it: a block's first page is page 0, a run's that of its first block.
+/// Adjacent pages of what is locked, by their numbers in it: a block's first page is page 0, a
+/// run's that of its first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRun {
     /// The first page.
@@ -411,8 +424,8 @@ impl Locked for RunGuard<'_> {
     }
 }
 
-/// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for, since a thread that
-/// waits for a block may hold another.
+/// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for,
+/// since a thread that waits for a block may hold another.
 pub struct RunGuard<'a> {
     blocks: [Option<BlockGuard<'a>>; RUN_BLOCKS],
     count: usize,
@@ -426,7 +439,8 @@ impl<'a> RunGuard<'a> {
         run
     }
 
-    /// Takes further blocks in, up to `count` in all, as far as their locks are free and their records can be had.
+    /// Takes further blocks in, up to `count` in all, as far as their locks are free and their
+    /// records can be had.
     pub fn extend(&mut self, table: &'a AddressTable, count: usize) {
         while self.count < count.min(RUN_BLOCKS) {
             let next = self.base() + self.count * BLOCK_BYTES;
@@ -517,7 +531,8 @@ impl AddressTable {
         Some(unsafe { &*leaf.add(address / BLOCK_BYTES % LEAF_BLOCKS) })
     }
 
-    /// The block of `address`, its leaf made if need be: 256 KiB of address space, resident as used.
+    /// The block of `address`, its leaf made if need be: 256 KiB of address space, resident as
+    /// used.
     ///
     /// # Errors
     /// When the arena is full.
@@ -560,8 +575,9 @@ impl AddressTable {
         try_lock_bits(&block.word).then(|| BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
     }
 
-    /// Waits for the lock of a block whose slot nobody is compressing. Compressing takes microseconds and waits for
-    /// nothing but locks that are leaves, so whoever waits here may be waited for by anybody but a compressor.
+    /// Waits for the lock of a block whose slot is not being compressed. Compressing takes
+    /// microseconds and waits for nothing but locks that are leaves, so all threads but a
+    /// compressor may wait for a thread that waits here.
     ///
     /// # Errors
     /// When the arena is full.
@@ -576,8 +592,9 @@ impl AddressTable {
         }
     }
 
-    /// Addresses of the blocks in `[start, end)` that have a page out or being discarded. The cost follows the leaves
-    /// in use, not the length of the range. What changes meanwhile may be missed.
+    /// Addresses of the blocks in `[start, end)` that have a page out or being discarded. The cost
+    /// follows the leaves in use, not the length of the range. Changes during the call may be
+    /// missed.
     pub fn busy(&self, start: usize, end: usize) -> Blocks<'_> {
         Blocks { table: self, at: start & !(BLOCK_BYTES - 1), end, test: |block| !block.is_idle() }
     }
@@ -725,7 +742,7 @@ mod tests {
         block.begin_reading(0x70);
         assert!(block.is_reading() && block.watched() == 0x70);
         assert_eq!((block.mask(PageState::Stored), block.state(5)), (0xf0, PageState::Stored));
-        // Gone, and stored anew.
+        // Gone, and overwritten.
         block.change(1 << 5, PageState::Stored, PageState::Kernel);
         block.change(1 << 5, PageState::Kernel, PageState::Stored);
         block.change(1 << 6, PageState::Stored, PageState::Kernel);

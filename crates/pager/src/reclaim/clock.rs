@@ -1,5 +1,5 @@
-//! The clock: which pages go next. A hand walks the managed address space, and the policy says of each block's pages
-//! which of them go ([`replacement::policy`]).
+//! The clock: which pages go next. A hand walks the managed address space, and the policy says of
+//! each block's pages which of them go ([`replacement::policy`]).
 
 use replacement::policy::Leaps;
 use sys::pagemap::Run;
@@ -74,7 +74,8 @@ impl Hand {
 }
 
 impl Reclaimer<'_> {
-    /// The next block with present pages that are to go, as the policy chooses. `None` when three rounds found nothing that can.
+    /// The next block with present pages that are to go, as the policy chooses. `None` when three
+    /// rounds found nothing that can.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         if let Some(candidate) = hand.again.take() {
@@ -118,7 +119,8 @@ impl Reclaimer<'_> {
                 }
                 hand.turn += 1;
                 let choice = self.pages.policy().choose(block.history(), mask, hand.turn);
-                // Who needs room gets it: after two rounds that the policy let pass everything goes.
+                // Who needs room gets it: after two rounds that the policy let pass everything
+                // goes.
                 let going = if wraps > 1 { mask } else { choice.going };
                 looked.pages += u64::from(mask.count_ones());
                 looked.spared += u64::from((mask & !going).count_ones());

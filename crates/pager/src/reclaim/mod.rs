@@ -9,9 +9,10 @@
 //! | `swap_out` | what goes to the swap file |
 //! | `promotion` | denser objects for cold pages |
 //!
-//! All of it is methods of [`Reclaimer`], which sees these parts of a pager and no others. A handler that makes room may have to wait
-//! for the disk while events are its to read: it passes what reads them ([`Reclaimer::balance`]). How pages leave the
-//! program, and the way into the pool, is `pages`' business.
+//! All of it is methods of [`Reclaimer`], which sees these parts of a pager and no others. A
+//! handler that makes room may have to wait for the disk while events are its to read: it passes
+//! what reads them ([`Reclaimer::balance`]). How pages leave the program, and the way into the
+//! pool, is `pages`' business.
 
 mod clock;
 mod promotion;

@@ -1,4 +1,5 @@
-//! Promotion: a worker that has nothing else to do has the store make the objects of cold pages denser, a little at a time.
+//! Promotion: a worker that has nothing else to do has the store make the objects of cold pages
+//! denser, a little at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -7,12 +8,13 @@ use crate::pages::{now_ms, GROUP};
 
 use super::Reclaimer;
 
-/// Leaves of up to sixteen pages promoted at a time: some 0.3 ms, for which a fork or a fault on these pages may wait.
+/// Leaves of up to sixteen pages promoted at a time: some 0.3 ms, for which a fork or a fault on
+/// these pages may wait.
 const LEAVES: u64 = 8;
 /// Milliseconds from one time to the next: a few per cent of one CPU.
 pub(crate) const PROMOTE_MS: u32 = 10;
-/// Of the leaves in the pool so many are cold, the oldest ones. Pages leave the pool when they are touched, so that all in
-/// it are at rest, and those longest that were stored first.
+/// Of the leaves in the pool so many are cold, the oldest ones. Pages leave the pool when they are
+/// touched, so that all in it are at rest, and those longest that were stored first.
 const COLD_PERCENT: u32 = 50;
 
 /// What the workers know of promotion.
@@ -36,8 +38,8 @@ impl Promotion {
 }
 
 impl Reclaimer<'_> {
-    /// Promotes some cold pages, unless somebody does or did a moment ago; whether there is more to do. What that saves is
-    /// had from the system at the end, by compacting the pool.
+    /// Promotes some cold pages, unless another thread does or did a moment ago; whether there is
+    /// more to do. What that saves is had from the system at the end, by compacting the pool.
     pub(crate) fn promote_cold(&self) -> bool {
         let Promotion { has_tiers, busy, last_ms, saved } = &self.promotion;
         if !has_tiers || busy.swap(true, Ordering::Acquire) {

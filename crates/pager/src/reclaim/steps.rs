@@ -13,16 +13,19 @@ use super::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 use super::watermarks::{next_action, Action, Figures, Stream};
 use super::Reclaimer;
 
-/// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the wait.
+/// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the
+/// wait.
 const RESTOCK_PAGES: usize = 16;
-/// How long nobody looks for something to move out after there was nothing anywhere, in milliseconds: to look means two
-/// rounds through the whole address space. Doubled each time, up to the most; over when as many pages came in as below.
+/// How long no thread looks for something to move out after there was nothing anywhere, in
+/// milliseconds: to look means two rounds through the whole address space. Doubled each time, up to
+/// the most; over when as many pages came in as below.
 const BACKOFF_MS: u32 = 2;
 const BACKOFF_MS_MAX: u32 = 32;
 const BACKOFF_PAGES: u64 = 512;
 /// A look for something to move out that takes longer than this is not repeated at once.
 const LOOK_NS_MAX: u64 = 1_000_000;
-/// And so much longer for each page that could have gone and that the policy spared: that is no sign of memory that cannot go.
+/// And so much longer for each page that could have gone and that the policy spared: that is no
+/// sign of memory that cannot go.
 const LOOK_NS_PAGE: u64 = 1_000;
 /// Slots that a handler compresses at most before it does without an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
@@ -44,7 +47,8 @@ pub(crate) struct Reclaim {
     streaming: AtomicBool,
     /// How many of the blocks that went lately went by the extent, of [`ALL`].
     by_extent: AtomicU32,
-    /// When nothing was found anywhere that could be moved out, in milliseconds, and for how long nobody looks.
+    /// When nothing was found anywhere that could be moved out, in milliseconds, and for how long
+    /// no thread looks.
     backoff_since_ms: AtomicU32,
     backoff_ms: AtomicU32,
     /// Pages that came in since.
@@ -130,8 +134,8 @@ impl Reclaim {
         self.arrived.store(0, Ordering::Relaxed);
     }
 
-    /// Something was found, but looking for it took long: memory is full of what cannot be moved out. Looking takes a small
-    /// part of the time only.
+    /// Something was found, but looking for it took long: memory is full of what cannot be moved
+    /// out. Looking takes a small part of the time only.
     fn found_late(&self, ns: u64) {
         let ms = (ns * 8 / 1_000_000) as u32;
         self.backoff_ms.store(ms.clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX), Ordering::Relaxed);
@@ -172,7 +176,8 @@ pub(crate) enum Step {
 }
 
 impl Reclaimer<'_> {
-    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is none.
+    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is
+    /// none.
     pub(crate) fn run(&self) {
         self.reclaim.workers.fetch_add(1, Ordering::AcqRel);
         self.pages.add_own_thread();
@@ -183,10 +188,10 @@ impl Reclaimer<'_> {
             }
             self.reclaim.working.fetch_add(1, Ordering::AcqRel);
             let worked = self.reclaim_until_low();
-            // However that ended: a handler that wants more says so again, and wakes somebody.
+            // However that ended: a handler that wants more says so again, and wakes a worker.
             self.reclaim.streaming.store(false, Ordering::Relaxed);
             self.reclaim.working.fetch_sub(1, Ordering::AcqRel);
-            // Not counted as working: whoever has something urgent meanwhile wakes another.
+            // Not counted as working: a thread with something urgent wakes another.
             let more = !worked && self.promote_cold();
             self.halt.worker_leaves();
             if !worked {
@@ -247,7 +252,8 @@ impl Reclaimer<'_> {
         worked
     }
 
-    /// The figures that decide what a worker does next. Those of a stream take locks, and are asked for while there is one.
+    /// The figures that decide what a worker does next. Those of a stream take locks, and are asked
+    /// for while there is one.
     fn figures(&self, total_bytes: u64) -> Figures {
         let stream = self.reclaim.streaming.load(Ordering::Relaxed).then(|| Stream {
             left_pages: STREAM_PAGES_LEFT,
@@ -272,12 +278,14 @@ impl Reclaimer<'_> {
         (self.pages.staging().pages_max() * PAGE_SIZE) as u64
     }
 
-    /// Called by handlers before a fault is served, for the `pages` that the last one brought in: makes as many ready.
+    /// Called by handlers before a fault is served, for the `pages` that the last one brought in:
+    /// makes as many ready.
     ///
-    /// For single pages on the spot, not by a worker on another CPU: while one runs, every page that moves, in or out,
-    /// interrupts the other CPU for the TLB's sake, which in a virtual machine costs more than compressing the page. A
-    /// random walk through a heap of 133 MiB in 80 took 27 s of system time with a worker beside it and 9 s on one CPU
-    /// (2-CPU VM, November 2026). Runs of pages move by one system call and one interrupt: see [`Reclaimer::make_way`].
+    /// For single pages on the spot, not by a worker on another CPU: while one runs, every page
+    /// that moves, in or out, interrupts the other CPU for the TLB's sake, which in a virtual
+    /// machine costs more than compressing the page. A random walk through a heap of 133 MiB in 80
+    /// took 27 s of system time with a worker beside it and 9 s on one CPU (2-CPU VM, November
+    /// 2026). Runs of pages move by one system call and one interrupt: see [`Reclaimer::make_way`].
     /// Beside that, workers are for what handlers do not see: memory that grows without faults.
     ///
     /// `read_on` reads events while this waits for the disk.
@@ -293,7 +301,8 @@ impl Reclaimer<'_> {
         if pages > 1 && total <= budget && self.make_way(pages) {
             return;
         }
-        // Single pages are paid for sixteen at a time, which is cheaper and leaves most faults alone.
+        // Single pages are paid for sixteen at a time, which is cheaper and leaves most faults
+        // alone.
         let (floor, enough) = match pages {
             0 | 1 => (self.handlers, RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
@@ -322,15 +331,16 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether something may be moved out, or wait to be compressed: not when a look has just found nothing, and not where moves would take
-    /// pages from under a device.
+    /// Whether something may be moved out, or wait to be compressed: not when a look has just found
+    /// nothing, and not where moves would take pages from under a device.
     pub(crate) fn can_move_out(&self) -> bool {
         !self.pages.is_held(&self.files.maps)
             && (!self.reclaim.backs_off() || self.pages.staging().queued_slots() > 0)
     }
 
-    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Not when
-    /// nothing can go: two hundred MiB that are read-only cost a collector's write barrier twenty seconds of such waits.
+    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2
+    /// ms from 8 MiB on. Not when nothing can go: two hundred MiB that are read-only cost a
+    /// collector's write barrier twenty seconds of such waits.
     fn slow_down(&self) {
         if !self.can_move_out() {
             return;
@@ -339,8 +349,8 @@ impl Reclaimer<'_> {
         sys::thread::sleep_ns((over / 40).min(200_000));
     }
 
-    /// Moves as many pages out as a run brought in, for a worker to compress while the program and this handler go on.
-    /// False when the workers cannot keep up, or there is none on another CPU.
+    /// Moves as many pages out as a run brought in, for a worker to compress while the program and
+    /// this handler go on. False when the workers cannot keep up, or there is none on another CPU.
     fn make_way(&self, pages: usize) -> bool {
         if !self.may_share() {
             return false;
@@ -362,7 +372,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Wakes a worker, unless there was nothing for anybody to move out a moment ago.
+    /// Wakes a worker, unless there was nothing to move out a moment ago.
     pub(crate) fn press(&self) {
         if !self.reclaim.backs_off() {
             self.wake_workers();
@@ -416,8 +426,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers while a stream comes in, move
-    /// an extent at a time, or wait for room for as many: a block at a time costs eight times the calls and interrupts.
+    /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
+    /// while a stream comes in, move an extent at a time, or wait for room for as many: a block at
+    /// a time costs eight times the calls and interrupts.
     fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
         if wide && self.pages.moves_frames() {
@@ -430,14 +441,16 @@ impl Reclaimer<'_> {
                 return Step::Progress;
             }
         }
-        // The queue is kept as long as staging allows: the longer it is, the better second chances tell hot from cold.
+        // The queue is kept as long as staging allows: the longer it is, the better second chances
+        // tell hot from cold.
         match self.room() {
             Some(slot) if self.evict_into(slot, role) => Step::Progress,
             _ => self.compress_oldest(),
         }
     }
 
-    /// Moves the next block out, into an empty slot if it has none; false when there is none that can be moved.
+    /// Moves the next block out, into an empty slot if it has none; false when there is none that
+    /// can be moved.
     fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut evicted = false;
@@ -477,7 +490,8 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves out about as many pages as came in, an extent at a time where the clock offers neighbours.
+    /// Moves out about as many pages as came in, an extent at a time where the clock offers
+    /// neighbours.
     fn evict_run(&self, pages: usize) {
         let mut left = pages.div_ceil(BLOCK_PAGES);
         if left < EXTENT_SLOTS {
@@ -488,8 +502,9 @@ impl Reclaimer<'_> {
             }
             return;
         }
-        // What finds no room waits until there is room for an extent: one block at a time they would cost eight times the calls and
-        // interrupts. So what lies before a gap does not end it, though it come to some blocks more.
+        // What finds no room waits until there is room for an extent: one block at a time they
+        // would cost eight times the calls and interrupts. So what lies before a gap does not end
+        // it, though it come to some blocks more.
         while left > 0 && self.pages.staging().has_room_for_extent() {
             let mut went = 0;
             self.if_help_is_allowed(|| {
@@ -500,8 +515,8 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Compresses until as many pages can be brought in with one call as an extent has, when workers alone do not keep up;
-    /// false when it does not come to that.
+    /// Compresses until as many pages can be brought in with one call as an extent has, when
+    /// workers alone do not keep up; false when it does not come to that.
     fn help_to_an_extent(&self) -> bool {
         let has_extent =
             || self.pages.staging().ready_extents() > 0 || self.pages.staging().has_room_for_extent();
@@ -516,8 +531,8 @@ impl Reclaimer<'_> {
         has_extent()
     }
 
-    /// Moves the next candidates out: an extent's worth with one call where they lie side by side, else those before a gap, one by
-    /// one. Answers how many they were, 0 when none could be moved.
+    /// Moves the next candidates out: an extent's worth with one call where they lie side by side,
+    /// else those before a gap, one by one. Returns how many they were, 0 when none could be moved.
     pub(crate) fn evict_neighbours(&self, role: Role) -> usize {
         if self.reclaim.backs_off() {
             return 0;

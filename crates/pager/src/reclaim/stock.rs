@@ -1,4 +1,5 @@
-//! The stock: frames that are ready for pages to come in. Single pages take what lies scattered; runs need whole extents.
+//! The stock: frames that are ready for pages to come in. Single pages take what lies scattered;
+//! runs need whole extents.
 
 use sys::PAGE_SIZE;
 
@@ -8,18 +9,18 @@ use super::Reclaimer;
 
 /// Ready pages kept in stock for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
-/// Ready pages in whole extents that a worker keeps in stock while runs come in, or a quarter of what may be staged: what it compresses
-/// in a millisecond, so that it is there when a run comes.
+/// Ready pages in whole extents that a worker keeps in stock while runs come in, or a quarter of
+/// what may be staged: what it compresses in a millisecond, so that it is there when a run comes.
 const STREAM_PAGES: usize = 512;
 /// Ready pages below which a handler does not rely on a worker: two blocks.
 pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
-/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with fewer, extents are given
-/// back that a handler has the kernel make again a moment later.
+/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with
+/// fewer, extents are given back that a handler has the kernel make again a moment later.
 pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 
 impl Reclaimer<'_> {
-    /// Pages that may be brought in before others have to leave: frames that wait to be moved in, or, where the kernel
-    /// makes frames for them, room under the low water mark.
+    /// Pages that may be brought in before others have to leave: frames that wait to be moved in,
+    /// or, where the kernel makes frames for them, room under the low water mark.
     pub(crate) fn stock(&self) -> usize {
         match self.pages.recycles() {
             true => self.pages.staging().ready_pages(),
@@ -37,9 +38,10 @@ impl Reclaimer<'_> {
         STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
     }
 
-    /// Whether a worker is to see to it that there are frames for runs. Where blocks go by the extent, frames that lie scattered are
-    /// none. Where they go one by one compressing makes no extents, and to have a long queue is better; nor is the queue emptied
-    /// for extents when half of what may be staged is ready.
+    /// Whether a worker must provide frames for runs. When whole extents are evicted, fragmented
+    /// frames do not count towards the reserve. When blocks leave one by one, compressing makes no
+    /// extents, and a long queue is better. The queue is not emptied for extents when half of what
+    /// may be staged is ready.
     pub(crate) fn lacks_extents(&self) -> bool {
         let ready = self.stock();
         let of_use = match self.reclaim.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
@@ -63,8 +65,9 @@ impl Reclaimer<'_> {
         self.ready_reserve().max(self.pages.staging().pages_max() / 8)
     }
 
-    /// Gives ready pages back to the system, with one call if there is an extent of them; answers how many. The scattered ones
-    /// go first while runs come in: an extent would be made again for the next one.
+    /// Gives ready pages back to the system, with one call if there is an extent of them; returns
+    /// how many. The scattered ones go first while runs come in: an extent would be made again for
+    /// the next one.
     pub(crate) fn give_back_ready(&self, for_runs: bool) -> usize {
         let staging = self.pages.staging();
         let extent = || {

@@ -1,9 +1,10 @@
 //! What goes to the swap file, and when: by a thread of its own, which may wait for the disk.
 //!
-//! Memory that is wanted beyond the low water mark is had from the pool's oldest objects as far as that is cheaper than
-//! compressing more pages ([`zswap::Costs`]), and not before the pool has a fair part of this process's memory. Pages
-//! that do not compress are no gain in the pool: as many bytes as they have go at once. Whoever moves pages out waits when
-//! these pile up, and whoever brings pages in when the budget is exceeded, for as long as the disk makes progress.
+//! Memory that is wanted beyond the low water mark is had from the pool's oldest objects as far as
+//! that is cheaper than compressing more pages ([`zswap::Costs`]), and not before the pool has a
+//! fair part of this process's memory. Pages that do not compress are no gain in the pool: as many
+//! bytes as they have go at once. Evicting threads wait when these pile up, and handlers when the
+//! budget is exceeded, for as long as the disk makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
@@ -16,16 +17,17 @@ use crate::pages::{now_ms, GROUP};
 
 use super::Reclaimer;
 
-/// Of this process's memory so much may be the pool before what compresses well goes to disk: one part in so many.
+/// Of this process's memory so much may be the pool before what compresses well goes to disk: one
+/// part in so many.
 const POOL_PART: u64 = 4;
-/// The pool is no more than five eighths of this process's memory: with too little in place, what comes in goes again
-/// before it was used, and most looks for pages that could go find none.
+/// The pool is no more than five eighths of this process's memory: with too little in place, what
+/// comes in goes again before it was used, and most looks for pages that could go find none.
 const POOL_MOST: (u64, u64) = (5, 8);
 /// Beyond that by so much, nothing more is moved out until it was written.
 const POOL_EXCESS_PART: u64 = 16;
 const POOL_EXCESS_MIN: u64 = 1 << 20;
-/// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less makes small writes, more
-/// keeps forks and pauses waiting.
+/// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less
+/// makes small writes, more keeps forks and pauses waiting.
 const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_POOL_PART: u64 = 32;
 /// Bytes of pages that do not compress which may wait in the pool, at most, and of the budget.
@@ -33,11 +35,12 @@ const BACKLOG_BYTES_MAX: u64 = 32 << 20;
 const BACKLOG_BUDGET_PART: u64 = 32;
 /// How long nothing is written after the swap file had no room or failed, in milliseconds.
 const PAUSE_MS: u32 = 1000;
-/// How long the thread sleeps when nobody wants memory: then it cleans, and gives blocks back.
+/// How long the thread sleeps when no memory is wanted: then it cleans, and gives blocks back.
 const IDLE_NS: u64 = 500_000_000;
 /// Segments cleaned at a time.
 const CLEAN_SEGMENTS: u64 = 2;
-/// A fault waits for the disk at most so long at a time while the budget is exceeded by little, and between looks.
+/// A fault waits for the disk at most so long at a time while the budget is exceeded by little, and
+/// between looks.
 const WAIT_NS_MAX: u64 = 20_000_000;
 const WAIT_LOOK_NS: u64 = 500_000;
 /// Looks of the writer's that came to nothing, one after the other, until waiting for it is no use.
@@ -198,7 +201,8 @@ impl Reclaimer<'_> {
         report.pages_written > 0
     }
 
-    /// The swap file has no room, or failed: pages that do not compress stay where they are for a while.
+    /// The swap file has no room, or failed: pages that do not compress stay where they are for a
+    /// while.
     fn begin_pause(&self, error: Option<i32>) {
         self.pages.store().set_group_writeback(GROUP, false);
         self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
@@ -237,8 +241,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether so much waits to be written that moving more out is no use. Not when the writer finds nothing that it can write: whoever
-    /// waits for a page may need what others then move out.
+    /// Whether so much waits to be written that moving more out is no use. Not when the writer
+    /// finds nothing that it can write: a thread that waits for a page may need what others then
+    /// move out.
     pub(crate) fn is_backed_up(&self) -> bool {
         if !self.swap.is_on || self.swap.is_paused() || !self.swap.progresses.load(Ordering::Acquire) {
             return false;
@@ -255,8 +260,9 @@ impl Reclaimer<'_> {
         self.pages.store().pool_bytes().saturating_sub(self.gauge.resident_bytes() / of * part)
     }
 
-    /// Called by whoever is about to bring pages in while the budget is exceeded: waits until what the writer has begun is
-    /// on disk. By little, the program goes on after a while; by more, it does when there is room, or none is to be had.
+    /// Called before pages come in while the budget is exceeded: waits until what the writer has
+    /// begun is on disk. If the budget is exceeded slightly, stops waiting after a timeout. If it
+    /// is exceeded by more, waits until there is room or writing makes no progress.
     pub(crate) fn wait_for_disk(&self, read_on: &dyn Fn()) {
         if !self.swap.is_on {
             return;
@@ -329,7 +335,7 @@ impl Reclaimer<'_> {
         *published = Published { file: now, zswpwb };
     }
 
-    /// Before a fork, while nobody reads or writes: waits until the engine's threads are at rest.
+    /// Before a fork, without readers or writers: waits until the engine's threads are at rest.
     pub(crate) fn still_swap(&self) {
         if let Some(file) = self.pages.store().swap_file() {
             while !file.is_engine_idle() {

@@ -7,8 +7,9 @@
 //!            for a stream
 //! ```
 //!
-//! A *stream* is a thread that brings in runs of pages; it needs whole extents. Ready pages are frames that wait for pages to
-//! come in: enough of them keep faults from waiting, more of them take memory from the program.
+//! A *stream* is a thread that brings in runs of pages; it needs whole extents. Ready pages are
+//! frames that wait for pages to come in: enough of them keep faults from waiting, more of them
+//! take memory from the program.
 
 /// Figures of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub(crate) struct Figures {
 pub(crate) struct Stream {
     /// Ready pages left to the handlers of streams when frames go back to the system.
     pub left_pages: usize,
-    /// More frames lie scattered than may, where blocks leave by the extent, and none of the extents has room.
+    /// More frames lie scattered than may, where blocks leave by the extent, and none of the
+    /// extents has room.
     pub is_fragmented: bool,
     /// Fewer pages are ready in whole extents than runs need.
     pub lacks_extents: bool,
@@ -60,8 +62,8 @@ pub(crate) fn next_action(figures: &Figures) -> Action {
     let Figures { total_bytes, low_bytes, headroom_bytes, ready_pages, reserve_pages, stream } = *figures;
     let is_above_low = total_bytes > low_bytes;
     let raised_bytes = total_bytes.saturating_add(headroom_bytes);
-    // A stream wants as many pages as there are, yet the pool grows all the same: memory above the low mark goes back before
-    // more is made ready.
+    // A stream wants as many pages as there are, yet the pool grows all the same: memory above the
+    // low mark goes back before more is made ready.
     let enough_pages = stream.map_or(reserve_pages, |stream| stream.left_pages);
     if stream.is_some_and(|stream| stream.is_fragmented) || is_above_low && ready_pages > enough_pages {
         return Action::GiveBack;
@@ -70,7 +72,8 @@ pub(crate) fn next_action(figures: &Figures) -> Action {
         if stream.queued_slots > 0 {
             return Action::Compress;
         }
-        // Memory grows by runs of first touches: frames are made here while the program uses the last ones.
+        // Memory grows by runs of first touches: frames are made here while the program uses the
+        // last ones.
         if raised_bytes < low_bytes {
             return Action::MakeExtent;
         }

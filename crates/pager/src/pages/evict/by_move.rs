@@ -1,11 +1,12 @@
 //! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
 //!
-//! `UFFDIO_MOVE` does not look whether its source is registered, and a mapping may have been replaced a moment ago by another
-//! one. But it looks whether a call that changes mappings is under way at the userfaultfd that guards its *target*, under
-//! the lock under which such calls begin. So staging is guarded by the program's own. Then a move succeeds only if every
-//! munmap(), mremap(), madvise() and fork that has begun has been reported, and its thread has gone on: all reports have been
-//! read, and applied, or there would be no proof of quiet; and the mapping that the kernel has just been asked about is
-//! registered still.
+//! `UFFDIO_MOVE` does not look whether its source is registered, and a mapping may have been
+//! replaced a moment ago by another one. But it looks whether a call that changes mappings is under
+//! way at the userfaultfd that guards its *target*, under the lock under which such calls begin. So
+//! staging is guarded by the program's own. Then a move succeeds only if every munmap(), mremap(),
+//! madvise() and fork that has begun has been reported, and its thread has gone on: all reports
+//! have been read, and applied, or there would be no proof of quiet; and the mapping that the
+//! kernel has just been asked about is registered still.
 
 use sys::userfaultfd::{Stop, WRITE_PROTECT};
 use sys::PAGE_SIZE;
@@ -47,8 +48,8 @@ impl EvictBackend for ByMove {
     }
 
     fn protect(&self, reports: Reports, staging: &Staging, on: bool) -> bool {
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered, and leaves first touches
-        // to the kernel. No page is ever protected.
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
+        // and leaves first touches to the kernel. No page is ever protected.
         let range = staging.range();
         match on {
             true => reports.register(range.start, range.len(), WRITE_PROTECT).is_ok(),
@@ -96,11 +97,13 @@ impl EvictBackend for ByMove {
                 pages.policy.evicted(block.history(), moved);
                 block.set_slot(slot);
             }
-            // Only now may events be read: one that discards these pages must find them in the table.
+            // Only now may events be read: one that discards these pages must find them in the
+            // table.
             drop(quiet);
             if moved != 0 {
                 drop(block);
-                // The block's own slot is in the queue, or will be by whoever took it from there.
+                // The block's own slot is in the queue, or will be by the thread that took it from
+                // there.
                 if own.is_none() {
                     pages.staging.queue(slot, base);
                     *spare = None;
@@ -109,7 +112,8 @@ impl EvictBackend for ByMove {
             }
             match busy {
                 Some(_) if !may_wait => return false,
-                // Shared with a forked child, or pinned. Ask the kernel for copies of our own, which can be moved.
+                // Shared with a forked child, or pinned. Ask the kernel for copies of our own,
+                // which can be moved.
                 Some((start, len)) if !unshared => {
                     drop(block);
                     sys::memory::unshare(start, len);
@@ -147,7 +151,7 @@ impl EvictBackend for ByMove {
             Some(_) => pages.mover.arrived(target, base, EXTENT_PAGES),
         };
         if progress.stop.is_some() {
-            // The zero page of somebody's late look at a page that had left, as in `move_run`.
+            // The zero page of a late look at a page that had left, as in `move_run`.
             let stray = pages.mover.mapped(target, EXTENT_PAGES) & !moved;
             for index in 0..EXTENT_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
@@ -210,7 +214,8 @@ impl EvictBackend for ByMove {
         run: PageRun,
     ) -> (usize, Option<Stop>) {
         match move_zeroes(staging, quiet, inbound, run) {
-            // No frame in stock, or a mapping that nothing can be moved into: not writable any more, or locked.
+            // No frame in stock, or a mapping that nothing can be moved into: not writable any
+            // more, or locked.
             (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
             other => other,
         }
@@ -230,7 +235,8 @@ impl EvictBackend for ByMove {
     fn came_as_copies(&self, _staging: &Staging, _slot: u32, _mask: u32) {}
 }
 
-/// Moves adjacent pages of a block into a slot; answers those that left, and where a shared one is among the others.
+/// Moves adjacent pages of a block into a slot; returns those that left, and where a shared one is
+/// among the others.
 fn move_run(
     pages: &Pages,
     quiet: &Quiet<'_>,
@@ -262,7 +268,8 @@ fn move_run(
                 let (source, target) = (block.base() + at * PAGE_SIZE, pages.staging.address(slot, at));
                 let arrived = pages.mover.arrived(target, source, end - at) as u32;
                 moved |= arrived << at;
-                // Anything else in the slot is the zero page of somebody's late look at a page that had left.
+                // Anything else in the slot is the zero page of a late look at a page that had
+                // left.
                 let stray = pages.mover.mapped(target, end - at) as u32 & !arrived;
                 for (first, count) in runs(stray) {
                     pages.staging.discard_stray(slot, at + first, count);
@@ -280,8 +287,8 @@ fn move_run(
     (moved, busy)
 }
 
-/// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all. Nothing
-/// said means that there were no frames left.
+/// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all.
+/// Nothing said means that there were no frames left.
 fn move_zeroes(
     staging: &Staging,
     quiet: &Quiet<'_>,
@@ -311,7 +318,7 @@ fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
     if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
         return Placed::Moved(1);
     }
-    // Copying works whatever the protection.
+    // Copying works under any protection.
     place_copies(quiet, run.one(), source.address())
 }
 

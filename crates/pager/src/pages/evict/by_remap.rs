@@ -1,23 +1,26 @@
-//! Paging without `UFFDIO_MOVE`, for Linux before 6.8: pages leave by mremap() with `MREMAP_DONTUNMAP` (Linux 5.7), and
-//! come back by `UFFDIO_COPY`.
+//! Paging without `UFFDIO_MOVE`, for Linux before 6.8: pages leave by mremap() with
+//! `MREMAP_DONTUNMAP` (Linux 5.7), and come back by `UFFDIO_COPY`.
 //!
 //! # Why not write-protect, copy, drop
 //!
-//! The usual way is to write-protect a page, copy it, and drop it with MADV_DONTNEED. Dropping goes by address alone and
-//! destroys what it finds. When one thread of the program unmaps the range and another is given the same addresses by
-//! its next mmap(), between the last look at the page and the dropping, the new mapping's bytes are lost; and that time
-//! is not short, because the drop raises a REMOVE event of its own and waits until it has been read, somewhere in the
-//! middle. Nothing makes MADV_DONTNEED conditional on what is mapped.
+//! The usual way is to write-protect a page, copy it, and drop it with MADV_DONTNEED. Dropping goes
+//! by address alone and destroys what it finds. When one thread of the program unmaps the range and
+//! another is given the same addresses by its next mmap(), between the last look at the page and
+//! the dropping, the new mapping's bytes are lost; and that time is not short, because the drop
+//! raises a REMOVE event of its own and waits until it has been read, somewhere in the middle.
+//! Nothing makes MADV_DONTNEED conditional on what is mapped.
 //!
-//! mremap() destroys nothing: what it finds is at the target afterwards. It takes the pages in one step, so a
-//! concurrent write lands before it or faults after it and nothing needs to be protected, compared or registered in
-//! another mode. And its event says in one what a drop could not say: that the range was registered with us at that very
-//! moment. Without the event it was somebody else's, and goes back.
+//! mremap() destroys nothing: what it finds is at the target afterwards. It takes the pages in one
+//! step, so a concurrent write lands before it or faults after it and nothing needs to be
+//! protected, compared or registered in another mode. And its event says in one what a drop could
+//! not say: that the range was registered with us at that very moment. Without the event it was
+//! another's, and goes back.
 //!
 //! # One eviction, step by step
 //!
-//! The block's lock, the right to read messages and the list of mappings are held throughout, so no fault in the block
-//! is served, no page of any block moves in, no event is read but by the drainer in our name, and nothing is registered.
+//! The block's lock, the right to read messages and the list of mappings are held throughout, so no
+//! fault in the block is served, no page of any block moves in, no event is read but by the drainer
+//! in our name, and nothing is registered.
 //!
 //! | step | what it makes sure of |
 //! |---|---|
@@ -28,34 +31,39 @@
 //! | the slot is unregistered | reading it raises no faults |
 //! | pagemap tells what is in the slot | the rest never was there, and is the kernel's again |
 //!
-//! # What may happen meanwhile
+//! # What may happen during the call
 //!
-//! * *A write*: before mremap() it is in the page that moves, after it a fault that waits for the block's lock. The
-//!   kernel's own accesses (read(2) into the page) are no different.
-//! * *MADV_DONTNEED*: its event makes the kernel refuse the question, or is read by the drainer and queued. Applying it
-//!   waits for the lock, finds the pages staged and forgets them; its thread's own discarding finds nothing, or takes
-//!   the pages before mremap() does. Faults wait for it to be applied, so that zeroes is what is read.
-//! * *munmap(), mmap() over it*: mremap() answers EFAULT, or takes pages without an event: they are another mapping's
-//!   now, since nothing is registered meanwhile (the list of mappings is locked). They go back at once, and only into
-//!   pages that are still missing. A page that its thread has touched again within these microseconds may have been seen
-//!   as zeroes: then the process is ended, with a message, rather than run on with a wrong byte.
-//! * *mremap()*: as for munmap() where the range was; if it comes after ours, its event finds the pages staged and they
-//!   follow.
-//! * *fork()*: stands evictions still first. A fork past the C library finds the pages in the old place or the new; the
-//!   child is given copies of what was staged, after the lock is released.
+//! * *A write*: before mremap() it is in the page that moves, after it a fault that waits for the
+//!   block's lock. The kernel's own accesses (read(2) into the page) are no different.
+//! * *MADV_DONTNEED*: its event makes the kernel refuse the question, or is read by the drainer and
+//!   queued. Applying it waits for the lock, finds the pages staged and forgets them; its thread's
+//!   own discarding finds nothing, or takes the pages before mremap() does. Faults wait for it to
+//!   be applied, so that zeroes is what is read.
+//! * *munmap(), mmap() over it*: mremap() fails with EFAULT, or takes pages without an event: they
+//!   are another mapping's now, since nothing is registered during the call (the list of mappings
+//!   is locked). They go back at once, and only into pages that are still missing. A page that its
+//!   thread has touched again within these microseconds may have been seen as zeroes: then the
+//!   process is ended, with a message, rather than run on with a wrong byte.
+//! * *mremap()*: as for munmap() where the range was; if it comes after ours, its event finds the
+//!   pages staged and they follow.
+//! * *fork()*: stands evictions still first. A fork past the C library finds the pages in the old
+//!   place or the new; the child is given copies of what was staged, after the lock is released.
 //! * *mprotect(), a protection key*: the range keeps its rights; the slot gets plain ones.
 //! * *mlock()*: locked pages are left alone; the kernel is asked before each move.
 //!
 //! # What is different from moving
 //!
-//! * A page that comes back is a copy: the frame it left in is given back to the system, never used for another page.
-//!   So a page that a device still reads from (O_DIRECT, zero-copy sockets) keeps its bytes for the device.
-//! * A page that a device still *writes* to would come back without what is written later. `UFFDIO_MOVE` refuses such
-//!   pages; here nothing does, so processes that may have some are recognised by [`super::pins`] and left alone. Where such
-//!   a process is recognised only after a page has left, the frame stays in the slot meanwhile, uncompressed: a page that comes
-//!   back then has what was written until then.
+//! * A page that comes back is a copy: the frame it left in is given back to the system, never used
+//!   for another page. So a page that a device still reads from (O_DIRECT, zero-copy sockets) keeps
+//!   its bytes for the device.
+//! * A page that a device still *writes* to would come back without what is written later.
+//!   `UFFDIO_MOVE` refuses such pages; here nothing does, so processes that may have some are
+//!   recognised by [`super::pins`] and left alone. Where such a process is recognised only after a
+//!   page has left, the frame stays in the slot, uncompressed: a page that comes back then has what
+//!   was written until then.
 //! * Pages shared with forked relatives go like others; their frames stay with the relatives.
-//! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots: [`SLOTS_MAX`].
+//! * Each slot becomes a mapping of its own as long as pages are in it, so there are few slots:
+//!   [`SLOTS_MAX`].
 
 use sys::procfs::ProcFile;
 use sys::remap::{self, Refusal};
@@ -125,8 +133,8 @@ impl EvictBackend for ByRemap {
         (progress.done / PAGE_SIZE, progress.stop)
     }
 
-    /// Frames are copied from, and a cache keeps a whole slot for as long as it lives; for a single page the handler's own is the
-    /// warmer one.
+    /// Frames are copied from, and a cache keeps a whole slot for as long as it lives; for a single
+    /// page the handler's own is the warmer one.
     fn frames(
         &self,
         staging: &Staging,
@@ -197,9 +205,9 @@ impl EvictBackend for ByRemap {
         };
         block.set_slot(slot);
         let mut moved = 0;
-        // From the first wanted page to the last, holes included, as far as the kernel alone knows what is there. What is no
-        // page stays: a guard region would leave the program and be in the slot. So does what is there and was not asked for:
-        // threads that are ending need it.
+        // From the first wanted page to the last, holes included, as far as the kernel alone knows
+        // what is there. What is no page stays: a guard region would leave the program and be in
+        // the slot. So does what is there and was not asked for: threads that are ending need it.
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
         let elsewhere =
@@ -208,8 +216,8 @@ impl EvictBackend for ByRemap {
         for (first, count) in runs(kernel & span(first, last - first) & !elsewhere & !unwanted) {
             let (mut rest, end) = (wanted & span(first, count), first + count);
             while rest != 0 {
-                // From a page that was seen to be present, and in one mapping: Linux 6.17 moves the first of several, and
-                // then refuses.
+                // From a page that was seen to be present, and in one mapping: Linux 6.17 moves the
+                // first of several, and then refuses.
                 let first = rest.trailing_zeros() as usize;
                 let count = match is_registered(&quiet, PageRun::new(first, end - first)) {
                     true => end - first,
@@ -323,8 +331,8 @@ impl ByRemap {
                     renew(pages, target, len);
                     return Taken::Foreign;
                 }
-                // SAFETY: the slot was ours; if the kernel has unmapped it, and somebody was given the address since,
-                // that is left alone.
+                // SAFETY: the slot was ours; if the kernel has unmapped it, and another mapping got
+                // the address since, that is left alone.
                 let is_back = unsafe { remap::occupy(target, len) };
                 // A move that finds no memory usually ends before anything is unmapped.
                 if !is_back && !self.keeps_target && refusal != Refusal::NoMemory {
@@ -335,8 +343,9 @@ impl ByRemap {
         }
     }
 
-    /// Returns what was taken from a mapping that is not ours: it replaced ours between the question and the move. Only
-    /// missing pages are filled, so nothing is lost that was written there since.
+    /// Returns what was taken from a mapping that is not ours: it replaced ours between the
+    /// question and the move. Only missing pages are filled, so nothing is lost that was written
+    /// there since.
     fn give_back(&self, pages: &Pages, quiet: &QuietAlone<'_>, run: PageRun, target: usize) {
         let came = pages.mover.mapped(target, run.count) as u32;
         if came == 0 {
@@ -344,14 +353,14 @@ impl ByRemap {
         }
         if !quiet.guard_foreign(&self.foreign, run, true) {
             let at = quiet.address(run.first);
-            pages.fatal(format_args!("{at:#x} was mapped anew and cannot have its pages back"));
+            pages.fatal(format_args!("{at:#x} was mapped again and cannot have its pages back"));
         }
         for (first, count) in runs(came) {
             let place = PageRun::new(run.first + first, count);
             let progress = quiet.copy_to_foreign(&self.foreign, place, target + first * PAGE_SIZE);
             if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
                 pages.fatal(format_args!(
-                    "{:#x} was mapped anew and touched while its pages were being evicted: {progress:?}",
+                    "{:#x} was mapped again and touched while its pages were being evicted: {progress:?}",
                     quiet.address(place.first)
                 ));
             }
@@ -360,16 +369,17 @@ impl ByRemap {
     }
 }
 
-/// Maps a part of a slot anew: what came along is of a kind that nobody knows.
+/// Maps a part of a slot again: what came along is of an unknown kind.
 fn renew(pages: &Pages, target: usize, len: usize) {
-    // SAFETY: the range is ours, and nobody needs what is in it any more.
+    // SAFETY: the range is ours, and its content is not needed any more.
     if !unsafe { remap::renew(target, len) } {
         pages.fatal(format_args!("staging memory cannot be mapped again"));
     }
 }
 
-/// Whether pages, of which the first was seen present, are in one mapping that is registered, and no event is unread.
-/// Asked with a filling that cannot succeed, or, had the page gone meanwhile, puts there what it reads as.
+/// Whether pages, of which the first was seen present, are in one mapping that is registered, and
+/// no event is unread. Asked with a filling that cannot succeed, or, if the page is gone, puts
+/// there what it reads as.
 fn is_registered(quiet: &QuietAlone<'_>, run: PageRun) -> bool {
     matches!(quiet.zero(run), Progress { stop: None | Some(Stop::Exists), .. })
 }
@@ -397,8 +407,8 @@ mod tests {
         done
     }
 
-    /// The story: pages that were to stay went along when they lay between others, and a thread that ended found its control block
-    /// missing.
+    /// The story: pages that were to stay went along when they lay between others, and a thread
+    /// that ended found its control block missing.
     #[test]
     fn pages_that_are_to_stay_do_so_between_others() {
         let Some(pager) = pager(true) else { return };
@@ -423,7 +433,7 @@ mod tests {
         assert_eq!(read(pager.pages.staging.address(block.slot(), 7), 0), 8);
         drop(block);
         assert_eq!((0..32).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=32).collect::<Vec<_>>());
-        // The thread goes on a moment before the handler has noted it.
+        // The thread continues a moment before the handler has noted it.
         assert_eq!(pager.pages.lock(base).mask_of(PageState::is_kernels), ALL_PAGES);
         // Holes stay holes, and what was discarded reads as zeroes.
         write(base, 3, 77);
@@ -459,8 +469,9 @@ mod tests {
     #[test]
     fn a_mapping_that_is_gone_costs_nothing() {
         let Some(pager) = pager(true) else { return };
-        // Not where a mapping has just been: the next one of another test would be put there. The kernel chooses places
-        // from the top of the address space downwards and comes nowhere near this one.
+        // Not where a mapping has just been: the next one of another test would be put there. The
+        // kernel chooses places from the top of the address space downwards and comes nowhere near
+        // this one.
         let base = 0x1000_0000;
         let remap = pager.pages.backend.as_remap().unwrap();
         let slot = pager.pages.staging.take_empty().unwrap();
@@ -488,8 +499,8 @@ mod tests {
         assert_eq!(pager.pages.mover.pagemap.mapped(base, 16), 0xffff);
     }
 
-    /// Other threads fault, discard, map and unmap all the time, so that the drainer reads far more than the events that
-    /// it reads for.
+    /// Other threads fault, discard, map and unmap all the time, so that the drainer reads far more
+    /// than the events that it reads for.
     #[test]
     fn evictions_among_events_and_faults() {
         const ROUNDS: usize = 500;

@@ -1,20 +1,23 @@
-//! The drainer: reads messages on behalf of a thread that waits in the kernel for its own event to be read.
+//! The drainer: reads messages on behalf of a thread that waits in the kernel for its own event to
+//! be read.
 //!
-//! [`super::by_remap`] takes pages away by mremap(), which answers once its event has been read. Nobody else can be relied
-//! on for that: every handler may be waiting for the very block that is being evicted, or be evicting itself. So one
-//! thread does nothing but this, holds no lock while it reads, and waits for nobody.
+//! [`super::by_remap`] takes pages away by mremap(), which returns once its event has been read. No
+//! handler can be relied on for that: every handler may be waiting for the very block that is being
+//! evicted, or be evicting itself. So one thread does nothing but this, holds no lock while it
+//! reads, and waits for no other thread.
 //!
 //! ```text
-//!  evicting thread   begin ----- mremap() ........ waits ........ answers --- end
+//!  evicting thread   begin ----- mremap() ........ waits ........ returns --- end
 //!  drainer             sleeps      reads: others' events are queued, faults put aside; its own: done, sleeps
 //! ```
 //!
-//! There is an drainer on every CPU, and the one beside the evicting thread works for it: it runs at once when that one
-//! sleeps, and waking another CPU is the most expensive step of all.
+//! There is an drainer on every CPU, and the one beside the evicting thread works for it: it runs
+//! at once when that one sleeps, and waking another CPU is the most expensive step of all.
 //!
-//! Only one thread evicts at a time: it holds the right to read messages ([`crate::pages::mover::Mover::quiet_alone`]) from begin
-//! to end, and the drainer reads in its name. Faults that the drainer reads are sent again: their threads are woken once the
-//! event has been read, and run into the same fault.
+//! Only one thread evicts at a time: it holds the right to read messages
+//! ([`crate::pages::mover::Mover::quiet_alone`]) from begin to end, and the drainer reads in its
+//! name. Faults that the drainer reads are sent again: their threads are woken once the event has
+//! been read, and run into the same fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -25,7 +28,7 @@ use crate::pages::events::EventQueue;
 use crate::pages::guard::Reports;
 use crate::HANDLERS_MAX;
 
-/// Nothing to read for anybody.
+/// No call is under way.
 const IDLE: u32 = 0;
 /// Reading until the event has come.
 const READING: u32 = 1;
@@ -67,7 +70,7 @@ impl Drainers {
             .expect("an drainer was started")
     }
 
-    /// Has all of them end, none of which works for anybody.
+    /// Has all of them end, none of which works for a call.
     pub(crate) fn end(&self) {
         for drainer in &self.each {
             drainer.state.store(ENDING, Ordering::Release);
@@ -102,7 +105,7 @@ impl Drainer {
         futex::wake(&self.state, 1);
     }
 
-    /// The call has answered. Whether its event was read; nobody reads any more.
+    /// The call has returned. Whether its event was read; it is not read any more.
     pub(crate) fn end(&self) -> bool {
         let _ = self.state.compare_exchange(READING, OVER, Ordering::AcqRel, Ordering::Acquire);
         while self.state.load(Ordering::Acquire) != IDLE {

@@ -5,12 +5,12 @@
 //! | kernels | Linux 6.8 and later (aarch64 6.10) | Linux 5.7 and later |
 //! | out | `UFFDIO_MOVE` | mremap() with MREMAP_DONTUNMAP |
 //! | in | `UFFDIO_MOVE` | `UFFDIO_COPY` |
-//! | frames | go with their pages, and are filled anew | stay, and are given back |
+//! | frames | go with their pages, and are filled again | stay, and are given back |
 //! | a run of blocks | one call | block by block |
 //! | pages that devices write to | refused by the kernel | looked for in the process ([`pins`]) |
 //!
-//! Both implement [`EvictBackend`], and nothing outside of this folder asks which one it is. The back end is chosen once, when
-//! the pager is made ([`choose`]).
+//! Both implement [`EvictBackend`], and nothing outside of this folder asks which one it is. The
+//! back end is chosen once, when the pager is made ([`choose`]).
 
 mod by_move;
 mod by_remap;
@@ -46,18 +46,20 @@ pub(in crate::pages) enum Placed {
     NoMemory,
 }
 
-/// A way out of the program and back. The caller of each method holds what the argument proves, and nothing else.
+/// A way out of the program and back. The caller of each method holds what the argument proves, and
+/// nothing else.
 pub(in crate::pages) trait EvictBackend: Send + Sync {
     /// Whether a frame goes with its page. Then frames are a stock, and runs move with one call.
     fn moves_frames(&self) -> bool;
 
-    /// Has changes of mappings be seen by what pages are moved to, or ends it: while nothing is registered a fork must not wait
-    /// for any reader. Whether that could be.
+    /// Has changes of mappings be seen by what pages are moved to, or ends it: while nothing is
+    /// registered a fork must not wait for any reader. Whether that could be.
     fn protect(&self, reports: Reports, staging: &Staging, on: bool) -> bool;
 
-    /// Moves the present pages of `mask` out of a block: into the slot where others of its pages wait already, else into `spare`,
-    /// which is taken then. False when nothing could be moved. Where a page is shared with a forked relative a copy is asked for
-    /// if `may_wait`, since that may wait for a fault to be served.
+    /// Moves the present pages of `mask` out of a block: into the slot where others of its pages
+    /// wait already, else into `spare`, which is taken then. False when nothing could be moved.
+    /// Where a page is shared with a forked relative a copy is asked for if `may_wait`, since that
+    /// may wait for a fault to be served.
     fn move_out(
         &self,
         pages: &Pages,
@@ -67,7 +69,8 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
         may_wait: bool,
     ) -> bool;
 
-    /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when nothing was moved.
+    /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when
+    /// nothing was moved.
     fn move_out_extent(&self, _pages: &Pages, _base: usize) -> bool {
         false
     }
@@ -75,8 +78,8 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
     /// Puts whole pages in their place.
     fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed;
 
-    /// Puts zeroes in place of missing pages that are to be written; returns how many, and what the kernel said when it was not
-    /// all.
+    /// Puts zeroes in place of missing pages that are to be written; returns how many, and what the
+    /// kernel said when it was not all.
     fn fill(
         &self,
         staging: &Staging,
@@ -85,7 +88,8 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
         run: PageRun,
     ) -> (usize, Option<Stop>);
 
-    /// Up to `wanted` frames to fill for a run of `run` pages; `None` where the page goes by the handler's own instead.
+    /// Up to `wanted` frames to fill for a run of `run` pages; `None` where the page goes by the
+    /// handler's own instead.
     fn frames(
         &self,
         staging: &Staging,
@@ -97,7 +101,8 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
     /// Pages of a slot came back as copies: what becomes of the frames that are left there.
     fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32);
 
-    /// Whether nothing of the process may leave now: a device may write to it, and moves would not respect that.
+    /// Whether nothing of the process may leave now: a device may write to it, and moves would not
+    /// respect that.
     fn is_held(&self, _pages: &Pages, _maps: &ProcFile) -> bool {
         false
     }

@@ -1,11 +1,12 @@
 //! Processes whose pages may be written by devices, where such pages cannot be told from others.
 //!
-//! `UFFDIO_MOVE` refuses a page that is pinned. Without it a pinned page would leave and come back as a copy, and what
-//! the device writes later would be lost. So while the process has anything that such writes come from, nothing of it is
-//! evicted. The look is repeated every [`LOOK_NS`]; a process may set up its first ring between two looks, and have a page
-//! pinned that is evicted just then. So what was moved out is compressed only after a look that began later and found nothing.
-//! Until then its frame stays as it is, and what a device writes there is what comes back. Not protected is a page that came back
-//! before the device was done with it.
+//! `UFFDIO_MOVE` refuses a page that is pinned. Without it a pinned page would leave and come back
+//! as a copy, and what the device writes later would be lost. So while the process has anything
+//! that such writes come from, nothing of it is evicted. The look is repeated every [`LOOK_NS`]; a
+//! process may set up its first ring between two looks, and have a page pinned that is evicted just
+//! then. So what was moved out is compressed only after a look that began later and found nothing.
+//! Until then its frame stays as it is, and what a device writes there is what comes back. Not
+//! protected is a page that came back before the device was done with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,8 +39,8 @@ impl Pins {
         self.found.load(Ordering::Acquire)
     }
 
-    /// Until when what was moved out had no pins: looks anew if that is before the pages that have waited longest for compression
-    /// were moved out. One look does for all that wait.
+    /// Until when what was moved out had no pins: looks again if that is before the pages that have
+    /// waited longest for compression were moved out. One look does for all that wait.
     pub(super) fn were_none_ns(&self, pages: &Pages, maps: &ProcFile) -> u64 {
         let clean = self.clean_ns.load(Ordering::Acquire);
         let is_known = pages.staging().oldest_moved_ns().is_none_or(|moved| moved < clean);
