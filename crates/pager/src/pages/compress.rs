@@ -1,8 +1,8 @@
-//! From staging into the pool: the slot that has waited longest is compressed, and its frames are
-//! ready for use.
+//! From staging into the pool: the slots that have waited longest are compressed together, and
+//! their frames are ready for use.
 //!
-//! The block's lock is not held while its slot is compressed. Nothing in the slot changes during
-//! that: the block is marked, so that a page that is wanted back comes back as a copy, and no page
+//! No block's lock is held while its slot is compressed. Nothing in the slot changes while that
+//! lasts: the block is marked, so that a page that is wanted back comes back as a copy, and no page
 //! joins the others. A page that left the state *staged* by then has its object dropped.
 
 use sys::PAGE_SIZE;
@@ -11,29 +11,86 @@ use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
 
-/// What compressing a slot came to.
+/// What compressing slots came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compressed {
-    /// Its pages are stored, or were not needed any more.
+    /// Pages are stored, or were not needed any more.
     Stored,
     /// None was stored: the pool refused all, and they are back in place.
     Refused,
-    /// Some were refused, and an event keeps them from their place: they wait as before.
+    /// All were refused, and an event keeps them from their place: they wait as before.
     Blocked,
     /// No slot waits.
     Nothing,
 }
 
+impl Compressed {
+    /// What two slots came to together: progress, if either made any.
+    fn and(self, other: Compressed) -> Compressed {
+        use Compressed::{Blocked, Nothing, Refused, Stored};
+        match (self, other) {
+            (Stored, _) | (_, Stored) => Stored,
+            (Refused, _) | (_, Refused) => Refused,
+            (Blocked, _) | (_, Blocked) => Blocked,
+            (Nothing, Nothing) => Nothing,
+        }
+    }
+}
+
+/// Most pages of one batch: two requests to a compressor, or the pages of a full block. A handler
+/// that compresses to make room takes no longer for it than a full block takes.
+const BATCH_PAGES: usize = BLOCK_PAGES;
+
+/// A block whose staged pages are being compressed: its record is marked so.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    /// Address of the block.
+    base: usize,
+    /// Its slot.
+    slot: u32,
+    /// The pages that are compressed.
+    staged: u32,
+    /// Those of them that the pool has taken.
+    stored: u32,
+}
+
 impl Pages {
-    /// Compresses the slot that has waited longest.
+    /// Compresses the slots that have waited longest.
     #[cfg(any(test, feature = "shuttle"))]
     pub fn compress_oldest(&self) -> Compressed {
         self.compress_oldest_moved_before(u64::MAX)
     }
 
-    /// Compresses the slot that has waited longest, if its pages were moved out before `ns`.
+    /// Compresses the slots that have waited longest, of those whose pages were moved out before
+    /// `ns`. Blocks of a heap that is used at random lose one or two pages at a time, so slots are
+    /// taken until a batch is full.
     pub fn compress_oldest_moved_before(&self, ns: u64) -> Compressed {
-        let Some(slot) = self.staging.oldest_moved_before(ns) else { return Compressed::Nothing };
+        let mut batch = [Taken::default(); BATCH_PAGES];
+        let (mut len, mut pages, mut outcome) = (0, 0, Compressed::Nothing);
+        while pages < BATCH_PAGES {
+            let Some(slot) = self.staging.oldest_moved_before(ns, BATCH_PAGES - pages) else { break };
+            match self.begin_compressing(slot) {
+                None => outcome = Compressed::Stored,
+                Some(taken) => {
+                    batch[len] = taken;
+                    len += 1;
+                    pages += taken.staged.count_ones() as usize;
+                }
+            }
+        }
+        let batch = &mut batch[..len];
+        // The pool takes keys in order.
+        batch.sort_unstable_by_key(|taken| taken.base);
+        self.store_batch(batch);
+        for taken in batch {
+            outcome = outcome.and(self.finish_compressing(*taken));
+        }
+        outcome
+    }
+
+    /// Marks the block that a slot belongs to as being compressed. Returns `None` if no page of it
+    /// is needed any more.
+    fn begin_compressing(&self, slot: u32) -> Option<Taken> {
         let base = self.staging.owner(slot);
         let block = self.lock(base);
         let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };
@@ -43,13 +100,15 @@ impl Pages {
             }
             drop(block);
             self.release_slot(slot);
-            return Compressed::Stored;
+            return None;
         }
         block.set_compressing(true);
-        drop(block);
+        Some(Taken { base, slot, staged, stored: 0 })
+    }
 
-        let stored = self.store_block(base, slot, staged);
-
+    /// Notes what has become of a block's pages, and returns those that were refused.
+    fn finish_compressing(&self, taken: Taken) -> Compressed {
+        let Taken { base, slot, staged, stored } = taken;
         let block = self.lock(base);
         let kept = block.mask(PageState::Staged) & staged;
         for (first, count) in runs(stored & !kept) {
@@ -73,31 +132,43 @@ impl Pages {
         }
     }
 
-    /// Stores staged pages of a block, neighbours or not, in as few requests to the compressor as
-    /// there can be; pages that refuse take no others with them. Returns those that are stored.
-    fn store_block(&self, base: usize, slot: u32, staged: u32) -> u32 {
-        let first_key = (base / PAGE_SIZE) as u64;
-        let page = |index: usize| {
+    /// Stores staged pages of blocks, neighbours or not, in as few requests to the compressor as
+    /// there can be; pages that refuse take no others with them.
+    fn store_batch(&self, batch: &mut [Taken]) {
+        let page = |slot: u32, index: usize| {
             // SAFETY: a page of the slot, which stays as it is while the block is marked as being
             // compressed.
             unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
         };
-        let mut pages = [(0, page(staged.trailing_zeros() as usize)); BLOCK_PAGES];
+        let Some(first) = batch.first() else { return };
+        // A slot may have got more pages since it was found to fit.
+        let mut pages = [(0, page(first.slot, 0)); BATCH_PAGES + BLOCK_PAGES];
         let mut len = 0;
-        for index in runs(staged).flat_map(|(first, count)| first..first + count) {
-            pages[len] = (first_key + index as u64, page(index));
-            len += 1;
+        for taken in &*batch {
+            for index in indices(taken.staged) {
+                pages[len] = ((taken.base / PAGE_SIZE + index) as u64, page(taken.slot, index));
+                len += 1;
+            }
         }
-        let pages = &pages[..len];
-        let Ok(refused) = self.store.store_scattered(GROUP, pages, 1) else {
+        let Ok(refused) = self.store.store_scattered(GROUP, &pages[..len], 1) else {
             self.accounts.add(Counter::RejectAllocFail, len as u64);
-            return 0;
+            return;
         };
-        let in_place = pages.iter().enumerate().filter(|(n, _)| refused.pages >> n & 1 == 0);
-        let stored = in_place.fold(0, |mask, (_, (key, _))| mask | span((key - first_key) as usize, 1));
         let others = refused.pages & !refused.poor;
         self.accounts.add(Counter::RejectCompressPoor, refused.poor.count_ones().into());
         self.accounts.add(Counter::RejectAllocFail, others.count_ones().into());
+        let mut n = 0;
+        for taken in batch {
+            for index in indices(taken.staged) {
+                taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
+                n += 1;
+            }
+            self.count_folios(taken.stored);
+        }
+    }
+
+    /// Counts what went of a block, as folios of at most the size that was asked for.
+    fn count_folios(&self, stored: u32) {
         let folio = self.folio_pages.min(BLOCK_PAGES);
         for (first, count) in runs(stored) {
             let (mut at, end) = (first, first + count);
@@ -108,7 +179,6 @@ impl Pages {
                 at = next;
             }
         }
-        stored
     }
 
     /// Returns pages that the pool refused to the program, and leaves them alone for a while. False
@@ -140,5 +210,87 @@ impl Pages {
             self.staging.discard(slot);
         }
         self.staging.give(slot);
+    }
+}
+
+/// The numbers of a mask's pages, ascending.
+fn indices(mask: u32) -> impl Iterator<Item = usize> {
+    runs(mask).flat_map(|(first, count)| first..first + count)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::super::table::ALL_PAGES;
+    use super::super::{Inbound, BLOCK_BYTES};
+    use super::*;
+    use crate::pages::Brought;
+    use crate::trial::{blocks, pager, read, write};
+
+    /// Queues one page of each block.
+    fn queue(pages: &Pages, base: usize, numbers: impl Iterator<Item = usize>) {
+        for number in numbers {
+            let at = base + number * BLOCK_BYTES;
+            let mut spare = pages.staging.take_empty();
+            assert!(pages.evict(&mut spare, at, span(number % BLOCK_PAGES, 1), false) && spare.is_none());
+        }
+    }
+
+    #[test]
+    fn single_pages_of_many_blocks_go_together() {
+        let Some(pager) = pager(false) else { return };
+        let (pages, base) = (&pager.pages, blocks(20));
+        pager.register(base..base + 20 * BLOCK_BYTES);
+        // Not in the order of their addresses.
+        queue(pages, base, (0..20).rev());
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (4, 16));
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!(pages.compress_oldest(), Compressed::Nothing);
+        let mut inbound = Inbound::new(pager.own_page);
+        for number in 0..20 {
+            let at = base + number * BLOCK_BYTES;
+            assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
+            let page = at + number % BLOCK_PAGES * PAGE_SIZE;
+            assert_eq!(pages.bring(&mut inbound, page, false, 1), Brought::Done(1));
+        }
+        assert!((0..20 * BLOCK_PAGES).all(|page| read(base, page) == page + 1));
+    }
+
+    #[test]
+    fn a_block_that_was_wanted_and_one_that_is_refused_leave_the_batch_to_the_others() {
+        let Some(pager) = pager(false) else { return };
+        let (pages, base) = (&pager.pages, blocks(3));
+        pager.register(base..base + 3 * BLOCK_BYTES);
+        let mut random = 1u64;
+        for word in (0..PAGE_SIZE).step_by(8) {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // SAFETY: a page of the second block.
+            unsafe {
+                ((base + BLOCK_BYTES + PAGE_SIZE + word) as *mut u64).write_volatile(random.rotate_left(29))
+            };
+        }
+        let first = read(base, BLOCK_PAGES + 1);
+        queue(pages, base, 0..3);
+        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pages.bring(&mut inbound, base, true, 1), Brought::Done(1));
+        write(base, 0, 77);
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (0, 1));
+        let kernels = [0, 1, 2].map(|number| pages.lock(base + number * BLOCK_BYTES).mask(PageState::Kernel));
+        assert_eq!(kernels, [ALL_PAGES, ALL_PAGES, ALL_PAGES & !span(2, 1)]);
+        assert_eq!((read(base, 0), read(base, BLOCK_PAGES + 1)), (77, first));
+    }
+
+    #[test]
+    fn a_full_block_is_a_batch_of_its_own() {
+        let Some(pager) = pager(false) else { return };
+        let (pages, base) = (&pager.pages, blocks(2));
+        pager.register(base..base + 2 * BLOCK_BYTES);
+        queue(pages, base, 0..1);
+        let mut spare = pages.staging.take_empty();
+        assert!(pages.evict(&mut spare, base + BLOCK_BYTES, ALL_PAGES, false));
+        for left in [1, 0] {
+            assert_eq!((pages.compress_oldest(), pages.staging.queued_slots()), (Compressed::Stored, left));
+        }
     }
 }

@@ -291,16 +291,17 @@ impl Staging {
 
     /// The slot that has waited longest.
     pub fn oldest(&self) -> Option<u32> {
-        self.oldest_moved_before(u64::MAX)
+        self.oldest_moved_before(u64::MAX, BLOCK_PAGES)
     }
 
-    /// The slot that has waited longest, if its pages were moved out before `ns`.
-    pub fn oldest_moved_before(&self, ns: u64) -> Option<u32> {
+    /// The slot that has waited longest, if its pages were moved out before `ns` and are at most `pages_max`.
+    pub fn oldest_moved_before(&self, ns: u64, pages_max: usize) -> Option<u32> {
         if self.queued_slots() == 0 {
             return None;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
-        let slot = *lists.queue.front().filter(|slot| self.moved_ns(**slot) < ns)?;
+        let fits = |slot: u32| self.present(slot).count_ones() as usize <= pages_max;
+        let slot = *lists.queue.front().filter(|slot| self.moved_ns(**slot) < ns && fits(**slot))?;
         lists.queue.pop_front();
         drop(lists);
         self.queued.fetch_sub(1, Ordering::Relaxed);
