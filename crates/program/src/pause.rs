@@ -147,6 +147,9 @@ fn with_pid(word: &OsStr, pid: u32) -> OsString {
     OsString::from_vec(bytes)
 }
 
+/// Looks for a ledger, when one that was just there is gone.
+const LOOKS: usize = 5;
+
 /// The processes that a command is about.
 struct Meant {
     pid: u32,
@@ -171,10 +174,17 @@ impl Place<'_> {
 
 impl Meant {
     fn find(pid: u32) -> Result<Self> {
-        let Some(named) = named::run_of(pid) else {
+        let look = || {
+            let named = named::run_of(pid)?;
+            let ledgers = find::ledgers(named.found.holder, named.found.tree);
+            Some((named, ledgers))
+        };
+        // What held the ledgers may have been a process that was about to end or to begin another program.
+        let looks = std::iter::repeat_with(look).take(LOOKS);
+        let mut found = looks.skip_while(|found| found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()));
+        let Some((named, ledgers)) = found.next().unwrap_or_else(look) else {
             bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)");
         };
-        let ledgers = find::ledgers(named.found.holder, named.found.tree);
         ensure!(!ledgers.is_empty(), "its ledger is gone, cannot be written or is of another version");
         let meant = Meant { pid, named, ledgers };
         let front = meant.named.found.pid;
