@@ -136,13 +136,24 @@ mod tests {
         sys::memory::map(pages * PAGE_SIZE).unwrap().as_ptr() as usize
     }
 
+    /// A page where the kernel maps nothing of its own accord: other tests' threads are given the
+    /// address of one that has gone.
+    fn map_apart() -> usize {
+        let (at, protection) = (0x2000_0000 as *mut libc::c_void, libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing.
+        let mapped = unsafe { libc::mmap(at, PAGE_SIZE, protection, flags, -1, 0) };
+        assert_eq!(mapped, at);
+        at as usize
+    }
+
     #[test]
     fn a_mapping_that_is_moving_is_not_taken_for_gone() {
         let Ok(uffd) = Userfaultfd::open(feature::EVENT_REMAP | feature::EVENT_UNMAP) else {
             testkit::skip!("userfaultfd", "no userfaultfd");
             return;
         };
-        let (probe, from, to, page) = (map(1), map(1), map(1), map(1));
+        let (probe, from, to, page) = (map(1), map_apart(), map(1), map(1));
         // SAFETY: this test's mapping.
         unsafe { (probe as *mut u64).write_volatile(1) };
         uffd.register(probe, PAGE_SIZE, MISSING).unwrap();
