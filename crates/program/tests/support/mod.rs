@@ -7,9 +7,16 @@ use std::sync::OnceLock;
 
 use sys::userfaultfd::{feature, Userfaultfd};
 
-/// The program under test.
+/// The program under test, without the variables of tests: it would hand on all that begin as its
+/// own do.
 pub fn uzswap() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_uzswap"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
+    let is_of_tests = |name: &str| name == "UZSWAP_REQUIRE" || name.starts_with("UZSWAP_TEST_");
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter(|name| is_of_tests(name)).for_each(|name| {
+        command.env_remove(name);
+    });
+    command
 }
 
 /// Whether programs can be managed here; else each caller skips.
