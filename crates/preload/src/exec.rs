@@ -9,7 +9,7 @@ use core::ptr::null_mut;
 use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
 use crate::next::Next;
-use crate::sharing::meanwhile;
+use crate::sharing::while_shared;
 use crate::target::Target;
 
 static EXECVPE: Next = Next::new(c"execvpe");
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn posix_spawn(
     };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
-        meanwhile(|| {
+        while_shared(|| {
             completed(environment, Target::Path(libc::AT_FDCWD, path), |environment| {
                 next(pid, path, actions, attributes, argv, environment).into()
             })
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn posix_spawnp(
     };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
-        meanwhile(|| {
+        while_shared(|| {
             completed(environment, Target::Name(file), |environment| {
                 next(pid, file, actions, attributes, argv, environment).into()
             })
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: a terminated string, or null; freed once.
     unsafe {
         // Never over where it is cancelled: then it is looked for others at the end in vain.
-        let answer = meanwhile(|| next(if completed.is_null() { command } else { completed }));
+        let answer = while_shared(|| next(if completed.is_null() { command } else { completed }));
         libc::free(completed.cast());
         answer
     }
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
     let completed = unsafe { completed_command(command) };
     // SAFETY: terminated strings; freed once.
     unsafe {
-        let answer = meanwhile(|| next(if completed.is_null() { command } else { completed }, kind));
+        let answer = while_shared(|| next(if completed.is_null() { command } else { completed }, kind));
         libc::free(completed.cast());
         answer
     }

@@ -38,13 +38,13 @@ pub fn forget() {
     WAITING.store(0, Ordering::Release);
 }
 
-/// Calls what starts a program in a process that shares this one's memory until then, as
-/// posix_spawn() does.
-pub fn meanwhile<T>(start: impl FnOnce() -> T) -> T {
+/// Calls a function that starts a program, as posix_spawn() does: the new process shares this one's
+/// memory until the program is executed.
+pub fn while_shared<T>(start: impl FnOnce() -> T) -> T {
     WAITING.fetch_add(1, Ordering::AcqRel);
-    let answer = start();
+    let result = start();
     WAITING.fetch_sub(1, Ordering::AcqRel);
-    answer
+    result
 }
 
 /// Notes a system call by its number.
@@ -197,6 +197,6 @@ mod tests {
         let words = [libc::CLONE_VM as u64, 0];
         assert!(is_noted(libc::SYS_clone3, words.as_ptr().addr()));
         forget();
-        assert!(meanwhile(is_possible) && !is_possible());
+        assert!(while_shared(is_possible) && !is_possible());
     }
 }

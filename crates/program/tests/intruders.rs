@@ -18,7 +18,7 @@ struct Programs {
     workload: String,
 }
 
-const SOMEBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+const OTHER_USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 impl Programs {
     fn new(name: &str) -> Option<Programs> {
@@ -96,7 +96,7 @@ fn strangers_get_nothing_and_leave_nothing() {
     }
     let mut attackers = vec![attack(&[])];
     if can_become_another() {
-        attackers.push(attack(&SOMEBODY));
+        attackers.push(attack(&OTHER_USER));
     }
     // The program computes while they attack.
     drop(run.stdin.take());
@@ -136,7 +136,7 @@ fn users_of_a_tree_share_nothing_writable() {
     let scratch = Scratch::new("intruders-users");
     let join = format!("{} join", programs.intruder);
     let script =
-        format!("{join} && {join} && {} {join} && {} {join}", SOMEBODY.join(" "), SOMEBODY.join(" "));
+        format!("{join} && {join} && {} {join} && {} {join}", OTHER_USER.join(" "), OTHER_USER.join(" "));
     let (output, report) = managed("64M", &scratch, &["-q", "--swap", "64M"], &["sh", "-c", &script]);
     let (text, errors) = said(&output);
     assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text}");
@@ -161,7 +161,7 @@ fn users_of_a_tree_page_in_one_budget() {
     for options in [&["-q"][..], &["-q", "--swap", "64M"]] {
         let scratch = Scratch::new("intruders-budget");
         let plain = format!("{} plain 64", programs.workload);
-        let script = format!("{plain} & first=$!; {} {plain} & wait $! && wait $first", SOMEBODY.join(" "));
+        let script = format!("{plain} & first=$!; {} {plain} & wait $! && wait $first", OTHER_USER.join(" "));
         let (output, report) = managed("60M", &scratch, options, &["sh", "-c", &script]);
         let (text, errors) = said(&output);
         assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");

@@ -358,11 +358,11 @@ mod tests {
             seal.seal(HERE, b"", &mut sealed);
             seal.renew(HERE.segment as usize).unwrap();
             assert!(!seal.unseal(HERE, b"", &mut sealed.clone()));
-            let mut anew = vec![5; 64 + seal.tail_bytes()];
-            seal.seal(HERE, b"", &mut anew);
-            assert_ne!(anew, sealed);
+            let mut resealed = vec![5; 64 + seal.tail_bytes()];
+            seal.seal(HERE, b"", &mut resealed);
+            assert_ne!(resealed, sealed);
             seal.forget(HERE.segment as usize);
-            assert!(!seal.unseal(HERE, b"", &mut anew), "no key, no object");
+            assert!(!seal.unseal(HERE, b"", &mut resealed), "no key, no object");
         }
     }
 

@@ -67,8 +67,9 @@ fn reconcile(
     map.retain(|&(group, key), page| match writeback.take(Group(group), key) {
         Some(written) => {
             assert!(*written == *page, "what was written back is what was stored");
-            let anew = stored.as_ref().is_some_and(|(other, keys)| *other == group && keys.contains(&key));
-            assert!(anew || zswap.present(Group(group), key, 1) == 0);
+            let is_stored_now =
+                stored.as_ref().is_some_and(|(other, keys)| *other == group && keys.contains(&key));
+            assert!(is_stored_now || zswap.present(Group(group), key, 1) == 0);
             false
         }
         None => true,
@@ -95,8 +96,8 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     .collect();
                 let pages = &pages[..pages.len().min(((1u64 << 36) - key) as usize)];
                 let stored = zswap.store(Group(*group), *key, &refs(pages));
-                let anew = Some((*group, *key..key + pages.len() as u64));
-                reconcile(&zswap, writeback.as_deref(), &mut map, anew);
+                let keys = Some((*group, *key..key + pages.len() as u64));
+                reconcile(&zswap, writeback.as_deref(), &mut map, keys);
                 for (at, page) in (*key..).zip(pages) {
                     match stored {
                         Ok(()) => map.insert((*group, at), *page),

@@ -428,7 +428,7 @@ fn a_bit_that_changed_on_disk_is_never_a_page() {
 }
 
 /// Has the shrinker's write wait while something else happens.
-fn meanwhile(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>) {
+fn during_write(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>) {
     let world = world_with(config);
     let all = pages(48, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
@@ -447,7 +447,7 @@ fn meanwhile(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>)
 fn pages_being_written_can_be_had_changed_and_forgotten() {
     for unit_size in [4096, 16384] {
         let newer = page(2, 4711);
-        let (world, all) = meanwhile(Config { unit_size, ..Config::default() }, |zswap| {
+        let (world, all) = during_write(Config { unit_size, ..Config::default() }, |zswap| {
             assert_eq!(zswap.on_disk(A, 0, 48), 0, "not before it is written");
             load(zswap, A, 5, 2, Keep::Exclusive).unwrap();
             load(zswap, A, 7, 1, Keep::Shared).unwrap();
@@ -468,7 +468,7 @@ fn pages_being_written_can_be_had_changed_and_forgotten() {
 #[test]
 fn a_leaf_that_goes_and_comes_while_it_is_written_is_another() {
     let again = pages(48, 2);
-    let (world, _) = meanwhile(Config::default(), |zswap| {
+    let (world, _) = during_write(Config::default(), |zswap| {
         zswap.invalidate(A, 0, 48);
         zswap.store(A, 0, &refs(&again)).unwrap();
     });
@@ -478,7 +478,7 @@ fn a_leaf_that_goes_and_comes_while_it_is_written_is_another() {
 
 #[test]
 fn a_slow_disk_does_not_keep_the_pool_from_answering() {
-    let (world, all) = meanwhile(Config::default(), |zswap| {
+    let (world, all) = during_write(Config::default(), |zswap| {
         let fresh = pages(16, 5);
         zswap.store(B, 0, &refs(&fresh)).unwrap();
         assert!(load(zswap, B, 0, 16, Keep::Exclusive).unwrap() == fresh);

@@ -236,14 +236,14 @@ fn a_page_that_does_not_decompress_stays_and_its_neighbours_go() {
     assert!(*writeback.take(A, 5).unwrap() == all[5]);
 }
 
-type Meanwhile = Box<dyn Fn(&Zswap) + Send + Sync>;
+type Interruption = Box<dyn Fn(&Zswap) + Send + Sync>;
 
 /// Writeback during whose write something else happens, once.
 #[derive(Default)]
 struct Interrupted {
     inner: MemoryWriteback,
     zswap: OnceLock<std::sync::Weak<Zswap>>,
-    meanwhile: Mutex<Option<Meanwhile>>,
+    interruption: Mutex<Option<Interruption>>,
     leave_out: u16,
     finished: Mutex<Vec<(u64, u16, u16)>>,
 }
@@ -254,9 +254,9 @@ impl Writeback for Interrupted {
     }
 
     fn write(&self, group: Group, key: u64, mask: u16, pages: &[&Page]) -> Result<(), WritebackError> {
-        let meanwhile = self.meanwhile.lock().unwrap().take();
-        if let Some(meanwhile) = meanwhile {
-            meanwhile(&self.zswap.get().unwrap().upgrade().unwrap());
+        let interruption = self.interruption.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption(&self.zswap.get().unwrap().upgrade().unwrap());
         }
         self.inner.write(group, key, mask, pages)
     }
@@ -270,10 +270,13 @@ impl Writeback for Interrupted {
 fn interrupted(
     leave_out: u16,
     unit_size: usize,
-    meanwhile: Meanwhile,
+    interruption: Interruption,
 ) -> (Arc<Zswap>, Arc<Interrupted>, Vec<Page>) {
-    let writeback =
-        Arc::new(Interrupted { meanwhile: Mutex::new(Some(meanwhile)), leave_out, ..Interrupted::default() });
+    let writeback = Arc::new(Interrupted {
+        interruption: Mutex::new(Some(interruption)),
+        leave_out,
+        ..Interrupted::default()
+    });
     let config = Config { writeback: Some(writeback.clone()), unit_size, ..Config::default() };
     let zswap = Arc::new(Zswap::new(config, Trim::new("trim", 1)).unwrap());
     writeback.zswap.set(Arc::downgrade(&zswap)).ok().unwrap();

@@ -60,11 +60,11 @@ static void rest(void) {
 }
 
 // A page of stack at each depth, checked on the way back.
-static __attribute__((noinline)) void recurse(uint32_t depth, uint32_t seed, struct region *meanwhile) {
+static __attribute__((noinline)) void recurse(uint32_t depth, uint32_t seed, struct region *checked) {
     char frame[PAGE];
     content_fill(frame, seed + depth);
-    if (depth > 0) recurse(depth - 1, seed, meanwhile);
-    else if (meanwhile != NULL) check_all(meanwhile, "at the bottom of a recursion");
+    if (depth > 0) recurse(depth - 1, seed, checked);
+    else if (checked != NULL) check_all(checked, "at the bottom of a recursion");
     else rest();
     check_bytes(frame, seed + depth, "a frame of the stack");
 }
