@@ -83,7 +83,8 @@ fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     }
 }
 
-/// Exit status when the reader of standard output has closed its end, as a shell gives it for SIGPIPE.
+/// Exit status when the reader of standard output has closed its end, as a shell gives it for
+/// SIGPIPE.
 const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
 
 fn main() {
@@ -105,7 +106,8 @@ fn main() {
     let words: Vec<_> = std::env::args_os().collect();
     let arguments = Arguments::try_parse_from(&words).unwrap_or_else(|error| {
         let error = mistyped::corrected(error, &words, &Arguments::command());
-        // Help and the version were asked for; anything else is a mistake, and not the status of a program's own.
+        // Help and the version were asked for; anything else is a mistake, and not the status of a
+        // program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
     });

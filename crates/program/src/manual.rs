@@ -1,4 +1,5 @@
-//! Manual pages and completions, made from the command line's own description: for packages, and for who installed by cargo.
+//! Manual pages and completions, made from the command line's own description: for packages, and
+//! for who installed by cargo.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -66,7 +67,8 @@ pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
         let page = page.source(concat!("uzswap ", env!("CARGO_PKG_VERSION"))).manual("uzswap");
         let mut text = Vec::new();
         page.render(&mut text)?;
-        // What follows a command's help are examples and explanations: people look for them under this name.
+        // What follows a command's help are examples and explanations: people look for them under
+        // this name.
         let text = String::from_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
         let file = directory.join(format!("{name}.1"));
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;

@@ -17,8 +17,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The ends of an axis's divisions, from 0 up to the first that is not below `most`: steps of 1, 2 or 5 times a power of ten,
-/// about four of them.
+/// The ends of an axis's divisions, from 0 up to the first that is not below `most`: steps of 1, 2
+/// or 5 times a power of ten, about four of them.
 pub fn ticks(most: f64) -> Vec<f64> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10f64.powf((most / 4.0).log10().floor());

@@ -1,5 +1,5 @@
-//! Suggestions for mistyped options. clap's own measure finds no likeness in words of three letters (`--rma`), and suggests
-//! to pass the option to the program instead.
+//! Suggestions for mistyped options. clap's own measure finds no likeness in words of three letters
+//! (`--rma`), and suggests to pass the option to the program instead.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,8 @@ use clap::Command;
 /// Edits that a mistyped option may be away from a known one: a transposition counts as one.
 const EDITS_MAX: usize = 2;
 
-/// Replaces the suggestion of an error about an unknown option by the most similar option of the command that `words` name.
+/// Replaces the suggestion of an error about an unknown option by the most similar option of the
+/// command that `words` name.
 pub fn corrected(mut error: clap::Error, words: &[OsString], command: &Command) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ErrorKind::UnknownArgument || error.get(ContextKind::SuggestedArg).is_some() {

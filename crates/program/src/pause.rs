@@ -1,7 +1,8 @@
 //! `uzswap pause` and `uzswap resume`: looking inside a managed process.
 //!
-//! gdb, py-spy, /proc/PID/mem and core dumps get no fault service: to them a page that is out looks as if it could not be read.
-//! A paused process has all its pages in memory, as if it were not managed.
+//! gdb, py-spy, /proc/PID/mem and core dumps get no fault service: to them a page that is out looks
+//! as if it could not be read. A paused process has all its pages in memory, as if it were not
+//! managed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +17,7 @@ use crate::run::{exit_status_of, Signals};
 use crate::top::find;
 use crate::top::named::{self, Named};
 
-/// Bring everything in and page nothing, so that a debugger sees all of a process
+/// Bring all pages into memory and stop paging, so that a debugger sees all of a process
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "uzswap pause [OPTIONS] PID [-- COMMAND ARG...]",
@@ -26,17 +27,17 @@ use crate::top::named::{self, Named};
   uzswap pause 1234 && py-spy dump -p 1234; uzswap resume 1234
 
 PID is a managed process, or the `uzswap run` that manages it: then all its processes pause. In the command {} stands for the \
-process, of a run for its program. The command's exit status is the answer. While a process pauses the budget may be exceeded."
+process, or for the run's program. The exit status is the command's. While a process pauses, the budget may be exceeded."
 )]
 pub struct PauseArguments {
     #[command(flatten)]
     common: Common,
-    /// Run this while it is paused, and then resume what was not paused before
+    /// Command to run during the pause; processes that were not paused before resume afterwards
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Go on paging after `uzswap pause`
+/// Resume paging after `uzswap pause`
 #[derive(Debug, clap::Args)]
 pub struct ResumeArguments {
     #[command(flatten)]
@@ -113,7 +114,8 @@ pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
     Meant::find(arguments.common.pid)?.report(&arguments.common, false)
 }
 
-/// Waits for a command. Signals of the terminal are for the command, which has them too; others are passed on.
+/// Waits for a command. Signals of the terminal are for the command, which has them too; others are
+/// passed on.
 fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -179,9 +181,11 @@ impl Meant {
             let ledgers = find::ledgers(named.found.holder, named.found.tree);
             Some((named, ledgers))
         };
-        // What held the ledgers may have been a process that was about to end or to begin another program.
+        // What held the ledgers may have been a process that was about to end or to begin another
+        // program.
         let looks = std::iter::repeat_with(look).take(LOOKS);
-        let mut found = looks.skip_while(|found| found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()));
+        let mut found =
+            looks.skip_while(|found| found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()));
         let Some((named, ledgers)) = found.next().unwrap_or_else(look) else {
             bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)");
         };

@@ -1,4 +1,5 @@
-//! Where this program runs, as far as it matters for the right to page, and what gives that right there.
+//! Where this program runs, as far as it matters for the right to page, and what gives that right
+//! there.
 
 use std::fs;
 use std::path::Path;
@@ -81,8 +82,8 @@ impl Signs {
     }
 }
 
-/// Whether the machine's name is a mount, as it is in Docker's containers. An image that is unpacked or booted
-/// elsewhere has Docker's file and no such mount.
+/// Whether the machine's name is a mount, as it is in Docker's containers. An image that is
+/// unpacked or booted elsewhere has Docker's file and no such mount.
 fn has_name_of_its_own(mounts: &str) -> bool {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     points.into_iter().any(|point| point == "/etc/hostname")
@@ -151,8 +152,8 @@ impl Place {
         }
     }
 
-    /// What has the kernel report forks here, and lets processes that have changed their user be paged: it asks for the machine's
-    /// CAP_SYS_PTRACE.
+    /// What has the kernel report forks here, and lets processes that have changed their user be
+    /// paged: it asks for the machine's CAP_SYS_PTRACE.
     pub fn forks_fix(self) -> &'static str {
         match self {
             Place::Gvisor => self.fix(),

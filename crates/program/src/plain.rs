@@ -1,7 +1,7 @@
 //! Text of other programs' making, as it may be shown.
 
-/// The text without what a terminal or a reader would take for something else: control characters and those that turn the
-/// direction of writing are shown by their numbers.
+/// The text without what a terminal or a reader would take for something else: control characters
+/// and those that turn the direction of writing are shown by their numbers.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,12 +1,13 @@
 //! Capabilities that the file of this program gives an ordinary user (setcap(8)).
 //!
-//! One thing needs one: the kernel reports forks by a userfaultfd only if the process that agrees on
-//! its features has CAP_SYS_PTRACE. That capability opens every process of the machine as well, so
-//! it stays in a helper process that can do nothing else: it has no descriptor but one socket, runs
-//! under a seccomp filter of seven system calls, cannot be looked into, takes a userfaultfd and a set
-//! of features, and returns what the kernel said. This process gives up all capabilities before
-//! it reads an argument, is an ordinary process of its user from then on, and starts programs with
-//! the environment that it was started with: the loader took out what would matter to a program with more rights.
+//! One thing needs one: the kernel reports forks by a userfaultfd only if the process that agrees
+//! on its features has CAP_SYS_PTRACE. That capability opens every process of the machine as well,
+//! so it stays in a helper process that can do nothing else: it has no descriptor but one socket,
+//! runs under a seccomp filter of seven system calls, cannot be looked into, takes a userfaultfd
+//! and a set of features, and returns what the kernel said. This process gives up all capabilities
+//! before it reads an argument, is an ordinary process of its user from then on, and starts
+//! programs with the environment that it was started with: the loader took out what would matter to
+//! a program with more rights.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -21,7 +22,8 @@ use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
 /// What /proc shows as the target of a userfaultfd's descriptor.
 const LINK: &[u8] = b"anon_inode:[userfaultfd]";
-/// The helper makes one system call for a request; without an answer for so long it is not asked again.
+/// The helper makes one system call for a request; without an answer for so long it is not asked
+/// again.
 const PATIENCE_S: libc::time_t = 2;
 
 /// The helper, as this process and its forked copies see it.
@@ -34,8 +36,8 @@ struct Helper {
 static HELPER: OnceLock<Helper> = OnceLock::new();
 static LENDER: &dyn Lender = &Asked;
 
-/// Gives up what this program's file gave, and starts the helper if that has something to do. Called
-/// first of all, by the only thread.
+/// Gives up what this program's file gave, and starts the helper if that has something to do.
+/// Called first of all, by the only thread.
 ///
 /// # Errors
 /// When a capability cannot be given up.
@@ -49,8 +51,8 @@ pub fn give_up() -> std::io::Result<()> {
             sys::lender::set(&LENDER);
         }
     }
-    // Portals of accelerators are mapped by this process alone, for its own measurements; under `run`
-    // the program's own file decides.
+    // Portals of accelerators are mapped by this process alone, for its own measurements; under
+    // `run` the program's own file decides.
     let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
     capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
     // Its programs open files by way of its descriptors.
@@ -65,7 +67,8 @@ pub fn helper() -> Option<i32> {
     HELPER.get().map(|helper| helper.pid)
 }
 
-/// Whether forks of programs are reported by the kernel: this process, or its helper, may ask for that.
+/// Whether forks of programs are reported by the kernel: this process, or its helper, may ask for
+/// that.
 pub fn reports_forks() -> bool {
     helper().is_some() || capabilities::has(capabilities::SYS_PTRACE)
 }
@@ -80,7 +83,8 @@ pub fn agree(descriptor: i32, features: u64) -> bool {
     }
 }
 
-/// Puts back the variables that the loader leaves out of a program that has more rights than its user.
+/// Puts back the variables that the loader leaves out of a program that has more rights than its
+/// user.
 fn restore_environment() {
     for entry in std::fs::read("/proc/self/environ").unwrap_or_default().split(|byte| *byte == 0) {
         let Some(at) = entry.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) else { continue };
@@ -161,8 +165,8 @@ fn start() -> std::io::Result<Helper> {
 /// Leaves the helper with its socket, as descriptor 0, and CAP_SYS_PTRACE.
 fn confine(socket: i32) -> std::io::Result<()> {
     capabilities::keep_only(&[capabilities::SYS_PTRACE])?;
-    // SAFETY: system calls on this process's own attributes and descriptors, which nothing of this copy
-    // of the program uses any more.
+    // SAFETY: system calls on this process's own attributes and descriptors, which nothing of this
+    // copy of the program uses any more.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::prctl(libc::PR_SET_NAME, c"uzswap-lender".as_ptr());
@@ -183,7 +187,8 @@ fn filter() -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// In `struct seccomp_data`: the call's number, the kind of machine, the low half of the second argument.
+    /// In `struct seccomp_data`: the call's number, the kind of machine, the low half of the second
+    /// argument.
     const NUMBER_AT: u32 = 0;
     const MACHINE_AT: u32 = 4;
     const SECOND_AT: u32 = 24;
@@ -273,7 +278,8 @@ mod tests {
     use super::*;
     use std::fs::File;
 
-    /// In a process of its own: while a forked copy lives, pages of this one are shared, which other tests move.
+    /// In a process of its own: while a forked copy lives, pages of this one are shared, which
+    /// other tests move.
     #[test]
     fn the_helper_agrees_on_userfaultfds_alone() {
         let mut own = std::process::Command::new(std::env::current_exe().unwrap());

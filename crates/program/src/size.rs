@@ -75,7 +75,8 @@ pub fn of_option(option: &str, text: &str) -> Result<u64> {
     parse(text).map_err(anyhow::Error::from).and_then(Amount::bytes).with_context(|| option.to_owned())
 }
 
-/// A warning when a budget is more than the machine or the cgroup has: nothing will be compressed before that memory is full.
+/// A warning when a budget is more than the machine or the cgroup has: nothing will be compressed
+/// before that memory is full.
 pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
     let machine = machine_bytes().ok()?;
     let (whole, owner) = match cgroup_limit_bytes().filter(|limit| *limit < machine) {
@@ -104,8 +105,8 @@ impl Amount {
     }
 }
 
-/// What `--ram auto` means: the cgroup's limit less a margin for what is not anonymous memory, or, without a limit,
-/// nine tenths of what is available now.
+/// What `--ram auto` means: the cgroup's limit less a margin for what is not anonymous memory, or,
+/// without a limit, nine tenths of what is available now.
 ///
 /// # Errors
 /// When /proc cannot be read.

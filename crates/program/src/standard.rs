@@ -1,7 +1,7 @@
 //! Standard streams that were closed when this program was started.
 //!
-//! Rust opens /dev/null in their place before main(). A program under `uzswap run` shall find them as it would without
-//! uzswap: closed, so that writing fails and is noticed.
+//! Rust opens /dev/null in their place before main(). A program under `uzswap run` shall find them
+//! as it would without uzswap: closed, so that writing fails and is noticed.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,7 +1,7 @@
 //! Which of the kernel's ways pagers take: to have pages leave, and to find them.
 //!
-//! For tests, `UZSWAP_WITHOUT=move,scan` in the environment of `uzswap run` has pagers do without what kernels before
-//! 6.8 and 6.7 do not have; either word alone will do.
+//! For tests, `UZSWAP_WITHOUT=move,scan` in the environment of `uzswap run` has pagers do without
+//! what kernels before 6.8 and 6.7 do not have; either word alone will do.
 
 use std::fmt;
 

@@ -29,7 +29,7 @@ const BANNED: [&str; 16] = [
 ];
 
 /// Folders whose comments and messages are not checked yet. Documents have no exceptions.
-const EXCEPTIONS: [&str; 1] = ["crates/program/src"];
+const EXCEPTIONS: [&str; 0] = [];
 
 /// Files that this repository did not write, or that list the words.
 const FOREIGN: [&str; 4] =

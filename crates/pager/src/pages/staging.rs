@@ -294,7 +294,8 @@ impl Staging {
         self.oldest_moved_before(u64::MAX, BLOCK_PAGES)
     }
 
-    /// The slot that has waited longest, if its pages were moved out before `ns` and are at most `pages_max`.
+    /// The slot that has waited longest, if its pages were moved out before `ns` and are at most
+    /// `pages_max`.
     pub fn oldest_moved_before(&self, ns: u64, pages_max: usize) -> Option<u32> {
         if self.queued_slots() == 0 {
             return None;

@@ -15,7 +15,8 @@ pub enum Bench {
     Store(store_report::StoreArgs),
     /// Run any program bare, under uzswap and under the kernel's zswap in the same memory
     Program(program::ProgramArgs),
-    /// Fill more memory than there is, read it back in order and touch it at random, verifying every byte
+    /// Fill more memory than there is, read it back in order and touch it at random, verifying
+    /// every byte
     Usemem(usemem::UsememArgs),
     /// The tasks of `usemem`, led by lines
     #[command(hide = true)]

@@ -1,15 +1,16 @@
 //! `uzswap bench store`: a corpus of raw pages through the whole store, every byte verified.
 //!
-//! A row is one file, compressor, batch, unit and number of threads. The caller hands over as many units a call as the
-//! batch has: batch 1 is what a store without batches would do.
+//! A row is one file, compressor, batch, unit and number of threads. The caller hands over as many
+//! units a call as the batch has: batch 1 is what a store without batches would do.
 //!
-//! Two kinds of traffic can be measured. *Steady*, the usual one: the pool is full, and each call that loads pages is
-//! followed by one that stores pages loaded 64 calls before, in random order, as when a program runs at its budget.
-//! *Growing*: everything is stored, then everything loaded, so that the system's price for fresh memory is in the
-//! figures. Either way passes of the codec alone, over the same pages in the same order, alternate with passes of the
-//! store, so that disturbances of the machine fall on both; a figure is its fastest round's, the one least disturbed. With several
-//! threads each has its own share of the corpus, and a figure is the slowest thread's: it stays the same where threads
-//! do not hinder each other.
+//! Two kinds of traffic can be measured. *Steady*, the usual one: the pool is full, and each call
+//! that loads pages is followed by one that stores pages loaded 64 calls before, in random order,
+//! as when a program runs at its budget. *Growing*: everything is stored, then everything loaded,
+//! so that the system's price for fresh memory is in the figures. Either way passes of the codec
+//! alone, over the same pages in the same order, alternate with passes of the store, so that
+//! disturbances of the machine fall on both; a figure is its fastest round's, the one least
+//! disturbed. With several threads each has its own share of the corpus, and a figure is the
+//! slowest thread's: it stays the same where threads do not hinder each other.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -118,8 +119,8 @@ struct Passes {
     calls_now: Vec<f64>,
 }
 
-/// Figures of the full store, when all pages were stored for the first time: later the allocator keeps some memory of
-/// what was freed in between.
+/// Figures of the full store, when all pages were stored for the first time: later the allocator
+/// keeps some memory of what was freed in between.
 #[derive(Default, Clone, Copy)]
 struct Full {
     compressed_bytes: u64,
@@ -149,7 +150,8 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
             batch: case.batch,
             chain: case.chain,
             verify: false,
-            // Real memory has pages that do not shrink; they are kept as a store with writeback keeps them.
+            // Real memory has pages that do not shrink; they are kept as a store with writeback
+            // keeps them.
             writeback: Some(Arc::new(MemoryWriteback::new())),
             contexts: case.threads,
             ..PoolConfig::default()
@@ -221,8 +223,9 @@ struct Worker<'a> {
     call_pages: usize,
 }
 
-/// Bytes of each object that the store asks for before it decompresses a batch. The codec alone gets the same, so that what
-/// is left between the two is the store's work and not the codec's wait.
+/// Bytes of each object that the store asks for before it decompresses a batch. The codec alone
+/// gets the same, so that what is left between the two is the store's work and not the codec's
+/// wait.
 const FETCHED: usize = 12 * 64;
 
 /// Calls between a page's load and its next store, in steady traffic.
@@ -240,7 +243,8 @@ impl Worker<'_> {
         }
         let mut passes = Passes::default();
         let mut full = Full::default();
-        // The first round warms up, and fills the pool for steady traffic; its figures are not kept.
+        // The first round warms up, and fills the pool for steady traffic; its figures are not
+        // kept.
         for round in 0..=self.case.rounds {
             let fill = round == 0 || self.case.growing;
             let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
@@ -260,7 +264,8 @@ impl Worker<'_> {
                     self.barrier.wait();
                 }
             }
-            // In steady traffic the stores trail the loads; the pages still out at the end go back untimed.
+            // In steady traffic the stores trail the loads; the pages still out at the end go back
+            // untimed.
             if !fill || self.case.growing {
                 self.barrier.wait();
                 for (at, &call) in order.iter().enumerate() {
@@ -351,7 +356,8 @@ impl Worker<'_> {
     }
 }
 
-/// Nanoseconds that `pass` takes. The clock's own 20 or so are in the codec's figures and in the store's alike.
+/// Nanoseconds that `pass` takes. The clock's own 20 or so are in the codec's figures and in the
+/// store's alike.
 fn timed(pass: impl FnOnce()) -> u64 {
     let before = Instant::now();
     pass();
@@ -367,7 +373,8 @@ fn shuffle(order: &mut [usize]) {
     }
 }
 
-/// The codec without the store: the same requests over the same pages, objects kept packed one after the other.
+/// The codec without the store: the same requests over the same pages, objects kept packed one
+/// after the other.
 struct Alone<'a> {
     context: Box<dyn uzswap::acomp::Context>,
     unit_size: usize,

@@ -35,8 +35,8 @@ pub struct StoreArgs {
     /// All threads' pages in one group, instead of a group each.
     #[arg(long)]
     shared_group: bool,
-    /// Let the pool grow from nothing and shrink to nothing each round, instead of steady traffic at a full pool: the
-    /// system's price for fresh memory is in the figures then.
+    /// Let the pool grow from nothing and shrink to nothing each round, instead of steady traffic
+    /// at a full pool: the system's price for fresh memory is in the figures then.
     #[arg(long)]
     growing: bool,
     /// Rounds, of which the fastest counts.
@@ -50,7 +50,8 @@ pub struct StoreArgs {
     plot: Option<PathBuf>,
 }
 
-/// Names of compressors. A comma separates two, but for one in front of a `key=value`, which is a parameter's own.
+/// Names of compressors. A comma separates two, but for one in front of a `key=value`, which is a
+/// parameter's own.
 #[derive(Debug, Clone)]
 struct Names(Vec<String>);
 

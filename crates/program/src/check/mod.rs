@@ -1,4 +1,5 @@
-//! `uzswap check`: what this machine allows, and how to fix what is missing. Everything that can be tried is tried.
+//! `uzswap check`: what this machine allows, and how to fix what is missing. Everything that can be
+//! tried is tried.
 
 mod machine;
 mod paging;

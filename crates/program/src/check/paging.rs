@@ -1,4 +1,5 @@
-//! What paging needs of the kernel: userfaultfd, its features, the right to use it, moving and scanning.
+//! What paging needs of the kernel: userfaultfd, its features, the right to use it, moving and
+//! scanning.
 
 use std::fs::{self, OpenOptions};
 
@@ -86,7 +87,8 @@ fn opened(result: Result<(), OpenError>) -> Row {
     }
 }
 
-/// A row for each feature: in the kernel, and granted to this user. Without any userfaultfd both are unknown.
+/// A row for each feature: in the kernel, and granted to this user. Without any userfaultfd both
+/// are unknown.
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
@@ -176,7 +178,8 @@ impl Drop for Open {
     }
 }
 
-/// Moves pages out of one mapping into another and back, as eviction and fault-in do, and reads a fault.
+/// Moves pages out of one mapping into another and back, as eviction and fault-in do, and reads a
+/// fault.
 fn try_move() -> Result<(), String> {
     const PAGES: usize = 16;
     const LEN: usize = PAGES * PAGE_SIZE;
@@ -211,8 +214,8 @@ fn try_move() -> Result<(), String> {
     }
 }
 
-/// Has the kernel, not this process, touch a page that was moved away, and reads the message about it. The page is
-/// missing again afterwards.
+/// Has the kernel, not this process, touch a page that was moved away, and reads the message about
+/// it. The page is missing again afterwards.
 fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
     let mut pipe = [0; 2];
     // SAFETY: room for two descriptors.

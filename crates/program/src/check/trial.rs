@@ -1,4 +1,5 @@
-//! A small program under `uzswap run`: anything that forbids it here, such as a seccomp filter or a mount option, shows.
+//! A small program under `uzswap run`: anything that forbids it here, such as a seccomp filter or a
+//! mount option, shows.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -15,7 +16,8 @@ use super::row::Row;
 /// Long enough for the slowest machine, an emulated one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// MiB that the task fills and reads. On a very slow machine the first can be over before paging is set up.
+/// MiB that the task fills and reads. On a very slow machine the first can be over before paging is
+/// set up.
 const SIZES: [u64; 2] = [48, 256];
 
 /// The row: a task of 48 MiB in 24 MiB, every byte checked.
@@ -106,8 +108,8 @@ fn number(report: &Value, name: &str) -> u64 {
 
 /// Whether nothing forbade paging, and yet nothing came back: it had not begun when the task ended.
 fn was_too_short(report: &Value) -> bool {
-    let nobody = report.get("unmanaged").and_then(Value::as_array).is_some_and(Vec::is_empty);
-    nobody && number(report, "zswpin") == 0
+    let is_all_managed = report.get("unmanaged").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    is_all_managed && number(report, "zswpin") == 0
 }
 
 /// What the report says of a trial with `mib`.

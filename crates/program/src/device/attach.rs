@@ -68,7 +68,8 @@ impl Attached {
         fs::write(&file, "")?;
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         let mut command = Command::new("nbdfuse");
-        // Signals of the terminal are for this process, which ends nbdfuse when it is not needed any more.
+        // Signals of the terminal are for this process, which ends nbdfuse when it is not needed
+        // any more.
         command.arg(&file).arg(uri).process_group(0);
         let mut fuse = Companion::start(&mut command)?;
         if let Some(shelter) = shelter {

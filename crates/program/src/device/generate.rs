@@ -1,7 +1,8 @@
-//! `uzswap device generate`: what systemd calls at every start to learn which units there are (systemd.generator(7)).
+//! `uzswap device generate`: what systemd calls at every start to learn which units there are
+//! (systemd.generator(7)).
 //!
-//! For each section of the configuration a unit is written, and linked where swap is wanted. All files are looked for
-//! below `UZSWAP_GENERATOR_ROOT`, for tests.
+//! For each section of the configuration a unit is written, and linked where swap is wanted. All
+//! files are looked for below `UZSWAP_GENERATOR_ROOT`, for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `uzswap device`: compressed memory as a disk, and as swap. A front end: nbdkit and the plugin, or the crate `ublk`, do the work.
+//! `uzswap device`: compressed memory as a disk, and as swap. A front end: nbdkit and the plugin,
+//! or the crate `ublk`, do the work.
 
 mod attach;
 mod configuration;

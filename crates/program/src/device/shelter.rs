@@ -1,4 +1,5 @@
-//! A memory cgroup whose members are never swapped out: what swap is served by must not wait for swap.
+//! A memory cgroup whose members are never swapped out: what swap is served by must not wait for
+//! swap.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,7 +11,8 @@ use anyhow::{Context, Result};
 pub struct Shelter(PathBuf);
 
 impl Shelter {
-    /// Makes one, in version 1 or 2 of cgroups. systemd's own unit is left as it is: it says `MemorySwapMax=0`.
+    /// Makes one, in version 1 or 2 of cgroups. systemd's own unit is left as it is: it says
+    /// `MemorySwapMax=0`.
     pub fn new() -> Result<Option<Self>> {
         if std::env::var_os("INVOCATION_ID").is_some() {
             return Ok(None);

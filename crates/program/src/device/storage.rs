@@ -1,4 +1,5 @@
-//! What `uzswap device` is told of how blocks are stored: the compressor, and the file behind memory.
+//! What `uzswap device` is told of how blocks are stored: the compressor, and the file behind
+//! memory.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,24 +12,25 @@ use crate::size;
 /// The same for every kind of device.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StorageArguments {
-    /// Let what memory has no room for go to a file on disk, as much as SIZE; 5 % of the disk stay free. The kernel is told
-    /// of --size alone, so give that more
+    /// Write blocks that do not fit into memory to a file on disk of at most SIZE; 5 % of the disk
+    /// stay free. The kernel sees --size only, so make that larger
     #[arg(long, value_name = "SIZE")]
     swap: Option<String>,
-    /// Directory for that file, which has no name there [default: /var/tmp]
+    /// Directory of that file, which has no name there [default: /var/tmp]
     #[arg(long, value_name = "DIR", requires = "swap")]
     swap_dir: Option<PathBuf>,
-    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
+    /// Do not encrypt that file, for disks that are encrypted already; checksums remain
     #[arg(long)]
     swap_plain: bool,
-    /// Keep all of the disk in FILE, which is made when it is not there: its content outlives this process, and what was
-    /// flushed outlives a loss of power. With --swap-key or --swap-plain. Not for swap
+    /// Keep the disk in FILE, which is created if it does not exist: its content survives this
+    /// process, and flushed writes survive a power loss. With --swap-key or --swap-plain. Not for
+    /// swap
     #[arg(long, value_name = "FILE", conflicts_with = "swap")]
     swap_file: Option<PathBuf>,
-    /// The key of that file: 32 random bytes, for its owner alone to read; made with the file when it is not there
+    /// Key of that file: 32 random bytes, readable by its owner only; created with the file
     #[arg(long, value_name = "FILE", requires = "swap_file", conflicts_with = "swap_plain")]
     swap_key: Option<PathBuf>,
-    /// Compressor; an unknown name lists the known
+    /// Compressor; an unknown name lists the known ones
     #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
     pub compressor: String,
 }

@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Bytes of swap: 8G, or 50% of the machine's memory
     #[arg(long, value_name = "SIZE")]
     size: String,
-    /// Memory for what is swapped out, taken at the start [default: a third of --size]
+    /// Memory for swapped-out pages, allocated at the start [default: a third of --size]
     #[arg(long, value_name = "SIZE")]
     ram: Option<String>,
     #[command(flatten)]
@@ -37,13 +37,14 @@ pub struct Arguments {
     /// How the server becomes a device
     #[arg(long, value_enum, default_value = "auto")]
     attach: Way,
-    /// Refuse to start where threads cannot be marked as swap's own, or the out-of-memory killer not be told
+    /// Refuse to start if threads cannot be marked as swap's own, or the out-of-memory score not
+    /// set
     #[arg(long)]
     strict: bool,
     /// Write figures to FILE each second, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// The plugin [default: beside this program, else nbdkit's own]
+    /// nbdkit's plugin [default: beside this program, else in nbdkit's folder]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
 }
@@ -142,7 +143,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    // What the server had is lost; what the kernel kept of it comes back, where the device is still there.
+    // What the server had is lost; what the kernel kept of it comes back, where the device is still
+    // there.
     let undone = if broken.is_some() { swap.off() } else { Ok(()) };
     drop((attached, server, shelter, directory));
     match (broken, undone) {
@@ -154,7 +156,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server (docs/operate/block-device.md).
+/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server
+/// (docs/operate/block-device.md).
 fn way(arguments: &Arguments) -> Way {
     if arguments.attach != Way::Auto || arguments.plugin.is_some() {
         return arguments.attach;

@@ -27,7 +27,8 @@ const HEAP_BYTES: usize = 4 << 20;
 enum Lock {
     /// An ordinary disk
     No,
-    /// All memory is taken and locked now, threads are marked as swap's own; what is not allowed but for memory is said and left out
+    /// All memory is allocated and locked now, threads are marked as swap's own; missing rights,
+    /// except for memory, are reported
     Try,
     /// The same; a missing right is an error
     Yes,
@@ -56,12 +57,12 @@ pub struct Arguments {
     /// Bytes of the disk: 8G, or 50% of the machine's memory
     #[arg(long, value_name = "SIZE")]
     size: String,
-    /// Most memory for what is stored; no bound without it
+    /// Memory limit for stored blocks [default: none]
     #[arg(long, value_name = "SIZE")]
     ram: Option<String>,
     #[command(flatten)]
     storage: StorageArguments,
-    /// Bytes compressed as one: 4k to 64k
+    /// Bytes compressed together: 4k to 64k
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     unit: String,
     /// Queues, each a thread bound to its CPUs [default: one a CPU, 16 at most]
@@ -73,13 +74,13 @@ pub struct Arguments {
     /// Largest request: 4k to 1M
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     request: String,
-    /// What the disk's blocks are said to be: 4k, or 512
+    /// Block size of the disk: 4k, or 512
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     block: String,
     /// The number in /dev/ublkbN [default: the first that is free]
     #[arg(long, value_name = "NUMBER")]
     id: Option<u32>,
-    /// Be fit to be swapped on; needs --ram
+    /// Prepare the disk for swap; needs --ram
     #[arg(long, value_enum, default_value = "no")]
     lock: Lock,
     /// Serve as another user than root
@@ -88,10 +89,10 @@ pub struct Arguments {
     /// Write figures to FILE each second, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Print what was made as JSON
+    /// Print the disk as JSON
     #[arg(long)]
     json: bool,
-    /// Try a kernel, too, that is known to crash
+    /// Also use kernels that are known to crash
     #[arg(long)]
     any_kernel: bool,
 }
@@ -169,7 +170,8 @@ pub(super) fn load_driver() {
     let _ = std::process::Command::new("modprobe").arg("ublk_drv").stderr(null()).status();
 }
 
-/// In the order that memory wants: heap and marks, which threads inherit, before there is anything; then the locked memory.
+/// In the order that memory wants: heap and marks, which threads inherit, before there is anything;
+/// then the locked memory.
 fn start(lock: Lock, mut config: Config, swap: Option<SwapDisk>, settings: &Settings) -> Result<Server> {
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
         Err(error) if lock == Lock::Yes => Err(error).context("--lock yes (--lock try continues without)"),

@@ -17,7 +17,8 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The drawing; both axes begin at 0. `across` is written below, with its largest value in its own words; `up` at the side.
+/// The drawing; both axes begin at 0. `across` is written below, with its largest value in its own
+/// words; `up` at the side.
 pub fn lines(title: &str, across: &str, up: &str, curves: &[Curve]) -> String {
     let [left, right, top, bottom] = MARGIN;
     let points = || curves.iter().flat_map(|curve| &curve.points);

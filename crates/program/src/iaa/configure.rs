@@ -36,8 +36,8 @@ pub struct Arguments {
     /// Queues of each device, 1 to 8; they share its 128 entries
     #[arg(short, long, value_name = "QUEUES")]
     queues: u32,
-    /// shared: several programs at a time; dedicated: one, and less work for each submission [default: shared for
-    /// programs, dedicated for the kernel]
+    /// shared: several programs at a time; dedicated: one, and less work for each submission
+    /// [default: shared for programs, dedicated for the kernel]
     #[arg(short, long, value_name = "MODE")]
     mode: Option<QueueMode>,
     /// user: for programs; kernel: for the kernel's iaa_crypto
@@ -61,12 +61,13 @@ pub struct Arguments {
     /// Largest transfer in bytes [default: the kernel's, 2M]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     max_transfer: Option<u64>,
-    /// What becomes of devices that are not chosen: disable, or keep them as they are [default: disable those with queues
-    /// for the kernel when --type is kernel, keep all others]
+    /// What becomes of devices that are not chosen: disable, or keep them as they are [default:
+    /// disable those with queues for the kernel when --type is kernel, keep all others]
     #[arg(long, value_name = "keep|disable")]
     others: Option<Others>,
-    /// Attribute of the kernel's iaa_crypto, instead of its default of the batching series, as in sync_mode=async, verify_compress=0, distribute_comps=1,
-    /// distribute_decomps=0, g_comp_wqs_per_iaa=1; several times. Attributes not named are set to that default
+    /// Attribute of the kernel's iaa_crypto, instead of its default of the batching series, as in
+    /// sync_mode=async, verify_compress=0, distribute_comps=1, distribute_decomps=0,
+    /// g_comp_wqs_per_iaa=1; several times. Attributes not named are set to that default
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     driver: Vec<(String, String)>,
     #[command(flatten)]
@@ -83,7 +84,8 @@ enum Others {
 }
 
 impl Others {
-    /// Whether a device is to be disabled. Without a wish, so that the kernel's driver has those that were chosen and no more.
+    /// Whether a device is to be disabled. Without a wish, so that the kernel's driver has those
+    /// that were chosen and no more.
     fn disables(wish: Option<Others>, kernel: bool, device: &Device) -> bool {
         let is_the_kernels = || device.queues.iter().any(|queue| queue.kind == QueueType::Kernel);
         device.state != State::Disabled

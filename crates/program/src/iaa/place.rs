@@ -9,7 +9,8 @@ use idxd::sysfs::{discover, Discovery, Files, Model, Tree};
 /// Options that all verbs have.
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// Use emulated devices, as in sockets=2,devices=4,engines=8,queues=2,generation=1 (devices are per socket)
+    /// Use emulated devices, as in sockets=2,devices=4,engines=8,queues=2,generation=1 (devices are
+    /// per socket)
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["sysfs", "dev"])]
     emulate: Option<String>,
     /// Use DIR in place of /sys, for example a copy of another machine's

@@ -1,5 +1,5 @@
-//! Configurations as accel-config keeps them in files: an array of devices, each with groups, each with the queues and
-//! engines in it. Keys come in accel-config's order: it wants `dev` first.
+//! Configurations as accel-config keeps them in files: an array of devices, each with groups, each
+//! with the queues and engines in it. Keys come in accel-config's order: it wants `dev` first.
 
 use anyhow::{bail, Context, Result};
 use idxd::sysfs::{
@@ -215,7 +215,8 @@ fn belongs(name: &str, owner: u32, device: u32, device_name: &str) -> Result<()>
     Ok(())
 }
 
-/// A group's number: the thing's own, or that of the group which it is listed under. Negative: none.
+/// A group's number: the thing's own, or that of the group which it is listed under. Negative:
+/// none.
 fn group_number(own: Option<i64>, listed: u32) -> Option<u32> {
     match own {
         Some(number) => u32::try_from(number).ok(),

@@ -29,8 +29,8 @@ const PAGES: usize = 256;
 
 Programs' counters can be read by those who may debug them: often only by root.")]
 pub struct Arguments {
-    /// Set all counters to zero: those of every running program that may be written to, of all users, and the
-    /// kernel's. Other measurements that run at that time start from zero as well
+    /// Set all counters to zero: those of every running program that may be written to, of all
+    /// users, and the kernel's. Other measurements that run at that time start from zero as well
     #[arg(long, conflicts_with = "emulate")]
     reset: bool,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `uzswap pages capture`: the memory of a live process, as a corpus.
 //!
-//! The process runs during the capture, so a page may be of a moment between two of its writes; for compressing that makes
-//! no difference.
+//! The process runs during the capture, so a page may be of a moment between two of its writes; for
+//! compressing that makes no difference.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,7 +17,8 @@ use crate::top::named::{self, Named};
 /// Arguments of `uzswap pages capture`.
 #[derive(Debug, clap::Args)]
 pub struct CaptureArgs {
-    /// The process, or the `uzswap run` whose program is meant. Its user's rights, or CAP_SYS_PTRACE, are needed.
+    /// The process, or the `uzswap run` whose program is meant. Its user's rights, or
+    /// CAP_SYS_PTRACE, are needed.
     #[arg(long)]
     pid: u32,
     /// Where to; rewritten.
@@ -188,7 +189,8 @@ mod tests {
         assert_eq!(ranges, [(0x601000, 0x603000), (0x7f00_0000_0000, 0x7f00_0000_4000)]);
     }
 
-    /// Keeps of each page what the test looks for, not the page: copies in this process's memory would be captured too.
+    /// Keeps of each page what the test looks for, not the page: copies in this process's memory
+    /// would be captured too.
     #[derive(Default)]
     struct Marks {
         pages: u64,
@@ -201,7 +203,8 @@ mod tests {
         fn write(&mut self, page: &[u8]) -> std::io::Result<usize> {
             assert_eq!(page.len(), PAGE_SIZE);
             let word = u64::from_le_bytes(page[..8].try_into().expect("eight bytes"));
-            // The words of a marked page count up from its first: the middle of a copy elsewhere is none.
+            // The words of a marked page count up from its first: the middle of a copy elsewhere is
+            // none.
             if word & !0xF_0000 == MARK {
                 self.found.push((self.pages, word >> 16 & 0xF));
             }

@@ -16,8 +16,8 @@ use anyhow::Result;
 pub enum Pages {
     /// Write the non-zero anonymous pages of a live process to a file, neighbours together.
     Capture(capture::CaptureArgs),
-    /// Compress a file of raw pages to records: a little-endian u32 length and that many bytes, one record a unit, the
-    /// unit as it is when the length is the unit's.
+    /// Compress a file of raw pages to records: a little-endian u32 length and that many bytes, one
+    /// record a unit, the unit as it is when the length is the unit's.
     Compress(files::FilesArgs),
     /// Decompress what `compress` wrote.
     Decompress(files::FilesArgs),

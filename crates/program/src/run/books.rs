@@ -1,5 +1,5 @@
-//! What the processes of a tree share, by user: each user has a ledger, a board and a swap file of its own, and its processes are
-//! given no other's.
+//! What the processes of a tree share, by user: each user has a ledger, a board and a swap file of
+//! its own, and its processes are given no other's.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -112,7 +112,8 @@ impl Books {
         self.books[Tree::at(place).0].keeper.files()
     }
 
-    /// A part of the swap file of a place's owner, as `ledger::wire` counts them; `None` without one.
+    /// A part of the swap file of a place's owner, as `ledger::wire` counts them; `None` without
+    /// one.
     ///
     /// # Errors
     /// Why it cannot be made, once.
@@ -164,7 +165,8 @@ impl Books {
         self.tell();
     }
 
-    /// Adds everything up and tells each user what the others use. Costs less than an audit, and corrects nothing.
+    /// Adds everything up and tells each user what the others use. Costs less than an audit, and
+    /// corrects nothing.
     pub fn relay(&mut self) {
         for book in &mut self.books {
             book.bytes = book.keeper.sum();
@@ -177,8 +179,9 @@ impl Books {
         self.books.iter().filter(|book| book.keeper.processes() > 0).nth(1).is_some()
     }
 
-    /// A user's processes know their own sum at once, and the others' from the last look. So each user is promised an equal part of
-    /// what is free, and to the others it counts as used: if all of them take what they were promised, the budget still holds.
+    /// A user's processes know their own sum at once, and the others' from the last look. So each
+    /// user is promised an equal part of what is free, and to the others it counts as used: if all
+    /// of them take what they were promised, the budget still holds.
     fn tell(&mut self) {
         let total = self.books.iter().fold(0, |sum: u64, book| sum.saturating_add(book.bytes));
         self.total_bytes = total;

@@ -4,9 +4,10 @@ use anyhow::{anyhow, bail, Result};
 
 use crate::size;
 
-/// How many times the budget is shown where nothing else is asked for. HotSpot's heap begins with a 64th of what it reads and ends at
-/// a quarter, V8's ends at a half: with 16 the first is a quarter of the budget, and heaps may still grow to several times
-/// the budget, which is what uzswap is for.
+/// How many times the budget is shown where nothing else is asked for. HotSpot's heap begins with a
+/// 64th of what it reads and ends at a quarter, V8's ends at a half: with 16 the first is a quarter
+/// of the budget, and heaps may still grow to several times the budget, which is what uzswap is
+/// for.
 const BUDGETS: u64 = 16;
 
 /// What the program is to read: `None` for what is there. `asked` is a size, "real", or nothing.

@@ -12,8 +12,9 @@ const LOOKS: u32 = 4;
 pub struct Claims(HashMap<usize, u32>);
 
 impl Claims {
-    /// What the process in `place` uses, if that is known to be something else than it says. The kernel counts a page that
-    /// processes share for each of them, and a process says its part, so with `processes` the two may differ that much.
+    /// What the process in `place` uses, if that is known to be something else than it says. The
+    /// kernel counts a page that processes share for each of them, and a process says its part, so
+    /// with `processes` the two may differ that much.
     pub fn judge(
         &mut self,
         place: usize,

@@ -1,12 +1,14 @@
 //! The process that the user started, in front of the supervisor.
 //!
-//! `uzswap run` ends when its program ends, with the program's status. Processes that the program leaves behind (daemons,
-//! background jobs) keep their pages with the supervisor's help, need its descriptors under their old paths for the
-//! programs that they execute, and are its descendants. So the supervisor must not be the process that ends. It is a
-//! child of that process, serves the tree until its last process has ended, and tells the front when to end.
+//! `uzswap run` ends when its program ends, with the program's status. Processes that the program
+//! leaves behind (daemons, background jobs) keep their pages with the supervisor's help, need its
+//! descriptors under their old paths for the programs that they execute, and are its descendants.
+//! So the supervisor must not be the process that ends. It is a child of that process, serves the
+//! tree until its last process has ended, and tells the front when to end.
 //!
-//! The front passes signals on and stops when the supervisor stops. `top` and `pause` know the tree by its process id, which is
-//! the one that the user has. When it is killed, the supervisor is killed, and the tree with it.
+//! The front passes signals on and stops when the supervisor stops. `top` and `pause` know the tree
+//! by its process id, which is the one that the user has. When it is killed, the supervisor is
+//! killed, and the tree with it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,8 +28,8 @@ pub struct Front {
 }
 
 impl Front {
-    /// Makes the supervisor's process and returns in it. The calling process becomes the front and does not return.
-    /// To be called while this process has one thread.
+    /// Makes the supervisor's process and returns in it. The calling process becomes the front and
+    /// does not return. To be called while this process has one thread.
     ///
     /// # Errors
     /// When there is no descriptor or process left.
@@ -107,7 +109,8 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
         // SAFETY: two valid entries.
         unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
         while let Some(signal) = signals.next().filter(|_| polled[0].revents != 0) {
-            // An orphan of the supervisor's may come here, where this process is the first of its namespace.
+            // An orphan of the supervisor's may come here, where this process is the first of its
+            // namespace.
             if signal.number == libc::SIGCHLD {
                 ended = ended.or_else(|| reap(supervisor, libc::WNOHANG));
             }

@@ -1,22 +1,26 @@
-//! The guardian: a small process that outlives a killed supervisor for a moment and ends what is left of its tree.
+//! The guardian: a small process that outlives a killed supervisor for a moment and ends what is
+//! left of its tree.
 //!
-//! A process that has the agent notices the supervisor's death by itself (its connection ends) and ends.
-//! Others cannot: static programs that have not grown, and every process between fork and exec. So the
-//! guardian has what it takes for both:
+//! A process that has the agent notices the supervisor's death by itself (its connection ends) and
+//! ends. Others cannot: static programs that have not grown, and every process between fork and
+//! exec. So the guardian has what it takes for both:
 //!
-//! * It holds the preload object and the agent open, and LD_PRELOAD names its descriptors: a program that
-//!   begins just then still loads the object, which finds no supervisor and ends the process. For the
-//!   same reason the paths stay valid when a forked copy of the supervisor serves on.
-//! * The supervisor writes the tree's processes into memory that both share, at each of its looks. When
-//!   the supervisor has been killed, the guardian stops those and all their descendants, and when no more
-//!   are found, kills them. Agents wait a moment before they end their processes, so that parents are there to be
-//!   followed from.
+//! * It holds the preload object and the agent open, and LD_PRELOAD names its descriptors: a
+//!   program that begins just then still loads the object, which finds no supervisor and ends the
+//!   process. For the same reason the paths stay valid when a forked copy of the supervisor serves
+//!   on.
+//! * The supervisor writes the tree's processes into memory that both share, at each of its looks.
+//!   When the supervisor has been killed, the guardian stops those and all their descendants, and
+//!   when no more are found, kills them. Agents wait a moment before they end their processes, so
+//!   that parents are there to be followed from.
 //!
-//! It reads no process's memory, which could make it wait, and knows its processes through pidfds: a number
-//! that is used again names another process, which is not touched. What it cannot find is a process without an agent that lost
-//! its parent between the supervisor's last look and its death.
+//! It reads no process's memory, which could make it wait, and knows its processes through pidfds:
+//! a number that is used again names another process, which is not touched. What it cannot find is
+//! a process without an agent that lost its parent between the supervisor's last look and its
+//! death.
 //!
-//! It sleeps for as long as the supervisor lives, and takes part in neither the terminal nor the tree.
+//! It sleeps for as long as the supervisor lives, and takes part in neither the terminal nor the
+//! tree.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +31,8 @@ use std::time::{Duration, Instant};
 
 /// An exec takes so long at most until the loader has opened the object, on a busy machine.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by process.
+/// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by
+/// process.
 const ROUNDS_MAX: usize = 200;
 /// The supervisor's word that its tree has ended, or may run on alone.
 const GOODBYE: u8 = b'.';
@@ -41,8 +46,8 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian, which holds `files` open under the numbers that they have here. To be called
-    /// while this process has one thread.
+    /// Starts the guardian, which holds `files` open under the numbers that they have here. To be
+    /// called while this process has one thread.
     ///
     /// # Errors
     /// When there is no descriptor, memory or process left.
@@ -96,8 +101,8 @@ impl Drop for Guardian {
     }
 }
 
-/// The tree's processes, in memory that the supervisor and the guardian share: two lists, of which the
-/// supervisor writes the one that is not valid.
+/// The tree's processes, in memory that the supervisor and the guardian share: two lists, of which
+/// the supervisor writes the one that is not valid.
 #[derive(Debug)]
 struct Members(&'static [AtomicU32]);
 
@@ -172,12 +177,14 @@ fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
     std::thread::sleep(SEARCH.saturating_sub(begin.elapsed()));
 }
 
-/// Lets go of everything but the pipe and `files`: the terminal, standard streams, directory, signals.
+/// Lets go of everything but the pipe and `files`: the terminal, standard streams, directory,
+/// signals.
 fn withdraw(pipe: &OwnedFd, files: &[RawFd]) {
     let mut kept: Vec<u32> = files.iter().chain([&pipe.as_raw_fd()]).map(|file| *file as u32).collect();
     kept.sort_unstable();
-    // SAFETY: system calls on this process's own attributes; the descriptors closed belong to structures of the
-    // supervisor that are never used or dropped here, and the standard ones are replaced first.
+    // SAFETY: system calls on this process's own attributes; the descriptors closed belong to
+    // structures of the supervisor that are never used or dropped here, and the standard ones are
+    // replaced first.
     unsafe {
         libc::setsid();
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -270,7 +277,8 @@ fn stat_of(pid: i32) -> Option<Stat> {
     stat_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parent and start from the text of /proc/PID/stat, whose second field is a name of any bytes in parentheses.
+/// Parent and start from the text of /proc/PID/stat, whose second field is a name of any bytes in
+/// parentheses.
 fn stat_in(stat: &[u8]) -> Option<Stat> {
     let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
     let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();

@@ -18,8 +18,8 @@ pub fn lend(peer: &Peer, what: Lent) -> Option<File> {
     lend_by(peer, what, || opened(what, peer.pid))
 }
 
-/// What was opened belongs to the process only if that has become nothing else on the way: it may execute a setuid
-/// program at any moment.
+/// What was opened belongs to the process only if that has become nothing else on the way: it may
+/// execute a setuid program at any moment.
 fn lend_by(peer: &Peer, what: Lent, open: impl FnOnce() -> Option<File>) -> Option<File> {
     let before = entitled(peer)?;
     if what == Lent::Pagemap && !before.agree() {
@@ -78,7 +78,8 @@ mod tests {
         let (go, mut may_go) = std::io::pipe().unwrap();
         let mut command = Command::new(&program);
         command.uid(OTHER_USER).gid(OTHER_USER).stdin(Stdio::piped()).stdout(Stdio::null());
-        // SAFETY: calls that may be made between fork and exec. The connection is closed by the exec.
+        // SAFETY: calls that may be made between fork and exec. The connection is closed by the
+        // exec.
         unsafe {
             command.pre_exec(move || {
                 ledger::wire::connect(name.as_bytes())?;

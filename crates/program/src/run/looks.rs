@@ -1,8 +1,8 @@
 //! Looks at processes that may take as long as the process likes.
 //!
-//! Some files of /proc are read from the process's own memory, which it can keep from its readers, or need a lock that
-//! such a reader holds. The supervisor never reads them on its own thread: it asks here, and takes what has been
-//! found when it comes by.
+//! Some files of /proc are read from the process's own memory, which it can keep from its readers,
+//! or need a lock that such a reader holds. The supervisor never reads them on its own thread: it
+//! asks here, and takes what has been found when it comes by.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -42,7 +42,8 @@ impl<T: Send + 'static> Looks<T> {
         Looks { ask, asked, found, results, threads: 0, unfinished: Arc::default(), pending: 0 }
     }
 
-    /// Has a thread look. The result comes with `number`. Returns whether there will be one, unless the look never ends.
+    /// Has a thread look. The result comes with `number`. Returns whether there will be one, unless
+    /// the look never ends.
     pub fn ask(&mut self, number: u64, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let is_busy = self.unfinished.load(Ordering::Relaxed) >= self.threads;
         if self.pending >= WAITING_MAX || (is_busy && !self.add_thread() && self.threads == 0) {

@@ -56,39 +56,38 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
 #[command(after_help = "Examples:
   uzswap run --ram 2G python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
-  uzswap run --ram 4G --report usage.html -- ./job       a page with pictures, for a browser
+  uzswap run --ram 4G --report usage.html -- ./job       a page with charts, for a browser
   uzswap run --ram auto --compressor zstd -- redis-server
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
-The report has budget and use, what was stored and in what forms, faults and their latency, and which programs could \
-not be managed; docs/user/report.md has every name.
+The report has budget and use, stored pages and their forms, faults and their latency, and programs that could not be \
+managed; docs/user/report.md lists every name.
 
 Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be \
 executed, 127 when it was not found.")]
 pub struct Arguments {
-    /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto: the cgroup's limit less
-    /// an eighth, or without a limit nine tenths of what is available
+    /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto:
+    /// the cgroup's limit less an eighth, or without a limit nine tenths of what is available
     #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
     ram: String,
-    /// Compressor for cold pages; an unknown name lists the known
+    /// Compressor for cold pages; an unknown name lists the known ones
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
     #[command(flatten)]
     swap: swap::SwapArguments,
-    /// Memory evicted together: 16K, 32K, 64K or 2M. A block of 64K is the largest that is compressed and brought in as one; 2M
-    /// is taken, and is the same as 64K today
+    /// Memory evicted together: 16K, 32K or 64K; 2M is accepted and means 64K
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     folio: String,
-    /// Pages that one request to the compressor holds, 1 to 8; 8 unless the compressor wishes otherwise. For measurements: 1 is
-    /// how plain zswap compresses
+    /// Pages in a request to the compressor, 1 to 8, for measurements; plain zswap uses 1 [default:
+    /// 8, or what the compressor prefers]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
     batch: Option<u32>,
-    /// Write figures to FILE when the program ends: a page with pictures if its name ends in .html, else JSON; may be given
-    /// several times
+    /// Write a report to FILE when the program ends: a page with charts if its name ends in .html,
+    /// else JSON; may be repeated
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
-    /// The memory limit that programs read in their control group, by which some size their heaps (Java, Node); real: what is
-    /// there [default: 16 times --ram where that is less]
+    /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
+    /// real: the actual one [default: 16 times --ram, if that is less]
     #[arg(long, value_name = "SIZE|real")]
     cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
@@ -97,7 +96,7 @@ pub struct Arguments {
     /// Have every reference be written to this descriptor: `trace record`
     #[arg(long, hide = true, value_name = "DESCRIPTOR")]
     recorder: Option<i32>,
-    /// No summary at the end
+    /// Print no summary at the end
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments; `--` before it is optional
@@ -280,7 +279,8 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         budget_bytes,
         folio_bytes: folio as u32,
         batch: arguments.batch.unwrap_or(0),
-        // As the algorithm has it: files that it names are found from wherever a program of the tree is.
+        // As the algorithm has it: files that it names are found from wherever a program of the
+        // tree is.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
@@ -289,7 +289,8 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     Ok((settings, algorithm.is_emulated()))
 }
 
-/// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing behind.
+/// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing
+/// behind.
 fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");

@@ -1,10 +1,11 @@
 //! Address spaces that outlive the process that paged them.
 //!
-//! A child of vfork() that has not executed yet, and every process made by clone() with CLONE_VM, shares the memory of its
-//! creator. When the creator is killed, or becomes another program, its pager's threads end, and the memory lives on. While
-//! a descriptor of its userfaultfd is open, a page that is out is waited for and not read as zeroes. So the supervisor keeps
-//! the descriptor until the address space has ended. A process that only executes another program never notices. One that needs
-//! a page that is out cannot have it: it is ended, and that is said.
+//! A child of vfork() that has not executed yet, and every process made by clone() with CLONE_VM,
+//! shares the memory of its creator. When the creator is killed, or becomes another program, its
+//! pager's threads end, and the memory lives on. While a descriptor of its userfaultfd is open, a
+//! page that is out is waited for and not read as zeroes. So the supervisor keeps the descriptor
+//! until the address space has ended. A process that only executes another program never notices.
+//! One that needs a page that is out cannot have it: it is ended, and that is said.
 //!
 //! A creator that ends in an orderly way brings everything in before (`preload`'s module `ending`).
 
@@ -32,7 +33,8 @@ impl Space {
         Userfaultfd::from_descriptor(self.reports.as_raw_fd())
     }
 
-    /// Whether no process has this memory any more. Asks by lifting a write protection, which pages that are out do not have.
+    /// Whether no process has this memory any more. Asks by lifting a write protection, which pages
+    /// that are out do not have.
     fn is_over(&self) -> bool {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
@@ -57,8 +59,8 @@ impl Orphans {
         }
     }
 
-    /// Lets go of address spaces that have ended, and ends the processes of `tree` that wait for pages of one. Returns what
-    /// there is to say of these.
+    /// Lets go of address spaces that have ended, and ends the processes of `tree` that wait for
+    /// pages of one. Returns what there is to say of these.
     pub fn look(&mut self, tree: impl Fn() -> Vec<i32>) -> Vec<String> {
         let (mut said, mut forked) = (Vec::new(), Vec::new());
         self.spaces.retain(|space| {
@@ -86,8 +88,8 @@ impl Orphans {
     }
 }
 
-/// Ends the process of `tree` whose thread waits for a page of `creator`'s; `None` when that is the creator's own, which is
-/// ending.
+/// Ends the process of `tree` whose thread waits for a page of `creator`'s; `None` when that is the
+/// creator's own, which is ending.
 fn end_waiting(tree: &[i32], thread: u32, creator: u32) -> Option<String> {
     let Some(pid) = tree.iter().copied().find(|pid| has_waiting(*pid, thread)) else {
         return Some(format!(
@@ -96,7 +98,8 @@ fn end_waiting(tree: &[i32], thread: u32, creator: u32) -> Option<String> {
         ));
     };
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    // SAFETY: takes no pointers. The descriptor names this very process even if its number is used again.
+    // SAFETY: takes no pointers. The descriptor names this very process even if its number is used
+    // again.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) } as i32;
     if raw < 0 || pid as u32 == creator {
         return None;
@@ -115,7 +118,8 @@ fn end_waiting(tree: &[i32], thread: u32, creator: u32) -> Option<String> {
     ))
 }
 
-/// Whether a process has this thread, by the number that the thread itself knows, and it waits for a page.
+/// Whether a process has this thread, by the number that the thread itself knows, and it waits for
+/// a page.
 fn has_waiting(pid: i32, thread: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.map(|task| task.path()).any(|task| {

@@ -66,8 +66,8 @@ impl Output {
         self.0.is_empty()
     }
 
-    /// Writes each: a page where the name ends like a page's, else JSON. Files that are no regular ones are closed then, so that
-    /// what reads them sees their end.
+    /// Writes each: a page where the name ends like a page's, else JSON. Files that are no regular
+    /// ones are closed then, so that what reads them sees their end.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -83,7 +83,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the files again that are as they were left: another run may have the same file by now.
+    /// Writes the files again that are as they were left: another run may have the same file by
+    /// now.
     ///
     /// # Errors
     /// When a file cannot be written.

@@ -1,4 +1,5 @@
-//! Why a tree exceeded its budget: the figures at the moment of the largest excess, and what they mean.
+//! Why a tree exceeded its budget: the figures at the moment of the largest excess, and what they
+//! mean.
 
 use ledger::{Counter, Tree};
 
@@ -24,7 +25,8 @@ pub struct OverLimit {
 /// What pauses of paging do to a tree's use.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pauses {
-    /// A pause began, and the tree has not been within its budget since it ended: the excess is the pause's.
+    /// A pause began, and the tree has not been within its budget since it ended: the excess is the
+    /// pause's.
     lasts: bool,
     /// Pages that came in by pauses, and the sum of all that had come in at the last look.
     brought_in_pages: u64,
@@ -195,7 +197,8 @@ mod tests {
         let resumes = || slot.want_pause(false);
         assert_eq!(look(130 << 20, &resumes), Some(Cause::Paused));
         assert_eq!(look(90 << 20, &|| ()), Some(Cause::Paused));
-        // A larger excess of later has a cause of its own, and pages that came in by the pause are none.
+        // A larger excess of later has a cause of its own, and pages that came in by the pause are
+        // none.
         assert_eq!(look(140 << 20, &|| ()), Some(Cause::Pace));
         let ends = || slot.add(Counter::BroughtIn, 10000);
         assert_eq!(look(150 << 20, &ends), Some(Cause::PagingEnded));

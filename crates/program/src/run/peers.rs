@@ -1,9 +1,11 @@
 //! Who is at the other end of a connection.
 //!
-//! Every process of the machine can find the supervisor's address. Those of the tree are told apart by what the kernel knows: a
-//! connection names the process that made it, by a pidfd, and each process its parent. The walk from parent to parent ends at
-//! this process for those of its tree, because orphans come to it. Since Linux 6.13 a pidfd tells its process's parent, users and
-//! groups. Before, /proc does, whose number belongs to the process of a pidfd if that has not been waited for afterwards.
+//! Every process of the machine can find the supervisor's address. Those of the tree are told apart
+//! by what the kernel knows: a connection names the process that made it, by a pidfd, and each
+//! process its parent. The walk from parent to parent ends at this process for those of its tree,
+//! because orphans come to it. Since Linux 6.13 a pidfd tells its process's parent, users and
+//! groups. Before, /proc does, whose number belongs to the process of a pidfd if that has not been
+//! waited for afterwards.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -72,7 +74,8 @@ impl Ids {
     }
 }
 
-/// Whose ledger and swap file a process uses: those of the users it may act as. One that may be root is root's.
+/// Whose ledger and swap file a process uses: those of the users it may act as. One that may be
+/// root is root's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner([u32; 3]);
 
@@ -119,12 +122,14 @@ impl Peer {
         }
     }
 
-    /// Whether its number is still its own, and what /proc told of the number a moment ago was told of it.
+    /// Whether its number is still its own, and what /proc told of the number a moment ago was told
+    /// of it.
     pub fn is_there(&self) -> bool {
         process::is_there(&self.handle)
     }
 
-    /// The users and groups it has now. `None` when it is gone, or has more rights than it had when it connected.
+    /// The users and groups it has now. `None` when it is gone, or has more rights than it had when
+    /// it connected.
     pub fn ids(&self) -> Option<Ids> {
         let ids = match process::info(&self.handle) {
             Ok(info) => Ids { users: info.users, groups: info.groups },
@@ -150,7 +155,8 @@ fn refusal(error: &io::Error) -> Refusal {
 /// How processes of this tree are known.
 pub struct Family {
     supervisor: i32,
-    /// Device and inode of the file that this process runs: other supervisors run it, too, and have trees of their own.
+    /// Device and inode of the file that this process runs: other supervisors run it, too, and have
+    /// trees of their own.
     program: Option<(u64, u64)>,
     /// A child that is none of the tree.
     guardian: Option<i32>,
@@ -162,7 +168,8 @@ impl Family {
         Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
     }
 
-    /// Whether a process descends from this one, or from one that `is_member`, whose number is its own for as long as it is one.
+    /// Whether a process descends from this one, or from one that `is_member`, whose number is its
+    /// own for as long as it is one.
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
         let (mut pid, mut held) = (pid, None);
         for _ in 0..DEPTH_MAX {
@@ -181,7 +188,8 @@ impl Family {
         Ok(false)
     }
 
-    /// The parent of the process `pid`, whose handle is given, and the parent's handle; no handle of this process itself.
+    /// The parent of the process `pid`, whose handle is given, and the parent's handle; no handle
+    /// of this process itself.
     fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
         for _ in 0..TRIES {
             let parent = parent_of(pid, handle).filter(|parent| *parent > 0);
@@ -202,7 +210,8 @@ impl Family {
         Ok(None)
     }
 
-    /// Whether a process supervises a run of its own. Other commands of this program may be members like any program.
+    /// Whether a process supervises a run of its own. Other commands of this program may be members
+    /// like any program.
     fn is_supervisor(&self, pid: i32) -> bool {
         self.program.is_some() && program_of(&pid.to_string()) == self.program && has_supervisor_name(pid)
     }
@@ -230,7 +239,8 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL))
 }
 
-/// The parent of the process `pid`, whose handle is given. By /proc its number counts only if the process is there afterwards.
+/// The parent of the process `pid`, whose handle is given. By /proc its number counts only if the
+/// process is there afterwards.
 fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
     match process::info(handle) {
         Ok(info) => Some(info.parent),

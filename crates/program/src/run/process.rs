@@ -33,9 +33,10 @@ pub struct Shown {
     pub reaper: u32,
 }
 
-/// Starts the program with the preload object at the path `object`, which finds the agent at the path `agent`; returns its process id. It keeps
-/// uzswap's terminal, process group, standard descriptors and environment. Where objects can be loaded into it, its limits on
-/// memory have room for the agent.
+/// Starts the program with the preload object at the path `object`, which finds the agent at the
+/// path `agent`; returns its process id. It keeps uzswap's terminal, process group, standard
+/// descriptors and environment. Where objects can be loaded into it, its limits on memory have room
+/// for the agent.
 ///
 /// # Errors
 /// What exec answered.
@@ -77,7 +78,8 @@ pub fn spawn(
     let entry_array = ended(&mut others.chain([parent.as_ptr().addr()]));
     // Makes the process; the program is executed below.
     let mut command = Command::new("/");
-    // SAFETY: only async-signal-safe system calls, with terminated strings that live until the call below returns.
+    // SAFETY: only async-signal-safe system calls, with terminated strings that live until the call
+    // below returns.
     unsafe {
         command.pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
@@ -104,8 +106,8 @@ pub fn spawn(
     command.spawn().map(|child| child.id() as i32)
 }
 
-/// Raises this process's limits on memory by what the agent takes, where that is permitted: the object shows the program what they
-/// were.
+/// Raises this process's limits on memory by what the agent takes, where that is permitted: the
+/// object shows the program what they were.
 fn make_room() {
     for (resource, room) in
         [(libc::RLIMIT_AS, limits::room_under(limits::NONE)), (libc::RLIMIT_DATA, limits::UNIT)]
@@ -131,7 +133,8 @@ fn write_number(text: &mut [u8], mut number: u32) {
     }
 }
 
-/// LD_PRELOAD for the program in `file`: the object at `path`, behind runtimes of sanitizers and before the names in `list`.
+/// LD_PRELOAD for the program in `file`: the object at `path`, behind runtimes of sanitizers and
+/// before the names in `list`.
 fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
     let needed = program_file::runtime(file);
     let needed = needed.as_ref().map(|runtime| OsStr::from_bytes(runtime.name()));
@@ -142,7 +145,8 @@ fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
     all.collect::<Vec<_>>().join(OsStr::new(":"))
 }
 
-/// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has one pager.
+/// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has
+/// one pager.
 fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
     let names = list.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty());
     let is_object = |name: &OsStr| {

@@ -44,8 +44,8 @@ pub fn exit_status_of(error: &io::Error) -> i32 {
     }
 }
 
-/// Why a program that was found is not there to exec(2): the interpreter that its first line, or its header, names is
-/// missing.
+/// Why a program that was found is not there to exec(2): the interpreter that its first line, or
+/// its header, names is missing.
 pub fn missing_interpreter(path: &Path) -> Option<String> {
     use std::os::unix::ffi::OsStrExt;
     let mut head = Vec::new();
@@ -108,7 +108,8 @@ fn check(path: &Path) -> Result<(), NotFound> {
     }
 }
 
-/// Why nothing can be brought into this program; `None` when it can, or for scripts, whose interpreter decides.
+/// Why nothing can be brought into this program; `None` when it can, or for scripts, whose
+/// interpreter decides.
 pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let metadata = path.metadata().ok()?;
     // SAFETY: takes nothing.

@@ -1,14 +1,16 @@
 //! Who gets the orphans of this process's tree, were it not here.
 //!
-//! The supervisor is the reaper of its tree, and the parent of its orphans. A program that asks for its parent is to see what it
-//! would see without uzswap: process 1, as a rule, or a session manager. The kernel tells only by an orphan's parent.
+//! The supervisor is the reaper of its tree, and the parent of its orphans. A program that asks for
+//! its parent is to see what it would see without uzswap: process 1, as a rule, or a session
+//! manager. The kernel tells only by an orphan's parent.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Makes an orphan and returns its parent. To be called before this process is a reaper, while it has one thread.
+/// Makes an orphan and returns its parent. To be called before this process is a reaper, while it
+/// has one thread.
 ///
 /// # Errors
 /// When there is no descriptor or process left.

@@ -13,8 +13,8 @@ use super::swap_report::SwapReport;
 use crate::size::Size;
 use crate::ways::{Eviction, Finding, Ways};
 
-/// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning matches; bytes, pages and
-/// microseconds as the names say.
+/// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning
+/// matches; bytes, pages and microseconds as the names say.
 #[derive(Debug, Serialize)]
 pub struct Report {
     exit_status: i32,
@@ -31,7 +31,8 @@ pub struct Report {
     over_limit_peak_bytes: u64,
     /// Why, at the moment of the largest excess; null when there was none.
     over_limit_reason: Option<String>,
-    /// Most resident shared memory of one process, by looks twice a second. It is not paged, nor in the figures above.
+    /// Most resident shared memory of one process, by looks twice a second. It is not paged, nor in
+    /// the figures above.
     shared_peak_bytes: u64,
     compressor: String,
     /// Whether it worked on emulated devices: then no figure says anything of real ones.
@@ -44,8 +45,9 @@ pub struct Report {
     /// Counters of the report itself: `ledger::COUNTERS` has their names.
     #[serde(flatten)]
     counts: Counts,
-    /// Pages stored, by the form they were stored in: what `auto` chose, `same` for a repeated word, which takes no object.
-    /// Their sum is zswpout and the few pages that a fault took back while they were being stored.
+    /// Pages stored, by the form they were stored in: what `auto` chose, `same` for a repeated
+    /// word, which takes no object. Their sum is zswpout and the few pages that a fault took back
+    /// while they were being stored.
     forms: BTreeMap<String, u64>,
     /// Pages in the pool at the end, and the pool's bytes.
     stored_pages: u64,
@@ -58,8 +60,8 @@ pub struct Report {
     fault_latency_us: Latency,
     /// Pages a call that stored some.
     pages_per_batch: f64,
-    /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with forms, their sum is zswpout and
-    /// the few pages that a fault took back during the call.
+    /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with
+    /// forms, their sum is zswpout and the few pages that a fault took back during the call.
     stored_pages_by_folio: Counts,
     /// What the swap file came to; nothing without one.
     swap: Option<SwapReport>,
@@ -68,11 +70,14 @@ pub struct Report {
     unmanaged: Vec<String>,
     /// What broke in uzswap itself, and ended a process.
     failures: Vec<String>,
-    /// What was to be said after the program had ended: of processes that it left behind, when no terminal was there any more.
+    /// What was to be said after the program had ended: of processes that it left behind, when no
+    /// terminal was there any more.
     said_after_end: Vec<String>,
-    /// Connections of processes that are none of this tree, or do not keep to the protocol; all were closed.
+    /// Connections of processes that are none of this tree, or do not keep to the protocol; all
+    /// were closed.
     refused_connections: u64,
-    /// Times that a shared sum was put right, which a process overwrote, or died while it was changing it.
+    /// Times that a shared sum was put right, which a process overwrote, or died while it was
+    /// changing it.
     corrected_totals: u64,
     /// Looks at which a process used much more or less memory than it had said.
     wrong_figures: u64,

@@ -1,8 +1,10 @@
-//! Processes that have the preload object and no connection: their pagers do not reach the supervisor.
+//! Processes that have the preload object and no connection: their pagers do not reach the
+//! supervisor.
 
 use super::looks::Looks;
 
-/// Looks at which a process had the object and no connection, until it counts as a stranger: it may be slow.
+/// Looks at which a process had the object and no connection, until it counts as a stranger: it may
+/// be slow.
 const LOOKS: u32 = 10;
 /// Strangers that are remembered.
 const KNOWN_MAX: usize = 1 << 16;
@@ -33,8 +35,8 @@ impl Strangers {
         Strangers { known: Vec::new(), suspects: Vec::new(), last: 0, looks: Looks::new() }
     }
 
-    /// Begins a look at the processes that are not `managed`. Returns the names of those that the last looks found to be
-    /// strangers, each process once.
+    /// Begins a look at the processes that are not `managed`. Returns the names of those that the
+    /// last looks found to be strangers, each process once.
     pub fn look(&mut self, processes: &[i32], managed: &[i32]) -> Vec<String> {
         let found = self.take_found(managed);
         let mut suspects = Vec::new();
@@ -42,8 +44,8 @@ impl Strangers {
             if managed.contains(&pid) || self.known.contains(&pid) {
                 continue;
             }
-            // Young processes have not come to say hello yet, and zombies never will. Nor has a new program of an
-            // old process, for long on a busy machine.
+            // Young processes have not come to say hello yet, and zombies never will. Nor has a new
+            // program of an old process, for long on a busy machine.
             let Some(name) = settled_name(pid) else { continue };
             let before = self.suspects.iter().position(|known| known.pid == pid && known.name == name);
             let before = before.map(|index| self.suspects.swap_remove(index));
@@ -98,8 +100,8 @@ fn settled_name(pid: i32) -> Option<String> {
     (uptime - started / ticks > 0.5).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// Name and start, in ticks since the machine's, from the text of /proc/PID/stat, unless the process has ended. The name
-/// may be any bytes, parentheses and spaces among them.
+/// Name and start, in ticks since the machine's, from the text of /proc/PID/stat, unless the
+/// process has ended. The name may be any bytes, parentheses and spaces among them.
 fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
     let (_, from_name) = stat.split_at(stat.iter().position(|byte| *byte == b'(')? + 1);
     let (name, rest) = from_name.split_at(from_name.iter().rposition(|byte| *byte == b')')?);
@@ -140,7 +142,8 @@ mod tests {
         };
         look(&mut strangers, 1, true);
         assert!(strangers.take_found(&[]).is_empty());
-        // A result that is no suspect's, one without the object, which begins again, one of a managed process.
+        // A result that is no suspect's, one without the object, which begins again, one of a
+        // managed process.
         for (number, has_object, managed, looks) in
             [(9, true, vec![], LOOKS - 1), (2, false, vec![], 0), (3, true, vec![7], 0)]
         {

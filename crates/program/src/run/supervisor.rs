@@ -44,8 +44,9 @@ const NOTES_MAX: usize = 1000;
 const HELLO: Duration = Duration::from_secs(2);
 /// Connections taken at a time: others' are among them, and those who are connected wait.
 const ACCEPTED_MAX: usize = 64;
-/// Connections of one process at a time, and those among them that have a place: a process has a second one when it becomes
-/// another program, for the moment until the end of the first is noticed.
+/// Connections of one process at a time, and those among them that have a place: a process has a
+/// second one when it becomes another program, for the moment until the end of the first is
+/// noticed.
 const CONNECTIONS_MAX: usize = 48;
 const PLACES_MAX: usize = 16;
 /// Packets read from one connection at a time.
@@ -58,7 +59,8 @@ const LINES_MAX: u32 = 16;
 const LINES_AT_ONCE: u32 = 100;
 const LINE_PAUSE: Duration = Duration::from_millis(200);
 
-/// Descriptors that are left for looks at processes: the kernel gives the lowest number that is free, so a high one is a warning.
+/// Descriptors that are left for looks at processes: the kernel gives the lowest number that is
+/// free, so a high one is a warning.
 const RESERVED: i32 = 16;
 const NO_DESCRIPTORS: &str = "some processes: uzswap is out of descriptors: raise `ulimit -n`";
 
@@ -69,7 +71,8 @@ struct Connection {
     /// Its place in the ledgers, and whose it is.
     slot: Option<usize>,
     owner: Option<Owner>,
-    /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted pages to zeroes.
+    /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted
+    /// pages to zeroes.
     kept: Vec<OwnedFd>,
     /// Descriptors given, and lines said.
     given: u32,
@@ -137,7 +140,8 @@ pub struct Peaks {
     pub shared_bytes: u64,
     /// Pages in the swap file when they were most.
     pub disk_pages_peak: u64,
-    /// Pages there, the bytes of their objects, and all bytes in use, at the last look with a live process that had some.
+    /// Pages there, the bytes of their objects, and all bytes in use, at the last look with a live
+    /// process that had some.
     pub disk_pages: u64,
     /// See above.
     pub disk_live_bytes: u64,
@@ -233,7 +237,8 @@ impl Supervisor {
         self.said_after_end.as_deref().unwrap_or_default()
     }
 
-    /// Serves until the program has ended; returns its exit status, or that of a failure when its own pager ended it.
+    /// Serves until the program has ended; returns its exit status, or that of a failure when its
+    /// own pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;
@@ -482,7 +487,8 @@ impl Supervisor {
         connection.given <= GIVEN_MAX
     }
 
-    /// Gives a process its place; false when it has one by this connection, which would be in use for ever.
+    /// Gives a process its place; false when it has one by this connection, which would be in use
+    /// for ever.
     fn hello(&mut self, index: usize) -> bool {
         let Connection { socket, peer, slot, .. } = &self.connections[index];
         let (socket, pid) = (socket.as_raw_fd(), peer.pid);
@@ -633,7 +639,8 @@ impl Supervisor {
         self.reap()
     }
 
-    /// Whether the program's core dump lacks pages: what is out when a process dumps its memory is left out of it.
+    /// Whether the program's core dump lacks pages: what is out when a process dumps its memory is
+    /// left out of it.
     pub fn has_partial_dump(&self) -> bool {
         self.has_dumped && self.figures.stored_pages_peak > 0
     }
@@ -655,8 +662,9 @@ impl Supervisor {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                // The shell must see its job stop, and continues both. A sender who stops the program alone, by SIGSTOP,
-                // continues it alone, and this process would not hear of it.
+                // The shell must see its job stop, and continues both. A sender who stops the
+                // program alone, by SIGSTOP, continues it alone, and this process would not hear of
+                // it.
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }
@@ -681,14 +689,16 @@ impl Supervisor {
         }
     }
 
-    /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one counts.
+    /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one
+    /// counts.
     fn look_for_shared_memory(&mut self) {
         let resident = self.books.tree().live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
     }
 
-    /// Ends the front with the program's status and serves the processes of the tree that outlive the program (daemons),
-    /// until the last one has ended. A child that has not said hello is one of them.
+    /// Ends the front with the program's status and serves the processes of the tree that outlive
+    /// the program (daemons), until the last one has ended. A child that has not said hello is one
+    /// of them.
     pub fn serve_remainder(&mut self, status: i32) {
         self.drain();
         self.reap();
@@ -745,7 +755,8 @@ fn spare() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Whether a descriptor is a userfaultfd: nothing else that a process sends is touched, as this process may do more with it.
+/// Whether a descriptor is a userfaultfd: nothing else that a process sends is touched, as this
+/// process may do more with it.
 fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")

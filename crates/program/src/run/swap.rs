@@ -1,5 +1,6 @@
-//! The swap files of a run: what was asked for, and the supervisor's side of one. Each user of the tree has a file, without a
-//! name, and its key; that user's processes get descriptors of the file and of its table, and each has a row there.
+//! The swap files of a run: what was asked for, and the supervisor's side of one. Each user of the
+//! tree has a file, without a name, and its key; that user's processes get descriptors of the file
+//! and of its table, and each has a row there.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -19,14 +20,14 @@ const SWAP_BYTES_MIN: u64 = 16 << 20;
 /// What is said about it on the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SwapArguments {
-    /// Let pages go to a file on disk when memory is not enough for them compressed: as much as SIZE for the whole process
-    /// tree, or for each user where its processes are of several; 5 % of the disk stay free
+    /// Write pages that do not fit into memory compressed to a file on disk of at most SIZE, for
+    /// the whole process tree (or for each of its users); 5 % of the disk stay free
     #[arg(long, value_name = "SIZE")]
     swap: Option<String>,
-    /// Directory for that file, which has no name there
+    /// Directory of that file, which has no name there
     #[arg(long, value_name = "DIR", default_value = "/var/tmp", requires = "swap")]
     swap_dir: PathBuf,
-    /// Leave out its encryption: for disks that are encrypted below. Checksums stay
+    /// Do not encrypt that file, for disks that are encrypted already; checksums remain
     #[arg(long, requires = "swap")]
     swap_plain: bool,
 }

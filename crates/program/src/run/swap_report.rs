@@ -20,7 +20,8 @@ pub struct SwapReport {
     /// Pages in the file when it was last used, and when they were most.
     pages: u64,
     pages_peak: u64,
-    /// Bytes of the objects that were needed then, of those that were not, and of all segments at most.
+    /// Bytes of the objects that were needed then, of those that were not, and of all segments at
+    /// most.
     live_bytes: u64,
     dead_bytes: u64,
     used_peak_bytes: u64,

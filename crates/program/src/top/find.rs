@@ -1,4 +1,5 @@
-//! Finding the running trees: every supervisor holds its boards and ledgers, memory files with names of their own.
+//! Finding the running trees: every supervisor holds its boards and ledgers, memory files with
+//! names of their own.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -107,7 +108,8 @@ fn pairs(pid: u32) -> Vec<(Sight, File, File)> {
     pairs.collect()
 }
 
-/// The memory files of that name among a process's descriptors, by inode, each once; writable where that is permitted.
+/// The memory files of that name among a process's descriptors, by inode, each once; writable where
+/// that is permitted.
 fn files(pid: u32, name: &CStr) -> Vec<(u64, File)> {
     let wanted = format!("/memfd:{}", name.to_string_lossy());
     let mut found: Vec<(u64, File)> = Vec::new();

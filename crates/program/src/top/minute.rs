@@ -30,7 +30,8 @@ pub struct Minute {
 }
 
 impl Minute {
-    /// Adds a look that ended at `now`, in seconds, and began `seconds` before; forgets what is older than a minute.
+    /// Adds a look that ended at `now`, in seconds, and began `seconds` before; forgets what is
+    /// older than a minute.
     pub fn add(&mut self, trees: &[Tree], now: f64, seconds: f64) {
         self.now = now;
         self.looks.retain(|look| look.to > now - SECONDS as f64);

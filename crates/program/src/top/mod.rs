@@ -16,17 +16,18 @@ use figures::Before;
 use find::Found;
 use minute::Minute;
 
-/// Show the programs that run under `uzswap run`: budget, use, ratio, rates, fault latency, and the last minute
+/// Show the programs that run under `uzswap run`: budget, use, ratio, rates, fault latency, and the
+/// last minute
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "USED is what the budget bounds: anonymous resident memory of all processes, with what is compressed. WANTED is \
 what they would use without uzswap. Rates (pages and faults a second) and latencies are of the last interval.
 
-With --json each look is one line, an array of trees; [] when none runs. With --prometheus the answer is in Prometheus' text \
+With --json each look is one line, an array of trees; [] when none runs. With --prometheus the output is in Prometheus' text \
 format, for a textfile collector: `uzswap top --prometheus > FILE`. Other users' trees are seen by root only."
 )]
 pub struct Arguments {
-    /// Only the run that this process is in, or is the `uzswap run` of
+    /// A process of the run to show, or its `uzswap run`
     pid: Option<u32>,
     /// Look once, after one interval
     #[arg(long)]

@@ -1,8 +1,8 @@
 //! The run and the process that a user means by a process number.
 //!
-//! A run has processes of uzswap's own: the front that the user started, the supervisor and the guardian. Users have the number
-//! of the first and see all three in ps(1). None of them is paged, so each stands for the run, and where one process
-//! is wanted, for its program.
+//! A run has processes of uzswap's own: the front that the user started, the supervisor and the
+//! guardian. Users have the number of the first and see all three in ps(1). None of them is paged,
+//! so each stands for the run, and where one process is wanted, for its program.
 
 use std::fs;
 
@@ -30,7 +30,8 @@ pub struct Chosen {
     pub among: usize,
 }
 
-/// The run that a process is in, or is uzswap's own process of; `None` when there is none that this user may look at.
+/// The run that a process is in, or is uzswap's own process of; `None` when there is none that this
+/// user may look at.
 pub fn run_of(pid: u32) -> Option<Named> {
     let above = ancestors(pid);
     find::trees().into_iter().find_map(|found| {
@@ -41,7 +42,8 @@ pub fn run_of(pid: u32) -> Option<Named> {
     })
 }
 
-/// The process that a run's own processes stand for: the program, while it lives; then the oldest of those that it left.
+/// The process that a run's own processes stand for: the program, while it lives; then the oldest
+/// of those that it left.
 pub fn program_of(found: &Found) -> Option<Chosen> {
     let mut members: Vec<Member> = members(found.holder);
     // Children of the supervisor are the program and orphans, of which the program is the oldest.

@@ -1,7 +1,9 @@
-//! `uzswap trace record`: a program in so few pages that nearly every change from one page to another is a fault.
+//! `uzswap trace record`: a program in so few pages that nearly every change from one page to
+//! another is a fault.
 //!
-//! The program runs under `uzswap run`, in a process of its own, whose budget counts the program's mapped pages alone. Every
-//! process of the tree writes its faults into one pipe; here they are put into the file as they come.
+//! The program runs under `uzswap run`, in a process of its own, whose budget counts the program's
+//! mapped pages alone. Every process of the tree writes its faults into one pipe; here they are put
+//! into the file as they come.
 
 use std::ffi::OsString;
 use std::fs::File;

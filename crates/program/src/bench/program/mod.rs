@@ -1,4 +1,5 @@
-//! `uzswap bench program`: any command bare, under `uzswap run`, and under the kernel's zswap with the same total memory.
+//! `uzswap bench program`: any command bare, under `uzswap run`, and under the kernel's zswap with
+//! the same total memory.
 
 mod outcome;
 mod print;
@@ -33,7 +34,8 @@ pub struct ProgramArgs {
     ram: Vec<String>,
     #[command(flatten)]
     swap: SwapArguments,
-    /// Compare with the kernel's own zswap (root only), =COMPRESSOR for another than lzo; or with a swap file alone
+    /// Compare with the kernel's own zswap (root only), =COMPRESSOR for another than lzo; or with a
+    /// swap file alone
     #[arg(long, value_name = "kernel-zswap[=COMPRESSOR]|kernel-swap")]
     versus: Option<Versus>,
     /// Runs under uzswap in each memory

@@ -3,7 +3,8 @@
 /// A counter that runs at a constant rate, independent of the CPU's frequency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// The time stamp counter or its like, read without a call. Some 20 ns a reading, fences included.
+    /// The time stamp counter or its like, read without a call. Some 20 ns a reading, fences
+    /// included.
     Counter,
     /// CLOCK_MONOTONIC, where there is no reliable counter.
     Monotonic,
@@ -26,7 +27,8 @@ impl Clock {
         }
     }
 
-    /// The time now. What stands before it in the program has been done, and what stands behind has not been begun.
+    /// The time now. What stands before it in the program has been done, and what stands behind has
+    /// not been begun.
     #[inline(always)]
     pub fn ticks(self) -> u64 {
         match self {
@@ -58,7 +60,8 @@ impl Mark {
 #[inline(always)]
 fn counter() -> u64 {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
-    // SAFETY: every x86-64 CPU has both instructions; neither touches memory. The fences keep loads on their side.
+    // SAFETY: every x86-64 CPU has both instructions; neither touches memory. The fences keep loads
+    // on their side.
     unsafe {
         _mm_lfence();
         let ticks = _rdtsc();
@@ -71,7 +74,8 @@ fn counter() -> u64 {
 #[inline(always)]
 fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: user space may read the virtual counter on Linux; the barriers keep loads on their side.
+    // SAFETY: user space may read the virtual counter on Linux; the barriers keep loads on their
+    // side.
     unsafe {
         std::arch::asm!("dsb ld", "isb", "mrs {}, cntvct_el0", "isb", out(reg) ticks, options(nostack));
     }
@@ -83,7 +87,8 @@ fn counter() -> u64 {
     sys::now_ns()
 }
 
-/// Whether the CPU's counter runs at one rate always, sleeping or not. That of aarch64 does by definition.
+/// Whether the CPU's counter runs at one rate always, sleeping or not. That of aarch64 does by
+/// definition.
 fn has_constant_counter() -> bool {
     if cfg!(target_arch = "aarch64") {
         return true;

@@ -1,4 +1,5 @@
-//! What the tasks fill their memory with: index words as usemem does, random bytes, or the pages of files in turn.
+//! What the tasks fill their memory with: index words as usemem does, random bytes, or the pages of
+//! files in turn.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -151,8 +152,9 @@ impl MappedPages {
     }
 
     fn pages(&self) -> &[Page] {
-        // SAFETY: mapped as long as `self` lives. The file is not expected to change during that; if it does,
-        // bytes are found wrong, and pages cut off end the task with SIGBUS: it measures nothing false.
+        // SAFETY: mapped as long as `self` lives. The file is not expected to change during that;
+        // if it does, bytes are found wrong, and pages cut off end the task with SIGBUS: it
+        // measures nothing false.
         unsafe { std::slice::from_raw_parts(self.at, self.count) }
     }
 }

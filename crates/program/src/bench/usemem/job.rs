@@ -13,8 +13,8 @@ use uzswap::PAGE_SIZE;
 use super::data::DataArguments;
 use super::task::{cpu_seconds, histogram, Line, Outcome, Phase};
 
-/// Touches slower than this were not of a page that was there: even a TLB miss with every cache cold is faster, and no
-/// fault is as fast.
+/// Touches slower than this were not of a page that was there: even a TLB miss with every cache
+/// cold is faster, and no fault is as fast.
 pub const FAULT_NS_MIN: u64 = 1000;
 
 /// What the job does.

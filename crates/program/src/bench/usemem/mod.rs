@@ -1,7 +1,8 @@
 //! `uzswap bench usemem`: tasks that want more memory than they get.
 //!
-//! The kernel people's usemem, with the checks of a memory tester: each task fills its memory, reads it back in order
-//! and touches it at random; every byte that comes back is compared with what was written. The processes are:
+//! The kernel people's usemem, with the checks of a memory tester: each task fills its memory,
+//! reads it back in order and touches it at random; every byte that comes back is compared with
+//! what was written. The processes are:
 //!
 //! ```text
 //! bench usemem ─┬─ run ── bench usemem-job ─┬─ bench usemem-task
@@ -70,8 +71,9 @@ pub struct UsememArgs {
     batch: Option<u32>,
     #[command(flatten)]
     data: data::DataArguments,
-    /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a swap file, or with the file
-    /// alone; the machine's settings are always restored afterwards. Needs root
+    /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a
+    /// swap file, or with the file alone; the machine's settings are always restored afterwards.
+    /// Needs root
     #[arg(long, value_name = "kernel-zswap[=lzo]|kernel-swap")]
     versus: Option<versus::Versus>,
     /// Print one JSON object
@@ -110,7 +112,8 @@ struct Outcome<'a> {
     ratios: BTreeMap<String, f64>,
 }
 
-/// Where progress goes: a line rewritten on a terminal, whole lines elsewhere, nothing finer than a phase.
+/// Where progress goes: a line rewritten on a terminal, whole lines elsewhere, nothing finer than a
+/// phase.
 pub struct Progress {
     is_terminal: bool,
 }
@@ -210,7 +213,8 @@ impl UsememArgs {
         let mut pages = Vec::new();
         for path in &self.data.pages {
             let whole = path.canonicalize().with_context(|| path.display().to_string())?;
-            // Reads it once: the files are in the page cache before the job starts, and cost it nothing.
+            // Reads it once: the files are in the page cache before the job starts, and cost it
+            // nothing.
             let one = data::DataArguments { pages: vec![whole.clone()], random: false };
             data::Data::open(&one, 0, 1)?;
             pages.push(whole);

@@ -7,7 +7,8 @@ use super::Plan;
 use crate::drawing::{Bars, BLUE, RED};
 use crate::size::Size;
 
-/// The drawing: throughput of each phase, latency of touches, time and memory; ours beside the kernel's if it was measured.
+/// The drawing: throughput of each phase, latency of touches, time and memory; ours beside the
+/// kernel's if it was measured.
 pub fn svg(plan: &Plan, managed: &Managed, kernel: Option<&KernelZswap>) -> String {
     let (total, ram) = (Size::from(plan.total_bytes()), Size::from(plan.ram_bytes));
     let mut bars = Bars::new(&format!("usemem: {total} in {ram}"));

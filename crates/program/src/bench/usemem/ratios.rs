@@ -7,7 +7,8 @@ use super::job::PhaseReport;
 use super::managed::Managed;
 use super::versus::KernelZswap;
 
-/// Ratios by name. Throughputs: above 1 is better; latencies, CPU time and bytes of the disk: below 1 is better.
+/// Ratios by name. Throughputs: above 1 is better; latencies, CPU time and bytes of the disk: below
+/// 1 is better.
 pub fn ratios(ours: &Managed, kernel: &KernelZswap) -> BTreeMap<String, f64> {
     let mut ratios = times(&ours.driven, &kernel.driven);
     for (name, ours, kernel) in [

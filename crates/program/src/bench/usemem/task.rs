@@ -1,7 +1,8 @@
-//! One task: fills its memory, reads it back in order, touches it at random; and says how long each took.
+//! One task: fills its memory, reads it back in order, touches it at random; and says how long each
+//! took.
 //!
-//! A task is told by lines on its standard input what to do next, so that all tasks begin a phase together, and returns
-//! each with a line of JSON.
+//! A task is told by lines on its standard input what to do next, so that all tasks begin a phase
+//! together, and returns each with a line of JSON.
 
 use std::io::{BufRead, Write};
 

@@ -1,4 +1,5 @@
-//! `uzswap iaa test`: does every queue give back what it was given, how fast, and what do devices say to odd jobs.
+//! `uzswap iaa test`: does every queue give back what it was given, how fast, and what do devices
+//! say to odd jobs.
 
 mod about;
 pub mod pages;

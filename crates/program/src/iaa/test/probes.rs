@@ -1,5 +1,6 @@
-//! Questions to a device that no available document settles: the same odd jobs for the device and for the
-//! emulated one. A difference is no failure of the device; it corrects `accel/idxd/src/assumptions.rs`.
+//! Questions to a device that no available document settles: the same odd jobs for the device and
+//! for the emulated one. A difference is no failure of the device; it corrects
+//! `accel/idxd/src/assumptions.rs`.
 
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ struct Memory {
     out: [Page; 2],
 }
 
-/// Streams that are odd: block type 3, stored lengths that do not match, an end without end-of-block, a distance before
-/// the start, and a distance of 4097 behind 4097 stored bytes.
+/// Streams that are odd: block type 3, stored lengths that do not match, an end without
+/// end-of-block, a distance before the start, and a distance of 4097 behind 4097 stored bytes.
 fn streams() -> [Vec<u8>; 5] {
     let mut far = vec![0x00, 0x01, 0x10, 0xfe, 0xef];
     far.extend((0..4097u32).map(|at| at as u8));
@@ -94,8 +95,8 @@ pub fn ask(session: &mut Session, generation: u32) -> Result<Vec<Probe>, Failure
 
 fn answer(session: &mut Session, job: &Descriptor) -> Result<Answer, Failure> {
     let mut answer = [Record::of(Status::IN_PROGRESS)];
-    // SAFETY: the buffers are those of `questions`, one job after the other, and live in `ask`. Odd jobs name no other
-    // memory: what is odd is their flags, sizes and alignment.
+    // SAFETY: the buffers are those of `questions`, one job after the other, and live in `ask`. Odd
+    // jobs name no other memory: what is odd is their flags, sizes and alignment.
     unsafe { session.run(std::slice::from_ref(job), &mut answer)? };
     let record = &answer[0];
     Ok(Answer {
@@ -182,7 +183,8 @@ fn questions(memory: &mut Memory, streams: &[Vec<u8>; 5]) -> Vec<(&'static str, 
 mod tests {
     use super::*;
 
-    /// The odd streams are odd in the way that their names say, and the emulated device agrees with itself.
+    /// The odd streams are odd in the way that their names say, and the emulated device agrees with
+    /// itself.
     #[test]
     fn the_emulated_device_agrees_with_itself() {
         for generation in [1, 2] {

@@ -328,7 +328,8 @@ fn compress(
             Descriptor::compress_statistics(&unused, source(page), &mut buffer.histogram)
         };
         let jobs: Vec<Descriptor> = pages.iter().zip(buffers.iter_mut()).map(count).collect();
-        // SAFETY: pages are only read, each job has a histogram of its own, and all live until the jobs are over.
+        // SAFETY: pages are only read, each job has a histogram of its own, and all live until the
+        // jobs are over.
         unsafe { session.run(&jobs, answers)? };
         if answers.iter().any(|answer| !answer.is_success()) {
             return Ok(());

@@ -62,11 +62,12 @@ impl Session {
         self.records.len()
     }
 
-    /// Runs jobs all at once, at most [`Session::depth`]; writes their records to `answers`. When it fails, the queue
-    /// is closed, so that no job is left that could touch memory.
+    /// Runs jobs all at once, at most [`Session::depth`]; writes their records to `answers`. When
+    /// it fails, the queue is closed, so that no job is left that could touch memory.
     ///
     /// # Safety
-    /// The buffers that the jobs name are theirs until this returns, and overlap with those of no other job.
+    /// The buffers that the jobs name are theirs until this returns, and overlap with those of no
+    /// other job.
     pub unsafe fn run(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
         assert!(jobs.len() <= self.depth() && jobs.len() == answers.len());
         // SAFETY: the caller's promise is passed on; after a failure nothing is under way any more.
@@ -104,7 +105,8 @@ impl Session {
         self.records[index].reset();
         let mut since_ns = 0;
         loop {
-            // SAFETY: the caller's promise; the record is this session's, which revokes the portal before it goes.
+            // SAFETY: the caller's promise; the record is this session's, which revokes the portal
+            // before it goes.
             let taken = match unsafe { self.portal.submit(&job) } {
                 Submission::Accepted => Taken::Yes,
                 Submission::Retry | Submission::Full => Taken::NotNow,
@@ -167,7 +169,8 @@ fn touch(job: &Descriptor, answer: &Record) {
     let page = answer.fault_address & !(sys::PAGE_SIZE as u64 - 1);
     if within(job.destination & !4095, job.destination_size + 4096) {
         let at = page.max(job.destination) as *mut u8;
-        // SAFETY: a byte of the job's own destination, which no device touches now; it is written unchanged.
+        // SAFETY: a byte of the job's own destination, which no device touches now; it is written
+        // unchanged.
         unsafe { at.write_volatile(at.read_volatile()) };
     } else if within(job.source & !4095, job.source_size + 4096) {
         // SAFETY: a byte of the job's own source.

@@ -18,7 +18,8 @@ const FLAGS: i32 =
     libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 /// Most bytes of a mapping that are searched for a system call instruction.
 const SEARCHED_BYTES: usize = 1 << 20;
-/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it has a CPU.
+/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it
+/// has a CPU.
 const PATIENCE_NS: u64 = 20_000_000;
 /// Variables of this program that the agent knows.
 const KNOWN: [&str; 2] = ["UZSWAP_IAA_EMULATE", "UZSWAP_BREAK"];
@@ -68,8 +69,9 @@ pub struct Order {
 }
 
 /// Brings the agent into a process, which runs on but for a moment. Reads memory that the process
-/// serves itself, or a file system of its: the calling thread may wait for ever, and does nothing else. It
-/// traces a thread of the process in some cases after this has returned, and has to end then.
+/// serves itself, or a file system of its: the calling thread may wait for ever, and does nothing
+/// else. It traces a thread of the process in some cases after this has returned, and has to end
+/// then.
 ///
 /// What is decided is decided on a thread that is held. What is looked at before saves processes
 /// that are refused from being stopped, and finds what takes long to find.
@@ -121,7 +123,8 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     started.map_err(Failure::of)
 }
 
-/// Whether nothing is in the way of a system call of ours in a thread, or the first thread of a process.
+/// Whether nothing is in the way of a system call of ours in a thread, or the first thread of a
+/// process.
 fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
     let rights = Rights::of(thread).ok_or(Failure::Gone)?;
     match rights.refusal(own, sys::thread::id() as u64) {
@@ -132,8 +135,8 @@ fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
     }
 }
 
-/// Whether the agent is brought into the process of a thread that is held: it cannot begin another program, nor
-/// change its rights, while it is.
+/// Whether the agent is brought into the process of a thread that is held: it cannot begin another
+/// program, nor change its rights, while it is.
 fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), Failure> {
     let pid = order.pid;
     permit(held.thread(), own)?;
@@ -184,8 +187,9 @@ fn is_64_bit(_held: &Held) -> bool {
     true
 }
 
-/// Has the kernel write down what it clears when a thread ends, which it tells that thread alone: musl's threads
-/// all have the same. `own` is another thread of the process, which sees to the room for the answer; where it is.
+/// Has the kernel write down what it clears when a thread ends, which it tells that thread alone:
+/// musl's threads all have the same. `own` is another thread of the process, which sees to the room
+/// for the answer; where it is.
 fn cleared(host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let room = [0, PAGE_SIZE, rights as usize, kind as usize, usize::MAX, 0];
@@ -298,8 +302,9 @@ impl Injection<'_> {
         self.own.divert(start.entry, pointer)
     }
 
-    /// Has the thread open the agent's file, whose pages are shared with other processes that have the agent. Another
-    /// user, another root, another namespace of processes gets a copy: the path may lead elsewhere there.
+    /// Has the thread open the agent's file, whose pages are shared with other processes that have
+    /// the agent. Another user, another root, another namespace of processes gets a copy: the path
+    /// may lead elsewhere there.
     fn open_agent(&mut self, scratch: usize) -> Result<Option<usize>, TraceError> {
         let path = [self.order.path.as_bytes(), b"\0"].concat();
         self.memory.write(scratch, &path).map_err(refused)?;
@@ -310,8 +315,8 @@ impl Injection<'_> {
         Ok(opened.ok().filter(|file| meant.is_some() && found(file) == meant))
     }
 
-    /// The agent's environment, beside the socket, which is an argument: for a process of this user's
-    /// what the agent knows of this program's own.
+    /// The agent's environment, beside the socket, which is an argument: for a process of this
+    /// user's what the agent knows of this program's own.
     fn variables(&self, cleared: Option<usize>) -> impl Iterator<Item = Vec<u8>> {
         let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
         let known = if self.is_same_user { &KNOWN[..] } else { &[] };

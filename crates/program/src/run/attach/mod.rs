@@ -1,16 +1,18 @@
-//! Bringing the agent into processes that no dynamic loader brings it to: static programs, ones whose loader was not
-//! asked, ones that were started after their user, root or namespaces had changed.
+//! Bringing the agent into processes that no dynamic loader brings it to: static programs, ones
+//! whose loader was not asked, ones that were started after their user, root or namespaces had
+//! changed.
 //!
-//! A process costs nothing before it has grown. Then one of its threads is stopped for some system calls that make one
-//! more thread; that one maps the agent and runs it, and nothing else of the process changes. It takes less than 2 ms, most of which
-//! the program runs on.
+//! A process costs nothing before it has grown. Then one of its threads is stopped for some system
+//! calls that make one more thread; that one maps the agent and runs it, and nothing else of the
+//! process changes. It takes less than 2 ms, most of which the program runs on.
 //!
-//! A process can delay readers of its memory: by a userfaultfd that it serves itself, by a
-//! file system that it serves. So each attempt has a thread of its own, and the supervisor waits for none.
-//! It is a thread and no process: where an ordinary user may trace descendants alone (Yama), a thread of the
-//! supervisor may and a child of it may not; and one that is waited for in vain keeps what it holds, so that a
-//! process that is slow for honest reasons is never let go with registers that are not its own. What the tracing itself needs is in
-//! the kernel: rights are compared while a thread is held.
+//! A process can delay readers of its memory: by a userfaultfd that it serves itself, by a file
+//! system that it serves. So each attempt has a thread of its own, and the supervisor waits for
+//! none. It is a thread and no process: where an ordinary user may trace descendants alone (Yama),
+//! a thread of the supervisor may and a child of it may not; and one that is waited for in vain
+//! keeps what it holds, so that a process that is slow for honest reasons is never let go with
+//! registers that are not its own. What the tracing itself needs is in the kernel: rights are
+//! compared while a thread is held.
 
 mod image;
 mod injection;
@@ -36,7 +38,8 @@ const GROWN_BYTES: u64 = 8 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// Looking takes at most one part in so many of the supervisor's time.
 const LOOK_SHARE: u32 = 30;
-/// But no program is to be done before it is looked at, on a machine so busy that a look is interrupted for long.
+/// But no program is to be done before it is looked at, on a machine so busy that a look is
+/// interrupted for long.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 /// An agent that was brought says hello within this time, on a busy machine too.
 const HELLO: Duration = Duration::from_secs(20);
@@ -93,8 +96,8 @@ pub struct Attacher {
 }
 
 impl Attacher {
-    /// For the tree whose processes find their supervisor at `socket` and the agent at `path`, with so many bytes to
-    /// share.
+    /// For the tree whose processes find their supervisor at `socket` and the agent at `path`, with
+    /// so many bytes to share.
     pub fn new(image: Image, path: String, socket: &str, budget_bytes: u64) -> Self {
         Attacher {
             image: Arc::new(image),
@@ -118,8 +121,8 @@ impl Attacher {
         &self.members
     }
 
-    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Returns those that cannot be
-    /// managed and why, each once.
+    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Returns
+    /// those that cannot be managed and why, each once.
     pub fn look(&mut self, except: Option<i32>, managed: &[i32]) -> Vec<String> {
         let start = Instant::now();
         if start < self.next {
@@ -214,7 +217,8 @@ impl Attacher {
         let order = Order { image, path, socket, pid, identity };
         let attempt =
             Builder::new().name("uzswap-attach".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-                // SAFETY: changes an attribute of this thread: it polls for stops that come within microseconds.
+                // SAFETY: changes an attribute of this thread: it polls for stops that come within
+                // microseconds.
                 unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
                 injection::bring(&order)
             });

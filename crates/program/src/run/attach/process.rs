@@ -22,7 +22,8 @@ impl Identity {
     /// Of a process; `None` when it has ended.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything: the state is the third field, the start the 22nd, the stack the 28th.
+        // Behind the name, which may hold anything: the state is the third field, the start the
+        // 22nd, the stack the 28th.
         let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
         let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().collect();
         if matches!(fields.first(), None | Some(&"Z" | &"X")) {
@@ -59,8 +60,8 @@ fn status_number(status: &str, name: &str) -> Option<u64> {
 #[derive(Debug)]
 pub struct Rights {
     status: String,
-    /// To whom the kernel's files about the thread belong: to its effective user, unless its process may
-    /// not be looked into.
+    /// To whom the kernel's files about the thread belong: to its effective user, unless its
+    /// process may not be looked into.
     owner: u32,
     /// The user namespace that its capabilities are for; `None` where the kernel does not tell.
     namespace: Option<u64>,
@@ -109,8 +110,9 @@ impl Rights {
             .unwrap_or(u64::MAX)
     }
 
-    /// Whether it has capabilities that a thread with `own` rights lacks. Those for another user namespace do not count: they
-    /// are for what is inside, and the kernel asks for more than these before a process of it is traced from outside.
+    /// Whether it has capabilities that a thread with `own` rights lacks. Those for another user
+    /// namespace do not count: they are for what is inside, and the kernel asks for more than these
+    /// before a process of it is traced from outside.
     fn exceeds(&self, own: &Rights) -> bool {
         let is_elsewhere =
             self.namespace.is_some() && own.namespace.is_some() && self.namespace != own.namespace;
@@ -123,8 +125,8 @@ impl Rights {
         (mode == 1, self.number("Seccomp_filters:").unwrap_or(mode))
     }
 
-    /// Why nothing is brought to a thread with these rights by a process with `own`. `tracer` is the
-    /// thread that may trace it.
+    /// Why nothing is brought to a thread with these rights by a process with `own`. `tracer` is
+    /// the thread that may trace it.
     pub fn refusal(&self, own: &Rights, tracer: u64) -> Option<&'static str> {
         const MORE: &str = "it is setuid or setgid, or has capabilities that uzswap does not have";
         let (Some(user), Some(group)) = (self.only_id("Uid:"), self.only_id("Gid:")) else {
@@ -166,8 +168,8 @@ pub fn is_above_us(pid: i32) -> bool {
     Rights::of(pid).zip(Rights::own()).is_none_or(|(rights, own)| is_above(rights, own))
 }
 
-/// Whether a process's environment names another supervisor than the one at `socket`, be it none: it
-/// wants to be left alone then. May wait for as long as the process likes.
+/// Whether a process's environment names another supervisor than the one at `socket`, be it none:
+/// it wants to be left alone then. May wait for as long as the process likes.
 pub fn is_anothers(pid: i32, socket: &str) -> bool {
     let mut environment = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ"));
@@ -203,7 +205,8 @@ pub fn share_memory(one: i32, other: i32) -> bool {
     match answer {
         0 => true,
         1.. => false,
-        // Not there, or not permitted: the same mappings are at the same places in no two programs by chance.
+        // Not there, or not permitted: the same mappings are at the same places in no two programs
+        // by chance.
         _ => {
             let maps = |pid| fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
             let own = maps(one);
@@ -212,8 +215,8 @@ pub fn share_memory(one: i32, other: i32) -> bool {
     }
 }
 
-/// Device and inode of a file, by a path of /proc. As the kernel knows them: what serves the file is not
-/// asked, which may be the process itself.
+/// Device and inode of a file, by a path of /proc. As the kernel knows them: what serves the file
+/// is not asked, which may be the process itself.
 pub fn file_at(path: &str) -> Option<(u32, u32, u64)> {
     let path = CString::new(path).ok()?;
     let mut file = MaybeUninit::<libc::statx>::zeroed();

@@ -23,7 +23,8 @@ pub fn descendants(except: Option<i32>) -> Vec<i32> {
     found
 }
 
-/// Whether this process has a child beside `except`. Orphans of the tree come to it: without one there is no tree.
+/// Whether this process has a child beside `except`. Orphans of the tree come to it: without one
+/// there is no tree.
 pub fn has_children(except: Option<i32>) -> bool {
     let mut found = Vec::new();
     add_children(std::process::id() as i32, except, &mut found);

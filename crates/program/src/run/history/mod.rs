@@ -1,4 +1,5 @@
-//! What a tree did over time, for its report: figures at intervals, and the processes. Both are bounded.
+//! What a tree did over time, for its report: figures at intervals, and the processes. Both are
+//! bounded.
 
 mod processes;
 mod series;

@@ -31,7 +31,8 @@ pub struct Process {
     pub pid: u32,
     /// Its last program's name.
     pub name: String,
-    /// Its last program's command. Empty if the process was gone before it was read, or kept it from being read.
+    /// Its last program's command. Empty if the process was gone before it was read, or kept it
+    /// from being read.
     command: String,
     started_seconds: f64,
     /// Nothing if it outlived the program.
@@ -200,7 +201,8 @@ impl Processes {
         }
     }
 
-    /// Forgets half of those that have ended: those that wanted least. Their children become their parents'.
+    /// Forgets half of those that have ended: those that wanted least. Their children become their
+    /// parents'.
     fn forget(&mut self) {
         let mut ended: Vec<(u64, u32)> = self
             .known
@@ -236,7 +238,8 @@ impl Processes {
     }
 }
 
-/// The parent and the start, in ticks, from the text of /proc/PID/stat. The name may contain anything.
+/// The parent and the start, in ticks, from the text of /proc/PID/stat. The name may contain
+/// anything.
 fn parse(stat: &[u8]) -> Option<(u32, u64)> {
     let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().skip(1);

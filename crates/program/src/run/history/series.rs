@@ -4,9 +4,11 @@ use ledger::{percentile_ns, Counter, Slot, Tree, BUCKETS};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// More points than a page is wide would not be seen. With a histogram each they take 400 KiB at most.
+/// More points than a page is wide would not be seen. With a histogram each they take 400 KiB at
+/// most.
 const POINTS_MAX: usize = 256;
-/// The first points' width. It doubles each time the points are halved: an hour has widths of 20 seconds.
+/// The first points' width. It doubles each time the points are halved: an hour has widths of 20
+/// seconds.
 const WIDTH_SECONDS: f64 = 0.02;
 
 /// Figures that go up and down, at one moment; of an interval the largest count.
@@ -101,7 +103,8 @@ impl Series {
         }
     }
 
-    /// Notes the levels at `now`, in seconds since the start, and ends the interval when it is over.
+    /// Notes the levels at `now`, in seconds since the start, and ends the interval when it is
+    /// over.
     pub fn sample(&mut self, levels: &Levels, tree: &Tree, now: f64) {
         self.open.most(levels);
         let start = self.points.last().map_or(0.0, |point| point.end);
@@ -177,7 +180,8 @@ impl Series {
     }
 }
 
-/// Figures over time: every column has one entry for each interval. Each is a line of its own in the report.
+/// Figures over time: every column has one entry for each interval. Each is a line of its own in
+/// the report.
 #[derive(Debug, Serialize)]
 pub struct Columns {
     /// When the interval ended, since the start. It began where the one before ended.

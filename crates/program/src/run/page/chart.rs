@@ -1,4 +1,5 @@
-//! Lines over time. The drawing is stretched to the page's width, so all text is beside it, not in it.
+//! Lines over time. The drawing is stretched to the page's width, so all text is beside it, not in
+//! it.
 
 use std::fmt::Write;
 
@@ -172,7 +173,8 @@ impl Chart<'_> {
         self.ends.last().copied().unwrap_or(0.0).max(1e-9)
     }
 
-    /// A path for each run of intervals that have a value: steps, as the values are of whole intervals.
+    /// A path for each run of intervals that have a value: steps, as the values are of whole
+    /// intervals.
     fn paths(&self, line: &Line, axis: &Axis) -> Vec<Vec<(f64, f64)>> {
         let x = |seconds: f64| WIDTH * seconds / self.total();
         let mut paths: Vec<Vec<(f64, f64)>> = Vec::new();

@@ -1,7 +1,8 @@
-//! The report as a page: one file that needs nothing else, light or dark as its reader likes, readable on a telephone.
+//! The report as a page: one file that needs nothing else, light or dark as its reader likes,
+//! readable on a telephone.
 //!
-//! It is made from the JSON report, which it carries, so that figures in the page are those of the report. Every figure
-//! is marked with its name in `data-figure` and its value in `data-value`.
+//! It is made from the JSON report, which it carries, so that figures in the page are those of the
+//! report. Every figure is marked with its name in `data-figure` and its value in `data-value`.
 
 mod chart;
 mod figures;

@@ -51,7 +51,8 @@ fn find(mounts: &str, membership: &str) -> Option<Place> {
 }
 
 impl Cgroup {
-    /// Makes a group; `bytes_when` returns its limit by whether zswap's compressed bytes count towards it.
+    /// Makes a group; `bytes_when` returns its limit by whether zswap's compressed bytes count
+    /// towards it.
     ///
     /// # Errors
     /// When there is no memory controller, or this process may not use it.
@@ -130,7 +131,8 @@ fn parent_v1(place: &Place) -> PathBuf {
     }
 }
 
-/// The nearest group above that hands the memory controller down. A group with processes cannot, but for the root.
+/// The nearest group above that hands the memory controller down. A group with processes cannot,
+/// but for the root.
 fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
     if let Some(path) = handing_down(place) {
         return Ok(path);

@@ -1,8 +1,9 @@
-//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file or with that alone, within a total of memory.
+//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file or with that
+//! alone, within a total of memory.
 //!
-//! The total is anonymous memory and the pool together. In version 1 of cgroups the pool is not charged, and in no version does
-//! a limit say beforehand how much of it the pool will be: so the command runs several times, with another limit each time, until
-//! the total meets the budget.
+//! The total is anonymous memory and the pool together. In version 1 of cgroups the pool is not
+//! charged, and in no version does a limit say beforehand how much of it the pool will be: so the
+//! command runs several times, with another limit each time, until the total meets the budget.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,8 +42,9 @@ pub struct InKernel {
     pub ratio: f64,
 }
 
-/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is what they want, `disk` where pages may go
-/// that the pool has no room for. Returns the run that came nearest to the budget, of those that ended as they should if there are any.
+/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is
+/// what they want, `disk` where pages may go that the pool has no room for. Returns the run that
+/// came nearest to the budget, of those that ended as they should if there are any.
 ///
 /// # Errors
 /// When the machine cannot be set up so, or a command cannot be run.
@@ -143,7 +145,8 @@ fn run_in<T>(
     ))
 }
 
-/// The last component of a cgroup's path counts up, so that one can be made while another is being emptied.
+/// The last component of a cgroup's path counts up, so that one can be made while another is being
+/// emptied.
 pub(super) fn next_name() -> String {
     use std::sync::atomic::AtomicU32;
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! What the kernel counts, by the names of its people's tables. All are the machine's, not the job's: with no other
-//! swap in use that is the same.
+//! What the kernel counts, by the names of its people's tables. All are the machine's, not the
+//! job's: with no other swap in use that is the same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,8 @@ impl Counters {
     }
 }
 
-/// Bytes that a counter of pages comes to. `pswpout` and `pswpin` are of the disk alone: what zswap takes or has is not in them.
+/// Bytes that a counter of pages comes to. `pswpout` and `pswpin` are of the disk alone: what zswap
+/// takes or has is not in them.
 pub fn disk_bytes(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0) * uzswap::PAGE_SIZE as u64
 }

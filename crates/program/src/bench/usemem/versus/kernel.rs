@@ -1,4 +1,5 @@
-//! How the kernel is set up for a comparison: zswap or not, how much its pool may hold, and the swap file behind it.
+//! How the kernel is set up for a comparison: zswap or not, how much its pool may hold, and the
+//! swap file behind it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -79,9 +80,10 @@ impl Versus {
 
     /// Sets the machine up for a job of `job_bytes`.
     ///
-    /// Without a disk the pool may hold all of the job, and nothing is written. With one (`disk` is the swap file's directory)
-    /// it is limited, and its shrinker is on: the share of the machine that comes next below half of `budget_bytes`, one
-    /// hundredth at least, since the kernel knows no smaller step. Returns that limit.
+    /// Without a disk the pool may hold all of the job, and nothing is written. With one (`disk` is
+    /// the swap file's directory) it is limited, and its shrinker is on: the share of the machine
+    /// that comes next below half of `budget_bytes`, one hundredth at least, since the kernel knows
+    /// no smaller step. Returns that limit.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -123,8 +125,8 @@ impl Versus {
     }
 }
 
-/// The share of the machine that the pool may take, if it has to be more than it is, so that nothing is written to
-/// the disk: the job's whole size, in case nothing compresses.
+/// The share of the machine that the pool may take, if it has to be more than it is, so that
+/// nothing is written to the disk: the job's whole size, in case nothing compresses.
 fn pool_percent(now: &str, total: u64, machine: u64) -> Result<Option<u64>> {
     let now: u64 = now.parse().with_context(|| format!("max_pool_percent is {now:?}"))?;
     let wanted = (total * 100).div_ceil(machine.max(1)) + 1;

@@ -1,4 +1,5 @@
-//! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file, or with the file alone.
+//! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file, or with the
+//! file alone.
 
 mod cgroup;
 pub mod command;
@@ -43,7 +44,8 @@ pub struct KernelZswap {
     pub cgroup_peak_bytes: u64,
     /// Most memory of zswap's pool, by samples.
     pub pool_peak_bytes: u64,
-    /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has that much more.
+    /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has
+    /// that much more.
     pub pool_within_limit: bool,
     /// What the pool was limited to, before a disk.
     pub pool_limit_bytes: Option<u64>,
@@ -64,8 +66,8 @@ pub struct KernelZswap {
 /// Runs the job in the plan's memory.
 ///
 /// # Errors
-/// When the machine cannot be set up so, or the job fails. The settings are as before in any case, unless the error
-/// says otherwise.
+/// When the machine cannot be set up so, or the job fails. The settings are as before in any case,
+/// unless the error says otherwise.
 pub fn run(plan: &Plan, versus: &Versus, progress: &Progress) -> Result<KernelZswap> {
     versus.check()?;
     let machine = lock_machine()?;

@@ -14,16 +14,19 @@ use uzswap::PAGE_SIZE;
 use super::undo::{Changes, Undo};
 use crate::size::Size;
 
-/// Swap to this file before any other: the highest priority there is, and the flag that says one is given.
+/// Swap to this file before any other: the highest priority there is, and the flag that says one is
+/// given.
 const PRIORITY: libc::c_int = 0x8000 | 0x7fff;
 
-/// File systems without blocks of their own on a disk (tmpfs, ramfs, overlayfs, FUSE, NFS): swapon refuses their files.
+/// File systems without blocks of their own on a disk (tmpfs, ramfs, overlayfs, FUSE, NFS): swapon
+/// refuses their files.
 const UNFIT: [i64; 5] = [0x0102_1994, 0x8584_58f6, 0x794c_7630, 0x6573_5546, 0x6969];
 
 /// Room to leave on the disk.
 const MARGIN_BYTES: u64 = 256 << 20;
 
-/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and swaps to it; returns where.
+/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and
+/// swaps to it; returns where.
 ///
 /// # Errors
 /// Why no place would do.
@@ -95,7 +98,8 @@ fn create(path: &Path, bytes: u64) -> Result<()> {
     file.sync_all().context("cannot write the file")
 }
 
-/// Btrfs swaps only to files whose blocks stay where they are. Elsewhere the flag is refused, which is as good.
+/// Btrfs swaps only to files whose blocks stay where they are. Elsewhere the flag is refused, which
+/// is as good.
 fn without_copy_on_write(file: &File) {
     const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;
     const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
@@ -104,7 +108,8 @@ fn without_copy_on_write(file: &File) {
     unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &flags) };
 }
 
-/// The first page of a swap file of `pages`, as mkswap(8) writes it (`union swap_header` in `linux/swap.h`).
+/// The first page of a swap file of `pages`, as mkswap(8) writes it (`union swap_header` in
+/// `linux/swap.h`).
 fn header(pages: u32) -> [u8; PAGE_SIZE] {
     let mut page = [0; PAGE_SIZE];
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes()); // version
@@ -140,7 +145,8 @@ pub fn swap_off(path: &Path) -> Result<()> {
 
 /// Whether the text of /proc/swaps has a file.
 fn is_active(swaps: &str, path: &Path) -> bool {
-    // The kernel writes odd bytes in octal; our own names have none, and directories with any are not chosen twice.
+    // The kernel writes odd bytes in octal; our own names have none, and directories with any are
+    // not chosen twice.
     let path = path.to_string_lossy().replace(' ', "\\040");
     swaps.lines().skip(1).any(|line| line.split_ascii_whitespace().next() == Some(&*path))
 }

@@ -1,9 +1,10 @@
 //! Restores the machine's settings in every case.
 //!
-//! Before a setting is changed, how to undo it is written down twice: here, and through a pipe to a *watcher*, a
-//! process of its own session that ignores signals and does nothing but wait for the pipe's end. The pipe ends when
-//! this process is done, and also when it panics or is killed, even by SIGKILL. Then the watcher undoes everything,
-//! the last change first. Should the watcher be the one that is killed, this process undoes everything itself.
+//! Before a setting is changed, how to undo it is written down twice: here, and through a pipe to a
+//! *watcher*, a process of its own session that ignores signals and does nothing but wait for the
+//! pipe's end. The pipe ends when this process is done, and also when it panics or is killed, even
+//! by SIGKILL. Then the watcher undoes everything, the last change first. Should the watcher be the
+//! one that is killed, this process undoes everything itself.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -125,8 +126,8 @@ fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
 }
 
 impl Changes {
-    /// Starts the watcher, and looks out for signals. The watcher holds `machine` open, so that a lock on it lasts
-    /// until all is undone.
+    /// Starts the watcher, and looks out for signals. The watcher holds `machine` open, so that a
+    /// lock on it lasts until all is undone.
     ///
     /// # Errors
     /// When no watcher can be started: nothing should be changed then.
@@ -208,7 +209,8 @@ impl Drop for Changes {
 }
 
 impl Journal {
-    /// Has the watcher undo everything, or does it; returns what is left. Does nothing the second time.
+    /// Has the watcher undo everything, or does it; returns what is left. Does nothing the second
+    /// time.
     fn finish(&mut self) -> Vec<String> {
         let Some((mut watcher, input)) = self.watcher.take() else { return Vec::new() };
         drop(input);
