@@ -3,8 +3,8 @@
 # {} stands for the program's name; its words have no spaces. Programs that are not installed are
 # left out, and that is said.
 #
-#   examples/programs/each.sh traces uzswap trace record -o traces/{}.trace --
-#   examples/programs/each.sh traces uzswap bench program --
+#   examples/programs/each.sh traces uzswap-lab trace record -o traces/{}.trace --
+#   examples/programs/each.sh traces uzswap-lab bench program --
 #
 # PROGRAMS="python perl" has only these run. The directory is for what they need: input, compiled
 # classes.

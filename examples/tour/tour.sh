@@ -2,7 +2,7 @@
 # Runs a command before each of six jobs that people know: `tour.sh DIRECTORY COMMAND...`; {} in the
 # command is the job's name.
 #
-#   examples/tour/tour.sh jobs uzswap bench program --ram 67% --versus kernel-zswap --
+#   examples/tour/tour.sh jobs uzswap-lab bench program --ram 67% --versus kernel-zswap --
 #
 # PROGRAMS="pandas java" does only these. What a job needs is fetched into the directory once, from
 # crates.io, npm and Debian: syn, TypeScript and RxJS, the kernel's source (package

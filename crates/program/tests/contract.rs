@@ -38,7 +38,21 @@ fn bad_arguments_name_cause_and_fix() {
         (&["top", "--interval", "0"], &["from 0.05"]),
         (&["pages", "compress", "/tmp", "/dev/null"], &["/tmp is a directory"]),
         (&["pages", "capture", "--pid", "4194305", "-o", "/dev/null"], &["no process 4194305"]),
-        (&["bench", "usemem", "--size", "64M", "--pages", "/tmp"], &["/tmp is no plain file"]),
+        (&["trial-task", "many"], &["many"]),
+        // What has moved says where.
+        (&["bench"], &["uzswap-lab", "cargo run --release -p uzswap-lab -- bench"]),
+        (
+            &["bench", "usemem", "--size", "64M", "--json"],
+            &[
+                "is now `uzswap-lab bench`",
+                "cargo run --release -p uzswap-lab -- bench usemem --size 64M --json",
+            ],
+        ),
+        (
+            &["trace", "record", "-o", "x", "--", "true"],
+            &["is now `uzswap-lab trace`", "trace record -o x -- true"],
+        ),
+        (&["trace", "--help"], &["is now `uzswap-lab trace`"]),
     ] {
         let (status, said) = stderr_of(arguments);
         assert_eq!(status, Some(125), "{arguments:?}: {said}");

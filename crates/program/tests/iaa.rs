@@ -404,8 +404,6 @@ fn devices_that_do_no_work_are_refused() {
         let error = refused(&[&run[..], &[name], &program[..]].concat(), Some("work=timed:3500"));
         assert!(error.contains("UZSWAP_IAA_EMULATE"), "{error}");
     }
-    // Before any file of pages is looked for.
-    refused(&["bench", "store", "--pages", "/nowhere", "--compressor", "deflate-iaa:work=null"], None);
     refused(&["iaa", "stats", "--emulate", "work=null"], None);
     refused(&["iaa", "test", "--emulate", "work=null"], None);
 }

@@ -33,14 +33,14 @@ fn every_command_has_a_page_that_names_its_options() {
     assert!(page("uzswap.1").contains("uzswap\\-run(1)"));
     assert!(page("uzswap-run.1").contains("\\-\\-ram") && page("uzswap-run.1").contains("make \\-j8"));
     assert!(page("uzswap-run.1").contains(".SH NOTES\n"));
-    for name in ["uzswap-top.1", "uzswap-check.1", "uzswap-bench-usemem.1", "uzswap-device-swap.1"] {
+    for name in ["uzswap-top.1", "uzswap-check.1", "uzswap-pages-capture.1", "uzswap-device-swap.1"] {
         assert!(page(name).contains(".SH NAME"), "{name}");
     }
     let names: Vec<String> = std::fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    for hidden in ["uzswap-man.1", "uzswap-bench-usemem-job.1", "uzswap-help.1"] {
+    for hidden in ["uzswap-man.1", "uzswap-trial-task.1", "uzswap-bench.1", "uzswap-help.1"] {
         assert!(!names.contains(&hidden.to_owned()), "{hidden} is not for users");
     }
     if has("mandoc") {

@@ -34,7 +34,7 @@ fn shown(browser: &str, scratch: &Scratch, file: &Path, options: &[&str]) -> Str
 fn reports(scratch: &Scratch) -> (String, Value) {
     let (page, json) = (scratch.path("r.html"), scratch.path("r.json"));
     let task = format!(
-        "printf 'fill\\nread\\n' | {} bench usemem-task --index 0 --tasks 1 --bytes 67108864 > /dev/null; exit 3",
+        "printf 'fill\\nread\\n' | {} trial-task 67108864 > /dev/null; exit 3",
         env!("CARGO_BIN_EXE_uzswap")
     );
     let mut run = support::uzswap();

@@ -30,7 +30,7 @@ impl Job {
         let mut command = uzswap();
         command.args(["run", "--quiet", "--ram", "32M", "--compressor", "zstd", "--folio", "32K", "--"]);
         command.arg(env!("CARGO_BIN_EXE_uzswap"));
-        command.args(["bench", "usemem-task", "--index", "0", "--tasks", "1", "--bytes", "67108864"]);
+        command.args(["trial-task", "67108864"]);
         let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run starts");
         let mut input = run.stdin.take().unwrap();
         input.write_all(b"fill\n").unwrap();
@@ -68,7 +68,7 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
     assert!(number("stored_pages") > 1000.0 && number("compression_ratio") > 1.0);
     assert!(number("zswpout") >= number("stored_pages") && number("zswpout_per_second") >= 0.0);
     let program = tree["program"].as_array().unwrap();
-    assert!(program[0].as_str().unwrap().ends_with("uzswap") && program[1] == "bench");
+    assert!(program[0].as_str().unwrap().ends_with("uzswap") && program[1] == "trial-task");
     let processes = tree["processes"].as_array().unwrap();
     assert!(processes.len() == 1 && processes[0]["managed"] == true, "{processes:?}");
 

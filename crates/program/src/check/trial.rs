@@ -50,26 +50,8 @@ fn run(mib: u64) -> Result<Value> {
     let report = format!("/proc/{}/fd/{raw}", std::process::id());
     let own = std::env::current_exe().context("cannot find this program's file")?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("uzswap").args([
-        "run",
-        "--quiet",
-        "--ram",
-        "24M",
-        "--compressor",
-        "zstd",
-        "--report",
-        &report,
-    ]);
-    command.arg("--").arg(own).args([
-        "bench",
-        "usemem-task",
-        "--index",
-        "0",
-        "--tasks",
-        "1",
-        "--bytes",
-        &(mib << 20).to_string(),
-    ]);
+    command.arg0("uzswap").args(["run", "--quiet", "--ram", "24M", "--report", &report, "--"]);
+    command.arg(own).args(["trial-task", &(mib << 20).to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start")?;
     let mut input = child.stdin.take().expect("a pipe");

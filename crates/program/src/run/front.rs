@@ -54,7 +54,7 @@ impl Front {
                 // The front may have died before the line above took effect.
                 // SAFETY: takes nothing.
                 if unsafe { libc::getppid() } as u32 != pid {
-                    std::process::exit(crate::EXIT_FAILED);
+                    std::process::exit(crate::command_line::EXIT_FAILED);
                 }
                 Ok(front)
             }
@@ -100,7 +100,7 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
     let Ok(signals) = Signals::new() else {
         // SAFETY: a signal to our own child.
         unsafe { libc::kill(supervisor, libc::SIGKILL) };
-        return crate::EXIT_FAILED;
+        return crate::command_line::EXIT_FAILED;
     };
     let mut ended = None;
     loop {
@@ -137,7 +137,7 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
                 _ => {}
             },
             // The supervisor has ended.
-            _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::EXIT_FAILED),
+            _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::command_line::EXIT_FAILED),
         }
     }
 }

@@ -10,7 +10,7 @@ mod front;
 mod guardian;
 mod history;
 mod lending;
-pub mod looks;
+pub(crate) mod looks;
 mod orphans;
 mod output;
 mod over_limit;
@@ -19,15 +19,17 @@ mod peers;
 mod process;
 mod program_file;
 mod reaper;
-pub mod report;
+mod report;
 mod signals;
 mod strangers;
 mod supervisor;
-pub mod swap;
+mod swap;
 mod swap_report;
 
 pub use program_file::exit_status_of;
+pub use report::forms_line;
 pub use signals::Signals;
+pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;

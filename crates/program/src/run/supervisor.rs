@@ -254,7 +254,11 @@ impl Supervisor {
             if let Some(status) = self.take_signals() {
                 // What processes said at their end is still in their sockets.
                 self.drain();
-                return if self.broken.contains(&(self.child as u32)) { crate::EXIT_FAILED } else { status };
+                return if self.broken.contains(&(self.child as u32)) {
+                    crate::command_line::EXIT_FAILED
+                } else {
+                    status
+                };
             }
             if Instant::now() >= strangers_at {
                 self.look_for_strangers();

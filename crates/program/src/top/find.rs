@@ -63,7 +63,8 @@ pub fn is_uzswap(pid: u32) -> bool {
 /// By any path, and also when the file has been replaced since.
 fn is_named_uzswap(exe: &Path) -> bool {
     let name = exe.file_name().map_or(&b""[..], |name| name.as_bytes());
-    name.strip_suffix(b" (deleted)").unwrap_or(name) == b"uzswap"
+    // The laboratory runs programs, too.
+    matches!(name.strip_suffix(b" (deleted)").unwrap_or(name), b"uzswap" | b"uzswap-lab")
 }
 
 /// The tree of a supervisor.

@@ -1,7 +1,7 @@
 //! The trace as a file: streamed, a few bytes a reference before any compressor sees it.
 //!
 //! ```text
-//! "uzswap trace 1\n"  filter_pages: number  command: length, bytes
+//! "uzswap-lab trace 1\n"  filter_pages: number  command: length, bytes
 //! then for each reference
 //!   head      bits 0..1 kind, bit 2 another process, bit 3 another thread, bit 4 more pages than one
 //!   process   number, if bit 2        thread    number, if bit 3
@@ -17,7 +17,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use super::{Kind, Reference};
 
-const MAGIC: &[u8] = b"uzswap trace 1\n";
+const MAGIC: &[u8] = b"uzswap-lab trace 1\n";
 /// Longest command line that is kept.
 const COMMAND_MAX: usize = 64 << 10;
 
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_is_refused() {
-        assert!(matches!(Reader::new(&b"uzswap trace 2\n"[..]), Err(TraceError::Malformed(_))));
+        assert!(matches!(Reader::new(&b"uzswap-lab trace 2\n"[..]), Err(TraceError::Malformed(_))));
         assert!(matches!(Reader::new(&b""[..]), Err(TraceError::Malformed(_))));
         let mut cut = MAGIC.to_vec();
         cut.extend([0, 0, 1, 0x80]);

@@ -1,0 +1,122 @@
+//! The uzswap program, but for its `main`: the laboratory (`uzswap-lab`) runs programs by the same code and reads the same
+//! arguments.
+
+#[macro_use]
+mod messages;
+
+mod check;
+pub mod command_line;
+mod device;
+mod embedded;
+mod manual;
+pub mod markup;
+mod mistyped;
+mod moved;
+pub mod pages;
+mod pause;
+mod place;
+mod plain;
+mod rights;
+pub mod run;
+pub mod size;
+mod standard;
+mod top;
+mod trial_task;
+mod ways;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Compressed swap in user space: programs in less memory than they need
+#[derive(Debug, Parser)]
+#[command(
+    name = "uzswap",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
+  uzswap check                                what this machine allows, how to fix what is missing
+  uzswap top                                  what runs under `uzswap run`, and how it does
+
+Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` returns \
+its program's own, and `check` whether everything is there."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Arguments),
+    Check(check::Arguments),
+    Top(top::Arguments),
+    Pause(pause::PauseArguments),
+    Resume(pause::ResumeArguments),
+    /// Capture, compress and decompress pages of memory
+    #[command(subcommand)]
+    Pages(pages::Pages),
+    /// Swap on compressed memory: a block device for whole systems
+    #[command(subcommand)]
+    Device(device::Device),
+    /// Find, configure and test Intel's analytics accelerators
+    #[cfg(feature = "iaa")]
+    #[command(subcommand)]
+    Iaa(iaa_command::Iaa),
+    Completions(manual::CompletionsArguments),
+    #[command(hide = true)]
+    Man(manual::ManArguments),
+    #[command(hide = true)]
+    TrialTask(trial_task::Arguments),
+    #[command(flatten)]
+    Moved(moved::Moved),
+}
+
+/// The program that a command line of `uzswap run` starts; empty for other command lines.
+fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
+    match Arguments::try_parse_from(words) {
+        Ok(Arguments { verb: Verb::Run(arguments) }) => arguments.program().to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Does what this process's arguments say, and ends it.
+pub fn main() -> ! {
+    let (words, arguments) = command_line::begin::<Arguments>();
+    let result = match &arguments.verb {
+        Verb::Run(arguments) => run::run(arguments),
+        Verb::Check(arguments) => check::run(arguments),
+        Verb::Top(arguments) => top::run(arguments),
+        Verb::Pause(arguments) => pause::pause(arguments),
+        Verb::Resume(arguments) => pause::resume(arguments),
+        Verb::Pages(pages) => pages.run().map(|()| 0),
+        Verb::Device(device) => device.run(),
+        #[cfg(feature = "iaa")]
+        Verb::Iaa(iaa) => iaa.run().map(|()| 0),
+        Verb::Completions(arguments) => manual::completions(arguments, Arguments::command()).map(|()| 0),
+        Verb::Man(arguments) => manual::man(arguments, Arguments::command()).map(|()| 0),
+        Verb::TrialTask(arguments) => arguments.run().map(|()| 0),
+        Verb::Moved(moved) => moved.run(&words),
+    };
+    command_line::end("uzswap", result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines are wrapped at 100 columns; what is wrapped by hand before comes out ragged.
+    #[test]
+    fn help_keeps_to_its_width() {
+        let mut open = vec![Arguments::command()];
+        while let Some(command) = open.pop() {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                let is_part = line.is_empty() || line.starts_with(' ') || line.ends_with(':');
+                let fits = if is_part { line.len() <= 100 } else { next.is_empty() };
+                assert!(fits, "help of {}: {line:?}", command.get_name());
+            }
+            open.extend(command.get_subcommands().cloned());
+        }
+    }
+}

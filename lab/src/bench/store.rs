@@ -1,0 +1,474 @@
+//! `uzswap-lab bench store`: a corpus of raw pages through the whole store, every byte verified.
+//!
+//! A row is one file, compressor, batch, unit and number of threads. The caller hands over as many
+//! units a call as the batch has: batch 1 is what a store without batches would do.
+//!
+//! Two kinds of traffic can be measured. *Steady*, the usual one: the pool is full, and each call
+//! that loads pages is followed by one that stores pages loaded 64 calls before, in random order,
+//! as when a program runs at its budget. *Growing*: everything is stored, then everything loaded,
+//! so that the system's price for fresh memory is in the figures. Either way passes of the codec
+//! alone, over the same pages in the same order, alternate with passes of the store, so that
+//! disturbances of the machine fall on both; a figure is its fastest round's, the one least
+//! disturbed. With several threads each has its own share of the corpus, and a figure is the
+//! slowest thread's: it stays the same where threads do not hinder each other.
+
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use pagecodec::t16::prefetch;
+use uzswap::acomp::{CompressRequest, DecompressRequest, Object, UnitError, UnitResult, MAX_BATCH};
+use uzswap::{Algorithm, Group, Keep, MemoryWriteback, Page, Pool, PoolConfig, PAGE_SIZE};
+
+/// What to measure, one row.
+pub struct Case<'a> {
+    /// The corpus' name, as it stands in the row.
+    pub file: &'a str,
+    /// The corpus.
+    pub pages: &'a [Page],
+    /// The compressor.
+    pub algorithm: Arc<dyn Algorithm>,
+    /// Units a call and a request.
+    pub batch: usize,
+    /// Bytes a unit.
+    pub unit_size: usize,
+    /// Most pages chained to one zspage.
+    pub chain: usize,
+    /// Threads at once.
+    pub threads: usize,
+    /// Whether all threads' pages are in one group.
+    pub shared_group: bool,
+    /// Whether the pool grows from nothing and shrinks to nothing each round.
+    pub growing: bool,
+    /// Rounds, of which the fastest counts.
+    pub rounds: usize,
+}
+
+/// One row of the result.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct Row {
+    pub file: String,
+    pub compressor: String,
+    pub batch: usize,
+    pub unit: usize,
+    pub threads: usize,
+    pub pages: usize,
+    pub ratio: f64,
+    pub ratio_with_overhead: f64,
+    pub compress_ns_page: f64,
+    pub decompress_ns_page: f64,
+    pub store_ns_page: f64,
+    pub load_ns_page: f64,
+    pub store_p50_ns_page: f64,
+    pub store_p99_ns_page: f64,
+    pub metadata_bytes_page: f64,
+    pub zsmalloc_waste_percent: f64,
+    /// Whether an emulated device compressed.
+    pub emulated: bool,
+}
+
+/// A case that cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// The corpus has too few pages.
+    #[error("{file}: {pages} pages are too few for {threads} threads")]
+    TooFew {
+        /// The corpus.
+        file: String,
+        /// Its pages.
+        pages: usize,
+        /// The threads.
+        threads: usize,
+    },
+    /// No pool, or no context.
+    #[error(transparent)]
+    Pool(#[from] uzswap::PoolError),
+    /// No context for the codec alone.
+    #[error(transparent)]
+    Context(#[from] uzswap::acomp::ContextError),
+    /// A page was refused.
+    #[error("{file}: page {page} was refused: {error}")]
+    Refused {
+        /// The corpus.
+        file: String,
+        /// The first page of the call.
+        page: usize,
+        /// Why.
+        error: uzswap::StoreError,
+    },
+    /// A page did not come back as it was.
+    #[error("{file}: page {page} did not come back as it was")]
+    Wrong {
+        /// The corpus.
+        file: String,
+        /// Which page.
+        page: usize,
+    },
+}
+
+/// Nanoseconds a page of each pass, one number a round.
+#[derive(Default)]
+struct Passes {
+    compress: Vec<f64>,
+    decompress: Vec<f64>,
+    store: Vec<f64>,
+    load: Vec<f64>,
+    /// Each store call by itself, of the round fastest at storing.
+    calls: Vec<f64>,
+    /// The same of the round in progress.
+    calls_now: Vec<f64>,
+}
+
+/// Figures of the full store, when all pages were stored for the first time: later the allocator
+/// keeps some memory of what was freed in between.
+#[derive(Default, Clone, Copy)]
+struct Full {
+    compressed_bytes: u64,
+    pool_bytes: u64,
+    metadata_bytes: u64,
+    stored_pages: u64,
+}
+
+/// Measures one row.
+///
+/// # Errors
+/// [`CaseError`].
+pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
+    let call_pages = case.batch * case.unit_size / PAGE_SIZE;
+    // Whole folios of 64 KiB for each thread, so that no two threads share a leaf.
+    let share = case.pages.len() / case.threads / 16 * 16;
+    if share == 0 {
+        return Err(CaseError::TooFew {
+            file: case.file.to_owned(),
+            pages: case.pages.len(),
+            threads: case.threads,
+        });
+    }
+    let pool = Pool::new(
+        PoolConfig {
+            unit_size: case.unit_size,
+            batch: case.batch,
+            chain: case.chain,
+            verify: false,
+            // Real memory has pages that do not shrink; they are kept as a store with writeback
+            // keeps them.
+            writeback: Some(Arc::new(MemoryWriteback::new())),
+            contexts: case.threads,
+            ..PoolConfig::default()
+        },
+        case.algorithm.clone(),
+    )?;
+    let barrier = Barrier::new(case.threads);
+    let outcomes: Vec<Result<(Passes, Full), CaseError>> = std::thread::scope(|scope| {
+        let run = |thread: usize| {
+            let first = thread * share;
+            let worker = Worker {
+                case,
+                pool: &pool,
+                barrier: &barrier,
+                thread,
+                first,
+                pages: &case.pages[first..first + share],
+                call_pages,
+            };
+            worker.run()
+        };
+        let others: Vec<_> = (1..case.threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let mut outcomes = vec![run(0)];
+        outcomes.extend(others.into_iter().map(|other| other.join().expect("no panic while measuring")));
+        outcomes
+    });
+    let mut all = Vec::new();
+    for outcome in outcomes {
+        all.push(outcome?);
+    }
+    let full = all[0].1;
+    // The slowest thread of each round; the fastest of the rounds.
+    let figure = |of: fn(&Passes) -> &Vec<f64>| {
+        let slowest =
+            (0..case.rounds).map(|round| all.iter().map(|(passes, _)| of(passes)[round]).fold(0.0, f64::max));
+        slowest.fold(f64::INFINITY, f64::min)
+    };
+    let mut calls: Vec<f64> = all.iter().flat_map(|(passes, _)| passes.calls.iter().copied()).collect();
+    let bytes = full.stored_pages as f64 * PAGE_SIZE as f64;
+    let overhead = full.pool_bytes as f64 - full.compressed_bytes as f64;
+    Ok(Row {
+        file: case.file.to_owned(),
+        compressor: case.algorithm.name().to_owned(),
+        emulated: case.algorithm.is_emulated(),
+        batch: case.batch,
+        unit: case.unit_size,
+        threads: case.threads,
+        pages: share * case.threads,
+        ratio: bytes / full.compressed_bytes.max(1) as f64,
+        ratio_with_overhead: bytes / (full.pool_bytes + full.metadata_bytes).max(1) as f64,
+        compress_ns_page: figure(|passes| &passes.compress),
+        decompress_ns_page: figure(|passes| &passes.decompress),
+        store_ns_page: figure(|passes| &passes.store),
+        load_ns_page: figure(|passes| &passes.load),
+        store_p50_ns_page: quantile(&mut calls, 0.5),
+        store_p99_ns_page: quantile(&mut calls, 0.99),
+        metadata_bytes_page: full.metadata_bytes as f64 / full.stored_pages.max(1) as f64,
+        zsmalloc_waste_percent: 100.0 * overhead / full.compressed_bytes.max(1) as f64,
+    })
+}
+
+struct Worker<'a> {
+    case: &'a Case<'a>,
+    pool: &'a Pool,
+    barrier: &'a Barrier,
+    thread: usize,
+    first: usize,
+    pages: &'a [Page],
+    call_pages: usize,
+}
+
+/// Bytes of each object that the store asks for before it decompresses a batch. The codec alone
+/// gets the same, so that what is left between the two is the store's work and not the codec's
+/// wait.
+const FETCHED: usize = 12 * 64;
+
+/// Calls between a page's load and its next store, in steady traffic.
+const LAG: usize = 64;
+
+impl Worker<'_> {
+    fn run(&self) -> Result<(Passes, Full), CaseError> {
+        let refs: Vec<&Page> = self.pages.iter().collect();
+        let mut back = vec![[0u8; PAGE_SIZE]; self.pages.len()];
+        let mut slots: Vec<&mut Page> = back.iter_mut().collect();
+        let mut alone = Alone::new(self.case, self.pages)?;
+        let mut order: Vec<usize> = (0..self.pages.len().div_ceil(self.call_pages)).collect();
+        if !self.case.growing {
+            shuffle(&mut order);
+        }
+        let mut passes = Passes::default();
+        let mut full = Full::default();
+        // The first round warms up, and fills the pool for steady traffic; its figures are not
+        // kept.
+        for round in 0..=self.case.rounds {
+            let fill = round == 0 || self.case.growing;
+            let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
+            let (mut compress, mut decompress, mut store, mut load) = (0, 0, 0, 0);
+            if fill {
+                self.barrier.wait();
+                for &call in &order {
+                    compress += timed(|| alone.compress(&refs, call));
+                }
+                self.barrier.wait();
+                for &call in &order {
+                    store += self.store(&refs, call, &mut passes.calls_now)?;
+                }
+                self.barrier.wait();
+                if round == 0 {
+                    full = self.full();
+                    self.barrier.wait();
+                }
+            }
+            // In steady traffic the stores trail the loads; the pages still out at the end go back
+            // untimed.
+            if !fill || self.case.growing {
+                self.barrier.wait();
+                for (at, &call) in order.iter().enumerate() {
+                    decompress += timed(|| alone.decompress(&mut slots, call));
+                    if let Some(at) = at.checked_sub(lag) {
+                        compress += timed(|| alone.compress(&refs, order[at]));
+                    }
+                }
+                self.barrier.wait();
+                for (at, &call) in order.iter().enumerate() {
+                    load += self.load(&mut slots, call)?;
+                    if let Some(at) = at.checked_sub(lag) {
+                        store += self.store(&refs, order[at], &mut passes.calls_now)?;
+                    }
+                }
+                let wrong = slots.iter().zip(self.pages).position(|(back, page)| **back != *page);
+                if let Some(page) = wrong {
+                    return Err(self.wrong(page));
+                }
+                slots.iter_mut().for_each(|slot| slot.fill(0xEE));
+            }
+            if !fill {
+                for &call in &order[order.len().saturating_sub(lag)..] {
+                    self.store(&refs, call, &mut Vec::new())?;
+                }
+                self.barrier.wait();
+            }
+            if round == 0 {
+                passes.calls_now.clear();
+            } else {
+                let pages = self.pages.len() as f64;
+                let out = if fill { pages } else { pages - (lag * self.call_pages) as f64 };
+                passes.compress.push(compress as f64 / out);
+                let store = store as f64 / out;
+                if passes.store.iter().all(|&other| store < other) {
+                    std::mem::swap(&mut passes.calls, &mut passes.calls_now);
+                }
+                passes.calls_now.clear();
+                passes.store.push(store);
+                passes.decompress.push(decompress as f64 / pages);
+                passes.load.push(load as f64 / pages);
+            }
+        }
+        Ok((passes, full))
+    }
+
+    fn group(&self) -> Group {
+        Group(if self.case.shared_group { 0 } else { self.thread as u16 })
+    }
+
+    /// The pages of a call, counted from the thread's first.
+    fn range(&self, call: usize) -> std::ops::Range<usize> {
+        call * self.call_pages..((call + 1) * self.call_pages).min(self.pages.len())
+    }
+
+    fn store(&self, refs: &[&Page], call: usize, calls: &mut Vec<f64>) -> Result<u64, CaseError> {
+        let range = self.range(call);
+        let (at, len) = (range.start, range.len());
+        let mut stored = Ok(());
+        let time = timed(|| stored = self.pool.store(self.group(), (self.first + at) as u64, &refs[range]));
+        calls.push(time as f64 / len as f64);
+        let file = || self.case.file.to_owned();
+        stored.map_err(|error| CaseError::Refused { file: file(), page: self.first + at, error })?;
+        Ok(time)
+    }
+
+    fn load(&self, slots: &mut [&mut Page], call: usize) -> Result<u64, CaseError> {
+        let range = self.range(call);
+        let at = range.start;
+        let mut loaded = Ok(());
+        let key = (self.first + at) as u64;
+        let time = timed(|| loaded = self.pool.load(self.group(), key, &mut slots[range], Keep::Exclusive));
+        loaded.map_err(|_| self.wrong(at))?;
+        Ok(time)
+    }
+
+    fn wrong(&self, page: usize) -> CaseError {
+        CaseError::Wrong { file: self.case.file.to_owned(), page: self.first + page }
+    }
+
+    fn full(&self) -> Full {
+        Full {
+            compressed_bytes: self.pool.compressed_bytes(),
+            pool_bytes: self.pool.pool_bytes(),
+            metadata_bytes: self.pool.metadata_bytes(),
+            stored_pages: self.pool.stored_pages(),
+        }
+    }
+}
+
+/// Nanoseconds that `pass` takes. The clock's own 20 or so are in the codec's figures and in the
+/// store's alike.
+fn timed(pass: impl FnOnce()) -> u64 {
+    let before = Instant::now();
+    pass();
+    before.elapsed().as_nanos() as u64
+}
+
+/// The same random order every time.
+fn shuffle(order: &mut [usize]) {
+    let mut state = 1u64;
+    for at in (1..order.len()).rev() {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        order.swap(at, (state >> 33) as usize % (at + 1));
+    }
+}
+
+/// The codec without the store: the same requests over the same pages, objects kept packed one
+/// after the other.
+struct Alone<'a> {
+    context: Box<dyn uzswap::acomp::Context>,
+    unit_size: usize,
+    batch: usize,
+    rooms: Vec<u8>,
+    /// Start and length in `objects`; nothing for units that did not shrink.
+    spans: Vec<Option<(usize, usize)>>,
+    objects: Vec<u8>,
+    pages: &'a [Page],
+}
+
+impl<'a> Alone<'a> {
+    fn new(case: &Case<'_>, pages: &'a [Page]) -> Result<Self, CaseError> {
+        Ok(Alone {
+            context: case.algorithm.context_for(case.unit_size)?,
+            unit_size: case.unit_size,
+            batch: case.batch,
+            rooms: vec![0; case.unit_size * MAX_BATCH],
+            spans: vec![None; (pages.len() * PAGE_SIZE).div_ceil(case.unit_size)],
+            objects: Vec::new(),
+            pages,
+        })
+    }
+
+    /// The pages of a call.
+    fn range(&self, call: usize) -> std::ops::Range<usize> {
+        let pages = self.batch * self.unit_size / PAGE_SIZE;
+        call * pages..((call + 1) * pages).min(self.pages.len())
+    }
+
+    fn compress(&mut self, refs: &[&Page], call: usize) {
+        let request = &refs[self.range(call)];
+        let len = request.len() * PAGE_SIZE;
+        let mut results: [UnitResult; MAX_BATCH] = [Err(UnitError::Failed); MAX_BATCH];
+        let units = len.div_ceil(self.unit_size);
+        {
+            let mut rooms = self.rooms[..len].chunks_mut(self.unit_size);
+            let mut outputs: [&mut [u8]; MAX_BATCH] =
+                std::array::from_fn(|_| rooms.next().unwrap_or_default());
+            self.context.compress(&mut CompressRequest {
+                pages: request,
+                unit_size: self.unit_size,
+                outputs: &mut outputs[..units],
+                results: &mut results[..units],
+            });
+        }
+        let spans = &mut self.spans[call * self.batch..][..units];
+        for ((room, result), span) in self.rooms[..len].chunks(self.unit_size).zip(&results).zip(spans) {
+            // Only while warming up, so that the copy is in no figure.
+            if let (Ok(object), None) = (result, &span) {
+                self.objects.extend_from_slice(&room[..*object]);
+                *span = Some((self.objects.len() - object, *object));
+            }
+        }
+    }
+
+    fn decompress(&mut self, slots: &mut [&mut Page], call: usize) {
+        let range = self.range(call);
+        let units = (range.len() * PAGE_SIZE).div_ceil(self.unit_size);
+        let spans = &self.spans[call * self.batch..][..units];
+        let mut objects = [Object::default(); MAX_BATCH];
+        let mut results: [UnitResult; MAX_BATCH] = [Err(UnitError::Failed); MAX_BATCH];
+        let mut rooms = self.rooms.chunks_mut(self.unit_size);
+        let mut pages = slots[range.clone()].chunks_mut(self.unit_size / PAGE_SIZE);
+        let mut outputs: [&mut [u8]; MAX_BATCH] = std::array::from_fn(|_| &mut [][..]);
+        let mut len = 0;
+        for span in spans {
+            let unit = pages.next().expect("a unit a span");
+            let Some((start, object)) = *span else { continue };
+            let object = &self.objects[start..start + object];
+            prefetch(&object[..object.len().min(FETCHED)]);
+            objects[len] = Object::whole(object);
+            outputs[len] = match unit {
+                [page] => page.as_mut_slice(),
+                unit => &mut rooms.next().expect("a room a unit")[..unit.len() * PAGE_SIZE],
+            };
+            len += 1;
+        }
+        if len > 0 {
+            self.context.decompress(&mut DecompressRequest {
+                objects: &objects[..len],
+                outputs: &mut outputs[..len],
+                results: &mut results[..len],
+            });
+            assert!(results[..len].iter().all(Result::is_ok), "the codec reads what it wrote");
+        }
+    }
+}
+
+/// The value below which the share `part` of the values lies.
+fn quantile(values: &mut [f64], part: f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * part).round() as usize]
+}

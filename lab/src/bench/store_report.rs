@@ -1,0 +1,278 @@
+//! The command line of `uzswap-lab bench store`, and its table.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::{ensure, Context, Result};
+use uzswap::{Page, PAGE_SIZE};
+
+use super::store::{measure, Case, Row};
+use super::store_plot;
+use crate::drawing;
+use program::pages::unit_size;
+
+/// Arguments of `uzswap-lab bench store`.
+#[derive(Debug, clap::Args)]
+pub struct StoreArgs {
+    /// Files of raw pages, as `uzswap pages capture` writes them.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pages: Vec<PathBuf>,
+    /// Compressors.
+    #[arg(long, value_delimiter = ';', value_parser = compressors, default_value = "lz4,zstd,t16")]
+    compressor: Vec<Names>,
+    /// Units a call and a request, 1 to 8.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8), default_value = "1,8")]
+    batch: Vec<u8>,
+    /// Bytes compressed as one: 4K, 8K, 16K, 32K or 64K.
+    #[arg(long, value_delimiter = ',', value_parser = unit_size, default_value = "4K")]
+    unit: Vec<usize>,
+    /// Most pages chained to one zspage of the allocator, 4 to 16.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u8).range(4..=16))]
+    chain: u8,
+    /// Threads at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// All threads' pages in one group, instead of a group each.
+    #[arg(long)]
+    shared_group: bool,
+    /// Let the pool grow from nothing and shrink to nothing each round, instead of steady traffic
+    /// at a full pool: the system's price for fresh memory is in the figures then.
+    #[arg(long)]
+    growing: bool,
+    /// Rounds, of which the fastest counts.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Print an array of objects.
+    #[arg(long)]
+    json: bool,
+    /// Draw times and ratios as bars into this SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Names of compressors. A comma separates two, but for one in front of a `key=value`, which is a
+/// parameter's own.
+#[derive(Debug, Clone)]
+struct Names(Vec<String>);
+
+fn compressors(text: &str) -> Result<Names, String> {
+    let mut names: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match names.last_mut() {
+            Some(last) if part.contains('=') => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => names.push(part.to_owned()),
+        }
+    }
+    let registry = uzswap::registry();
+    for name in &names {
+        registry.find(name).map_err(|error| error.to_string())?;
+    }
+    Ok(Names(names))
+}
+
+impl StoreArgs {
+    /// Measures every row, and prints each as soon as it is there.
+    pub fn run(&self) -> Result<()> {
+        let registry = uzswap::registry();
+        let mut out = std::io::stdout().lock();
+        let progress = std::io::stderr().is_terminal();
+        let mut widths = Vec::new();
+        let mut first = true;
+        let mut rows = Vec::new();
+        // What cannot be written is better known before everything is measured.
+        let plot = self.plot.as_deref().map(drawing::create).transpose()?;
+        if self.json {
+            writeln!(out, "[")?;
+        }
+        for path in &self.pages {
+            let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+            let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
+            let whole = !pages.is_empty() && rest.is_empty();
+            ensure!(whole, "{}: {} bytes are not whole pages", path.display(), bytes.len());
+            let file = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            for name in self.compressor.iter().flat_map(|names| &names.0) {
+                for &batch in &self.batch {
+                    for &unit_size in &self.unit {
+                        if progress {
+                            eprint!("\r{file} {name} batch {batch} unit {unit_size} ...\x1b[K\r");
+                        }
+                        let pages: &[Page] = pages;
+                        let row = measure(&Case {
+                            file: &file,
+                            pages,
+                            algorithm: registry.find(name)?,
+                            batch: batch.into(),
+                            unit_size,
+                            chain: self.chain.into(),
+                            threads: self.threads.into(),
+                            shared_group: self.shared_group,
+                            growing: self.growing,
+                            rounds: self.rounds.into(),
+                        })?;
+                        if self.json {
+                            write!(out, "{}  {}", if first { "" } else { ",\n" }, json(&row))?;
+                        } else {
+                            if first {
+                                widths = print_header(&mut out, &row)?;
+                            }
+                            print_row(&mut out, &row, &widths)?;
+                        }
+                        first = false;
+                        out.flush()?;
+                        rows.push(row);
+                    }
+                }
+            }
+        }
+        if self.json {
+            writeln!(out, "\n]")?;
+        }
+        if let Some(mut plot) = plot {
+            plot.write_all(store_plot::svg(&rows).as_bytes()).context("cannot write the plot")?;
+        }
+        if registry_has_emulated(&registry, &self.compressor) {
+            eprintln!("Figures of compressors on an emulated device say nothing of the device's own speed.");
+        }
+        Ok(())
+    }
+}
+
+fn registry_has_emulated(registry: &uzswap::Registry, names: &[Names]) -> bool {
+    let names = names.iter().flat_map(|names| &names.0);
+    names.into_iter().any(|name| registry.find(name).is_ok_and(|algorithm| algorithm.is_emulated()))
+}
+
+/// The row's columns in order: name, value, and whether the value is a text.
+fn columns(row: &Row) -> [(&'static str, String, bool); 16] {
+    let whole = |value: f64| format!("{value:.0}");
+    let fine = |value: f64| format!("{value:.3}");
+    [
+        ("file", row.file.clone(), true),
+        ("compressor", row.compressor.clone(), true),
+        ("batch", row.batch.to_string(), false),
+        ("unit", row.unit.to_string(), false),
+        ("threads", row.threads.to_string(), false),
+        ("pages", row.pages.to_string(), false),
+        ("ratio", fine(row.ratio), false),
+        ("ratio_with_overhead", fine(row.ratio_with_overhead), false),
+        ("compress_ns_page", whole(row.compress_ns_page), false),
+        ("decompress_ns_page", whole(row.decompress_ns_page), false),
+        ("store_ns_page", whole(row.store_ns_page), false),
+        ("load_ns_page", whole(row.load_ns_page), false),
+        ("store_p50_ns_page", whole(row.store_p50_ns_page), false),
+        ("store_p99_ns_page", whole(row.store_p99_ns_page), false),
+        ("metadata_bytes_page", format!("{:.1}", row.metadata_bytes_page), false),
+        ("zsmalloc_waste_percent", format!("{:.2}", row.zsmalloc_waste_percent), false),
+    ]
+}
+
+fn print_header(out: &mut impl Write, row: &Row) -> std::io::Result<Vec<usize>> {
+    let columns = columns(row);
+    let widths: Vec<usize> =
+        columns.iter().map(|(name, _, text)| name.len().max(if *text { 14 } else { 0 })).collect();
+    for ((name, _, text), &width) in columns.iter().zip(&widths) {
+        match text {
+            true => write!(out, "{name:<width$} ")?,
+            false => write!(out, "{name:>width$} ")?,
+        }
+    }
+    writeln!(out)?;
+    Ok(widths)
+}
+
+fn print_row(out: &mut impl Write, row: &Row, widths: &[usize]) -> std::io::Result<()> {
+    for ((_, value, text), &width) in columns(row).iter().zip(widths) {
+        match text {
+            true => write!(out, "{value:<width$} ")?,
+            false => write!(out, "{value:>width$} ")?,
+        }
+    }
+    writeln!(out)
+}
+
+fn json(row: &Row) -> String {
+    let fields = columns(row).map(|(name, value, text)| match text {
+        true => format!("\"{name}\": {}", json_text(&value)),
+        false => format!("\"{name}\": {value}"),
+    });
+    format!("{{{}, \"emulated\": {}}}", fields.join(", "), row.emulated)
+}
+
+fn json_text(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control < ' ' => quoted.push_str(&format!("\\u{:04x}", u32::from(control))),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parameters_stay_whole() {
+        let names = |text| compressors(text).map(|names| names.0);
+        assert_eq!(names("lz4,zstd:3,none").unwrap(), ["lz4", "zstd:3", "none"]);
+        assert!(names("lz4,zzz").unwrap_err().contains("unknown compressor \"zzz\""));
+        assert!(names("zstd:1,dict=/nonexistent").unwrap_err().contains("/nonexistent"));
+    }
+
+    #[test]
+    fn a_small_corpus_comes_back_and_its_row_is_json() {
+        let pages: Vec<Page> = (0..64u32)
+            .map(|n| std::array::from_fn(|at| if at % 4 == 0 { (n + at as u32 / 64) as u8 } else { 0 }))
+            .collect();
+        for (batch, unit_size, threads, growing) in
+            [(8, 4096, 1, false), (1, 4096, 2, false), (3, 16384, 1, true), (2, 65536, 2, true)]
+        {
+            let row = measure(&Case {
+                file: "a \"corpus\"",
+                pages: &pages,
+                algorithm: uzswap::registry().find("lz4").unwrap(),
+                batch,
+                unit_size,
+                chain: 16,
+                threads,
+                shared_group: false,
+                growing,
+                rounds: 2,
+            })
+            .unwrap();
+            assert_eq!((row.pages, row.batch, row.unit, row.threads), (64, batch, unit_size, threads));
+            assert!(row.ratio > 2.0 && row.ratio_with_overhead < row.ratio);
+            assert!(row.store_ns_page > 0.0 && row.store_p99_ns_page >= row.store_p50_ns_page);
+            let json = json(&row);
+            assert!(json.starts_with("{\"file\": \"a \\\"corpus\\\"\", \"compressor\": \"lz4\", \"batch\": "));
+            assert_eq!(json.matches("\": ").count(), 17);
+            assert!(json.ends_with("\"emulated\": false}"), "{json}");
+        }
+    }
+
+    #[test]
+    fn too_few_pages_are_told() {
+        let pages = [[1; PAGE_SIZE]; 8];
+        let algorithm = uzswap::registry().find("none").unwrap();
+        let case = Case {
+            file: "few",
+            pages: &pages,
+            algorithm,
+            batch: 8,
+            unit_size: 4096,
+            chain: 16,
+            threads: 1,
+            shared_group: false,
+            growing: false,
+            rounds: 1,
+        };
+        assert!(measure(&case).unwrap_err().to_string().contains("8 pages are too few"));
+    }
+}

@@ -1,0 +1,190 @@
+//! The same job by the kernel: in a memory cgroup, with zswap in front of a swap file, or with the
+//! file alone.
+
+mod cgroup;
+pub mod command;
+mod counters;
+mod kernel;
+mod swap_file;
+pub mod undo;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use serde::Serialize;
+
+use super::drive::{drive, Driven};
+use super::{Plan, Progress};
+use counters::Counters;
+pub use kernel::Versus;
+
+/// The module's settings.
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+/// Between looks at the pool's size.
+const SAMPLE: Duration = Duration::from_millis(20);
+
+/// How the job went in the kernel's hands.
+#[derive(Debug, Serialize)]
+pub struct KernelZswap {
+    /// The job itself.
+    #[serde(flatten)]
+    pub driven: Driven,
+    /// `kernel zswap` or `kernel swap`.
+    pub kind: &'static str,
+    /// The kernel's compressor, with zswap.
+    pub compressor: Option<String>,
+    /// Most memory that the cgroup used.
+    pub cgroup_peak_bytes: u64,
+    /// Most memory of zswap's pool, by samples.
+    pub pool_peak_bytes: u64,
+    /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has
+    /// that much more.
+    pub pool_within_limit: bool,
+    /// What the pool was limited to, before a disk.
+    pub pool_limit_bytes: Option<u64>,
+    /// Written to the swap file, from the pool and past it.
+    pub disk_written_bytes: u64,
+    /// Read from it.
+    pub disk_read_bytes: u64,
+    /// Bytes stored by the pool's bytes, when the pool was largest.
+    pub compression_ratio: f64,
+    /// Pages stored, by the size of the folios they were evicted in.
+    pub stored_pages_by_folio: BTreeMap<String, u64>,
+    /// The machine's counts during the run.
+    pub counters: BTreeMap<String, u64>,
+    /// Settings of the machine that matter and were left as they are.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// Runs the job in the plan's memory.
+///
+/// # Errors
+/// When the machine cannot be set up so, or the job fails. The settings are as before in any case,
+/// unless the error says otherwise.
+pub fn run(plan: &Plan, versus: &Versus, progress: &Progress) -> Result<KernelZswap> {
+    versus.check()?;
+    let machine = lock_machine()?;
+    let changes = undo::Changes::begin(&machine)?;
+    let result = in_cgroup(plan, versus, progress, &changes);
+    changes.end()?;
+    result
+}
+
+/// Only one comparison at a time: the second would take the first's settings for the machine's own.
+fn lock_machine() -> Result<File> {
+    let path = Path::new(ZSWAP).join("enabled");
+    let file = File::open(&path).with_context(|| path.display().to_string())?;
+    // SAFETY: locks an open file.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    ensure!(locked == 0, "another comparison with the kernel's zswap is being made on this machine");
+    Ok(file)
+}
+
+fn in_cgroup(
+    plan: &Plan,
+    versus: &Versus,
+    progress: &Progress,
+    changes: &undo::Changes,
+) -> Result<KernelZswap> {
+    let title = versus.title();
+    progress.show(&format!("{title}: setting up ..."));
+    let pool_limit = versus.set_up(changes, plan.total_bytes(), plan.ram_bytes, plan.swap.directory())?;
+    // What the pool may hold beside the group is the kernel's memory, too.
+    let beside = pool_limit.unwrap_or(0);
+    let group = cgroup::Cgroup::make(changes, |pays_for_the_pool| {
+        if pays_for_the_pool {
+            plan.ram_bytes
+        } else {
+            plan.ram_bytes - beside
+        }
+    })?;
+
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("uzswap-lab").args(plan.job_arguments(progress));
+    group.enter(&mut command)?;
+    let before = Counters::now();
+    let stop = AtomicBool::new(false);
+    let (driven, pool) = std::thread::scope(|scope| {
+        let pool = scope.spawn(|| {
+            let mut peak = Pool::default();
+            while !stop.load(Ordering::Relaxed) {
+                peak = peak.max(Pool::now());
+                std::thread::sleep(SAMPLE);
+            }
+            peak
+        });
+        let driven = drive(command, title, progress);
+        stop.store(true, Ordering::Relaxed);
+        (driven, pool.join().expect("sampling does not panic"))
+    });
+    let after = Counters::now();
+    let counters = before.until(&after);
+    Ok(KernelZswap {
+        driven: driven?,
+        kind: title,
+        compressor: versus.compressor().map(str::to_owned),
+        cgroup_peak_bytes: group.peak_bytes().unwrap_or(0),
+        pool_peak_bytes: pool.bytes,
+        pool_within_limit: group.pays_for_the_pool(),
+        pool_limit_bytes: pool_limit,
+        disk_written_bytes: counters::disk_bytes(&counters, "pswpout"),
+        disk_read_bytes: counters::disk_bytes(&counters, "pswpin"),
+        compression_ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
+        stored_pages_by_folio: before.folios_until(&after),
+        counters,
+        settings: settings(),
+    })
+}
+
+fn read_trimmed(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Ok(text.trim().to_owned())
+}
+
+fn meminfo(text: &str, name: &str) -> u64 {
+    sys::procfs::kilobytes_field(text.as_bytes(), name.as_bytes()).unwrap_or(0)
+}
+
+fn machine_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
+    Ok(meminfo(&text, "MemTotal:"))
+}
+
+/// zswap's pool: largest by its bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Pool {
+    bytes: u64,
+    stored_bytes: u64,
+}
+
+impl Pool {
+    fn now() -> Self {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Pool { bytes: meminfo(&text, "Zswap:"), stored_bytes: meminfo(&text, "Zswapped:") }
+    }
+}
+
+/// Settings that decide how the kernel does.
+fn settings() -> BTreeMap<String, String> {
+    let files = [
+        ("page_cluster", "/proc/sys/vm/page-cluster"),
+        ("swappiness", "/proc/sys/vm/swappiness"),
+        ("transparent_hugepage", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ];
+    files
+        .into_iter()
+        .filter_map(|(name, path)| {
+            let text = read_trimmed(Path::new(path)).ok()?;
+            // Of several words the one in brackets is chosen.
+            let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+            Some((name.to_owned(), chosen.map_or(text.clone(), |(word, _)| word.to_owned())))
+        })
+        .collect()
+}

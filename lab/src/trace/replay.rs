@@ -1,0 +1,224 @@
+//! `uzswap-lab trace replay`: a trace under every policy, in memories of several sizes.
+
+mod plot;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Context, Result};
+use replacement::simulate::{self, References, POLICIES};
+use replacement::trace::{Meta, Reader};
+use serde::Serialize;
+use sys::PAGE_SIZE;
+
+use program::size::{self, Amount, Size};
+
+/// Play a trace under replacement policies: how many pages each brings in
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  uzswap-lab trace replay perl.trace
+  uzswap-lab trace replay perl.trace --policy pager,lru,min --memory 30%,50%,70% --plot perl.svg
+
+Memory is what the program's pages may take: a size, or a share of the most that the trace wants at one time. Of a budget of \
+two thirds, with pages that compress to a third, half of them stay; of a budget of a half, a quarter.
+
+`pager` is the code that `uzswap run` has; like block-clock, which it replaced, and fifo it sees faults alone. clock, lru, \
+kernel (its two lists) and lirs see every use, and min the future.")]
+pub struct ReplayArguments {
+    /// The trace, from `uzswap-lab trace record`
+    trace: PathBuf,
+    /// Policies, of: pager, block-clock, fifo, clock, lru, kernel, lirs, min
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = POLICIES)]
+    policy: Vec<String>,
+    /// Memory: sizes or shares of the most that is wanted
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["25%", "50%"])]
+    memory: Vec<String>,
+    /// Microseconds that bringing a page in takes, for the predicted time
+    #[arg(long, value_name = "US", default_value_t = 12.0)]
+    fault_us: f64,
+    /// Microseconds that moving a page out and compressing it takes
+    #[arg(long, value_name = "US", default_value_t = 3.0)]
+    evict_us: f64,
+    /// Microseconds that a look at a page takes
+    #[arg(long, value_name = "US", default_value_t = 0.05)]
+    look_us: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Draw pages brought in over memory into this SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// What a trace came to.
+#[derive(Debug, Serialize)]
+struct Replay {
+    command: String,
+    /// References to so many pages used last are missing from the trace.
+    filter_pages: u64,
+    uses: u64,
+    /// Most pages wanted at one time.
+    peak_pages: u64,
+    first_touches: u64,
+    rows: Vec<Row>,
+}
+
+/// One policy in one memory.
+#[derive(Debug, Serialize)]
+struct Row {
+    memory_pages: u64,
+    policy: String,
+    pages_in: u64,
+    /// As a multiple of MIN's, if MIN was played and brought any in.
+    of_min: Option<f64>,
+    looks: u64,
+    predicted_seconds: f64,
+    note: String,
+}
+
+/// Plays and prints.
+///
+/// # Errors
+/// When the file is no trace, or a policy or a size is none.
+pub fn replay(arguments: &ReplayArguments) -> Result<()> {
+    for name in &arguments.policy {
+        ensure!(POLICIES.contains(&name.as_str()), "--policy {name}: choose of {}", POLICIES.join(", "));
+    }
+    let (meta, references) = read(&arguments.trace)?;
+    let peak = references.peak_pages();
+    ensure!(peak > 0, "{} has no references", arguments.trace.display());
+    let mut replay = Replay {
+        command: meta.command,
+        filter_pages: meta.filter_pages,
+        uses: 0,
+        peak_pages: peak as u64,
+        first_touches: 0,
+        rows: Vec::new(),
+    };
+    for text in &arguments.memory {
+        let pages = memory_pages(text, peak)?;
+        if (pages as u64) < 4 * meta.filter_pages {
+            let filter = Size::from(meta.filter_pages * PAGE_SIZE as u64);
+            eprintln!(
+                "uzswap: --memory {text}: little more than the {filter} whose use the trace does not show"
+            );
+        }
+        let mut rows = Vec::new();
+        for name in &arguments.policy {
+            let mut policy = simulate::policy(name, &references, pages).expect("looked for above");
+            let outcome = simulate::play(&references, &mut *policy);
+            (replay.uses, replay.first_touches) = (outcome.uses, outcome.first_touches);
+            let out = (outcome.first_touches + outcome.pages_in).saturating_sub(pages as u64);
+            let us = outcome.pages_in as f64 * arguments.fault_us
+                + out as f64 * arguments.evict_us
+                + outcome.looks as f64 * arguments.look_us;
+            rows.push(Row {
+                memory_pages: pages as u64,
+                policy: name.clone(),
+                pages_in: outcome.pages_in,
+                of_min: None,
+                looks: outcome.looks,
+                predicted_seconds: us / 1e6,
+                note: outcome.note,
+            });
+        }
+        let least = rows.iter().find(|row| row.policy == "min" && row.pages_in > 0).map(|row| row.pages_in);
+        for row in &mut rows {
+            row.of_min = least.map(|least| row.pages_in as f64 / least as f64);
+        }
+        replay.rows.extend(rows);
+    }
+    if let Some(path) = &arguments.plot {
+        std::fs::write(path, plot::svg(&replay))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match arguments.json {
+        true => println!("{}", serde_json::to_string_pretty(&replay)?),
+        false => print(&replay),
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<(Meta, References)> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let plain = zstd::Decoder::new(file).with_context(|| format!("cannot read {}", path.display()))?;
+    let reader = Reader::new(BufReader::new(plain)).with_context(|| path.display().to_string())?;
+    let meta = reader.meta().clone();
+    let trace = reader.collect::<Result<Vec<_>, _>>().with_context(|| path.display().to_string())?;
+    Ok((meta, References::new(&trace)))
+}
+
+/// Pages of a size, or of a share of `peak` pages.
+fn memory_pages(text: &str, peak: usize) -> Result<usize> {
+    let pages = match size::parse(text).map_err(|error| anyhow::anyhow!("--memory: {error}"))? {
+        Amount::Percent(percent) => (peak as f64 * percent / 100.0) as usize,
+        Amount::Bytes(bytes) => bytes as usize / PAGE_SIZE,
+    };
+    ensure!(pages >= 64, "--memory {text}: fewer than 64 pages");
+    Ok(pages)
+}
+
+fn print(replay: &Replay) {
+    let size = |pages: u64| Size::from(pages * PAGE_SIZE as u64);
+    println!("{}", replay.command);
+    println!(
+        "{} uses, {} wanted at most, {} first touches; unseen: uses of the {} used last",
+        replay.uses,
+        size(replay.peak_pages),
+        replay.first_touches,
+        size(replay.filter_pages)
+    );
+    println!(
+        "{:>10} {:12} {:>10} {:>7} {:>11} {:>9}",
+        "MEMORY", "POLICY", "PAGES IN", "OF MIN", "LOOKS", "SECONDS"
+    );
+    for row in &replay.rows {
+        println!(
+            "{:>10} {:12} {:>10} {:>7} {:>11} {:>9.2}  {}",
+            size(row.memory_pages).to_string(),
+            row.policy,
+            row.pages_in,
+            row.of_min.map_or(String::new(), |times| format!("{times:.2}")),
+            row.looks,
+            row.predicted_seconds,
+            row.note,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_size_or_a_share() {
+        assert_eq!(memory_pages("50%", 1000).unwrap(), 500);
+        assert_eq!(memory_pages("1M", 1000).unwrap(), 256);
+        assert!(memory_pages("1%", 1000).is_err() && memory_pages("much", 1000).is_err());
+    }
+
+    #[test]
+    fn a_plot_has_a_line_for_each_policy() {
+        let row = |memory_pages, policy: &str, pages_in| Row {
+            memory_pages,
+            policy: policy.to_owned(),
+            pages_in,
+            of_min: None,
+            looks: 0,
+            predicted_seconds: 0.0,
+            note: String::new(),
+        };
+        let replay = Replay {
+            command: "a <b> & c".to_owned(),
+            filter_pages: 1,
+            uses: 9,
+            peak_pages: 100,
+            first_touches: 3,
+            rows: vec![row(25, "lru", 80), row(25, "min", 40), row(50, "lru", 30), row(50, "min", 20)],
+        };
+        let svg = plot::svg(&replay);
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert!(svg.contains("a &lt;b&gt; &amp; c") && svg.ends_with("</svg>\n"));
+    }
+}
