@@ -38,6 +38,8 @@ struct Family {
 #[derive(Default)]
 pub struct Registry {
     families: Vec<Family>,
+    /// Families that this build leaves out, and the features that have them.
+    left_out: Vec<(&'static str, &'static str)>,
 }
 
 impl Registry {
@@ -54,6 +56,12 @@ impl Registry {
     {
         assert!(self.families.iter().all(|family| family.name != name), "{name} registered twice");
         self.families.push(Family { name, usage, make: Box::new(make) });
+    }
+
+    /// Says that this build leaves out the family `name`, and that builds with the feature `feature`
+    /// have it. An error about the name says so.
+    pub fn leave_out(&mut self, name: &'static str, feature: &'static str) {
+        self.left_out.push((name, feature));
     }
 
     /// What users can ask for, as shown in help and errors.
@@ -76,7 +84,12 @@ impl Registry {
             known: self.usages().map(str::to_owned).collect(),
         };
         let found = self.families.iter().find(|known| known.name == family);
-        let found = found.ok_or_else(|| unknown(String::new()))?;
+        let found = found.ok_or_else(|| {
+            let left_out = self.left_out.iter().find(|(name, _)| *name == family);
+            unknown(left_out.map_or_else(String::new, |(_, feature)| {
+                format!("this build leaves it out; build uzswap with `--features {feature}`")
+            }))
+        })?;
         (found.make)(parameter).map_err(unknown)
     }
 }

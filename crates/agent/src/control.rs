@@ -348,6 +348,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
     // No threads may be started here: engines of emulated devices work in the submitting thread.
+    #[cfg(feature = "iaa")]
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
     let swap_file = match settings.swap_bytes {

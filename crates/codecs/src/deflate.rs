@@ -14,7 +14,7 @@ use acomp::{
     UNIT_SIZE_MAX,
 };
 
-use crate::heap;
+use crate::c_heap;
 
 const LEVEL_DEFAULT: c_int = 1;
 const LEVEL_MAX: c_int = 12;
@@ -88,8 +88,8 @@ impl UnitCodec for Codec {
 fn options() -> libdeflate_sys::libdeflate_options {
     libdeflate_sys::libdeflate_options {
         sizeof_options: size_of::<libdeflate_sys::libdeflate_options>(),
-        malloc_func: Some(heap::malloc),
-        free_func: Some(heap::free),
+        malloc_func: Some(c_heap::malloc),
+        free_func: Some(c_heap::free),
     }
 }
 
@@ -182,8 +182,8 @@ impl LargeCompressor {
         let at = stream.as_mut_ptr();
         // SAFETY: the fields are within the value; writing does not read what was there.
         unsafe {
-            (&raw mut (*at).zalloc).write(heap::zalloc);
-            (&raw mut (*at).zfree).write(heap::zfree);
+            (&raw mut (*at).zalloc).write(c_heap::zalloc);
+            (&raw mut (*at).zfree).write(c_heap::zfree);
         }
         // SAFETY: the two functions are set, and null pointers and zeroes are values of all other
         // fields.

@@ -12,11 +12,17 @@
 //! | `parallel:THREADS,NAME` | any of the others, the units of a request spread over threads ([`parallel`]); not among [`register_all`] |
 //! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold |
 //!
+//! `zstd` and `deflate` are in builds with the features of their names, which are on by default.
+//!
 //! None of them allocates, or touches thread-local storage, after its context was made; the C
 //! libraries work in fixed workspaces or get their memory from Rust's allocator.
 
 pub mod auto;
+#[cfg(feature = "deflate")]
+mod c_heap;
+#[cfg(feature = "deflate")]
 pub mod deflate;
+#[cfg(feature = "zstd")]
 pub mod dictionary;
 mod forced;
 mod heap;
@@ -26,14 +32,21 @@ pub mod parallel;
 pub mod t16;
 pub mod t16h;
 pub mod tiers;
+#[cfg(feature = "zstd")]
 pub mod zstd;
 
 /// Adds every compressor of this crate to `registry`, but for [`parallel`], which starts threads.
 pub fn register_all(registry: &mut acomp::Registry) {
     none::register(registry);
     lz4::register(registry);
+    #[cfg(feature = "zstd")]
     zstd::register(registry);
+    #[cfg(not(feature = "zstd"))]
+    registry.leave_out("zstd", "zstd");
+    #[cfg(feature = "deflate")]
     deflate::register(registry);
+    #[cfg(not(feature = "deflate"))]
+    registry.leave_out("deflate", "deflate");
     t16::register(registry);
     auto::register(registry);
     t16h::register(registry);

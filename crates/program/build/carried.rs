@@ -53,12 +53,11 @@ fn needed(manifest: &str) -> String {
     for line in manifest.lines() {
         if line.starts_with('[') {
             let name = line.trim_start_matches('[').split(']').next().unwrap_or_default();
-            // Features are the model checkers'.
-            is_kept = !["workspace", "features", "dev-dependencies", "test", "bench", "example"]
-                .contains(&name)
+            is_kept = !["workspace", "dev-dependencies", "test", "bench", "example"].contains(&name)
                 && !["profile.dev", "profile.test"].iter().any(|profile| name.starts_with(profile));
         }
-        if is_kept && !line.contains("optional = true") {
+        // Nor what the model checkers need.
+        if is_kept && !line.starts_with("shuttle") {
             kept += line;
             kept.push('\n');
         }

@@ -45,6 +45,12 @@ fn main() {
     // Always named here: so the flags are not for what the build itself runs.
     let mut agent = inner_cargo(&crates, &out.join("agent"), "agent");
     agent.args(["--bin", "uzswap-agent", "--target", &target]);
+    // It has the compressors that the program has.
+    for feature in ["zstd", "deflate", "iaa"] {
+        if std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some() {
+            agent.args(["--features", feature]);
+        }
+    }
     // They replace those of the workspace's own configuration, so its alignment is named again.
     agent.env(
         "RUSTFLAGS",

@@ -43,6 +43,7 @@ pub mod regions;
 pub use acomp;
 pub use acomp::{Algorithm, Registry, UnknownAlgorithm, MAX_BATCH, PAGE_SIZE};
 pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as AutoKind};
+#[cfg(feature = "zstd")]
 pub use codecs::dictionary::train as train_dictionary;
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
@@ -70,7 +71,10 @@ pub fn registry() -> Registry {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
     codecs::parallel::register(&mut registry);
+    #[cfg(feature = "iaa")]
     iaa::register(&mut registry);
+    #[cfg(not(feature = "iaa"))]
+    ["deflate-iaa", "deflate-iaa-dynamic"].into_iter().for_each(|name| registry.leave_out(name, "iaa"));
     registry
 }
 
@@ -87,6 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(feature = "iaa")]
     fn devices_that_do_no_work_keep_no_pages() {
         for name in ["deflate-iaa:work=null", "deflate-iaa-dynamic:work=timed:3500,devices=2"] {
             let Err(error) = pool(name, PoolConfig::default()) else { panic!("{name} was taken") };

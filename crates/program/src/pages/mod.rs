@@ -11,7 +11,7 @@ use anyhow::Result;
   sudo uzswap pages capture --pid 1234 -o heap.pages          the memory of a live process
   sudo uzswap pause 1234 -- uzswap pages capture --pid {} -o heap.pages   all of a run's program
   uzswap pages compress heap.pages heap.records               how small it gets, and in what forms
-  uzswap pages compress --compressor zstd:1 heap.pages /dev/null
+  uzswap pages compress --compressor t16h heap.pages /dev/null
   uzswap pages decompress heap.records heap.again             heap.again is heap.pages")]
 pub enum Pages {
     /// Write the non-zero anonymous pages of a live process to a file, neighbours together.

@@ -59,7 +59,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 2G python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram 4G --report usage.html -- ./job       a page with charts, for a browser
-  uzswap run --ram auto --compressor zstd -- redis-server
+  uzswap run --ram auto --compressor auto-t16h -- redis-server
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
 The report has budget and use, stored pages and their forms, faults and their latency, and programs that could not be \
@@ -271,6 +271,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         bail!("--compressor {compressor}: in programs no thread is started for a request, as workers compress on every CPU; leave out parallel:N,");
     }
     let algorithm = registry.find(&compressor).map_err(|error| anyhow::anyhow!("--compressor: {error}"))?;
+    #[cfg(feature = "iaa")]
     if let Some(notice) = iaa::take_notice() {
         eprintln!("uzswap: {notice}");
     }
