@@ -21,7 +21,6 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address space; what is touched is memory. Blocks of pages pass through some frames: a fork in a
 /// release build took 200 KiB.
@@ -29,24 +28,12 @@ const STACK_BYTES: usize = 512 * 1024;
 const GUARD_BYTES: usize = 4096;
 /// Bytes on that side of the thread pointer where there is no thread-local storage.
 const HEADER_BYTES: usize = 8192;
-/// Of the creator's thread-local storage, as much as this is copied: see [`set_static_tls`].
-static TLS_COPIED_BYTES: AtomicUsize = AtomicUsize::new(16 * 1024);
-
-/// Says how far the thread-local storage that was there from the start reaches from the thread
-/// pointer: the program's own lies next to the pointer and can be any size, the C library's behind
-/// it.
-pub fn set_static_tls(bytes: usize) {
-    TLS_COPIED_BYTES.fetch_max(bytes.next_multiple_of(4096), Ordering::AcqRel);
-}
-
 /// Of the creator's thread-local storage, as much as this is copied.
-pub fn static_tls() -> usize {
-    TLS_COPIED_BYTES.load(Ordering::Acquire)
-}
+const STATIC_TLS_BYTES: usize = 16 * 1024;
 
 /// Bytes that [`spawn`] needs for one thread: guard, stack and TLS block.
 pub fn thread_bytes() -> usize {
-    STACK_BYTES + static_tls() + 2 * HEADER_BYTES
+    STACK_BYTES + STATIC_TLS_BYTES + 2 * HEADER_BYTES
 }
 
 /// Whose descriptors a thread sees.
@@ -106,8 +93,8 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header
     // on the other side.
     let (below, above) = match cfg!(target_arch = "x86_64") {
-        true => (static_tls() + HEADER_BYTES, HEADER_BYTES),
-        false => (HEADER_BYTES, static_tls() + HEADER_BYTES),
+        true => (STATIC_TLS_BYTES + HEADER_BYTES, HEADER_BYTES),
+        false => (HEADER_BYTES, STATIC_TLS_BYTES + HEADER_BYTES),
     };
     let thread_pointer = base + thread_bytes() - above;
     let stack_top = thread_pointer - below;
@@ -154,8 +141,8 @@ fn copy_tls(from: usize, to: usize) {
     };
     let header = HEADER_BYTES / 8;
     let (below, above) = match cfg!(target_arch = "x86_64") {
-        true => (static_tls(), header),
-        false => (HEADER_BYTES / 2, static_tls()),
+        true => (STATIC_TLS_BYTES, header),
+        false => (HEADER_BYTES / 2, STATIC_TLS_BYTES),
     };
     let mut offset = 0;
     while offset < below {
