@@ -32,6 +32,7 @@ pub mod parallel;
 pub mod t16;
 pub mod t16h;
 pub mod tiers;
+mod unit;
 #[cfg(feature = "zstd")]
 pub mod zstd;
 

@@ -12,6 +12,7 @@ use pagecodec::t16::{self, EncodeError, Encoder};
 use pagecodec::Isa;
 
 use crate::forced;
+use crate::unit::{decompress_pages, LEN};
 
 /// Adds the family `t16` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
@@ -51,9 +52,6 @@ struct T16Context {
     bounce: Box<[u8]>,
 }
 
-/// Bytes of one entry of the length table of a unit of several pages.
-const LEN: usize = 2;
-
 impl T16Context {
     /// A unit of several pages.
     fn compress_pages(&mut self, pages: &[&Page], output: &mut [u8]) -> UnitResult {
@@ -73,22 +71,6 @@ impl T16Context {
         }
         Ok(at)
     }
-}
-
-/// Rebuilds a unit of several pages.
-fn decompress_pages(isa: Isa, object: &[u8], pages: &mut [Page]) -> Result<(), UnitError> {
-    let (lens, mut rest) = object.split_at_checked(LEN * pages.len()).ok_or(UnitError::Failed)?;
-    for (page, len) in pages.iter_mut().zip(lens.as_chunks::<LEN>().0) {
-        let len = usize::from(u16::from_le_bytes(*len));
-        let bytes;
-        (bytes, rest) = rest.split_at_checked(len).ok_or(UnitError::Failed)?;
-        if len == PAGE_SIZE {
-            page.copy_from_slice(bytes);
-        } else {
-            t16::decode(isa, bytes, page).map_err(|_| UnitError::Failed)?;
-        }
-    }
-    Ok(())
 }
 
 impl Context for T16Context {
@@ -129,7 +111,9 @@ impl Context for T16Context {
             let bytes = object.linear(&mut self.bounce);
             *result = match output.as_chunks_mut::<PAGE_SIZE>() {
                 ([page], []) => t16::decode(self.isa, bytes, page).map_err(|_| UnitError::Failed),
-                (pages, []) => decompress_pages(self.isa, bytes, pages),
+                (pages, []) => decompress_pages(bytes, pages, |bytes, page| {
+                    t16::decode(self.isa, bytes, page).map_err(|_| UnitError::Failed)
+                }),
                 _ => Err(UnitError::Failed),
             }
             .map(|()| output.len());

@@ -51,6 +51,23 @@ fn damaged_objects_do_no_harm() {
 }
 
 #[test]
+fn bytes_behind_the_last_page_of_a_unit_are_damage() {
+    let mut random = Random(11);
+    for name in ["t16", "auto", "t16h", "auto-t16h"] {
+        let len = 4 * PAGE_SIZE;
+        let mut context = find(name).context_for(len).unwrap();
+        // The third page is random: it is stored as it is.
+        let unit: Vec<Page> = (0..4).map(|number| page(number % 3, &mut random)).collect();
+        let mut object = compress(&mut *context, &unit, len).unwrap();
+        assert_eq!(decompress(&mut *context, &object, 9, len).unwrap(), unit.as_flattened(), "{name}");
+        object.push(0);
+        for cut in [0, 9, object.len() - 1, object.len()] {
+            assert!(decompress(&mut *context, &object, cut, len).is_err(), "{name}, cut at {cut}");
+        }
+    }
+}
+
+#[test]
 fn parameters_out_of_range_are_refused_with_the_range() {
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);

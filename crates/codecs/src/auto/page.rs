@@ -393,8 +393,7 @@ impl PageCodec {
 /// means a page as it is.
 pub(crate) mod unit {
     use super::*;
-
-    const LEN: usize = 2;
+    use crate::unit::{decompress_pages, LEN};
 
     /// The first byte of each page's object within that of a unit of `pages` pages; none for a page
     /// as it is. Of one page the object is the unit's.
@@ -448,17 +447,6 @@ pub(crate) mod unit {
         object: &[u8],
         pages: &mut [Page],
     ) -> Result<(), UnitError> {
-        let (lens, mut rest) = object.split_at_checked(LEN * pages.len()).ok_or(UnitError::Failed)?;
-        for (page, len) in pages.iter_mut().zip(lens.as_chunks::<LEN>().0) {
-            let len = usize::from(u16::from_le_bytes(*len));
-            let bytes;
-            (bytes, rest) = rest.split_at_checked(len).ok_or(UnitError::Failed)?;
-            if len == PAGE_SIZE {
-                page.copy_from_slice(bytes);
-            } else {
-                codec.decompress(bytes, page)?;
-            }
-        }
-        rest.is_empty().then_some(()).ok_or(UnitError::Failed)
+        decompress_pages(object, pages, |bytes, page| codec.decompress(bytes, page))
     }
 }

@@ -21,12 +21,10 @@ use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
 use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
 use crate::forced;
+use crate::unit::{decompress_pages, LEN};
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
 
-/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096
-/// means a page as it is.
-const LEN: usize = 2;
 /// First byte of a T16H object.
 pub const KIND_T16H: u8 = 16;
 /// First byte of a page that is page LZ with coded streams.
@@ -375,7 +373,9 @@ impl Context for Dense {
             let bytes = object.linear(&mut bounce);
             *result = match output.as_chunks_mut::<PAGE_SIZE>() {
                 ([page], []) => self.decompress_page(bytes, page),
-                (pages, []) => self.decompress_pages(bytes, pages),
+                (pages, []) => {
+                    decompress_pages(bytes, pages, |bytes, page| self.decompress_page(bytes, page))
+                }
                 _ => Err(UnitError::Failed),
             }
             .map(|()| output.len());
@@ -411,20 +411,5 @@ impl Dense {
             at += len;
         }
         Ok(at)
-    }
-
-    fn decompress_pages(&mut self, object: &[u8], pages: &mut [Page]) -> Result<(), UnitError> {
-        let (lens, mut rest) = object.split_at_checked(LEN * pages.len()).ok_or(UnitError::Failed)?;
-        for (page, len) in pages.iter_mut().zip(lens.as_chunks::<LEN>().0) {
-            let len = usize::from(u16::from_le_bytes(*len));
-            let bytes;
-            (bytes, rest) = rest.split_at_checked(len).ok_or(UnitError::Failed)?;
-            if len == PAGE_SIZE {
-                page.copy_from_slice(bytes);
-            } else {
-                self.decompress_page(bytes, page)?;
-            }
-        }
-        Ok(())
     }
 }
