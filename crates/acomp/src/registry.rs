@@ -58,8 +58,8 @@ impl Registry {
         self.families.push(Family { name, usage, make: Box::new(make) });
     }
 
-    /// Says that this build leaves out the family `name`, and that builds with the feature `feature`
-    /// have it. An error about the name says so.
+    /// Says that this build leaves out the family `name`, and that builds with the feature
+    /// `feature` have it. An error about the name says so.
     pub fn leave_out(&mut self, name: &'static str, feature: &'static str) {
         self.left_out.push((name, feature));
     }

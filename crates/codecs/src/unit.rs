@@ -1,5 +1,5 @@
-//! Units of several pages, as the page codecs store them: the lengths of all pages, each in two bytes,
-//! little-endian; then the pages' objects. A page of full length is stored as it is.
+//! Units of several pages, as the page codecs store them: the lengths of all pages, each in two
+//! bytes, little-endian; then the pages' objects. A page of full length is stored as it is.
 
 use acomp::{Page, UnitError, PAGE_SIZE};
 

@@ -45,6 +45,7 @@ pub use acomp::{Algorithm, Registry, UnknownAlgorithm, MAX_BATCH, PAGE_SIZE};
 pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as AutoKind};
 #[cfg(feature = "zstd")]
 pub use codecs::dictionary::train as train_dictionary;
+#[cfg(feature = "zstd")]
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
     form_names, CommitError, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms,
