@@ -20,7 +20,7 @@ use program::{command_line, run};
   uzswap-lab trace record -o job.trace -- ./job
 
 Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `trace record` \
-answers its program's own."
+returns its program's own."
 )]
 struct Arguments {
     #[command(subcommand)]

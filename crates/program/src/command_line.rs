@@ -10,11 +10,12 @@ use crate::{mistyped, rights};
 /// Exit status for uzswap's own failures.
 pub const EXIT_FAILED: i32 = 125;
 
-/// Exit status when the reader of standard output has closed its end, as a shell gives it for SIGPIPE.
+/// Exit status when the reader of standard output has closed its end, as a shell gives it for
+/// SIGPIPE.
 const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
 
-/// Gives up the rights of the program's file, sees to it that no thread breaks unnoticed, and reads the arguments. Wrong
-/// arguments end the process, and so do `--help` and `--version`.
+/// Gives up the rights of the program's file, ends the process when a thread panics, and reads the
+/// arguments. Wrong arguments end the process, and so do `--help` and `--version`.
 pub fn begin<A: Parser + CommandFactory>() -> (Vec<OsString>, A) {
     if let Err(error) = rights::give_up() {
         eprintln!("uzswap: cannot give up the capabilities of its file: {error}");
@@ -33,7 +34,8 @@ pub fn begin<A: Parser + CommandFactory>() -> (Vec<OsString>, A) {
     let words: Vec<_> = std::env::args_os().collect();
     let arguments = A::try_parse_from(&words).unwrap_or_else(|error| {
         let error = mistyped::corrected(error, &words, &A::command());
-        // Help and the version were asked for; anything else is a mistake, and not the status of a program's own.
+        // Help and the version were asked for; anything else is a mistake, and not the status of a
+        // program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
     });

@@ -1,5 +1,5 @@
-//! The uzswap program, but for its `main`: the laboratory (`uzswap-lab`) runs programs by the same code and reads the same
-//! arguments.
+//! The uzswap program, but for its `main`: the laboratory (`uzswap-lab`) runs programs by the same
+//! code and reads the same arguments.
 
 #[macro_use]
 mod messages;

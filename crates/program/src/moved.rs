@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::{bail, Result};
 
-/// A command's words, whatever they are.
+/// A command's words.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Words {

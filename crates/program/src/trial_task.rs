@@ -1,6 +1,7 @@
 //! The program that `uzswap check` runs under uzswap: it fills memory and reads it back.
 //!
-//! Lines on its standard input say what to do next, `fill` or `read`; it says `ready` before the first, and `done` after each.
+//! Lines on its standard input say what to do next, `fill` or `read`; it says `ready` before the
+//! first, and `done` after each.
 
 use std::io::{BufRead, Write};
 
