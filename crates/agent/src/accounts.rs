@@ -30,7 +30,7 @@ pub struct Ledgered {
 const NOWHERE: usize = usize::MAX;
 
 /// So long the supervisor's guardian has for stopping a tree whose supervisor has been killed.
-const GUARDIAN_NS: u64 = 200_000_000;
+const GUARDIAN_NS: u64 = 2_000_000_000;
 
 /// Why a process has no place in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,6 +34,8 @@ const SEARCH: Duration = Duration::from_secs(2);
 /// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by
 /// process.
 const ROUNDS_MAX: usize = 200;
+/// How long processes may take to stop. One in a fork that waits for its own agent never does.
+const REST: Duration = Duration::from_millis(500);
 /// The supervisor's word that its tree has ended, or may run on alone.
 const GOODBYE: u8 = b'.';
 
@@ -236,15 +238,37 @@ fn end(pids: &[i32], ticks: u64) {
             held.insert(*pid, process);
         }
     }
-    // Those that are stopped make no more.
+    // Those that have stopped make no more. One that was told to stop may be in the middle of a
+    // fork, whose child this would miss; and when the parent is killed, what serves the child's
+    // faults is gone, so that a child that runs on reads zeroes. A fork whose report is not read,
+    // since the reader has stopped, stays there until it is killed, and then has no child.
+    let until = Instant::now() + REST;
     for _ in 0..ROUNDS_MAX {
-        if !stop_children(&mut held) {
+        let rest = held.keys().all(|pid| is_at_rest(*pid)) || Instant::now() >= until;
+        if !stop_children(&mut held) && rest {
             break;
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    for process in held.values() {
+    // What serves a child's faults may be in its parent.
+    let mut held: Vec<(i32, Process)> = held.into_iter().collect();
+    held.sort_by_key(|(pid, _)| std::cmp::Reverse(stat_of(*pid).map(|stat| stat.started)));
+    for (_, process) in &held {
         process.signal(libc::SIGKILL);
     }
+}
+
+/// Whether no thread of a process that was told to stop runs, or will before it is killed.
+fn is_at_rest(pid: i32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let mut states =
+        tasks.flatten().filter_map(|task| state_in(&std::fs::read(task.path().join("stat")).ok()?));
+    states.all(|state| matches!(state, b'T' | b't' | b'Z' | b'X'))
+}
+
+/// A thread's state from the text of its stat.
+fn state_in(stat: &[u8]) -> Option<u8> {
+    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
 }
 
 /// Stops children of processes that are held and holds them, too; whether there were any.
@@ -309,6 +333,7 @@ mod tests {
         let text = b"17 (a ) b) S 3 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 5 6";
         assert_eq!(stat_in(text), Some(Stat { parent: 3, started: 99 }));
         assert_eq!(stat_in(b"17 (a"), None);
+        assert_eq!((state_in(text), state_in(b"17 (a)"), state_in(b"")), (Some(b'S'), None, None));
         let own = stat_of(std::process::id() as i32).unwrap();
         // SAFETY: takes nothing.
         assert_eq!(own.parent, unsafe { libc::getppid() });

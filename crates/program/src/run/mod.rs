@@ -186,6 +186,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(program_file::exit_status_of(&error));
         }
     };
+    guardian.note_members(&[child]);
     let opened = supervisor::Opened { books, recorder, listener };
     let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
     if let Some(reason) = unmanaged {
