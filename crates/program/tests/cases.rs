@@ -64,9 +64,20 @@ fn survives_without(without: &str, mode: &str, ram: &str) -> Option<Value> {
         workload_in(&scratch, "cases").map(|workload| (scratch, workload))
     });
     let (_, program) = workload.as_ref()?;
-    let report = as_bare(mode, ram, without, &[program, mode])?;
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
-    Some(report)
+    paged_as_bare(mode, ram, without, &[program, mode])
+}
+
+/// The same as [`as_bare`], until pages were evicted: on a busy machine a short program can be
+/// through before paging begins.
+fn paged_as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
+    let mut report = Value::Null;
+    for _ in 0..10 {
+        report = as_bare(name, ram, without, command)?;
+        if report["zswpout"].as_u64().unwrap() > 1000 {
+            return Some(report);
+        }
+    }
+    panic!("{name}: nothing was evicted: {report}");
 }
 
 fn survives(mode: &str, ram: &str) -> Option<Value> {
@@ -198,8 +209,7 @@ fn static_thread_local_storage_of_any_size() {
         if !compile_with(&[&format!("-DSTATIC_TLS={}", kib << 10)], &source, &program) {
             return;
         }
-        let report = as_bare(&format!("tls {kib} KiB"), "50M", "", &[program.to_str().unwrap()]).unwrap();
-        assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
+        paged_as_bare(&format!("tls {kib} KiB"), "50M", "", &[program.to_str().unwrap()]).unwrap();
     }
 }
 
