@@ -1,9 +1,7 @@
-// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link
-// with -luzswap.
+// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link with -luzswap.
 //
-// Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to
-// where their last arguments point; uzswap_error() has the reason as a sentence. Every function may
-// be called from any thread at any time.
+// Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to where their last
+// arguments point; uzswap_error() has the reason as a sentence. Every function may be called from any thread at any time.
 //
 // Made by cbindgen from bindings/capi: UZSWAP_TEST_WRITE=1 cargo test -p uzswap-capi
 
@@ -54,7 +52,8 @@ typedef enum uzswap_status {
   UZSWAP_UNSUPPORTED = 9,
   // The process's space was started already.
   UZSWAP_STARTED = 10,
-  // The process has no space, or it is a forked child whose parent has one: uzswap_space_start().
+  // The process has no space, or it is a forked child whose parent has one:
+  // uzswap_space_start().
   UZSWAP_NOT_STARTED = 11,
   // The system refused something.
   UZSWAP_SYSTEM = 12,
@@ -129,9 +128,9 @@ extern "C" {
 // destructors of a thread that ends (pthread_key_create()) it may be empty.
 const char *uzswap_error(void);
 
-// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which looks
-// at each page and chooses. `max_bytes` is the most memory that the objects may take, 0 for no
-// limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
+// Makes a pool. `compressor` is a name like `auto`, `lz4` or `zstd:3`; null for `auto`, which
+// looks at each page and chooses. `max_bytes` is the most memory that the objects may take, 0 for
+// no limit. UZSWAP_NO_COMPRESSOR, UZSWAP_NO_MEMORY.
 enum uzswap_status uzswap_pool_new(const char *compressor,
                                    uint64_t max_bytes,
                                    struct uzswap_pool **pool);
@@ -150,8 +149,8 @@ enum uzswap_status uzswap_pool_store(const struct uzswap_pool *pool,
                                      size_t count);
 
 // Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
-// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages` is
-// not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
+// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages`
+// is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
 enum uzswap_status uzswap_pool_load(const struct uzswap_pool *pool,
                                     uint16_t group,
                                     uint64_t key,
@@ -178,11 +177,11 @@ enum uzswap_status uzswap_pool_get_stats(const struct uzswap_pool *pool,
 // Starts the threads that keep all regions of this process within `ram_bytes` of memory together:
 // what is resident of them, and the rest compressed. `compressor` is a name like `auto`, `lz4` or
 // `zstd:3`; null for `auto`. Once a process; it lasts as long as that. What does not fit
-// compressed, or does not compress, goes to a swap file of at most `swap_bytes` in `swap_directory`
-// (null for /var/tmp), encrypted, without a name, gone with the process; with 0 there is none, and
-// such data exceed the budget. UZSWAP_STARTED, UZSWAP_INVALID below UZSWAP_RAM_BYTES_MIN and for a
-// directory in memory, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED, UZSWAP_UNSUPPORTED,
-// UZSWAP_SYSTEM.
+// compressed, or does not compress, goes to a swap file of at most `swap_bytes` in
+// `swap_directory` (null for /var/tmp), encrypted, without a name, gone with the process; with 0
+// there is none, and such data exceed the budget. UZSWAP_STARTED, UZSWAP_INVALID below
+// UZSWAP_RAM_BYTES_MIN and for a directory in memory, UZSWAP_NO_COMPRESSOR, UZSWAP_NOT_PERMITTED,
+// UZSWAP_UNSUPPORTED, UZSWAP_SYSTEM.
 enum uzswap_status uzswap_space_start(uint64_t ram_bytes,
                                       const char *compressor,
                                       uint64_t swap_bytes,
@@ -196,37 +195,27 @@ enum uzswap_status uzswap_space_set_ram(uint64_t ram_bytes);
 enum uzswap_status uzswap_space_get_stats(struct uzswap_space_stats *stats);
 
 // Makes `len` bytes of zeroes, beginning at a multiple of 64 KiB; `start` gets their address.
-// Nothing of them is resident until it is touched. A child that fork() makes has the bytes as plain
-// memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
-enum uzswap_status uzswap_region_new(size_t len,
-                                     void **start);
+// Nothing of them is resident until it is touched. A child that fork() makes has the bytes as
+// plain memory. UZSWAP_NOT_STARTED, UZSWAP_NO_MEMORY, UZSWAP_SYSTEM.
+enum uzswap_status uzswap_region_new(size_t len, void **start);
 
-// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the child
-// ends.
-void uzswap_region_free(void *start,
-                        size_t len);
+// Gives a region back. Null is nothing. In a forked child the parent's regions stay until the
+// child ends.
+void uzswap_region_free(void *start, size_t len);
 
 // Makes the region at `*start` longer, by zeroes, or shorter. It may move: `*start` is where it is
 // then, and the old address is not valid any more. When that fails the region is as it was.
 // UZSWAP_NO_MEMORY, UZSWAP_INVALID, UZSWAP_NOT_STARTED, UZSWAP_SYSTEM.
-enum uzswap_status uzswap_region_resize(void **start,
-                                        size_t len,
-                                        size_t new_len);
+enum uzswap_status uzswap_region_resize(void **start, size_t len, size_t new_len);
 
 // Makes `count` bytes from `offset` on zeroes. Whole pages among them take no memory any more.
 // UZSWAP_INVALID when the region has no such part, UZSWAP_NOT_STARTED.
-enum uzswap_status uzswap_region_discard(void *start,
-                                         size_t len,
-                                         size_t offset,
-                                         size_t count);
+enum uzswap_status uzswap_region_discard(void *start, size_t len, size_t offset, size_t count);
 
 // Brings `count` bytes from `offset` on into memory, which is quicker than by one fault after the
 // other. For parts that are much smaller than the budget. UZSWAP_INVALID when the region has no
 // such part, UZSWAP_NOT_STARTED.
-enum uzswap_status uzswap_region_fetch(void *start,
-                                       size_t len,
-                                       size_t offset,
-                                       size_t count);
+enum uzswap_status uzswap_region_fetch(void *start, size_t len, size_t offset, size_t count);
 
 #ifdef __cplusplus
 }  // extern "C"
