@@ -1,7 +1,9 @@
-// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link with -luzswap.
+// uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM. Link
+// with -luzswap.
 //
-// Functions that can fail answer a uzswap_status, UZSWAP_OK being 0, and write what they make to where their last
-// arguments point; uzswap_error() has the reason as a sentence. Every function may be called from any thread at any time.
+// Functions that can fail return a uzswap_status, UZSWAP_OK being 0, and write what they make to
+// where their last arguments point; uzswap_error() has the reason as a sentence. Every function may
+// be called from any thread at any time.
 //
 // Made by cbindgen from bindings/capi: UZSWAP_TEST_WRITE=1 cargo test -p uzswap-capi
 

@@ -92,9 +92,9 @@ pub fn spawn(
             if makes_room {
                 make_room();
             }
-            // The guardian ends the program when the supervisor is killed. PR_SET_PDEATHSIG would end
-            // it at once, before its forked children, whose faults it may still serve: they would
-            // read zeroes.
+            // The guardian ends the program when the supervisor is killed. PR_SET_PDEATHSIG would
+            // end it at once, before its forked children, whose faults it may still serve: they
+            // would read zeroes.
             if libc::getppid() != supervisor {
                 libc::_exit(125);
             }
