@@ -181,12 +181,15 @@ impl Meant {
             let ledgers = find::ledgers(named.found.holder, named.found.tree);
             Some((named, ledgers))
         };
+        let mut found = look();
         // What held the ledgers may have been a process that was about to end or to begin another
         // program.
-        let looks = std::iter::repeat_with(look).take(LOOKS);
-        let mut found =
-            looks.skip_while(|found| found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()));
-        let Some((named, ledgers)) = found.next().unwrap_or_else(look) else {
+        for _ in 0..LOOKS {
+            if found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()) {
+                found = look();
+            }
+        }
+        let Some((named, ledgers)) = found else {
             bail!("no managed process {pid}: `uzswap top` shows those there are (other users' are seen by root only)");
         };
         ensure!(!ledgers.is_empty(), "its ledger is gone, cannot be written or is of another version");

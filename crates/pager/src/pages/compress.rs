@@ -106,7 +106,7 @@ impl Pages {
         Some(Taken { base, slot, staged, stored: 0 })
     }
 
-    /// Notes what has become of a block's pages, and returns those that were refused.
+    /// Notes what has become of a block's pages. Those that were refused go back, if they can.
     fn finish_compressing(&self, taken: Taken) -> Compressed {
         let Taken { base, slot, staged, stored } = taken;
         let block = self.lock(base);

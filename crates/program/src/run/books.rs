@@ -12,6 +12,18 @@ use super::swap::{Swap, SwapArguments};
 /// Users of one tree. Each has memory files, and a swap file perhaps.
 const USERS_MAX: usize = 64;
 
+/// Bytes that a processor touches in two milliseconds, the time between two looks, at most.
+const TOUCHED_BYTES: u64 = 16 << 20;
+
+/// What `others` of a tree's users are promised together until the next look. A user's processes
+/// know their own sum at once, and the others' from the last look. So each user is promised an
+/// equal part of what is free, which counts as used to the others: if all take what they were
+/// promised, the budget still holds. What is free ends under the level at which pagers begin to
+/// reclaim: a promise is no reason for pages to leave.
+fn promised(budget: u64, total: u64, users: u64, others: u64) -> u64 {
+    (budget - budget / 16).saturating_sub(total).div_ceil(users.max(1)) * others
+}
+
 /// One user's.
 struct Book {
     owner: Owner,
@@ -34,6 +46,8 @@ pub struct Books {
     spare: Option<Swap>,
     /// Processes that came or went.
     changes: u64,
+    /// The most that all processes touch between two looks.
+    touched_max: u64,
     total_bytes: u64,
     total_peak_bytes: u64,
 }
@@ -59,6 +73,7 @@ impl Books {
             arguments,
             spare,
             changes: 0,
+            touched_max: TOUCHED_BYTES * sys::cpu::count() as u64,
             total_bytes: 0,
             total_peak_bytes: 0,
         })
@@ -179,19 +194,18 @@ impl Books {
         self.books.iter().filter(|book| book.keeper.processes() > 0).nth(1).is_some()
     }
 
-    /// A user's processes know their own sum at once, and the others' from the last look. So each
-    /// user is promised an equal part of what is free, and to the others it counts as used: if all
-    /// of them take what they were promised, the budget still holds.
+    /// Tells each user what the others use, and may use until the next look.
     fn tell(&mut self) {
         let total = self.books.iter().fold(0, |sum: u64, book| sum.saturating_add(book.bytes));
         self.total_bytes = total;
         self.total_peak_bytes = self.total_peak_bytes.max(total);
         let pagers: u64 = self.books.iter().map(|book| book.keeper.pagers()).sum();
         let users = self.books.iter().filter(|book| book.keeper.processes() > 0).count() as u64;
-        let promised = self.settings.budget_bytes.saturating_sub(total).div_ceil(users.max(1));
+        let budget = self.settings.budget_bytes;
         for book in &self.books {
-            let is_alive = u64::from(book.keeper.processes() > 0);
-            let others = (total - book.bytes).saturating_add(promised * (users - is_alive));
+            let others = users - u64::from(book.keeper.processes() > 0);
+            let promised = promised(budget, total, users, others).min(self.touched_max);
+            let others = (total - book.bytes).saturating_add(promised);
             let other_pagers = pagers - book.keeper.pagers().min(pagers);
             book.keeper.set_others(others, other_pagers, self.changes, self.total_peak_bytes);
         }
@@ -219,13 +233,17 @@ mod tests {
     use ledger::Ledger;
 
     fn books() -> Books {
-        let settings = Settings { budget_bytes: 1 << 30, compressor: "lz4".into(), ..Settings::default() };
+        let settings = Settings { budget_bytes: BUDGET, compressor: "lz4".into(), ..Settings::default() };
         Books::new(settings, 1, SwapArguments::default(), None).unwrap()
     }
 
     fn owner(user: u32) -> Owner {
         Owner::of(&super::super::peers::Ids::of_user(user))
     }
+
+    const BUDGET: u64 = 32 << 20;
+    /// Under which all is promised.
+    const MARK: u64 = 30 << 20;
 
     fn joined_total(books: &Books, at: usize) -> u64 {
         let keeper = &books.books[at].keeper;
@@ -247,19 +265,19 @@ mod tests {
         for at in 0..2 {
             assert_eq!(
                 joined_total(&books, at),
-                123 + ((1 << 30) - 122) / 2,
+                123 + (MARK - 122) / 2,
                 "what the other was promised counts"
             );
         }
         // All that both were promised, taken between two looks.
         for place in [0, 1].map(|at: usize| places[at]) {
             let (at, index) = Tree::at(place);
-            let room = (1u64 << 30) - books.books[at].keeper.ledger().total_bytes();
+            let room = MARK - books.books[at].keeper.ledger().total_bytes();
             let ledger = books.books[at].keeper.ledger();
             ledger.publish(index, ledger.slot(index).resident_bytes() + room, 0, 0, 0);
         }
         books.relay();
-        assert!((1 << 30) - 2 <= books.total_bytes() && books.total_bytes() <= 1 << 30);
+        assert!((MARK - 2..=MARK).contains(&books.total_bytes()));
         for (place, bytes) in places.into_iter().zip([100, 20, 3]) {
             let (at, index) = Tree::at(place);
             books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
@@ -272,6 +290,24 @@ mod tests {
         assert_ne!(books.books[0].keeper.ledger().changes(), changes, "relatives hear of it");
         assert_eq!(books.tree().live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
+    }
+
+    /// Equal parts of all that is under the budget had a tree of twenty users page at two thirds.
+    #[test]
+    fn promises_make_no_pages_leave() {
+        for users in 1..=USERS_MAX as u64 {
+            for total in (0..=BUDGET + 4096).step_by(4096) {
+                let seen = total + promised(BUDGET, total, users, users - 1);
+                assert!(seen <= total.max(MARK), "{users} users with {total} bytes see {seen}");
+            }
+        }
+        let mut books = books();
+        books.touched_max = 1000;
+        for user in [0, 7, 8] {
+            books.join(owner(user), user + 1).unwrap();
+        }
+        books.audit();
+        assert_eq!(joined_total(&books, 2), 1000, "no more than can be touched");
     }
 
     #[test]

@@ -9,6 +9,7 @@
  * Prints "right" at the end, and ends with status 0. */
 #define _GNU_SOURCE
 #include "pages.h"
+#include "resident.h"
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -95,14 +96,7 @@ static long bare_fork(void) {
 
 /* Waits until part of the memory is out: on a busy machine a program can be through before paging begins. */
 static void await_paging(void) {
-    for (int look = 0; look < 60000; look++) {
-        long size, resident;
-        FILE *statm = fopen("/proc/self/statm", "r");
-        if (statm == NULL || fscanf(statm, "%ld %ld", &size, &resident) != 2) wrong("statm");
-        fclose(statm);
-        if (resident < PAGES * 9 / 10) return;
-        usleep(1000);
-    }
+    for (int look = 0; look < 60000 && resident() > PAGES * PAGE * 9 / 10; look++) usleep(1000);
 }
 
 int main(int count, char **arguments) {
