@@ -9,6 +9,8 @@ use crate::{errno, PAGE_SIZE};
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
+/// Not armed, in a mapping whose pages can be ([`crate::userfaultfd::Userfaultfd::arm`], Linux 7.3).
+const ACCESSED: u64 = 1 << 9;
 
 /// Present pages after which a look ends: the program's mmap() waits for it, and a look at all of
 /// 750 MiB took 8 ms, on a busy machine 35 (2-CPU virtual machine, November 2026).
@@ -27,6 +29,19 @@ pub struct Run {
     /// Behind the last byte.
     pub end: u64,
     categories: u64,
+}
+
+impl Run {
+    /// Pages that were used since they were armed, or never armed; of [`Pagemap::uses`].
+    pub fn is_used(&self) -> bool {
+        self.categories & ACCESSED != 0
+    }
+
+    /// A run that says so of its pages, as simulations make it.
+    pub fn of_use(start: usize, end: usize, used: bool) -> Self {
+        let categories = if used { PRESENT | ACCESSED } else { PRESENT };
+        Run { start: start as u64, end: end as u64, categories }
+    }
 }
 
 #[repr(C)]
@@ -67,7 +82,7 @@ impl Pagemap {
         let descriptor = opened.ok_or(error)?;
         let mut map = Pagemap { descriptor, has_scan: true };
         let mut run = [Run::default()];
-        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run, PRESENT).is_ok();
+        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run, PRESENT, PRESENT).is_ok();
         Ok(map)
     }
 
@@ -99,6 +114,13 @@ impl Pagemap {
         self.look(start, end, runs, PRESENT)
     }
 
+    /// The same, where runs also end between pages that are used and pages that are not
+    /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel that
+    /// can (Linux 7.3): elsewhere no page is used.
+    pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        self.scan_ioctl(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
+    }
+
     /// The same, pages in the kernel's swap or on their way between nodes included.
     pub fn mapped_runs(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.look(start, end, runs, PRESENT | SWAPPED)
@@ -106,7 +128,7 @@ impl Pagemap {
 
     fn look(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
         if self.has_scan {
-            match self.scan_ioctl(start, end, runs, kinds) {
+            match self.scan_ioctl(start, end, runs, kinds, PRESENT) {
                 Ok(found) => return found,
                 Err(_) => return (0, end),
             }
@@ -143,6 +165,7 @@ impl Pagemap {
         end: usize,
         runs: &mut [Run],
         kinds: u64,
+        told: u64,
     ) -> Result<(usize, usize), i32> {
         let mut argument = ScanArgument {
             size: std::mem::size_of::<ScanArgument>() as u64,
@@ -158,7 +181,7 @@ impl Pagemap {
             category_inverted: PFN_ZERO,
             category_mask: PFN_ZERO,
             category_anyof_mask: kinds,
-            return_mask: PRESENT,
+            return_mask: told,
         };
         // SAFETY: the vector is as long as said.
         let found = unsafe { libc::ioctl(self.descriptor, PAGEMAP_SCAN, &mut argument) };

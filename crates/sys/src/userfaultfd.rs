@@ -36,12 +36,19 @@ pub mod feature {
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
 
+    /// Accesses to armed pages are seen (Linux 7.3).
+    pub const RWP: u64 = 1 << 17;
+    /// The kernel disarms a page at its first use and sends no message (Linux 7.3).
+    pub const RWP_ASYNC: u64 = 1 << 18;
+    /// What access tracking takes.
+    pub const TRACKING: u64 = RWP | RWP_ASYNC;
+
     /// What moving pages to and fro takes: the far side is registered for write protection. On
     /// aarch64 kernels have the one since 6.8 and the other since 6.10.
     pub const MOVING: u64 = MOVE | PAGEFAULT_FLAG_WP;
 
     /// Every feature with its name, for `uzswap check`.
-    pub const NAMES: [(u64, &str); 11] = [
+    pub const NAMES: [(u64, &str); 13] = [
         (PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
         (EVENT_FORK, "EVENT_FORK"),
         (EVENT_REMAP, "EVENT_REMAP"),
@@ -53,6 +60,8 @@ pub mod feature {
         (POISON, "POISON"),
         (WP_ASYNC, "WP_ASYNC"),
         (MOVE, "MOVE"),
+        (RWP, "RWP"),
+        (RWP_ASYNC, "RWP_ASYNC"),
     ];
 }
 
@@ -76,6 +85,7 @@ const UFFDIO_COPY: libc::c_ulong = ioctl_number(READ_WRITE, 0x03, size_of::<Tran
 const UFFDIO_ZEROPAGE: libc::c_ulong = ioctl_number(READ_WRITE, 0x04, size_of::<Fill>());
 const UFFDIO_MOVE: libc::c_ulong = ioctl_number(READ_WRITE, 0x05, size_of::<Transfer>());
 const UFFDIO_WRITEPROTECT: libc::c_ulong = ioctl_number(READ_WRITE, 0x06, size_of::<WriteProtect>());
+const UFFDIO_RWPROTECT: libc::c_ulong = ioctl_number(READ_WRITE, 0x09, size_of::<WriteProtect>());
 const USERFAULTFD_IOC_NEW: libc::c_ulong = ioctl_number(0, 0x00, 0);
 
 #[repr(C)]
@@ -243,6 +253,12 @@ pub struct Progress {
 pub const MISSING: u64 = 1;
 /// Registration mode: report writes to protected pages.
 pub const WRITE_PROTECT: u64 = 2;
+/// Registration mode: pages can be armed ([`Userfaultfd::arm`]). Excludes [`WRITE_PROTECT`].
+pub const TRACKED: u64 = 8;
+
+/// Modes of `UFFDIO_RWPROTECT`. The first arms, its absence disarms.
+const RWPROTECT_ARM: u64 = 1;
+const RWPROTECT_DONT_WAKE: u64 = 2;
 
 /// Modes of `UFFDIO_MOVE`.
 const MOVE_DONT_WAKE: u64 = 1;
@@ -468,6 +484,34 @@ impl Userfaultfd {
         let mut argument = WriteProtect { range, mode: u64::from(protect) };
         // SAFETY: protection only delays writers.
         match unsafe { libc::ioctl(self.descriptor, UFFDIO_WRITEPROTECT, &mut argument) } {
+            0 => Ok(()),
+            _ => Err(stop_of(errno())),
+        }
+    }
+
+    /// Arms the present pages of a range that is registered as [`TRACKED`]: the first use of each is
+    /// remembered (`PAGE_IS_ACCESSED`, [`crate::pagemap::Pagemap::uses`]). Missing pages are left out.
+    ///
+    /// # Errors
+    /// [`Stop`] when the range is not registered for it, or an event is pending. Some pages may be
+    /// armed by then.
+    pub fn arm(&self, start: usize, len: usize) -> Result<(), Stop> {
+        self.rwprotect(start, len, RWPROTECT_ARM)
+    }
+
+    /// Disarms pages, which count as used from then on; wakes no thread.
+    ///
+    /// # Errors
+    /// As for [`Userfaultfd::arm`].
+    pub fn disarm(&self, start: usize, len: usize) -> Result<(), Stop> {
+        self.rwprotect(start, len, RWPROTECT_DONT_WAKE)
+    }
+
+    fn rwprotect(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
+        let range = Range { start: start as u64, len: len as u64 };
+        let mut argument = WriteProtect { range, mode };
+        // SAFETY: an armed page delays its first user and keeps its bytes.
+        match unsafe { libc::ioctl(self.descriptor, UFFDIO_RWPROTECT, &mut argument) } {
             0 => Ok(()),
             _ => Err(stop_of(errno())),
         }

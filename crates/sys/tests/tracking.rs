@@ -1,0 +1,276 @@
+//! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3), each as the pager relies on
+//! it. Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated machine.
+
+use sys::pagemap::{Pagemap, Run};
+use sys::userfaultfd::{feature, Stop, Userfaultfd, MISSING, TRACKED, WRITE_PROTECT};
+use sys::{memory, PAGE_SIZE};
+
+const PAGES: usize = 64;
+
+/// A userfaultfd that tracks, and the pagemap.
+struct Kernel {
+    uffd: Userfaultfd,
+    pagemap: Pagemap,
+}
+
+impl Kernel {
+    fn new() -> Option<Self> {
+        let has = Userfaultfd::features().is_ok_and(|all| all & feature::TRACKING == feature::TRACKING);
+        if !has {
+            testkit::skip!("kernel", "no access tracking before Linux 7.3");
+            return None;
+        }
+        // Without events: no call of a test waits until they are read.
+        let features = feature::TRACKING | feature::MOVING | feature::THREAD_ID;
+        let uffd = Userfaultfd::open(features).expect("the kernel has them all");
+        Some(Kernel { uffd, pagemap: Pagemap::open().expect("/proc") })
+    }
+
+    /// Tracked pages, of which `touched` are present.
+    fn tracked(&self, touched: usize) -> usize {
+        let at = mapping();
+        self.uffd.register(at, PAGES * PAGE_SIZE, MISSING | TRACKED).expect("a mapping of its own");
+        // Missing pages are this process's to fill.
+        let (source, len) = (mapping(), touched * PAGE_SIZE);
+        (0..touched).for_each(|page| write(source, page, page + 1));
+        if len > 0 {
+            // SAFETY: both mappings are the test's.
+            let copied = unsafe { self.uffd.copy(at, source, len) };
+            assert_eq!((copied.done, copied.stop), (len, None));
+        }
+        at
+    }
+
+    /// Used and unused pages among those present.
+    fn uses(&self, at: usize) -> (u64, u64) {
+        let mut runs = [Run::default(); PAGES];
+        let (count, walked) = self.pagemap.uses(at, at + PAGES * PAGE_SIZE, &mut runs);
+        assert_eq!(walked, at + PAGES * PAGE_SIZE);
+        let (mut used, mut unused) = (0, 0);
+        for run in &runs[..count] {
+            let mask = if run.is_used() { &mut used } else { &mut unused };
+            for page in (run.start as usize - at) / PAGE_SIZE..(run.end as usize - at) / PAGE_SIZE {
+                *mask |= 1u64 << page;
+            }
+        }
+        (used, unused)
+    }
+
+    fn arm(&self, at: usize) {
+        self.uffd.arm(at, PAGES * PAGE_SIZE).unwrap();
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.pagemap.close();
+        self.uffd.close();
+    }
+}
+
+fn mapping() -> usize {
+    // A mapping of its own, whose neighbours the kernel cannot merge it with.
+    let at = memory::map((PAGES + 2) * PAGE_SIZE).unwrap().as_ptr() as usize;
+    for guard in [at, at + (PAGES + 1) * PAGE_SIZE] {
+        // SAFETY: the first and the last page of this mapping.
+        unsafe { libc::munmap(guard as *mut libc::c_void, PAGE_SIZE) };
+    }
+    at + PAGE_SIZE
+}
+
+fn write(at: usize, page: usize, value: usize) {
+    // SAFETY: the tests pass pages of their own mappings.
+    unsafe { ((at + page * PAGE_SIZE) as *mut usize).write_volatile(value) };
+}
+
+fn read(at: usize, page: usize) -> usize {
+    // SAFETY: as above.
+    unsafe { ((at + page * PAGE_SIZE) as *const usize).read_volatile() }
+}
+
+#[test]
+fn pages_count_as_used_until_armed_and_again_once_touched() {
+    let Some(kernel) = Kernel::new() else { return };
+    let at = kernel.tracked(8);
+    assert_eq!(kernel.uses(at), (0xff, 0), "what came by a copy");
+    kernel.arm(at);
+    assert_eq!(kernel.uses(at), (0, 0xff), "only present pages are armed");
+    assert_eq!(read(at, 3), 4);
+    write(at, 5, 99);
+    assert_eq!(kernel.uses(at), (0x28, 0xd7));
+    assert_eq!((0..8).map(|page| read(at, page)).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 99, 7, 8]);
+    assert_eq!(kernel.uses(at), (0xff, 0));
+}
+
+#[test]
+fn pages_that_the_kernel_reads_or_writes_count_as_used() {
+    let Some(kernel) = Kernel::new() else { return };
+    let at = kernel.tracked(8);
+    kernel.arm(at);
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors; the calls read and write mapped pages of the test's.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), 8);
+        assert_eq!(libc::read(ends[0], (at + 2 * PAGE_SIZE) as *mut libc::c_void, 8), 8);
+        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
+    }
+    assert_eq!(kernel.uses(at), (0b101, 0xfa));
+    assert_eq!(read(at, 2), 1, "the bytes of page 0");
+}
+
+#[test]
+fn pages_moved_in_are_armed_until_disarmed_or_used() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, staging) = (kernel.tracked(0), mapping());
+    (0..8).for_each(|page| write(staging, page, page + 1));
+    // SAFETY: both mappings are the test's.
+    let moved = unsafe { kernel.uffd.move_pages(at, staging, 8 * PAGE_SIZE, false) };
+    assert_eq!((moved.done, moved.stop), (8 * PAGE_SIZE, None));
+    assert_eq!(kernel.uses(at), (0, 0xff));
+    kernel.uffd.disarm(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+    assert_eq!(kernel.uses(at), (2, 0xfd), "the page that a thread waits for");
+    assert_eq!(read(at, 7), 8);
+    assert_eq!(kernel.uses(at), (0x82, 0x7d));
+}
+
+#[test]
+fn armed_pages_leave_for_staging_where_they_are_armed_no_more() {
+    let Some(kernel) = Kernel::new() else { return };
+    // The pager registers staging so.
+    let (at, staging) = (kernel.tracked(8), mapping());
+    kernel.uffd.register(staging, PAGES * PAGE_SIZE, WRITE_PROTECT).unwrap();
+    kernel.arm(at);
+    // SAFETY: both mappings are the test's.
+    let moved = unsafe { kernel.uffd.move_pages(staging, at, 8 * PAGE_SIZE, false) };
+    assert_eq!((moved.done, moved.stop), (8 * PAGE_SIZE, None));
+    assert_eq!(kernel.uses(at), (0, 0), "nothing is left there");
+    // Nothing would serve a fault here: reads and writes of staging must not raise one.
+    for page in 0..8 {
+        assert_eq!(read(staging, page), page + 1);
+        write(staging, page, page + 100);
+    }
+    assert!(!kernel.uffd.wait(0), "a message about staging");
+    // SAFETY: as above.
+    let moved = unsafe { kernel.uffd.move_pages(at, staging, 8 * PAGE_SIZE, false) };
+    assert_eq!(moved.stop, None);
+    assert!((0..8).all(|page| read(at, page) == page + 100));
+}
+
+#[test]
+fn a_registration_names_its_mode_again_or_is_refused() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
+    kernel.arm(at);
+    assert_eq!(kernel.uffd.register(at, len, MISSING), Err(Stop::Busy), "would drop tracking");
+    assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Ok(()));
+    assert_eq!(kernel.uses(at), (0, 0xff), "as it was");
+    assert_eq!(kernel.uffd.register(mapping(), len, TRACKED | WRITE_PROTECT), Err(Stop::Invalid));
+    let plain = mapping();
+    kernel.uffd.register(plain, len, MISSING).unwrap();
+    assert!(kernel.uffd.arm(plain, len).is_err(), "not registered for it");
+}
+
+#[test]
+fn armed_pages_stay_so_through_mremap_and_mprotect_and_not_through_madvise() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
+    kernel.arm(at);
+    let start = at as *mut libc::c_void;
+    // SAFETY: the test's own mapping.
+    unsafe {
+        assert_eq!(libc::mprotect(start, len, libc::PROT_READ), 0);
+        assert_eq!(libc::mprotect(start, len, libc::PROT_READ | libc::PROT_WRITE), 0);
+    }
+    assert_eq!(kernel.uses(at), (0, 0xff));
+    write(at, 1, 77);
+    assert_eq!(kernel.uses(at), (2, 0xfd));
+    // SAFETY: the same.
+    assert_eq!(unsafe { libc::madvise(start, PAGE_SIZE, libc::MADV_DONTNEED) }, 0);
+    assert_eq!(kernel.uses(at), (2, 0xfc));
+    assert_eq!((1..8).map(|page| read(at, page)).collect::<Vec<_>>(), [77, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn what_ends_tracking_leaves_pages_that_can_be_used() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
+    kernel.arm(at);
+    kernel.uffd.unregister(at, len).unwrap();
+    assert!((0..8).all(|page| read(at, page) == page + 1));
+    let at = kernel.tracked(8);
+    kernel.arm(at);
+    drop(kernel);
+    assert!((0..8).all(|page| read(at, page) == page + 1));
+}
+
+#[test]
+fn a_child_without_a_userfaultfd_reads_armed_pages() {
+    let Some(kernel) = Kernel::new() else { return };
+    let at = kernel.tracked(8);
+    kernel.arm(at);
+    // SAFETY: the child reads memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = (0..8).all(|page| read(at, page) == page + 1);
+        // SAFETY: ends the child, which runs nothing of the test's.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is a variable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(kernel.uses(at), (0, 0xff), "the parent's stay armed");
+    assert!((0..8).all(|page| read(at, page) == page + 1));
+}
+
+#[test]
+fn reserved_address_space_is_tracked_only_once_it_is_usable() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, len) = (mapping(), PAGES * PAGE_SIZE);
+    let protect = |how| {
+        // SAFETY: the test's own mapping.
+        assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, len, how) }, 0);
+    };
+    protect(libc::PROT_NONE);
+    assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Err(Stop::Invalid));
+    assert_eq!(kernel.uffd.register(at, len, MISSING), Ok(()));
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Ok(()), "added to what there is");
+    assert_eq!(kernel.uffd.zero(at, PAGE_SIZE).stop, None);
+    kernel.arm(at);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_stays_so() {
+    let Some(kernel) = Kernel::new() else { return };
+    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
+    let protect = |how| {
+        // SAFETY: the test's own mapping.
+        assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, len, how) }, 0);
+    };
+    protect(libc::PROT_NONE);
+    // Allowed, and without effect on what may be accessed.
+    assert_eq!(kernel.uffd.arm(at, len), Ok(()));
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors; the kernel refuses what cannot be read.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), -1);
+        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
+    }
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    assert!((0..8).all(|page| read(at, page) == page + 1));
+}
+
+#[test]
+fn a_page_of_zeroes_is_read_as_zeroes() {
+    let Some(kernel) = Kernel::new() else { return };
+    let at = kernel.tracked(0);
+    let filled = kernel.uffd.zero(at, 8 * PAGE_SIZE);
+    assert_eq!(filled.stop, None);
+    kernel.arm(at);
+    assert!((0..8).all(|page| read(at, page) == 0));
+    write(at, 2, 5);
+    assert_eq!(read(at, 2), 5);
+}
