@@ -128,3 +128,30 @@ fn min_is_the_bound_and_policies_keep_to_their_memory() {
         }
     }
 }
+
+#[test]
+fn what_fits_but_for_a_little_stays_where_uses_are_seen() {
+    let mut random = Random(88_172_645_463_325_252);
+    // Nearly all memory is in use all the time, beside data that are used once.
+    let references = uses((0..900_000u64).map(|at| match random.below(20) {
+        0 => 3600 + at / 20,
+        _ => random.below(3600),
+    }));
+    let tracking = pages_in("tracking", &references, 4000);
+    let (pager, lru) = (pages_in("pager", &references, 4000), pages_in("lru", &references, 4000));
+    assert!(tracking * 4 < pager * 3 && tracking * 3 < lru, "{tracking} of {pager} and {lru}");
+}
+
+#[test]
+fn seeing_uses_keeps_seven_tenths_of_what_can_be_kept_of_a_loop() {
+    for memory in [2000u64, 3000, 4000, 6000, 8000, 12_000] {
+        let pages = memory * 3 / 2;
+        let rounds = |count: u64| uses((0..count).flat_map(|_| 0..pages));
+        let kept = |name| {
+            let at = memory as usize;
+            30 * pages - (pages_in(name, &rounds(40), at) - pages_in(name, &rounds(10), at))
+        };
+        let (own, min) = (kept("tracking"), kept("min"));
+        assert!(own * 10 >= min * 7, "{own} of {min} in {memory}");
+    }
+}

@@ -1,7 +1,7 @@
 //! What is remembered of each page: sixteen bits, thirty-two bytes for a block of sixteen pages.
 //!
 //! ```text
-//! in memory  0 | score, 3 bits | came in at, 12 bits       out  1 | class, 6 bits | went at, 9 bits
+//! in memory  0 | score, 3 bits | armed | came in at, 11 bits     out  1 | class, 6 bits | went at, 9 bits
 //! ```
 //!
 //! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory,
@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 pub const BLOCK_PAGES: usize = 16;
 
 const OUT: u16 = 1 << 15;
-const CAME_BITS: u32 = 12;
+const CAME_BITS: u32 = 11;
+const SCORE_SHIFT: u32 = 12;
+const ARMED: u16 = 1 << CAME_BITS;
 const WENT_BITS: u32 = 9;
 
 /// How soon a page used to come back, 0 to 7.
@@ -28,7 +30,7 @@ pub enum Page {
     In {
         /// See [`Score`].
         score: Score,
-        /// When it came, in ticks, of which 4096 are told apart.
+        /// When it came or was last seen to be used, in ticks, of which 2048 are told apart.
         came: u16,
     },
     /// Out.
@@ -53,15 +55,28 @@ impl History {
     pub fn page(&self, index: usize) -> Page {
         let word = self.pages[index].load(Ordering::Relaxed);
         match word & OUT {
-            0 => Page::In { score: (word >> CAME_BITS) as u8 & 7, came: word & ((1 << CAME_BITS) - 1) },
+            0 => Page::In { score: (word >> SCORE_SHIFT) as u8 & 7, came: word & ((1 << CAME_BITS) - 1) },
             _ => Page::Out { class: (word >> WENT_BITS) as u8 & 63, went: word & ((1 << WENT_BITS) - 1) },
         }
     }
 
     /// Notes that the page came in at `tick`.
     pub(super) fn set_in(&self, index: usize, score: Score, tick: u64) {
-        let word = u16::from(score & 7) << CAME_BITS | tick as u16 & ((1 << CAME_BITS) - 1);
+        let word = u16::from(score & 7) << SCORE_SHIFT | tick as u16 & ((1 << CAME_BITS) - 1);
         self.pages[index].store(word, Ordering::Relaxed);
+    }
+
+    /// Whether the page, which is in memory, was armed by the tracker of accesses.
+    pub(super) fn is_armed(&self, index: usize) -> bool {
+        self.pages[index].load(Ordering::Relaxed) & (OUT | ARMED) == ARMED
+    }
+
+    /// Notes that the page, which is in memory, is armed.
+    pub(super) fn set_armed(&self, index: usize) {
+        let word = self.pages[index].load(Ordering::Relaxed);
+        if word & OUT == 0 {
+            self.pages[index].store(word | ARMED, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the page went out at `tick`.
@@ -99,14 +114,20 @@ mod tests {
     fn a_page_is_in_or_out_and_times_go_round() {
         let history = History::default();
         assert_eq!(history.page(3), Page::In { score: 0, came: 0 });
-        history.set_in(3, 7, 4096 + 5);
+        history.set_in(3, 7, 2048 + 5);
         assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
         history.set_out(4, 63, 1023);
         assert_eq!(
             (history.page(3), history.page(4)),
             (Page::In { score: 7, came: 5 }, Page::Out { class: 63, went: 511 })
         );
-        assert_eq!((age(4095, 4096 + 2), distance(1023, 2048 + 1)), (3, 2));
+        assert_eq!((age(2047, 2048 + 2), distance(1023, 2048 + 1)), (3, 2));
+        history.set_armed(3);
+        history.set_armed(4);
+        assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
+        assert!(history.is_armed(3) && !history.is_armed(4));
+        history.set_in(3, 1, 2047);
+        assert!(!history.is_armed(3));
         assert_eq!(each(0b1000_0000_0000_0101).collect::<Vec<_>>(), [0, 2, 15]);
         assert_eq!(each(0).count(), 0);
     }

@@ -66,6 +66,19 @@ pub struct Choice {
     pub tried: u32,
 }
 
+/// What the policy says of a block's pages where the kernel tells which are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Those that go.
+    pub going: u32,
+    /// Of these, go only to learn whether they return.
+    pub tried: u32,
+    /// Those that are to be armed: they go the next time unless they are used until then.
+    pub arm: u32,
+    /// Those that were used since they were armed.
+    pub used: u32,
+}
+
 /// Pages that came back because they were needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Returned {
@@ -196,6 +209,46 @@ impl Policy {
             choice.going |= choice.tried;
         }
         choice
+    }
+}
+
+impl Policy {
+    /// As [`Policy::choose`], where the kernel tells which pages are `armed`: not used since they were
+    /// armed. A page that would go is armed first, and goes if it is found armed. To look at a page
+    /// that is in use so costs an eighth of evicting it.
+    pub fn choose_tracked(&self, history: &History, present: u32, armed: u32, chance: u64) -> Tracked {
+        let tick = self.tick.load(Ordering::Relaxed);
+        let mut tracked = Tracked::default();
+        for index in each(present & !armed) {
+            if history.is_armed(index) {
+                tracked.used |= 1 << index;
+                if let Page::In { score, .. } = history.page(index) {
+                    history.set_in(index, score, tick);
+                }
+            }
+        }
+        let choice = self.choose(history, present, chance);
+        tracked.going = choice.going & armed;
+        tracked.tried = choice.tried & armed;
+        tracked.arm = (self.nearly(history, present) | choice.going) & !armed & !tracked.used;
+        each(tracked.arm).for_each(|index| history.set_armed(index));
+        tracked
+    }
+
+    /// Pages of classes that go, or go along.
+    fn nearly(&self, history: &History, present: u32) -> u32 {
+        let tick = self.tick.load(Ordering::Relaxed);
+        let along = self.along.load(Ordering::Relaxed);
+        let is_near = |index: &usize| {
+            let page = history.page(*index);
+            along >> class_of(page, tick) & 1 != 0 && !is_new(page, tick)
+        };
+        each(present).filter(is_near).fold(0, |mask, index| mask | 1 << index)
+    }
+
+    /// Notes pages that came armed: by moves, and not because they were needed.
+    pub fn came_armed(&self, history: &History, mask: u32) {
+        each(mask).for_each(|index| history.set_armed(index));
     }
 }
 

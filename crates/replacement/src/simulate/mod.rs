@@ -51,13 +51,15 @@ pub struct Outcome {
 }
 
 /// The policies there are, by name.
-pub const POLICIES: [&str; 8] = ["pager", "block-clock", "fifo", "clock", "lru", "kernel", "lirs", "min"];
+pub const POLICIES: [&str; 9] =
+    ["pager", "tracking", "block-clock", "fifo", "clock", "lru", "kernel", "lirs", "min"];
 
 /// A policy by name, for a memory of so many pages; `None` when there is none of that name.
 pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Option<Box<dyn Replacement + 'a>> {
     let count = references.pages();
     Some(match name {
         "pager" => Box::new(pager::Pager::new(references, pages)),
+        "tracking" => Box::new(pager::Pager::tracking(references, pages)),
         "block-clock" => Box::new(clock::BlockClock::new(references, pages)),
         "fifo" => Box::new(plain::Plain::new(count, pages, plain::Kind::Fifo)),
         "clock" => Box::new(plain::Plain::new(count, pages, plain::Kind::Clock)),

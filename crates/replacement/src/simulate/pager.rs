@@ -22,6 +22,10 @@ pub struct Pager {
     runs: u64,
     tried: u64,
     returned: Returned,
+    /// Pages that are armed, where uses are tracked.
+    armed: Option<Vec<u16>>,
+    arms: u64,
+    faults: u64,
 }
 
 impl Pager {
@@ -44,7 +48,31 @@ impl Pager {
             runs: 0,
             tried: 0,
             returned: Returned::default(),
+            armed: None,
+            arms: 0,
+            faults: 0,
         }
+    }
+
+    /// The same, where the kernel tells which pages are used.
+    pub fn tracking(references: &References, pages: usize) -> Self {
+        let pager = Self::new(references, pages);
+        Pager { armed: Some(vec![0; pager.present.len()]), ..pager }
+    }
+
+    /// Pages of a block that go.
+    fn choose(&mut self, block: usize) -> u16 {
+        let (history, present) = (&self.histories[block], self.present[block].into());
+        let Some(armed) = &mut self.armed else {
+            let choice = self.policy.choose(history, present, self.turn);
+            self.tried += u64::from(choice.tried.count_ones());
+            return choice.going as u16;
+        };
+        let choice = self.policy.choose_tracked(history, present, armed[block].into(), self.turn);
+        self.tried += u64::from(choice.tried.count_ones());
+        self.arms += u64::from(choice.arm.count_ones());
+        armed[block] = (armed[block] | choice.arm as u16) & !choice.going as u16;
+        choice.going as u16
     }
 }
 
@@ -54,7 +82,13 @@ impl Replacement for Pager {
         self.present[block] >> bit & 1 != 0
     }
 
-    fn hit(&mut self, _page: u32, _at: usize) {}
+    fn hit(&mut self, page: u32, _at: usize) {
+        let (block, bit) = place(page);
+        if let Some(armed) = &mut self.armed {
+            self.faults += u64::from(armed[block] >> bit & 1);
+            armed[block] &= !(1 << bit);
+        }
+    }
 
     fn admit(&mut self, page: u32, first_touch: bool, _at: usize) {
         let mut fruitless = 0;
@@ -69,10 +103,8 @@ impl Replacement for Pager {
                 continue;
             }
             self.turn += 1;
-            let choice = self.policy.choose(&self.histories[block], present.into(), self.turn);
             self.looks += u64::from(present.count_ones());
-            self.tried += u64::from(choice.tried.count_ones());
-            let mut going = choice.going as u16;
+            let mut going = self.choose(block);
             let before = fruitless;
             fruitless = if going == 0 { fruitless + present.count_ones() as usize } else { 0 };
             // As the pager does after a round, and after two: any page goes.
@@ -88,6 +120,9 @@ impl Replacement for Pager {
             self.calls += u64::from(going != 0);
             self.runs += u64::from((going & !(going << 1)).count_ones());
             self.present[block] &= !going;
+            if let Some(armed) = &mut self.armed {
+                armed[block] &= !going;
+            }
             self.count -= going.count_ones() as usize;
         }
         let (block, bit) = place(page);
@@ -106,6 +141,9 @@ impl Replacement for Pager {
     fn remove(&mut self, page: u32) {
         let (block, bit) = place(page);
         self.present[block] &= !(1 << bit);
+        if let Some(armed) = &mut self.armed {
+            armed[block] &= !(1 << bit);
+        }
         self.count -= 1;
     }
 
@@ -114,8 +152,12 @@ impl Replacement for Pager {
     }
 
     fn note(&self) -> String {
+        let tracking = match self.armed {
+            Some(_) => format!("; {} armed, {} of them used", self.arms, self.faults),
+            None => String::new(),
+        };
         format!(
-            "{:.1} % of the evicted were tried; mean distance {:.2} memories; {:.2} pages a block, {:.2} a run",
+            "{:.1} % of the evicted were tried; mean distance {:.2} memories; {:.2} pages a block, {:.2} a run{tracking}",
             self.tried as f64 * 100.0 / self.evicted.max(1) as f64,
             self.returned.distance_pages as f64 / self.returned.pages.max(1) as f64 / self.pages as f64,
             self.evicted as f64 / self.calls.max(1) as f64,
