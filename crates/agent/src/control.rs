@@ -344,6 +344,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         records: accounts.records(),
         without_move: without & ledger::WITHOUT_MOVE != 0,
         without_scan: without & ledger::WITHOUT_SCAN != 0,
+        without_tracking: without & ledger::WITHOUT_TRACKING != 0,
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);

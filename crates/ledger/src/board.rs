@@ -32,6 +32,9 @@ type FormsText = Text<64>;
 /// Most bytes of a compressor's name, parameters included.
 pub const COMPRESSOR_LEN_MAX: usize = CompressorText::LEN_MAX;
 
+/// Do without access tracking (userfaultfd's RWP).
+pub const WITHOUT_TRACKING: u32 = 8;
+
 /// What the supervisor decides for the whole tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -51,7 +54,8 @@ pub struct Settings {
     /// Bytes that the swap file of each user may take; 0 without one.
     pub swap_bytes: u64,
     /// What pagers do without: [`WITHOUT_ENCRYPTION`], and parts of the kernel, for tests:
-    /// [`WITHOUT_MOVE`], [`WITHOUT_SCAN`].
+    /// [`WITHOUT_MOVE`], [`WITHOUT_SCAN`],
+    /// [`WITHOUT_TRACKING`].
     pub without: u32,
     /// Whether the supervisor opens for its processes, and agrees for them on, what they may not
     /// themselves.

@@ -183,6 +183,10 @@ counters! {
     Spared: Pages, report "replacement.spared", prometheus "uzswap_spared_pages_total";
     /// Pages that went only to learn whether they return.
     Tried: Pages, report "replacement.tried", prometheus "uzswap_tried_pages_total";
+    /// Pages armed, to see whether they are used before they go (Linux 7.3).
+    Armed: Pages, report "replacement.armed", prometheus "uzswap_armed_pages_total";
+    /// Armed pages that were found used, and stayed.
+    SeenUsed: Pages, report "replacement.seen_used", prometheus "uzswap_seen_used_pages_total";
     /// Pages that came in beside one that was needed.
     ReadAhead: Pages, report "replacement.read_ahead", prometheus "uzswap_read_ahead_pages_total";
     /// Pages read ahead in windows behind which the thread did not go on.

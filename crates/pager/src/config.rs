@@ -33,6 +33,8 @@ pub struct Config {
     pub without_move: bool,
     /// Do without `PAGEMAP_SCAN` although the kernel has it, for tests.
     pub without_scan: bool,
+    /// Do without access tracking although the kernel has it (Linux 7.3).
+    pub without_tracking: bool,
 }
 
 /// A pager could not be made.

@@ -6,6 +6,7 @@
 //!    registrations  which mappings are registered
 //!    fault/       serving faults: who listens, how many pages come along, what waits for the disk
 //!    reclaim/     who makes room and when, which pages go, what goes to the swap file; never serves a fault
+//!    tracker/     which pages are used, where the kernel can tell
 //!    gauge        how much memory the process uses
 //!    halt, standstill, fork_session   standing still: for good, for a while, around a fork
 //!    retire                       the end of a pager whose process does not end
@@ -33,6 +34,7 @@ mod registrations;
 mod retire;
 mod standstill;
 mod sync;
+mod tracker;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
 mod watch;

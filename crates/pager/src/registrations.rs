@@ -30,6 +30,9 @@ pub struct Managed {
     registered: bool,
     /// Readable and writable now.
     evictable: bool,
+    /// Readable or writable when it was registered: uses of other memory cannot be seen
+    /// ([`crate::tracker`]).
+    accessible: bool,
 }
 
 /// The list, in address order. Its arrays have their full capacity from the start.
@@ -61,18 +64,22 @@ impl Registrations {
         next.clear();
         *refused_bytes = 0;
         let mut old = 0;
-        let mut add = |start: usize, end: usize, evictable: bool| {
+        let mut add = |start: usize, end: usize, evictable: bool, accessible: bool| {
             while old < current.len() && current[old].end <= start {
                 old += 1;
             }
-            let covers = |known: &&Managed| known.registered && known.start <= start && known.end >= end;
+            let covers = |known: &&Managed| {
+                let is_enough = known.accessible || !accessible || !pages.tracker().sees_uses();
+                known.registered && is_enough && known.start <= start && known.end >= end
+            };
             let registered = match current.get(old).filter(covers) {
                 Some(_) => Some(true),
                 None => pages.register(start..end),
             };
             // What could not be registered now may be so from before, where it has been moved from.
             if registered != Some(false) {
-                next.push(Managed { start, end, registered: registered == Some(true), evictable });
+                let registered = registered == Some(true);
+                next.push(Managed { start, end, registered, evictable, accessible });
             }
             if registered != Some(true) && evictable {
                 *refused_bytes += end - start;
@@ -94,7 +101,8 @@ impl Registrations {
                     cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
                 let until = next.map_or(end, |range| range.start);
                 let evictable = is_evictable(&mapping, config.executable) && is_walked(pages, end - start);
-                if until > at && !add(at, until, evictable) {
+                let accessible = mapping.read || mapping.write;
+                if until > at && !add(at, until, evictable, accessible) {
                     return;
                 }
                 at = next.map_or(end, |range| range.end);
@@ -140,7 +148,8 @@ impl Registrations {
         if pages.register(range.clone()) == Some(true) {
             let Range { start, end } = range;
             let evictable = evictable && is_walked(pages, end - start);
-            self.current.insert(index, Managed { start, end, registered: true, evictable });
+            self.current
+                .insert(index, Managed { start, end, registered: true, evictable, accessible: evictable });
         }
         true
     }

@@ -8,6 +8,7 @@ use crate::accounts::Plenty;
 use crate::config::Config;
 use crate::pager::Pager;
 use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
+use crate::tracker::AccessTracker;
 
 /// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else
 /// without threads. `None` when this process may not have one.
@@ -18,6 +19,19 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
 /// The same of a range: tests that have the pager look at mappings must not have it find other
 /// tests'.
 pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option<&'static Pager> {
+    make(only, without_move, None)
+}
+
+/// The same, that sees uses as a tracker says.
+pub(crate) fn tracked_pager(only: Range<usize>, tracker: Box<dyn AccessTracker>) -> Option<&'static Pager> {
+    make(Some(only), false, Some(tracker))
+}
+
+fn make(
+    only: Option<Range<usize>>,
+    without_move: bool,
+    tracker: Option<Box<dyn AccessTracker>>,
+) -> Option<&'static Pager> {
     let config = Config {
         folio_pages: 16,
         staging_pages: 512,
@@ -28,6 +42,7 @@ pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option
         records: false,
         without_move,
         without_scan: false,
+        without_tracking: false,
         executable: false,
     };
     let mut registry = acomp::Registry::new();
@@ -37,7 +52,10 @@ pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option
         zswap::Zswap::new(zswap::Config { max_groups: crate::POOL_GROUPS, ..Default::default() }, algorithm)
             .unwrap();
     match Pager::new(config, store, &Plenty) {
-        Ok(pager) => {
+        Ok(mut pager) => {
+            if let Some(tracker) = tracker {
+                pager.pages.track_by(tracker);
+            }
             let pager: &'static Pager = Box::leak(Box::new(pager));
             if pager.needs_drainer() {
                 std::thread::spawn(|| pager.drain_events(0));

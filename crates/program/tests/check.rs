@@ -28,6 +28,7 @@ fn every_row_is_answered_and_a_no_has_a_fix() {
         "userfaultfd",
         "moving pages",
         "PAGEMAP_SCAN",
+        "access tracking",
         "CAP_SYS_PTRACE",
         "sysctl",
         "device node",

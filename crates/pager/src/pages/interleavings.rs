@@ -47,6 +47,7 @@ fn world() -> Arc<World> {
         records: false,
         without_move: false,
         without_scan: false,
+        without_tracking: false,
         executable: false,
     };
     let mut registry = acomp::Registry::new();

@@ -51,6 +51,7 @@ use crate::accounts::{Accounts, Counter};
 use crate::config::{Config, FixedText, StartError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
+use crate::tracker::{self, AccessTracker};
 
 pub(crate) use bring::Brought;
 pub(crate) use children::ChildMemory;
@@ -135,14 +136,22 @@ impl Pages {
     ) -> Result<(Self, u64), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
-        let (uffd, features) = Userfaultfd::open_with_any(needed | feature::MOVE | feature::EVENT_FORK)?;
+        let tracking = match config.without_tracking || config.without_move || config.without_scan {
+            true => 0,
+            false => feature::TRACKING,
+        };
+        let wanted = needed | feature::MOVE | feature::EVENT_FORK | tracking;
+        let (uffd, features) = Userfaultfd::open_with_any(wanted)?;
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
         let (backend, staging) = evict::choose(config, uffd)?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
-        let mover = Mover::new(uffd, pagemap).map_err(system("a page"))?;
+        // A mapping that is moved away by mremap() keeps what is armed: only moves take that along.
+        let tracked = if backend.moves_frames() { features } else { 0 };
+        let tracker = tracker::choose(&uffd, pagemap, tracked);
+        let mover = Mover::new(uffd, pagemap, tracker).map_err(system("a page"))?;
         if !backend.protect(mover.guard.reports(), &staging, true) {
             return Err(system("a page")(std::io::Error::last_os_error()));
         }
@@ -218,6 +227,10 @@ impl Pages {
     /// asked for.
     fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
         let returned = self.policy.returned(history, mask, needed, in_run);
+        if self.mover.tracker.sees_uses() {
+            // A run is moved in armed but for its first page.
+            self.policy.came_armed(history, mask & !needed & mask.wrapping_sub(1));
+        }
         if returned.pages > 0 {
             self.accounts.add(Counter::Returned, returned.pages);
             self.accounts.add(Counter::ReturnDistance, returned.distance_pages);
@@ -267,14 +280,35 @@ impl Pages {
         self.moves_frames() && self.recycles.load(Ordering::Acquire)
     }
 
+    /// What sees uses.
+    pub fn tracker(&self) -> &dyn AccessTracker {
+        &*self.mover.tracker
+    }
+
+    /// Has a test's tracker say which pages are used.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub fn track_by(&mut self, tracker: Box<dyn AccessTracker>) {
+        self.mover.tracker = tracker;
+    }
+
+    /// Registers a range, so that uses of its pages are seen if that can be: not where nothing may be
+    /// accessed.
+    fn register_tracked(&self, range: &Range<usize>) -> bool {
+        let register = |mode| {
+            let len = range.end - range.start;
+            self.mover.guard.reports().register(range.start, len, MISSING | mode).is_ok()
+        };
+        match self.mover.tracker.mode() {
+            0 => register(0),
+            mode => register(mode) || register(0),
+        }
+    }
+
     /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it
     /// cannot be now: what the table says of the range may be about a mapping of before as long as
     /// reports are to come.
     pub fn register(&self, range: Range<usize>) -> Option<bool> {
-        let try_now = || {
-            (!self.mover.is_changing())
-                .then(|| self.mover.guard.reports().register(range.start, range.len(), MISSING).is_ok())
-        };
+        let try_now = || (!self.mover.is_changing()).then(|| self.register_tracked(&range));
         for _ in 0..REGISTER_TRIES {
             if let Some(Some(done)) = self.events.while_quiet(try_now) {
                 return Some(done);

@@ -50,21 +50,27 @@ use super::guard::Guard;
 use super::staging::Frame;
 use super::table::{Locked, PageRun};
 use crate::sync::{Pagemap, Userfaultfd};
+use crate::tracker::AccessTracker;
 
 /// The descriptors of one process.
 pub struct Mover {
     /// Guards the program's memory, and where pages are moved staging too.
     pub(super) guard: Guard,
     pub(super) pagemap: Pagemap,
+    pub(super) tracker: Box<dyn AccessTracker>,
 }
 
 impl Mover {
     /// With a page of the arena to ask about, registered from now on.
-    pub(super) fn new(uffd: Userfaultfd, pagemap: Pagemap) -> std::io::Result<Self> {
+    pub(super) fn new(
+        uffd: Userfaultfd,
+        pagemap: Pagemap,
+        tracker: Box<dyn AccessTracker>,
+    ) -> std::io::Result<Self> {
         let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
         // SAFETY: the page was taken just now.
         unsafe { (probe as *mut u64).write_volatile(1) };
-        let mover = Mover { guard: Guard::new(uffd, probe), pagemap };
+        let mover = Mover { guard: Guard::new(uffd, probe), pagemap, tracker };
         match mover.guard_probe(true) {
             true => Ok(mover),
             false => Err(std::io::Error::last_os_error()),
@@ -182,12 +188,20 @@ impl Quiet<'_> {
         unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
     }
 
-    /// Moves pages into the program.
+    /// Moves pages into the program. Where uses are seen, moved pages come armed: the first one, for
+    /// which a thread waits, is disarmed before the thread runs, or it would fault twice.
     pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
+        let mover = self.pages.mover;
+        let sees_uses = mover.tracker.sees_uses();
         // SAFETY: only missing pages are filled, and their block's lock is held. The source is
         // staging memory, which has no objects.
-        unsafe { self.pages.mover.guard.move_pages(at, source.address(), len, true) }
+        let progress = unsafe { mover.guard.move_pages(at, source.address(), len, !sees_uses) };
+        if sees_uses && progress.done > 0 {
+            mover.tracker.disarm(at, PAGE_SIZE);
+            mover.guard.reports().wake(at, progress.done);
+        }
+        progress
     }
 
     /// Copies pages into the program.

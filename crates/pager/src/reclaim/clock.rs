@@ -1,13 +1,15 @@
 //! The clock: which pages go next. A hand walks the managed address space, and the policy says of
-//! each block's pages which of them go ([`replacement::policy`]).
+//! each block's pages which of them go ([`replacement::policy`]). Where uses are seen
+//! ([`crate::tracker`]), a page that is to go is armed first, and goes when the hand comes by again
+//! if it was not used until then.
 
-use replacement::policy::Leaps;
+use replacement::policy::{Choice, History, Leaps, Tracked};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
 use crate::pages::{now_ms, BLOCK_BYTES};
-use crate::span;
+use crate::{runs, span};
 
 use super::Reclaimer;
 
@@ -35,6 +37,8 @@ struct Looked {
     pages: u64,
     spared: u64,
     tried: u64,
+    armed: u64,
+    used: u64,
 }
 
 impl Hand {
@@ -52,24 +56,27 @@ impl Hand {
         }
     }
 
-    /// The next block with present pages, as address and mask, of what was seen at the last look.
-    fn next_seen(&mut self) -> Option<(usize, u32)> {
+    /// The next block with present pages, as address, mask and mask of pages that are used, of what
+    /// was seen at the last look.
+    fn next_seen(&mut self) -> Option<(usize, u32, u32)> {
         let run = (self.next < self.count).then(|| self.runs[self.next])?;
         let base = run.start as usize & !(BLOCK_BYTES - 1);
-        let mut mask = 0;
+        let (mut mask, mut used) = (0, 0);
         // Runs of the same block are one candidate.
         while self.next < self.count && (self.runs[self.next].start as usize) < base + BLOCK_BYTES {
             let run = &mut self.runs[self.next];
             let end = (run.end as usize).min(base + BLOCK_BYTES);
             let first = (run.start as usize - base) / PAGE_SIZE;
-            mask |= span(first, (end - run.start as usize) / PAGE_SIZE);
+            let pages = span(first, (end - run.start as usize) / PAGE_SIZE);
+            mask |= pages;
+            used |= if run.is_used() { pages } else { 0 };
             if end < run.end as usize {
                 run.start = end as u64;
                 break;
             }
             self.next += 1;
         }
-        Some((base, mask))
+        Some((base, mask, used))
     }
 }
 
@@ -89,6 +96,8 @@ impl Reclaimer<'_> {
             (Counter::LookedAt, looked.pages),
             (Counter::Spared, looked.spared),
             (Counter::Tried, looked.tried),
+            (Counter::Armed, looked.armed),
+            (Counter::SeenUsed, looked.used),
         ] {
             if by > 0 {
                 self.accounts.add(count, by);
@@ -105,7 +114,7 @@ impl Reclaimer<'_> {
     fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(usize, u32)> {
         let mut wraps = 0;
         loop {
-            while let Some((base, mask)) = hand.next_seen() {
+            while let Some((base, mask, used)) = hand.next_seen() {
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
@@ -118,10 +127,11 @@ impl Reclaimer<'_> {
                     continue;
                 }
                 hand.turn += 1;
-                let choice = self.pages.policy().choose(block.history(), mask, hand.turn);
+                let choice = self.choose(looked, base, block.history(), mask, used, hand.turn);
                 // Who needs room gets it: after two rounds that the policy let pass everything
-                // goes.
-                let going = if wraps > 1 { mask } else { choice.going };
+                // goes; where uses are seen, what is not used before the rest.
+                let unused = if mask & !used == 0 { mask } else { mask & !used };
+                let going = if wraps > 1 { unused } else { choice.going };
                 looked.pages += u64::from(mask.count_ones());
                 looked.spared += u64::from((mask & !going).count_ones());
                 looked.tried += u64::from(choice.tried.count_ones());
@@ -145,18 +155,91 @@ impl Reclaimer<'_> {
         }
     }
 
+    /// Pages of a block that go. Arms others where uses are seen.
+    fn choose(
+        &self,
+        looked: &mut Looked,
+        base: usize,
+        history: &History,
+        mask: u32,
+        used: u32,
+        turn: u64,
+    ) -> Choice {
+        let (policy, tracker) = (self.pages.policy(), self.pages.tracker());
+        if !tracker.sees_uses() {
+            return policy.choose(history, mask, turn);
+        }
+        let choice = policy.choose_tracked(history, mask, mask & !used, turn);
+        for (first, count) in runs(choice.arm) {
+            tracker.arm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+        }
+        looked.armed += u64::from(choice.arm.count_ones());
+        looked.used += u64::from(choice.used.count_ones());
+        let Tracked { going, tried, .. } = choice;
+        Choice { going, tried }
+    }
+
     /// Fills the hand with the next present runs; false at the end of the address space.
     fn scan(&self, hand: &mut Hand) -> bool {
         loop {
             let mapping = self.registrations.lock().expect("no panic while held").from(hand.at);
             let Some(mapping) = mapping else { return false };
             let start = hand.at.max(mapping.start);
-            let (count, walked) = self.pages.pagemap().present(start, mapping.end, &mut hand.runs);
+            let (count, walked) = self.pages.tracker().look(start, mapping.end, &mut hand.runs);
             hand.at = walked.max(start + PAGE_SIZE);
             (hand.next, hand.count) = (0, count);
             if count > 0 {
                 return true;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::pages::BLOCK_PAGES;
+    use crate::tracker::simulated::Simulated;
+    use crate::trial::{blocks, tracked_pager};
+
+    const BLOCKS: usize = 40;
+
+    #[test]
+    fn what_is_used_stays_and_what_is_not_goes() {
+        let base = blocks(BLOCKS);
+        let len = BLOCKS * BLOCK_BYTES;
+        let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
+        let Some(pager) = tracked_pager(base..base + len, Box::new(simulated)) else { return };
+        pager.refresh_mappings();
+        // Every third page is in use.
+        let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| base + page * PAGE_SIZE);
+        let tracker = pager.pages.tracker();
+        tracker.arm(base, len);
+        used_pages().for_each(|at| simulated.touch(at));
+        let reclaimer = pager.reclaimer();
+        let mut offered = Vec::new();
+        for _ in 0..BLOCKS {
+            let (block, mask) = reclaimer.next_candidate().expect("pages that are not used");
+            offered.extend(
+                (0..BLOCK_PAGES).filter(|page| mask >> page & 1 != 0).map(|page| block + page * PAGE_SIZE),
+            );
+        }
+        assert!(offered.len() > BLOCKS * BLOCK_PAGES / 2, "{} pages", offered.len());
+        let wrong = used_pages().filter(|at| offered.contains(at)).count();
+        assert_eq!(wrong, 0, "used pages that were to go");
+        // Those have been armed: they go the next time if they are used no more.
+        assert_eq!(simulated.armed(base, len), BLOCKS * BLOCK_PAGES);
+    }
+
+    #[test]
+    fn room_is_made_where_all_is_used() {
+        let base = blocks(BLOCKS);
+        let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
+        let Some(pager) = tracked_pager(base..base + BLOCKS * BLOCK_BYTES, Box::new(simulated)) else {
+            return;
+        };
+        pager.refresh_mappings();
+        // Never armed: all count as used.
+        assert!(pager.reclaimer().next_candidate().is_some());
     }
 }

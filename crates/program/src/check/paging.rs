@@ -12,7 +12,7 @@ use super::machine::UPGRADE;
 use super::row::Row;
 use crate::place::Place;
 use crate::rights;
-use crate::ways::{Eviction, Finding, Ways};
+use crate::ways::{AccessTracking, Eviction, Finding, Ways};
 
 /// Features without which something is lost, and what each is for.
 const NEEDED: [(u64, &str); 5] = [
@@ -24,13 +24,16 @@ const NEEDED: [(u64, &str); 5] = [
 ];
 
 /// Features that only make it faster, and what each is for.
-const FASTER: [(u64, &str); 2] = [
-    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
-    (feature::MOVE, "pages are moved, not copied"),
+const FASTER: [(u64, &str, &str); 4] = [
+    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it", SLOWER),
+    (feature::MOVE, "pages are moved, not copied", SLOWER),
+    (feature::RWP, "pages are armed to see which are used", UNSEEN),
+    (feature::RWP_ASYNC, "uses of pages need no message", UNSEEN),
 ];
 
-/// What is done without any of them.
+/// What is done without any of the first two, and of the others.
 const SLOWER: &str = "pages are remapped and copied instead";
+const UNSEEN: &str = "which pages go is learned from those that return";
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
@@ -51,13 +54,19 @@ pub fn rows() -> Vec<Row> {
         Err(error) => Row::known("PAGEMAP_SCAN", false, error, UPGRADE),
     });
     let ways = Ways::of_this_kernel(0);
-    let is_best = ways == Ways { eviction: Eviction::Move, finding: Finding::Scan };
+    let is_best = (ways.eviction, ways.finding) == (Eviction::Move, Finding::Scan);
     rows.push(match any {
         true => Row::known("the fastest ways", is_best, ways.to_string(), UPGRADE),
         // Whether there is UFFDIO_MOVE is not known.
         false => {
             Row::known("the fastest ways", false, "cannot be known without a userfaultfd", "see userfaultfd")
         }
+    });
+    rows.push(match ways.tracking {
+        AccessTracking::Rwp => {
+            Row::known("access tracking", true, "by userfaultfd's RWP, with UZSWAP_WITH=rwp", "")
+        }
+        AccessTracking::None => Row::known("access tracking", false, UNSEEN, "Linux 7.3 or later"),
     });
     rows.extend(rights());
     rows
@@ -92,11 +101,11 @@ fn opened(result: Result<(), OpenError>) -> Row {
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
-        let faster = FASTER.iter().find(|(faster, _)| *faster == bit);
-        let use_ = need.or(faster).map_or("not used", |(_, use_)| use_);
+        let faster = FASTER.iter().find(|(faster, ..)| *faster == bit);
+        let use_ = need.map(|(_, use_)| *use_).or(faster.map(|(_, use_, _)| *use_)).unwrap_or("not used");
         let without = match (need, faster) {
             (Some(_), _) => format!("with it {use_}"),
-            (None, Some(_)) => SLOWER.to_owned(),
+            (None, Some((_, _, without))) => (*without).to_owned(),
             (None, None) => use_.to_owned(),
         };
         let (ok, detail, fix) = if !any {

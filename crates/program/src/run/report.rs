@@ -11,7 +11,7 @@ use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
 use crate::size::Size;
-use crate::ways::{Eviction, Finding, Ways};
+use crate::ways::{AccessTracking, Eviction, Finding, Ways};
 
 /// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning
 /// matches; bytes, pages and microseconds as the names say.
@@ -41,6 +41,7 @@ pub struct Report {
     /// How pages left memory, "move" or "remap", and how they were found, "scan" or "pagemap".
     eviction: Eviction,
     page_finding: Finding,
+    access_tracking: AccessTracking,
     verified: bool,
     /// Counters of the report itself: `ledger::COUNTERS` has their names.
     #[serde(flatten)]
@@ -143,6 +144,7 @@ impl Report {
             folio_bytes: settings.folio_bytes,
             eviction: ways.eviction,
             page_finding: ways.finding,
+            access_tracking: ways.tracking,
             verified: settings.verify,
             forms: tree.forms(),
             stored_pages: peaks.stored_pages,

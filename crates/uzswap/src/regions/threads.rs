@@ -100,6 +100,7 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
         records: false,
         without_move: false,
         without_scan: false,
+        without_tracking: true,
         executable: false,
     };
     let algorithm = crate::registry().find(&settings.compressor)?;

@@ -1,0 +1,131 @@
+//! Trackers against a plain model, on mappings that change at random.
+
+use std::collections::BTreeMap;
+
+use sys::pagemap::{Pagemap, Run};
+use sys::userfaultfd::{feature, Userfaultfd, MISSING};
+use sys::PAGE_SIZE;
+
+use super::simulated::Simulated;
+use super::{none, rwp, AccessTracker};
+
+const PAGES: usize = 96;
+
+/// A repeatable source of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % end
+    }
+}
+
+fn map() -> usize {
+    sys::memory::map(PAGES * PAGE_SIZE).unwrap().as_ptr() as usize
+}
+
+/// Every present page, and whether it is used, by looks with room for `room` runs.
+fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize, bool> {
+    let (mut at, end, mut found) = (base, base + PAGES * PAGE_SIZE, BTreeMap::new());
+    while at < end {
+        let mut runs = [Run::default(); 8];
+        let (count, walked) = tracker.look(at, end, &mut runs[..room]);
+        assert!(walked > at && walked <= end, "a look gets on");
+        for run in &runs[..count] {
+            assert!(run.start as usize >= at && run.end as usize <= walked && run.start < run.end);
+            for page in (run.start as usize..run.end as usize).step_by(PAGE_SIZE) {
+                assert_eq!(found.insert((page - base) / PAGE_SIZE, run.is_used()), None, "found once");
+            }
+        }
+        at = walked;
+    }
+    found
+}
+
+/// Plays random uses, armings and discards; `touch` is told of each use.
+fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(usize), fill: impl Fn(usize)) {
+    let mut random = Random(88_172_645_463_325_252);
+    let mut model: BTreeMap<usize, bool> = BTreeMap::new();
+    for round in 0..4000 {
+        let first = random.below(PAGES);
+        let count = 1 + random.below((PAGES - first).min(20));
+        let range = first..first + count;
+        match random.below(10) {
+            0..2 => {
+                tracker.arm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                model.range_mut(range).for_each(|(_, used)| *used = false);
+            }
+            2 => {
+                tracker.disarm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                model.range_mut(range).for_each(|(_, used)| *used = true);
+            }
+            3 => {
+                // SAFETY: the test's own mapping.
+                let discarded = unsafe {
+                    let at = (base + first * PAGE_SIZE) as *mut libc::c_void;
+                    libc::madvise(at, count * PAGE_SIZE, libc::MADV_DONTNEED)
+                };
+                assert_eq!(discarded, 0);
+                // What is not there any more is not armed when it comes again.
+                tracker.disarm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                model.retain(|page, _| !range.contains(page));
+            }
+            4..7 => {
+                if !model.contains_key(&first) {
+                    fill(base + first * PAGE_SIZE);
+                }
+                // SAFETY: a page of the test's that is present.
+                unsafe { ((base + first * PAGE_SIZE) as *mut usize).write_volatile(round) };
+                touch(base + first * PAGE_SIZE);
+                model.insert(first, true);
+            }
+            _ => assert_eq!(look(tracker, base, 1 + random.below(8)), model, "round {round}"),
+        }
+    }
+}
+
+#[test]
+fn a_simulated_tracker_is_like_the_model() {
+    let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
+    plays_like_a_model(&simulated, map(), |at| simulated.touch(at), |_| ());
+}
+
+#[test]
+fn the_kernel_is_like_the_model() {
+    let wanted = feature::TRACKING | feature::MOVING;
+    if Userfaultfd::features().map_or(0, |all| all & wanted) != wanted {
+        return testkit::skip!("kernel", "no access tracking before Linux 7.3");
+    }
+    let uffd = Userfaultfd::open(wanted).unwrap();
+    let tracker = rwp::Rwp::new(&uffd, Pagemap::open().unwrap(), wanted).expect("the kernel has it");
+    let base = map();
+    uffd.register(base, PAGES * PAGE_SIZE, MISSING | tracker.mode()).unwrap();
+    let fill = |at| {
+        let page = [0u8; 2 * PAGE_SIZE];
+        let source = (page.as_ptr() as usize).next_multiple_of(PAGE_SIZE);
+        // SAFETY: a page of the array and a missing page of the test's mapping.
+        assert_eq!(unsafe { uffd.copy(at, source, PAGE_SIZE) }.stop, None);
+    };
+    plays_like_a_model(&tracker, base, |_| (), fill);
+    uffd.close();
+}
+
+#[test]
+fn without_tracking_no_page_is_used_and_none_is_missed() {
+    let Ok(uffd) = Userfaultfd::open(0) else { return testkit::skip!("userfaultfd", "no userfaultfd") };
+    let pagemap = Pagemap::open().unwrap();
+    assert!(rwp::Rwp::new(&uffd, pagemap, feature::MOVING).is_none(), "what was not agreed on");
+    assert!(rwp::Rwp::new(&uffd, pagemap.without_scan(), feature::TRACKING).is_none());
+    let (tracker, base) = (none::NoTracker::new(pagemap), map());
+    for page in [3, 4, 90] {
+        // SAFETY: a page of the test's.
+        unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(1) };
+    }
+    tracker.arm(base, PAGES * PAGE_SIZE);
+    assert_eq!((tracker.sees_uses(), tracker.mode()), (false, 0));
+    assert_eq!(look(&tracker, base, 4), [(3, false), (4, false), (90, false)].into());
+    uffd.close();
+}
