@@ -629,7 +629,7 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
         }
     }
     slot.set_paused(false);
-    pager.go_on();
+    pager.resume();
     true
 }
 

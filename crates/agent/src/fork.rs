@@ -186,7 +186,7 @@ pub fn answer_halt() {
     }
     stand(is_set(&forks.stopped));
     if let Some(pager) = pager {
-        pager.go_on();
+        pager.resume();
     }
 }
 

@@ -1,18 +1,116 @@
-//! Reports of the gate (see `fork_session`) that no thread attends to.
+//! The gate: when the kernel begins to copy the arena for a fork.
+//!
+//! Of the two lowest pages of the arena, which are never taken, a userfaultfd of its own guards the
+//! first while a fork is expected, and the program's the second. From when fork() has come to that
+//! page until the event about it was read, the kernel refuses every operation on the gate.
+//!
+//! Invariants: the pages are present while they are guarded, so no thread ever waits for them. A
+//! gate is guarded between [`Gate::begin`] and [`Gate::end`] only.
 
-use sys::userfaultfd::{Message, MESSAGES_MAX};
+use sys::userfaultfd::{feature, Message, OpenError, Stop, MESSAGES_MAX, MISSING};
+use sys::{arena, PAGE_SIZE};
 
+use crate::pages::Reports;
 use crate::sync::Userfaultfd;
 
-/// Reads them: a fork past the C library, while another one was attended to, reports to every
-/// userfaultfd that it copied, and its thread waits until each report is read. Until then the
-/// kernel lets no page in.
-pub(crate) fn dismiss_reports(gate: Option<Userfaultfd>) {
-    let Some(gate) = gate else { return };
-    let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-    while gate.read(&mut messages, 1) == 1 {
-        if let Message::Fork { descriptor } = messages[0] {
-            Userfaultfd::from_descriptor(descriptor).close();
+/// The gate, if forks may be watched here.
+pub(crate) struct Gate {
+    descriptor: Option<Userfaultfd>,
+    /// Whether the kernel reports forks: it does to those with CAP_SYS_PTRACE.
+    reports_forks: bool,
+}
+
+impl Gate {
+    /// Opens it if the userfaultfd has the `features` for it and pages are moved.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn open(features: u64, moves: bool) -> Result<Self, OpenError> {
+        let reports_forks = features & feature::EVENT_FORK != 0;
+        let descriptor = match arena::lowest_pages() {
+            Some(_) if reports_forks && moves => Some(Userfaultfd::open(feature::EVENT_FORK)?),
+            _ => None,
+        };
+        Ok(Gate { descriptor, reports_forks })
+    }
+
+    /// Whether forks can be watched.
+    pub fn is_there(&self) -> bool {
+        self.descriptor.is_some()
+    }
+
+    /// Whether the kernel reports forks.
+    pub fn reports_forks(&self) -> bool {
+        self.reports_forks
+    }
+
+    /// Its number.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.descriptor.map(|gate| gate.descriptor())
+    }
+
+    /// Guards the pages; false when that cannot be done. `main` is the program's userfaultfd.
+    pub fn begin(&self, main: Reports) -> bool {
+        let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) else { return false };
+        for page in lowest {
+            // Present from now on: no thread ever waits for these pages.
+            // SAFETY: a page of the arena that is never taken.
+            unsafe { (page as *mut u64).write_volatile(1) };
+        }
+        let is_guarded = gate.register(lowest[0], PAGE_SIZE, MISSING).is_ok()
+            && main.register(lowest[1], PAGE_SIZE, MISSING).is_ok();
+        if !is_guarded {
+            self.end(main);
+        }
+        is_guarded
+    }
+
+    /// Guards the pages no longer.
+    pub fn end(&self, main: Reports) {
+        if let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) {
+            // Unregistered already, where registering failed.
+            let _ = gate.unregister(lowest[0], PAGE_SIZE);
+            let _ = main.unregister(lowest[1], PAGE_SIZE);
+        }
+    }
+
+    /// Whether the kernel has not begun to copy the arena.
+    pub fn is_open(&self) -> bool {
+        let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) else { return false };
+        // The page is there: all but a fork answer EEXIST.
+        gate.zero(lowest[0], PAGE_SIZE).stop == Some(Stop::Exists)
+    }
+
+    /// Reads the reports of forks: calls `each` with the descriptor that guards a child's page.
+    pub fn read_forks(&self, mut each: impl FnMut(i32)) {
+        let Some(gate) = self.descriptor else { return };
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while gate.read(&mut messages, 1) == 1 {
+            if let Message::Fork { descriptor } = messages[0] {
+                each(descriptor);
+            }
+        }
+    }
+
+    /// Reads reports that no thread attends to: a fork past the C library, while another one was
+    /// attended to, reports to every userfaultfd that it copied, and its thread waits until each
+    /// report is read. Until then the kernel lets no page in.
+    pub fn dismiss_reports(&self) {
+        self.read_forks(|descriptor| Userfaultfd::from_descriptor(descriptor).close());
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_that_cannot_watch_forks_opens_nothing_and_is_never_open() {
+        for (features, moves) in [(0, true), (feature::EVENT_FORK, false)] {
+            let gate = Gate::open(features, moves).unwrap();
+            assert_eq!((gate.is_there(), gate.descriptor(), gate.is_open()), (false, None, false));
+            assert_eq!(gate.reports_forks(), features != 0);
+            gate.dismiss_reports();
         }
     }
 }

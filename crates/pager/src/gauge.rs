@@ -1,6 +1,6 @@
 //! How much memory this process uses, and how much is too much.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sys::procfs::{self, ProcFile};
 use sys::PAGE_SIZE;
@@ -18,12 +18,20 @@ pub(crate) struct Gauge {
     /// Bytes that the kernel counts and that are not this process's: others' shares of what is
     /// shared after a fork, or others' memory where one range is paged.
     discount: AtomicU64,
+    /// Whether that is to be measured again soon: relatives came or went.
+    is_stale: AtomicBool,
 }
 
 impl Gauge {
     /// Nothing was measured yet.
     pub fn new(accounts: &'static dyn Accounts, is_bare: bool) -> Self {
-        Gauge { accounts, is_bare, resident: AtomicU64::new(0), discount: AtomicU64::new(0) }
+        Gauge {
+            accounts,
+            is_bare,
+            resident: AtomicU64::new(0),
+            discount: AtomicU64::new(0),
+            is_stale: AtomicBool::new(false),
+        }
     }
 
     /// Reads this process's use from `statm`, the file of /proc, and publishes it; returns the
@@ -63,6 +71,16 @@ impl Gauge {
     /// Notes as much of what the kernel counts to be others'.
     pub fn set_discount(&self, bytes: u64) {
         self.discount.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that relatives that may share memory with this process came or went.
+    pub fn note_relatives(&self) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    /// Whether relatives came or went since this was last asked.
+    pub fn take_stale(&self) -> bool {
+        self.is_stale.swap(false, Ordering::AcqRel)
     }
 }
 

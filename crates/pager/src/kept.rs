@@ -23,8 +23,8 @@ use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
 use crate::config::NamedPages;
-use crate::halt::Halt;
 use crate::pages::{Inbound, Pages, BLOCK_BYTES};
+use crate::quiesce::Quiesce;
 
 /// Between looks at the list of threads, at least.
 const LOOK_NS: u64 = 20_000_000;
@@ -128,7 +128,7 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 impl KeptPages {
     /// Looks for these pages, now and then, and brings in those that are out, unless there is a
     /// halt. `budget` bounds the arguments; `own_page` is a page of the caller's.
-    pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, halt: &Halt, own_page: usize) {
+    pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, quiesce: &Quiesce, own_page: usize) {
         let mut look = self.look.lock().expect("no panic while held");
         if now_ns < look.next_ns {
             return;
@@ -162,7 +162,7 @@ impl KeptPages {
             self.set(pages);
             self.seen.store(count, Ordering::Relaxed);
         }
-        if !halt.is_on() {
+        if !quiesce.is_on() {
             self.bring_in(program, own_page);
         }
         look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);

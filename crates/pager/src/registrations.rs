@@ -206,8 +206,9 @@ mod tests {
             pager.release(block(number)..block(number + 1));
         }
         pager.refresh_mappings();
-        let registered: Vec<usize> =
-            (0..8).filter(|number| pager.pages.guard().is_registered(block(*number)) == Some(true)).collect();
+        let registered: Vec<usize> = (0..8)
+            .filter(|number| pager.pages().guard().is_registered(block(*number)) == Some(true))
+            .collect();
         assert_eq!(registered, [0, 1, 3, 4, 7]);
     }
 }

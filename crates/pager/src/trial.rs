@@ -60,7 +60,7 @@ fn make(
             if pager.needs_drainer() {
                 std::thread::spawn(|| pager.drain_events(0));
                 std::thread::spawn(|| pager.handle_faults(0));
-                while !pager.pages.drainers_run() {
+                while !pager.pages().drainers_run() {
                     std::thread::yield_now();
                 }
             }

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Counter;
-use crate::gate;
 use crate::pages::{FromDisk, Scratch, BLOCK_PAGES};
 use crate::HANDLERS_MAX;
 
@@ -27,8 +26,8 @@ impl FaultService<'_> {
         if !self.faults.park_for_disk(fault, stream) {
             return false;
         }
-        self.reclaimer.swap.reads.fetch_add(1, Ordering::Release);
-        futex::wake(&self.reclaimer.swap.reads, 1);
+        self.reclaimer.disk_reads().fetch_add(1, Ordering::Release);
+        futex::wake(self.reclaimer.disk_reads(), 1);
         true
     }
 
@@ -45,10 +44,10 @@ impl FaultService<'_> {
         // That is done on purpose, without a lock.
         handler.inbound.reads_disk = false;
         self.pages.add_own_thread();
-        self.reclaimer.swap.add_thread();
+        self.reclaimer.add_disk_thread();
         loop {
-            let seen = self.reclaimer.swap.reads.load(Ordering::Acquire);
-            if !self.reclaimer.halt.handler_enters() {
+            let seen = self.reclaimer.disk_reads().load(Ordering::Acquire);
+            if !self.quiesce.handler_enters() {
                 return;
             }
             let fault = self.faults.unpark_for_disk();
@@ -60,9 +59,9 @@ impl FaultService<'_> {
                 }
                 self.faults.set_cached(index, handler.inbound.frames.slot());
             }
-            self.reclaimer.halt.handler_leaves();
+            self.quiesce.handler_leaves();
             if fault.is_none() {
-                futex::wait(&self.reclaimer.swap.reads, seen, Some(IDLE_NS));
+                futex::wait(self.reclaimer.disk_reads(), seen, Some(IDLE_NS));
             }
         }
     }
@@ -73,7 +72,7 @@ impl FaultService<'_> {
         let at = fault.address & !(PAGE_SIZE - 1);
         let read_on = || {
             self.read_on();
-            gate::dismiss_reports(self.gate);
+            self.gate.dismiss_reports();
         };
         let (page, window) = (at / PAGE_SIZE, stream.window());
         // A stream knows what comes next; elsewhere it is the neighbours that may be wanted.
@@ -88,12 +87,12 @@ impl FaultService<'_> {
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
-                self.reclaimer.accounts.disk_fault(ns);
-                self.reclaimer.accounts.add(Counter::DiskFaults, 1);
-                self.reclaimer.accounts.add(Counter::DiskPagesIn, pages as u64);
+                self.accounts.disk_fault(ns);
+                self.accounts.add(Counter::DiskFaults, 1);
+                self.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
                 self.streams.ended(stream, end as u64);
-                self.reclaimer.reclaim.note_arrivals(pages);
+                self.reclaimer.note_arrivals(pages);
                 handler.owe(pages);
                 // It was not among what came: its state changed, or an event took its place. It
                 // looks again by itself.
@@ -103,7 +102,7 @@ impl FaultService<'_> {
                 // By now it is in the pool, in place, or gone.
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
-                    self.reclaimer.reclaim.note_arrivals(pages);
+                    self.reclaimer.note_arrivals(pages);
                     handler.owe(pages);
                 }
             }

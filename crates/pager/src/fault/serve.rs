@@ -18,7 +18,6 @@
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::gate;
 use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
 
 use super::handlers::Record;
@@ -75,17 +74,17 @@ impl FaultService<'_> {
             // already.
             let came = self.faults.has_parked()
                 || self.handlers.wait(&mut record, |ms| match ms {
-                    -1 => self.reclaimer.halt.while_waiting(|| self.pages.reports().wait(ms)),
+                    -1 => self.quiesce.while_waiting(|| self.pages.reports().wait(ms)),
                     _ => self.pages.reports().wait(ms),
                 });
             if !came {
-                if self.reclaimer.halt.is_ending() {
+                if self.quiesce.is_ending() {
                     return;
                 }
-                self.reclaimer.halt.stand_if_parked();
+                self.quiesce.stand_if_parked();
                 continue;
             }
-            if !self.reclaimer.halt.handler_enters() {
+            if !self.quiesce.handler_enters() {
                 return;
             }
             match self.pages.read_message() {
@@ -102,7 +101,7 @@ impl FaultService<'_> {
                 self.serve(&mut handler, fault);
             }
             self.faults.set_cached(index, handler.inbound.frames.slot());
-            self.reclaimer.halt.handler_leaves();
+            self.quiesce.handler_leaves();
         }
     }
 
@@ -120,12 +119,12 @@ impl FaultService<'_> {
         self.reclaimer.balance(handler.owed, &|| self.read_on());
         let page = fault.address / PAGE_SIZE;
         if self.records {
-            self.reclaimer.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over);
         if stream.wasted() > 0 {
-            self.reclaimer.accounts.add(Counter::ReadAheadWasted, stream.wasted());
+            self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
             // Another thread's from here on.
@@ -135,10 +134,10 @@ impl FaultService<'_> {
         };
         let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
         self.streams.ended(stream, (page + done + ahead) as u64);
-        self.reclaimer.reclaim.note_arrivals(done + ahead);
+        self.reclaimer.note_arrivals(done + ahead);
         self.count_fault(fault);
         if over == Over::Out && done + ahead > 1 {
-            self.reclaimer.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
+            self.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
         }
         self.faults.set_busy(handler.index, 0);
         handler.owed = done + ahead;
@@ -147,9 +146,9 @@ impl FaultService<'_> {
     /// Counts a fault that was served.
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
-        self.reclaimer.accounts.fault(ns);
-        self.reclaimer.accounts.add(Counter::Faults, 1);
-        self.reclaimer.accounts.add(Counter::FaultNs, ns);
+        self.accounts.fault(ns);
+        self.accounts.add(Counter::Faults, 1);
+        self.accounts.add(Counter::FaultNs, ns);
         ns
     }
 
@@ -174,7 +173,7 @@ impl FaultService<'_> {
             tries += 1;
             // The control thread may be waiting for this one.
             if tries.is_multiple_of(QUICK_TRIES) {
-                gate::dismiss_reports(self.gate);
+                self.gate.dismiss_reports();
             }
             if tries.is_multiple_of(MANY_TRIES) {
                 self.leave_growth_to_kernel(&fault);
@@ -265,8 +264,8 @@ mod tests {
         let (base, growing) = (blocks(1), blocks(2));
         pager.register(base..base + BLOCK_BYTES);
         pager.register(growing..growing + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages.staging().take_empty();
-        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES & !1, false));
+        let mut spare = pager.pages().staging().take_empty();
+        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES & !1, false));
         let (thread, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -288,16 +287,16 @@ mod tests {
                 pager.service().leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
             }
             while !is_over.load(Ordering::Acquire) {
-                pager.pages.read_message();
+                pager.pages().read_message();
             }
         });
-        while pager.pages.has_pending_events() {
-            pager.pages.apply_events();
+        while pager.pages().has_pending_events() {
+            pager.pages().apply_events();
         }
-        assert_eq!(pager.pages.guard().is_registered(base), Some(true));
-        let mut inbound = Inbound::new(pager.own_page);
+        assert_eq!(pager.pages().guard().is_registered(base), Some(true));
+        let mut inbound = Inbound::new(pager.own_page());
         let at = base + PAGE_SIZE;
-        assert_eq!(pager.pages.bring(&mut inbound, at, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES - 1));
+        assert_eq!(pager.pages().bring(&mut inbound, at, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES - 1));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn single_pages_of_many_blocks_go_together() {
         let Some(pager) = pager(false) else { return };
-        let (pages, base) = (&pager.pages, blocks(20));
+        let (pages, base) = (pager.pages(), blocks(20));
         pager.register(base..base + 20 * BLOCK_BYTES);
         // Not in the order of their addresses.
         queue(pages, base, (0..20).rev());
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (4, 16));
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!(pages.compress_oldest(), Compressed::Nothing);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         for number in 0..20 {
             let at = base + number * BLOCK_BYTES;
             assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_block_that_was_wanted_and_one_that_is_refused_leave_the_batch_to_the_others() {
         let Some(pager) = pager(false) else { return };
-        let (pages, base) = (&pager.pages, blocks(3));
+        let (pages, base) = (pager.pages(), blocks(3));
         pager.register(base..base + 3 * BLOCK_BYTES);
         let mut random = 1u64;
         for word in (0..PAGE_SIZE).step_by(8) {
@@ -271,7 +271,7 @@ mod tests {
         }
         let first = read(base, BLOCK_PAGES + 1);
         queue(pages, base, 0..3);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.bring(&mut inbound, base, true, 1), Brought::Done(1));
         write(base, 0, 77);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_full_block_is_a_batch_of_its_own() {
         let Some(pager) = pager(false) else { return };
-        let (pages, base) = (&pager.pages, blocks(2));
+        let (pages, base) = (pager.pages(), blocks(2));
         pager.register(base..base + 2 * BLOCK_BYTES);
         queue(pages, base, 0..1);
         let mut spare = pages.staging.take_empty();

@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         // As if the event had come, and its thread had not run since.
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_is_filled_anew_is_not_being_discarded_any_more() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         pages.mark_discarding(base, base + BLOCK_BYTES);
@@ -192,7 +192,7 @@ mod tests {
         assert!(quiet.move_out(all, pages.staging().frame(slot, 0)).stop.is_none());
         drop(quiet);
         drop(block);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.bring(&mut inbound, base, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
         assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, ALL_PAGES));
         write(base, 3, 7);

@@ -148,7 +148,7 @@ mod tests {
 
     /// Evicts a block, half of it into the pool.
     fn out(pager: &Pager, base: usize) {
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let mut spare = pages.staging.take_empty();
         assert!(pages.evict(&mut spare, base, 0x00ff, false));
         pages.compress_oldest();
@@ -158,7 +158,7 @@ mod tests {
 
     /// Moves as mremap() does; its event is not read here.
     fn remap(pager: &Pager, from: usize, to: usize, len: usize) {
-        pager.pages.relocate(GROUP, from, to, len);
+        pager.pages().relocate(GROUP, from, to, len);
     }
 
     #[test]
@@ -171,26 +171,26 @@ mod tests {
             out(pager, base);
             let before: Vec<usize> = (from..from + count).map(|page| page + 1).collect();
             // What was at the target has gone.
-            pager.pages.discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
+            pager.pages().discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
             remap(pager, base + from * PAGE_SIZE, base + to * PAGE_SIZE, count * PAGE_SIZE);
             let mut page = [0u8; PAGE_SIZE];
             for (index, number) in before.iter().enumerate() {
-                assert!(pager.pages.read_out(base + (to + index) * PAGE_SIZE, &mut page));
+                assert!(pager.pages().read_out(base + (to + index) * PAGE_SIZE, &mut page));
                 assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), *number);
             }
             // Bring the rest in, and forget what moved where pages are mapped in truth.
-            pager.pages.discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
-            let mut inbound = Inbound::new(pager.own_page);
-            pager.pages.bring_all(&mut inbound, base);
+            pager.pages().discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
+            let mut inbound = Inbound::new(pager.own_page());
+            pager.pages().bring_all(&mut inbound, base);
             for page in 0..BLOCK_PAGES {
                 let at = base + page * PAGE_SIZE;
-                assert!(matches!(pager.pages.bring(&mut inbound, at, true, 1), Brought::Done(_)));
+                assert!(matches!(pager.pages().bring(&mut inbound, at, true, 1), Brought::Done(_)));
             }
-            inbound.frames.empty_out(pager.pages.staging());
-            while pager.pages.staging().queued_slots() > 0 {
-                pager.pages.compress_oldest();
+            inbound.frames.empty_out(pager.pages().staging());
+            while pager.pages().staging().queued_slots() > 0 {
+                pager.pages().compress_oldest();
             }
-            assert_eq!(pager.pages.pages_out(), 0);
+            assert_eq!(pager.pages().pages_out(), 0);
             for page in 0..BLOCK_PAGES {
                 // SAFETY: as above.
                 unsafe { ((base + page * PAGE_SIZE) as *mut usize).write(page + 1) };
@@ -210,20 +210,20 @@ mod tests {
         }
         let first = read(base, 5);
         pager.register(base..base + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages.staging.take_empty();
-        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
+        let mut spare = pager.pages().staging.take_empty();
+        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
         // SAFETY: as above; the target is missing as after mremap().
-        let slot = pager.pages.staging.take_empty().unwrap();
-        let block = pager.pages.lock(base + BLOCK_BYTES);
-        let quiet = pager.pages.quiet(&block).unwrap();
-        let aside = pager.pages.staging.frame(slot, 0);
+        let slot = pager.pages().staging.take_empty().unwrap();
+        let block = pager.pages().lock(base + BLOCK_BYTES);
+        let quiet = pager.pages().quiet(&block).unwrap();
+        let aside = pager.pages().staging.frame(slot, 0);
         assert!(quiet.move_out(PageRun::new(0, BLOCK_PAGES), aside).stop.is_none());
         drop(quiet);
         drop(block);
         remap(pager, base, base + BLOCK_BYTES, BLOCK_BYTES);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(
-            pager.pages.bring(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
+            pager.pages().bring(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
             Brought::Done(BLOCK_PAGES)
         );
         assert_eq!(read(base + BLOCK_BYTES, 5), first);
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_late_report_does_not_discard_what_came_after_it() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(2);
         pager.register(base..base + 2 * BLOCK_BYTES);
         out(pager, base);
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn what_was_out_at_the_target_follows_a_late_report() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(3);
         pager.register(base..base + 3 * BLOCK_BYTES);
         out(pager, base);

@@ -126,7 +126,7 @@ mod tests {
         let Some(pager) = pager(false) else { return };
         let base = blocks(1);
         pager.register(base..base + BLOCK_PAGES * PAGE_SIZE);
-        let staging = pager.pages.staging();
+        let staging = pager.pages().staging();
         let slot = staging.take_empty().unwrap();
         let touch = |pages: u32| {
             for page in (0..BLOCK_PAGES).filter(|page| pages >> page & 1 == 1) {
@@ -135,7 +135,7 @@ mod tests {
             }
             staging.arrived(slot, pages);
         };
-        let mapped = || pager.pages.mover.mapped(staging.address(slot, 0), BLOCK_PAGES) as u32;
+        let mapped = || pager.pages().mover.mapped(staging.address(slot, 0), BLOCK_PAGES) as u32;
         for pages in [ALL_PAGES, 0x8001, 0x0ff0] {
             touch(pages);
             assert_eq!(mapped(), pages);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((mapped(), staging.discard(slot), mapped()), (0x00c0, 2, 0));
         // SAFETY: only this test looks at the slot's pages.
         unsafe { sink.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
-        assert!(!pager.pages.mover.is_changing(), "nothing is to be read");
+        assert!(!pager.pages().mover.is_changing(), "nothing is to be read");
         staging.give(slot);
     }
 }

@@ -21,39 +21,91 @@ mod stock;
 mod swap_out;
 mod watermarks;
 
+use std::sync::atomic::AtomicU32;
 use std::sync::Mutex;
 
 use crate::accounts::Accounts;
+use crate::config::Config;
 use crate::files::ProcFiles;
 use crate::gauge::Gauge;
-use crate::halt::Halt;
 use crate::kept::KeptPages;
 use crate::pages::Pages;
+use crate::program::Program;
+use crate::quiesce::Quiesce;
 use crate::registrations::Registrations;
 
-pub(crate) use clock::Hand;
-pub(crate) use promotion::Promotion;
-pub(crate) use steps::Reclaim;
+use clock::Hand;
+use promotion::Promotion;
+use steps::Reclaim;
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) use steps::{Role, Step};
-pub(crate) use swap_out::Swap;
+use swap_out::Swap;
+
+/// What those who reclaim share. Only [`Reclaimer`] uses it.
+pub(crate) struct ReclaimState {
+    reclaim: Reclaim,
+    hand: Mutex<Hand>,
+    promotion: Promotion,
+    swap: Swap,
+}
+
+impl ReclaimState {
+    /// No thread reclaims yet. `promotes` says whether the pool has denser compressors for cold
+    /// pages, `has_swap_file` whether pages can be written to disk.
+    pub fn new(promotes: bool, has_swap_file: bool) -> Self {
+        ReclaimState {
+            reclaim: Reclaim::new(),
+            hand: Mutex::new(Hand::new()),
+            promotion: Promotion::new(promotes),
+            swap: Swap::new(has_swap_file),
+        }
+    }
+}
 
 /// Who makes room: what it has of its own, and what it uses of other parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Reclaimer<'a> {
-    pub reclaim: &'a Reclaim,
-    pub hand: &'a Mutex<Hand>,
-    pub promotion: &'a Promotion,
-    pub swap: &'a Swap,
-    pub accounts: &'static dyn Accounts,
-    pub gauge: &'a Gauge,
-    pub pages: &'a Pages,
-    pub registrations: &'a Mutex<Registrations>,
-    pub kept: &'a KeptPages,
-    pub halt: &'a Halt,
-    pub files: &'a ProcFiles,
+    reclaim: &'a Reclaim,
+    hand: &'a Mutex<Hand>,
+    promotion: &'a Promotion,
+    swap: &'a Swap,
+    accounts: &'static dyn Accounts,
+    gauge: &'a Gauge,
+    pages: &'a Pages,
+    registrations: &'a Mutex<Registrations>,
+    kept: &'a KeptPages,
+    files: &'a ProcFiles,
+    quiesce: &'a Quiesce,
     /// Handlers that there may be.
-    pub handlers: usize,
+    handlers: usize,
+}
+
+impl<'a> Reclaimer<'a> {
+    /// Makes room among `pages` of `program`.
+    pub fn new(
+        state: &'a ReclaimState,
+        pages: &'a Pages,
+        program: &'a Program,
+        quiesce: &'a Quiesce,
+        accounts: &'static dyn Accounts,
+        config: &Config,
+    ) -> Self {
+        let ReclaimState { reclaim, hand, promotion, swap } = state;
+        Reclaimer {
+            reclaim,
+            hand,
+            promotion,
+            swap,
+            accounts,
+            gauge: program.gauge(),
+            pages,
+            registrations: program.registrations_lock(),
+            kept: program.kept(),
+            files: program.files(),
+            quiesce,
+            handlers: config.handlers,
+        }
+    }
 }
 
 impl Reclaimer<'_> {
@@ -65,5 +117,52 @@ impl Reclaimer<'_> {
     /// The level that reclaim works towards.
     fn low_water(&self) -> u64 {
         self.gauge.low_water()
+    }
+
+    /// Notes pages that came in, any of which may go out again.
+    pub fn note_arrivals(&self, pages: usize) {
+        self.reclaim.note_arrivals(pages);
+    }
+
+    /// There are new mappings: looking for pages to evict may be worth its while.
+    pub fn look_again(&self) {
+        self.reclaim.look_again();
+    }
+
+    /// Raised when faults wait for the disk; the threads that read sleep on it.
+    pub fn disk_reads(&self) -> &AtomicU32 {
+        &self.swap.reads
+    }
+
+    /// Counts a thread that reads from the swap file.
+    pub fn add_disk_thread(&self) {
+        self.swap.add_thread();
+    }
+
+    /// Whether a write to the swap file is under way.
+    pub fn is_writing(&self) -> bool {
+        self.swap.is_writing()
+    }
+
+    /// Waits until no handler reclaims. The halt forbids that others begin.
+    pub fn wait_for_helpers(&self) {
+        self.reclaim.wait_for_helpers();
+    }
+
+    /// Threads that reclaim, read from or write to the swap file.
+    pub fn threads(&self) -> u32 {
+        self.reclaim.workers() + self.swap.threads()
+    }
+
+    /// Has all these threads look whether they are to stand still.
+    pub fn wake_all(&self) {
+        self.reclaim.wake_all();
+        self.swap.wake_all();
+    }
+
+    /// In a forked child, which has none of these threads.
+    pub fn reset(&self) {
+        self.reclaim.reset();
+        self.reset_swap();
     }
 }

@@ -183,7 +183,7 @@ impl Reclaimer<'_> {
         self.pages.add_own_thread();
         loop {
             let seen = self.reclaim.pressure.load(Ordering::Acquire);
-            if !self.halt.worker_enters() {
+            if !self.quiesce.worker_enters() {
                 return;
             }
             self.reclaim.working.fetch_add(1, Ordering::AcqRel);
@@ -193,7 +193,7 @@ impl Reclaimer<'_> {
             self.reclaim.working.fetch_sub(1, Ordering::AcqRel);
             // Not counted as working: a thread with something urgent wakes another.
             let more = !worked && self.promote_cold();
-            self.halt.worker_leaves();
+            self.quiesce.worker_leaves();
             if !worked {
                 let ns = if more { PROMOTE_MS * 1_000_000 } else { 50_000_000 };
                 futex::wait(&self.reclaim.pressure, seen, Some(u64::from(ns)));
@@ -206,7 +206,7 @@ impl Reclaimer<'_> {
         let mut worked = false;
         let mut total = self.measure();
         let mut turn = 0u32;
-        while !self.halt.is_on() {
+        while !self.quiesce.is_on() {
             turn += 1;
             if self.is_backed_up() {
                 // What does not compress, or little, is no gain before it is on disk.
@@ -396,7 +396,7 @@ impl Reclaimer<'_> {
     pub(crate) fn if_help_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
         // Announced before the halt is looked at, as the halt is raised before this is looked at.
         self.reclaim.helping.fetch_add(1, Ordering::SeqCst);
-        let progress = self.halt.allows_help() && help();
+        let progress = self.quiesce.allows_help() && help();
         self.reclaim.helping.fetch_sub(1, Ordering::SeqCst);
         progress
     }
@@ -625,7 +625,7 @@ mod tests {
     fn ready_pages_are_given_back_by_the_extent() {
         let Some(pager) = pager(false) else { return };
         let base = blocks(8);
-        let staging = pager.pages.staging();
+        let staging = pager.pages().staging();
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert_eq!(pager.reclaimer().give_back_ready(false), 0);
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
@@ -644,10 +644,10 @@ mod tests {
     fn frames_that_lie_scattered_are_no_stock_for_runs() {
         let Some(pager) = pager(false) else { return };
         let base = blocks(32);
-        let staging = pager.pages.staging();
+        let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
         for _ in 0..12 {
-            pager.reclaim.look_again();
+            pager.reclaimer().look_again();
             assert!(pager.reclaimer().evict_step());
             assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
         }
@@ -656,23 +656,23 @@ mod tests {
             (192, 0, 192)
         );
         assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
-        (0..8).for_each(|_| pager.reclaim.note_gone(true));
+        (0..8).for_each(|_| pager.reclaimer().reclaim.note_gone(true));
         assert!(
             pager.reclaimer().lacks_extents(),
             "though more is ready than the {} kept",
             pager.reclaimer().stream_reserve()
         );
-        while pager.pages.staging().has_room_for_extent() {
-            pager.reclaim.look_again();
+        while pager.pages().staging().has_room_for_extent() {
+            pager.reclaimer().look_again();
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!(staging.queued_slots(), 16, "two extents");
-        pager.reclaim.streaming.store(true, Ordering::Relaxed);
+        pager.reclaimer().reclaim.streaming.store(true, Ordering::Relaxed);
         assert!(pager.reclaimer().reclaim_until_low());
         assert!(!pager.reclaimer().lacks_extents() && staging.ready_extents() == 1, "one was compressed");
         assert!(
             pager.reclaimer().scattered() <= pager.reclaimer().scattered_max()
-                || pager.pages.staging().has_room_for_extent()
+                || pager.pages().staging().has_room_for_extent()
         );
         let (ready, scattered) = (staging.ready_pages(), pager.reclaimer().scattered());
         assert!(scattered > 0);
@@ -699,27 +699,29 @@ mod tests {
         pager.register(base..base + 16 * BLOCK_BYTES);
         let evict = |_| {
             // However long the last look took.
-            pager.reclaim.look_again();
+            pager.reclaimer().look_again();
             pager.reclaimer().evict_neighbours(Role::Worker)
         };
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
-        assert_eq!(pager.pages.staging().pages(), 16 * BLOCK_PAGES - 1);
+        assert_eq!(pager.pages().staging().pages(), 16 * BLOCK_PAGES - 1);
     }
 
     #[test]
     fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager(false) else { return };
-        assert!(!pager.reclaim.backs_off());
+        assert!(!pager.reclaimer().reclaim.backs_off());
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0);
-        assert!(pager.reclaim.backs_off());
+        assert!(pager.reclaimer().reclaim.backs_off());
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert!(!pager.reclaim.backs_off(), "there is a new mapping");
+        assert!(!pager.reclaimer().reclaim.backs_off(), "there is a new mapping");
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0 && pager.reclaim.backs_off());
-        pager.reclaim.note_arrivals(BACKOFF_PAGES as usize);
-        assert!(!pager.reclaim.backs_off(), "pages came in that can go out");
+        assert!(
+            pager.reclaimer().evict_neighbours(Role::Worker) == 0 && pager.reclaimer().reclaim.backs_off()
+        );
+        pager.reclaimer().reclaim.note_arrivals(BACKOFF_PAGES as usize);
+        assert!(!pager.reclaimer().reclaim.backs_off(), "pages came in that can go out");
     }
 
     #[test]
@@ -740,10 +742,10 @@ mod tests {
         memory.copy_from_slice(&values);
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
-        while pager.pages.staging().queued_slots() > 0 {
+        while pager.pages().staging().queued_slots() > 0 {
             assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress, "all are refused, and back");
         }
-        assert_eq!(pager.pages.pages_out(), 0);
+        assert_eq!(pager.pages().pages_out(), 0);
         assert!(memory == values);
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "they are not tried again");
     }
@@ -753,16 +755,19 @@ mod tests {
         let Some(pager) = pager(false) else { return };
         pager.reclaimer().balance(1, &|| {});
         pager.reclaimer().balance(EXTENT_PAGES, &|| {});
-        assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "there is no worker");
-        pager.reclaim.workers.store(1, Ordering::Relaxed);
+        assert!(!pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed), "there is no worker");
+        pager.reclaimer().reclaim.workers.store(1, Ordering::Relaxed);
         pager.reclaimer().balance(1, &|| {});
-        assert!(!pager.reclaim.streaming.load(Ordering::Relaxed), "single pages are had from the kernel");
+        assert!(
+            !pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed),
+            "single pages are had from the kernel"
+        );
         pager.reclaimer().balance(EXTENT_PAGES, &|| {});
-        assert!(pager.reclaim.streaming.load(Ordering::Relaxed));
+        assert!(pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed));
         assert!(pager.reclaimer().reclaim_until_low());
-        let ready = pager.pages.staging().ready_pages();
+        let ready = pager.pages().staging().ready_pages();
         assert!(ready >= pager.reclaimer().stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
-        assert!(pager.pages.staging().ready_extents() > 0);
+        assert!(pager.pages().staging().ready_extents() > 0);
         assert!(!pager.reclaimer().reclaim_until_low(), "that is enough");
     }
 
@@ -773,7 +778,7 @@ mod tests {
         pager.register(base..base + 32 * BLOCK_BYTES);
         pager.reclaimer().evict_run(EXTENT_PAGES);
         assert_eq!(
-            pager.pages.staging().queued_slots(),
+            pager.pages().staging().queued_slots(),
             3 + 1 + 8,
             "an extent, though four blocks were left to move"
         );
@@ -783,11 +788,11 @@ mod tests {
     fn a_handler_compresses_until_there_is_an_extent() {
         let Some(pager) = pager(false) else { return };
         let base = blocks(32);
-        let staging = pager.pages.staging();
+        let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
-        while pager.pages.staging().has_room_for_extent() {
+        while pager.pages().staging().has_room_for_extent() {
             // However long the last look took.
-            pager.reclaim.look_again();
+            pager.reclaimer().look_again();
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));

@@ -136,14 +136,14 @@ impl Reclaimer<'_> {
         self.swap.add_thread();
         loop {
             let seen = self.swap.writes.load(Ordering::Acquire);
-            if !self.halt.worker_enters() {
+            if !self.quiesce.worker_enters() {
                 return;
             }
             self.swap.writing.store(true, Ordering::Release);
             let more = self.write_some();
             self.swap.looks.fetch_add(1, Ordering::Release);
             self.swap.writing.store(false, Ordering::Release);
-            self.halt.worker_leaves();
+            self.quiesce.worker_leaves();
             if !more {
                 futex::wait(&self.swap.writes, seen, Some(IDLE_NS));
             }
@@ -274,7 +274,7 @@ impl Reclaimer<'_> {
         loop {
             let over = self.measure().saturating_sub(budget);
             let waited_ns = sys::now_ns() - began_ns;
-            if over <= some || self.swap.is_paused() || self.halt.is_on() {
+            if over <= some || self.swap.is_paused() || self.quiesce.is_on() {
                 break;
             }
             if over <= much && waited_ns > WAIT_NS_MAX {

@@ -209,7 +209,7 @@ fn watch(inner: &'static Inner, pager: &'static Pager) {
         inner.mailbox.answer(|request| match request {
             Request::Look => pager.refresh_mappings(),
             Request::Halt => pager.halt(),
-            Request::GoOn => pager.go_on(),
+            Request::GoOn => pager.resume(),
         });
         end_if_program_ended(pager, &mut looked_ns);
         let next_ns = match pager.is_halted() {

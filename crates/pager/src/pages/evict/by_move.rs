@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn more_pages_of_a_block_join_those_that_wait() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         let mut spare = pages.staging.take_empty();
@@ -348,7 +348,7 @@ mod tests {
         // A page that comes back as a copy leaves its frame in the slot, and goes there once more.
         let block = pages.lock(base);
         block.set_compressing(true);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.bring_within(&block, &mut inbound, 3, true, 1), Brought::Done(1));
         block.set_compressing(false);
         drop(block);
@@ -369,14 +369,14 @@ mod tests {
     #[test]
     fn a_page_that_is_wanted_while_it_is_compressed_comes_back_as_a_copy() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         let mut spare = pages.staging.take_empty();
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
         let block = pages.lock(base);
         block.set_compressing(true);
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.bring_within(&block, &mut inbound, 0, true, 4), Brought::Done(4));
         write(base, 2, 99);
         // What the compressor reads is as it was.
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn frames_that_others_refer_to_are_given_back() {
         let Some(pager) = pager(false) else { return };
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         pager.stop_recycling();
@@ -403,7 +403,7 @@ mod tests {
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (0, 0));
-        let mut inbound = Inbound::new(pager.own_page);
+        let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.bring(&mut inbound, base, false, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }

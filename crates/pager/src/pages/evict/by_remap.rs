@@ -396,7 +396,7 @@ mod tests {
 
     /// Evicts what it can of a block; whether it could.
     fn evict(pager: &Pager, base: usize) -> bool {
-        let pages = &pager.pages;
+        let pages = pager.pages();
         let mut spare = pages.staging.take_empty();
         assert!(spare.is_some());
         let done = pages.evict(&mut spare, base, ALL_PAGES, false);
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn pages_that_are_to_stay_do_so_between_others() {
         let Some(pager) = pager(true) else { return };
-        let (base, pages) = (blocks(1), &pager.pages);
+        let (base, pages) = (blocks(1), pager.pages());
         pager.register(base..base + BLOCK_BYTES);
         let mut spare = pages.staging.take_empty();
         assert!(pages.evict(&mut spare, base, ALL_PAGES & !(1 << 3 | 1 << 7), false));
@@ -426,15 +426,15 @@ mod tests {
         let base = blocks(2);
         pager.register(base..base + 2 * BLOCK_BYTES);
         assert!(evict(pager, base));
-        assert_eq!(pager.pages.mover.pagemap.mapped(base, 32), 0xffff_0000, "one block has gone");
-        assert_eq!(pager.pages.staging.pages(), 16);
-        let block = pager.pages.lock(base);
+        assert_eq!(pager.pages().mover.pagemap.mapped(base, 32), 0xffff_0000, "one block has gone");
+        assert_eq!(pager.pages().staging.pages(), 16);
+        let block = pager.pages().lock(base);
         assert_eq!(block.mask(PageState::Staged), ALL_PAGES);
-        assert_eq!(read(pager.pages.staging.address(block.slot(), 7), 0), 8);
+        assert_eq!(read(pager.pages().staging.address(block.slot(), 7), 0), 8);
         drop(block);
         assert_eq!((0..32).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=32).collect::<Vec<_>>());
         // The thread continues a moment before the handler has noted it.
-        assert_eq!(pager.pages.lock(base).mask_of(PageState::is_kernels), ALL_PAGES);
+        assert_eq!(pager.pages().lock(base).mask_of(PageState::is_kernels), ALL_PAGES);
         // Holes stay holes, and what was discarded reads as zeroes.
         write(base, 3, 77);
         assert!(evict(pager, base));
@@ -447,19 +447,19 @@ mod tests {
     fn a_mapping_that_is_not_ours_has_its_pages_back() {
         let Some(pager) = pager(true) else { return };
         let base = blocks(1);
-        let remap = pager.pages.backend.as_remap().unwrap();
-        let slot = pager.pages.staging.take_empty().unwrap();
-        let target = pager.pages.staging.address(slot, 0);
-        let block = pager.pages.lock(base);
-        let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
+        let remap = pager.pages().backend.as_remap().unwrap();
+        let slot = pager.pages().staging.take_empty().unwrap();
+        let target = pager.pages().staging.address(slot, 0);
+        let block = pager.pages().lock(base);
+        let quiet = pager.pages().mover.quiet_alone(&pager.pages().events, &block).unwrap();
         assert!(!is_registered(&quiet, PageRun::new(0, 1)));
         // As if it had replaced ours after the question.
         assert!(matches!(
-            remap.take(&pager.pages, &quiet, slot, PageRun::new(0, BLOCK_PAGES)),
+            remap.take(pager.pages(), &quiet, slot, PageRun::new(0, BLOCK_PAGES)),
             Taken::Foreign
         ));
         assert_eq!((0..16).map(|page| read(base, page)).collect::<Vec<_>>(), (1..=16).collect::<Vec<_>>());
-        assert_eq!(pager.pages.mover.pagemap.mapped(target, 16), 0);
+        assert_eq!(pager.pages().mover.pagemap.mapped(target, 16), 0);
         // It is the program's alone again.
         write(base, 5, 500);
         assert_eq!(read(base, 5), 500);
@@ -473,12 +473,12 @@ mod tests {
         // kernel chooses places from the top of the address space downwards and comes nowhere near
         // this one.
         let base = 0x1000_0000;
-        let remap = pager.pages.backend.as_remap().unwrap();
-        let slot = pager.pages.staging.take_empty().unwrap();
-        let target = pager.pages.staging.address(slot, 0);
-        let block = pager.pages.lock(base);
-        let quiet = pager.pages.mover.quiet_alone(&pager.pages.events, &block).unwrap();
-        let taken = remap.take(&pager.pages, &quiet, slot, PageRun::new(0, BLOCK_PAGES));
+        let remap = pager.pages().backend.as_remap().unwrap();
+        let slot = pager.pages().staging.take_empty().unwrap();
+        let target = pager.pages().staging.address(slot, 0);
+        let block = pager.pages().lock(base);
+        let quiet = pager.pages().mover.quiet_alone(&pager.pages().events, &block).unwrap();
+        let taken = remap.take(pager.pages(), &quiet, slot, PageRun::new(0, BLOCK_PAGES));
         assert!(matches!(taken, Taken::Refused(Refusal::NotOneMapping)));
         // The slot is still memory.
         write(target, 3, 9);
@@ -496,7 +496,7 @@ mod tests {
         }
         pager.register(base..base + BLOCK_BYTES);
         assert!(!evict(pager, base));
-        assert_eq!(pager.pages.mover.pagemap.mapped(base, 16), 0xffff);
+        assert_eq!(pager.pages().mover.pagemap.mapped(base, 16), 0xffff);
     }
 
     /// Other threads fault, discard, map and unmap all the time, so that the drainer reads far more
@@ -528,7 +528,7 @@ mod tests {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let at = sys::memory::map(BLOCK_BYTES).unwrap().as_ptr() as usize;
-                    pager.pages.reports().register(at, BLOCK_BYTES, sys::userfaultfd::MISSING).unwrap();
+                    pager.pages().reports().register(at, BLOCK_BYTES, sys::userfaultfd::MISSING).unwrap();
                     write(at, 1, 5);
                     assert_eq!((read(at, 0), read(at, 1)), (0, 5));
                     // SAFETY: mapped above.
@@ -545,9 +545,9 @@ mod tests {
                     assert_eq!(read(base, page), page + 1, "page {page} in round {round}");
                 }
                 // Slots are given back as reclaim does it.
-                while let Some(slot) = pager.pages.staging.oldest() {
-                    let _block = pager.pages.lock(pager.pages.staging.owner(slot));
-                    pager.pages.release_slot(slot);
+                while let Some(slot) = pager.pages().staging.oldest() {
+                    let _block = pager.pages().lock(pager.pages().staging.owner(slot));
+                    pager.pages().release_slot(slot);
                 }
             }
             over.store(true, Ordering::Relaxed);

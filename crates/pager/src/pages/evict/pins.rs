@@ -80,7 +80,7 @@ mod tests {
         // Another test's pins keep pages here, too.
         let mut tries = 0;
         while pager.reclaimer().evict_neighbours(Role::Worker) == 0 {
-            pager.reclaim.look_again();
+            pager.reclaimer().look_again();
             tries += 1;
             assert!(tries < 1000, "nothing goes");
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -92,10 +92,10 @@ mod tests {
             return;
         }
         assert!(pager.reclaimer().compress_oldest() == Step::Nothing, "a page may be pinned by now");
-        assert_eq!(pager.pages.staging().queued_slots(), 1);
-        let slot = pager.pages.staging().oldest().expect("it waits");
-        write(pager.pages.staging().address(slot, 0), 3, 99);
-        pager.pages.staging().queue(slot, base);
+        assert_eq!(pager.pages().staging().queued_slots(), 1);
+        let slot = pager.pages().staging().oldest().expect("it waits");
+        write(pager.pages().staging().address(slot, 0), 3, 99);
+        pager.pages().staging().queue(slot, base);
         assert_eq!(read(base, 3), 99, "what the device wrote");
         // SAFETY: made above.
         unsafe { libc::syscall(libc::SYS_io_destroy, context) };
@@ -105,7 +105,7 @@ mod tests {
             assert!(tries < 1000, "nothing is compressed");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert_eq!(pager.pages.compress_oldest(), Compressed::Nothing);
+        assert_eq!(pager.pages().compress_oldest(), Compressed::Nothing);
         assert_eq!((read(base, 3), read(base, 4)), (99, 5));
     }
 }

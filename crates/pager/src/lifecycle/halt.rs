@@ -9,19 +9,20 @@ use sys::memory::USER_END;
 use sys::thread;
 
 use crate::accounts::Counter;
-use crate::pager::Pager;
 use crate::pages::Inbound;
+
+use super::Lifecycle;
 
 /// How long parking waits for threads to stand, at most: none of them waits for the program, but
 /// the machine may be slow.
 const PARK_NS: u64 = 10_000_000_000;
 
-impl Pager {
+impl Lifecycle<'_> {
     /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is
     /// being served. Call from a pager thread that is no worker and no handler.
     pub fn halt(&self) {
-        self.halt.begin();
-        self.reclaim.wait_for_helpers();
+        self.quiesce.begin();
+        self.reclaimer.wait_for_helpers();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read
@@ -29,18 +30,14 @@ impl Pager {
         // message reports.
         while self.bring_everything(&mut inbound, &mut brought) {
             self.pages.apply_events();
-            self.dismiss_gate_reports();
+            self.gate.dismiss_reports();
             thread::sleep_ns(50_000);
         }
         inbound.frames.empty_out(self.pages.staging());
         self.accounts.add(Counter::BroughtIn, brought as u64);
         self.unregister_everything();
         self.pages.watch_changes(false);
-        while self.faults.any_busy()
-            || self.faults.has_parked()
-            || self.faults.has_parked_for_disk()
-            || self.pages.has_pending_events()
-        {
+        while self.service.is_busy() || self.pages.has_pending_events() {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
@@ -52,20 +49,14 @@ impl Pager {
             self.pages.staging().discard(slot);
             self.pages.staging().give(slot);
         }
-        self.measure();
+        self.program.measure(self.pages);
     }
 
     /// Lets go of all mappings: without fault service, the threads of one that is registered would
     /// wait for ever.
     fn unregister_everything(&self) {
         loop {
-            let mut registrations = self.registrations.lock().expect("no panic while held");
-            registrations.note_changes(&self.pages);
-            // What has been moved or has grown since the last look is registered, too, and not in
-            // the list.
-            registrations.refresh(&self.files.maps, &self.pages, &self.config);
-            registrations.unregister_all(&self.pages);
-            drop(registrations);
+            self.program.unregister(self.pages, self.config);
             if self.unregister_moved() {
                 return;
             }
@@ -79,7 +70,7 @@ impl Pager {
         while has_moved && is_known {
             while self.pages.has_pending_events() || self.pages.guard().is_changing() {
                 self.pages.apply_events();
-                self.dismiss_gate_reports();
+                self.gate.dismiss_reports();
                 thread::sleep_ns(10_000);
             }
             has_moved = false;
@@ -108,13 +99,12 @@ impl Pager {
     /// wait that does not end. The filter that comes next may kill for any other, in whichever
     /// thread.
     pub fn park(&self) {
-        self.halt.park();
-        self.reclaim.wake_all();
-        self.handlers.call_all();
-        self.swap.wake_all();
+        self.quiesce.park();
+        self.reclaimer.wake_all();
+        self.service.call_all();
         let give_up = sys::now_ns() + PARK_NS;
-        let threads = self.reclaim.workers() + self.handlers.count() + self.swap.threads();
-        while self.halt.parked() < threads && sys::now_ns() < give_up {
+        let threads = self.reclaimer.threads() + self.service.handlers();
+        while self.quiesce.parked() < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
         // From the count to the wait it is a few instructions, and behind it there is no other
@@ -129,15 +119,10 @@ impl Pager {
         }
     }
 
-    /// Whether a halt is on.
-    pub fn is_halted(&self) -> bool {
-        self.halt.is_on()
-    }
-
     /// Continues after a halt.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.pages.watch_changes(true);
-        self.halt.over();
+        self.quiesce.resume();
         self.refresh_mappings();
     }
 }
@@ -167,11 +152,11 @@ mod tests {
                 is_over.store(true, Ordering::Release);
             });
             while !is_over.load(Ordering::Acquire) {
-                pager.pages.read_message();
+                pager.pages().read_message();
             }
         });
-        assert_eq!(pager.pages.guard().is_registered(to), Some(true));
+        assert_eq!(pager.pages().guard().is_registered(to), Some(true));
         pager.halt();
-        assert_eq!(pager.pages.guard().is_registered(to), Some(false));
+        assert_eq!(pager.pages().guard().is_registered(to), Some(false));
     }
 }

@@ -18,6 +18,8 @@
 //! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute)
 //! keeps the period open for as long, and the pages concerned stay where they are.
 
+use std::sync::Mutex;
+
 use sys::threads::{self, Sight};
 
 use crate::pages::Pages;
@@ -34,9 +36,27 @@ struct Suspect {
     user_ticks: u64,
 }
 
+/// The grace periods of one pager.
+#[derive(Default)]
+pub(super) struct GracePeriods(Mutex<GracePeriod>);
+
+impl GracePeriods {
+    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends
+    /// it when there is none.
+    pub fn step(&self, now_ns: u64, pages: &Pages) {
+        self.0.lock().expect("no panic while held").step(now_ns, pages);
+    }
+
+    /// In a forked child, which has one thread, and that in fork().
+    pub fn reset(&self, pages: &Pages) {
+        *self.0.lock().expect("no panic while held") = GracePeriod::default();
+        pages.forget_discarding();
+    }
+}
+
 /// The grace period under way, if any.
 #[derive(Default)]
-pub(crate) struct GracePeriod {
+struct GracePeriod {
     suspects: Vec<Suspect>,
     is_open: bool,
     /// There were more threads than can be followed, or they could not be listed.
@@ -45,56 +65,47 @@ pub(crate) struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends
-    /// it when there is none.
-    pub(crate) fn step(&mut self, now_ns: u64, pages: &Pages) {
-        let grace = self;
-        if now_ns.wrapping_sub(grace.looked_ns) < LOOK_NS || !(grace.is_open || pages.has_discarding()) {
+    fn step(&mut self, now_ns: u64, pages: &Pages) {
+        if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.has_discarding()) {
             return;
         }
-        grace.looked_ns = now_ns;
-        if !grace.is_open {
+        self.looked_ns = now_ns;
+        if !self.is_open {
             // From here on events mark pages for the next period; calls whose events came before
             // are those to wait for.
             pages.begin_grace();
-            grace.suspects.clear();
-            grace.is_incomplete = false;
+            self.suspects.clear();
+            self.is_incomplete = false;
             let own = threads::own();
             let saw_all = threads::for_each(|thread| match threads::look(thread) {
                 _ if thread == own => {}
                 Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
-                    if grace.suspects.len() < THREADS_MAX {
-                        grace.suspects.push(Suspect { thread, user_ticks });
+                    if self.suspects.len() < THREADS_MAX {
+                        self.suspects.push(Suspect { thread, user_ticks });
                     } else {
-                        grace.is_incomplete = true;
+                        self.is_incomplete = true;
                     }
                 }
                 Some(Sight::Elsewhere) | None => {}
             });
-            grace.is_incomplete |= !saw_all;
-            grace.is_open = true;
+            self.is_incomplete |= !saw_all;
+            self.is_open = true;
         } else {
-            grace.suspects.retain(|suspect| match threads::look(suspect.thread) {
+            self.suspects.retain(|suspect| match threads::look(suspect.thread) {
                 Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
                     user_ticks <= suspect.user_ticks
                 }
                 Some(Sight::Elsewhere) | None => false,
             });
         }
-        if grace.suspects.is_empty() {
-            grace.is_open = false;
+        if self.suspects.is_empty() {
+            self.is_open = false;
             let have_left = sys::memory::outwait_readers().is_ok();
             // Begun again when not every thread was followed: some may be in calls from before
             // still.
-            if have_left && !grace.is_incomplete {
+            if have_left && !self.is_incomplete {
                 pages.end_grace();
             }
         }
-    }
-
-    /// In a forked child, which has one thread, and that in fork().
-    pub(crate) fn reset(&mut self, pages: &Pages) {
-        *self = GracePeriod::default();
-        pages.forget_discarding();
     }
 }

@@ -1,14 +1,14 @@
 //! The control thread's watch: measuring, finding new mappings, noticing what is stuck.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use swapfile::PACK_BYTES_MAX;
 use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
-use crate::pager::Pager;
-use crate::HANDLERS_MAX;
+use crate::config::HANDLERS_MAX;
+
+use super::Lifecycle;
 
 /// A fault that has waited so long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
@@ -16,7 +16,7 @@ const FAULT_NS_MAX: u64 = 10_000_000_000;
 /// How long after relatives came or went it is measured what is shared with them.
 const SETTLED_NS: u64 = 10_000_000;
 
-/// Runs of present pages that one look of [`Pager::measure_range`] may find.
+/// Runs of present pages that one look of [`Lifecycle::measure_range`] may find.
 const RUNS: usize = 4096;
 
 /// Of the budget the pages that are on their way in all processes may take one part in so many, and
@@ -44,16 +44,16 @@ pub struct Watch {
     waited: Option<u32>,
 }
 
-impl Pager {
+impl Lifecycle<'_> {
     /// One look: publishes this process's use, registers new mappings, wakes workers. Returns the
     /// total use and the time in nanoseconds until the next look is due.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
-        let before = self.gauge.resident_bytes();
-        let total = self.measure();
-        let grown = self.gauge.resident_bytes() != before;
+        let before = self.program.gauge().resident_bytes();
+        let total = self.program.measure(self.pages);
+        let grown = self.program.gauge().resident_bytes() != before;
         let mut buffer = [0; 128];
-        let sizes = procfs::sizes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
+        let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
         // A new or grown mapping shows in the sizes; one that replaced another of equal size is
         // found a little later.
@@ -65,14 +65,14 @@ impl Pager {
             // At most a tenth of the time goes into this, however many mappings there are.
             watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
-        let (low, budget) = (self.gauge.low_water(), self.accounts.budget());
+        let (low, budget) = (self.program.gauge().low_water(), self.accounts.budget());
         if total > low + (budget - low) / 2 {
-            self.reclaimer().press();
+            self.reclaimer.press();
         }
         if total > low {
-            self.reclaimer().press_swap();
+            self.reclaimer.press_swap();
         }
-        self.reclaimer().publish_swap();
+        self.reclaimer.publish_swap();
         if now - watch.share_ns > SHARE_NS {
             watch.share_ns = now;
             self.share_ways();
@@ -81,12 +81,12 @@ impl Pager {
             watch.tended_ns = now;
             self.pages.store().tend_compressors();
         }
-        self.grace.lock().expect("no panic while held").step(now, &self.pages);
+        self.grace.step(now, self.pages);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
         }
         self.keep_pages(now);
-        watch.waited = self.handlers.help_if_stuck(watch.waited, || self.pages.reports().wait(0));
+        watch.waited = self.service.help_if_stuck(watch.waited);
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is
         // tight and moves.
@@ -113,18 +113,18 @@ impl Pager {
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
-        match self.faults.longest() {
+        match self.service.longest() {
             Some((index, since)) if now.saturating_sub(since) > FAULT_NS_MAX => {
-                if !watch.reported && index > HANDLERS_MAX || self.swap.is_writing() {
+                if !watch.reported && index > HANDLERS_MAX || self.reclaimer.is_writing() {
                     if !watch.reported {
                         let seconds = (now - since) / 1_000_000_000;
-                        self.say(format_args!(
+                        self.pages.say(format_args!(
                             "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
                         ));
                     }
                     watch.reported = true;
                 } else if !watch.reported {
-                    self.say(format_args!(
+                    self.pages.say(format_args!(
                         "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
                         (now - since) / 1_000_000_000
                     ));
@@ -141,12 +141,13 @@ impl Pager {
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
         // None at all: others gave back what they were thought to have still, and now is the time
         // to count.
-        let is_hidden = self.gauge.resident_bytes() == 0;
+        let is_hidden = self.program.gauge().resident_bytes() == 0;
         if now < watch.shared_ns && !is_hidden {
             return;
         }
         let mut buffer = [0; 128];
-        let mut all = || procfs::anonymous_bytes(self.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let mut all =
+            || procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
         // All that the process has, not its part of it: when others gave much back, that part is
         // none for a long while.
@@ -156,7 +157,7 @@ impl Pager {
         watch.runs.resize(RUNS, Run::default());
         let (mut at, mut pages) = (range.start, 0);
         loop {
-            let mapping = self.registrations.lock().expect("no panic while held").from(at);
+            let mapping = self.program.registrations().from(at);
             let Some(mapping) = mapping.filter(|mapping| mapping.start < range.end) else { break };
             let start = at.max(mapping.start);
             let (count, walked) = self.pages.pagemap().present(start, mapping.end, &mut watch.runs);
@@ -171,27 +172,22 @@ impl Pager {
         // What came in between may have been counted or not: it is taken for theirs, never for
         // another's.
         let others = before.min(after).saturating_sub(ours);
-        if before.abs_diff(after) > DRIFT_BYTES && others > self.gauge.discount_bytes() {
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.program.gauge().discount_bytes() {
             return;
         }
-        self.gauge.set_discount(others);
-        self.measure();
+        self.program.gauge().set_discount(others);
+        self.program.measure(self.pages);
         self.accounts.counted(after.saturating_sub(others));
         watch.counted = after;
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 
-    /// To be called when relatives that may share memory with this process came or went.
-    pub fn note_relatives(&self) {
-        self.shared_stale.store(true, Ordering::Release);
-    }
-
     /// Corrects the published use for pages shared with forked relatives: each counts by its fair
     /// share. Walks the page tables, so it is for processes that have forked, now and then.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
-        if self.shared_stale.swap(false, Ordering::AcqRel) {
+        if self.program.gauge().take_stale() {
             // Most forked children become other programs at once, and nothing is shared any more.
             watch.shared_ns = watch.shared_ns.min(now + SETTLED_NS);
         }
@@ -199,11 +195,11 @@ impl Pager {
             return;
         }
         let mut text = [0; 2048];
-        let text = self.files.rollup.read_at(&mut text, 0);
+        let text = self.program.files().rollup.read_at(&mut text, 0);
         if let (Some(fair), Some(full)) =
             (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
         {
-            self.gauge.set_discount(full.saturating_sub(fair));
+            self.program.gauge().set_discount(full.saturating_sub(fair));
         }
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);

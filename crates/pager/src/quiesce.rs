@@ -1,4 +1,19 @@
-//! Which of the pager's threads may work, and which stand still. What a halt is for: `standstill`.
+//! Quiescing the pager's threads: which of them may work, and which stand still.
+//!
+//! ```text
+//!              workers   handlers             until
+//!  running     work      serve and reclaim
+//!  halting     stand     serve                all pages are in (`lifecycle/halt.rs`)
+//!  draining    stand     serve and reclaim    the workers stand: they may wait for faults of their own
+//!  stopped     stand     stand                a fork is over (`fork`)
+//!  parked      their last system call, for ever
+//!  ending      end       end
+//! ```
+//!
+//! Invariants: a thread counts itself in before it looks at the state, and the state is raised
+//! before the counts are looked at. So when [`Quiesce::begin`] or [`Quiesce::stop`] returns, no
+//! thread that is to stand works. A thread that stands holds no lock and no slot, a handler its
+//! frame cache excepted.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -9,9 +24,9 @@ const RUNNING: u32 = 0;
 /// Workers stand still, handlers serve and do not reclaim: everything comes in.
 const HALTING: u32 = 1;
 /// Workers stand still, handlers serve.
-const CALMING: u32 = 2;
+const DRAINING: u32 = 2;
 /// Workers and handlers stand still, everything stays where it is.
-const STILL: u32 = 3;
+const STOPPED: u32 = 3;
 /// All threads stand still for ever and make no system call any more.
 const PARKED: u32 = 4;
 /// All threads end.
@@ -19,7 +34,7 @@ const ENDING: u32 = 5;
 
 /// Which threads are to stand still, and how many do not.
 #[derive(Debug, Default)]
-pub struct Halt {
+pub(crate) struct Quiesce {
     state: AtomicU32,
     /// Workers at work.
     workers: AtomicU32,
@@ -32,7 +47,7 @@ pub struct Halt {
     bell: AtomicUsize,
 }
 
-impl Halt {
+impl Quiesce {
     /// Whether a halt is on.
     pub(crate) fn is_on(&self) -> bool {
         self.state.load(Ordering::SeqCst) != RUNNING
@@ -43,7 +58,7 @@ impl Halt {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
-    /// Begins a worker's work, once workers may; [`Halt::worker_leaves`] ends it. Outside of it a
+    /// Begins a worker's work, once workers may; [`Quiesce::worker_leaves`] ends it. Outside of it a
     /// worker holds nothing. False when the worker is to end.
     pub(crate) fn worker_enters(&self) -> bool {
         let enters = self.enter(&self.workers, RUNNING);
@@ -57,10 +72,10 @@ impl Halt {
         self.workers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Begins a handler's work, once handlers may; [`Halt::handler_leaves`] ends it. Outside of it
+    /// Begins a handler's work, once handlers may; [`Quiesce::handler_leaves`] ends it. Outside of it
     /// a handler has nothing but its frame cache. False when the handler is to end.
     pub(crate) fn handler_enters(&self) -> bool {
-        self.enter(&self.handlers, CALMING)
+        self.enter(&self.handlers, DRAINING)
     }
 
     pub(crate) fn handler_leaves(&self) {
@@ -110,9 +125,9 @@ impl Halt {
 
     /// Has workers, then handlers stand still, and waits until they do. Workers first: they may
     /// wait for faults of their own to be served.
-    pub(crate) fn still(&self) {
-        self.raise(CALMING, &self.workers);
-        self.raise(STILL, &self.handlers);
+    pub(crate) fn stop(&self) {
+        self.raise(DRAINING, &self.workers);
+        self.raise(STOPPED, &self.handlers);
     }
 
     /// Does not return once threads are to stand still for ever.
@@ -159,7 +174,7 @@ impl Halt {
     }
 
     /// Lets everybody work.
-    pub(crate) fn over(&self) {
+    pub(crate) fn resume(&self) {
         self.state.store(RUNNING, Ordering::SeqCst);
         futex::wake(&self.state, i32::MAX);
     }
@@ -169,7 +184,7 @@ impl Halt {
         self.workers.store(0, Ordering::SeqCst);
         self.handlers.store(0, Ordering::SeqCst);
         self.parked.store(0, Ordering::SeqCst);
-        self.over();
+        self.resume();
     }
 }
 
@@ -179,20 +194,22 @@ mod tests {
 
     #[test]
     fn who_may_work_depends_on_the_state() {
-        let halt = Halt::default();
-        assert!(halt.worker_enters() && halt.handler_enters() && halt.allows_help() && !halt.is_on());
-        halt.worker_leaves();
-        halt.begin();
-        assert!(halt.is_on() && !halt.allows_help(), "everything comes in");
-        halt.handler_leaves();
-        assert!(halt.handler_enters(), "handlers serve");
-        halt.handler_leaves();
-        halt.still();
-        halt.reset();
-        assert!(halt.worker_enters() && !halt.is_on() && halt.parked() == 0);
-        halt.worker_leaves();
-        assert_eq!((halt.while_waiting(|| halt.parked()), halt.parked()), (1, 0));
-        halt.end(0);
-        assert!(halt.is_ending() && !halt.handler_enters() && !halt.worker_enters());
+        let quiesce = Quiesce::default();
+        assert!(
+            quiesce.worker_enters() && quiesce.handler_enters() && quiesce.allows_help() && !quiesce.is_on()
+        );
+        quiesce.worker_leaves();
+        quiesce.begin();
+        assert!(quiesce.is_on() && !quiesce.allows_help(), "everything comes in");
+        quiesce.handler_leaves();
+        assert!(quiesce.handler_enters(), "handlers serve");
+        quiesce.handler_leaves();
+        quiesce.stop();
+        quiesce.reset();
+        assert!(quiesce.worker_enters() && !quiesce.is_on() && quiesce.parked() == 0);
+        quiesce.worker_leaves();
+        assert_eq!((quiesce.while_waiting(|| quiesce.parked()), quiesce.parked()), (1, 0));
+        quiesce.end(0);
+        assert!(quiesce.is_ending() && !quiesce.handler_enters() && !quiesce.worker_enters());
     }
 }

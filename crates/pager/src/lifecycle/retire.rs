@@ -10,25 +10,24 @@
 //! waits like every thread that makes one until it is read: after all handlers have seen that there
 //! is one.
 
-use crate::pager::Pager;
+use super::Lifecycle;
 
-impl Pager {
+impl Lifecycle<'_> {
     /// After a halt: has all threads end, those of the swap file's engine excepted, which end when
-    /// the pager is dropped. They are to be called ([`Pager::call_all`]) until they have.
+    /// the pager is dropped. They are to be called ([`Lifecycle::call_all`]) until they have.
     pub fn dismiss(&self) {
         let Some(bell) = self.pages.register_bell() else {
-            self.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
+            self.pages.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
         };
-        self.halt.end(bell);
+        self.quiesce.end(bell);
         self.pages.end_drainers();
     }
 
     /// Wakes all threads that have been dismissed and wait for something.
     pub fn call_all(&self) {
-        self.halt.wake_all();
-        self.reclaim.wake_all();
-        self.handlers.call_all();
-        self.swap.wake_all();
+        self.quiesce.wake_all();
+        self.reclaimer.wake_all();
+        self.service.call_all();
     }
 
     /// Reads the messages that are left. To be called when all handlers have ended.
@@ -37,13 +36,7 @@ impl Pager {
             self.pages.read_message();
             self.pages.apply_events();
         }
-        self.dismiss_gate_reports();
-    }
-
-    /// Gives the system back what tables and staging had. To be called when all threads have ended;
-    /// what is left to do is to drop the pager.
-    pub fn let_go(&mut self) {
-        self.pages.let_go();
+        self.gate.dismiss_reports();
     }
 }
 
@@ -60,8 +53,8 @@ mod tests {
         let base = blocks(2);
         let Some(pager) = pager_of(Some(base..base + 2 * BLOCK_BYTES), false) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages.staging().take_empty();
-        assert!(pager.pages.evict(&mut spare, base, ALL_PAGES, false));
+        let mut spare = pager.pages().staging().take_empty();
+        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
         let (handlers, workers) = (AtomicU32::new(2), AtomicU32::new(1));
         std::thread::scope(|scope| {
             for index in 0..2 {
@@ -91,6 +84,6 @@ mod tests {
             }
         });
         assert!((0..16).all(|page| read(base, page) == page + 1));
-        assert_eq!(pager.pages.guard().is_registered(base), Some(false));
+        assert_eq!(pager.pages().guard().is_registered(base), Some(false));
     }
 }

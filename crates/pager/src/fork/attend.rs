@@ -1,0 +1,152 @@
+//! Serving while all other threads stand still: what waits here, and what a child lacks.
+
+use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
+use sys::{thread, PAGE_SIZE};
+
+use crate::accounts::Counter;
+use crate::fault::Fault;
+use crate::pages::Brought;
+
+use super::session::ForkSession;
+use super::Forks;
+
+impl Forks<'_> {
+    /// Serves what there is to serve now.
+    pub fn attend(&self, session: &mut ForkSession) {
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        // Faults that handlers had read and parked before they stood still: no handler serves them
+        // now, and the forking thread may wait for a lock that such a thread holds.
+        while !session.held.is_full() {
+            let Some(fault) = self.service.unpark_any() else { break };
+            session.held.add(fault);
+        }
+        // The gate's guards are not needed for reading: no other thread reads or moves.
+        while !session.held.is_full() && self.pages.reports().read(&mut messages, 1) == 1 {
+            match messages[0] {
+                Message::Fault { address, write, thread, .. } => {
+                    session.held.add(Fault { address, write, thread, read_ns: sys::now_ns() });
+                }
+                Message::Fork { descriptor } => {
+                    session.add_child(descriptor);
+                }
+                event => {
+                    session.stash.push(event);
+                    self.apply_stash(session);
+                }
+            }
+        }
+        self.gate.read_forks(|descriptor| session.gates.push(descriptor));
+        self.apply_stash(session);
+        self.serve_held(session);
+        for child in 0..session.children.len() {
+            self.serve_child(session, child, &mut messages);
+        }
+        if session.is_held_up(sys::now_ns()) {
+            self.complete_children(session);
+            self.apply_stash(session);
+            // Before the next child comes.
+            self.serve_held(session);
+        }
+    }
+
+    /// Applies the events read, unless they are to wait.
+    fn apply_stash(&self, session: &mut ForkSession) {
+        while session.children.is_empty() && !session.stash.is_empty() {
+            // Not refused: the kernel has not begun to copy, and what changed mappings did so
+            // before it will.
+            if !self.ask_gate(session) {
+                break;
+            }
+            let event = session.stash.remove(0);
+            self.pages.apply_now(event);
+            self.ask_gate(session);
+        }
+    }
+
+    /// Gives all children there are copies of all that is out. The one that is still to take over
+    /// is told.
+    pub(super) fn complete_children(&self, session: &mut ForkSession) {
+        for child in 0..session.children.len() {
+            let mut memory = session.memory_of(child);
+            memory.leave_out_wiped();
+            self.pages.hand_over_all(&mut memory);
+            memory.close();
+        }
+        session.children.clear();
+        session.changes.clear();
+        session.torn = true;
+        session.has_completed = true;
+    }
+
+    /// Serves the faults of this process that may be served now.
+    fn serve_held(&self, session: &mut ForkSession) {
+        for _ in 0..session.held.len() {
+            let Some(fault) = session.held.take() else { break };
+            let is_due = session.is_due(&fault, sys::now_ns());
+            // Once there is a child, what it misses is served from the state at the time of the
+            // fork.
+            let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
+                let at = fault.address & !(PAGE_SIZE - 1);
+                let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
+                match brought {
+                    Brought::NoMemory => _ = self.reclaimer.reclaim_step(),
+                    Brought::Again | Brought::OnDisk => self.pages.apply_events(),
+                    Brought::Done(_) => {}
+                }
+                session.handler.inbound.frames.empty_out(self.pages.staging());
+                self.ask_gate(session);
+                if matches!(brought, Brought::Done(_)) {
+                    self.accounts.fault(sys::now_ns() - fault.read_ns);
+                    self.accounts.add(Counter::Faults, 1);
+                }
+                matches!(brought, Brought::Done(_))
+            };
+            if !is_done {
+                session.held.add(fault);
+            }
+        }
+    }
+
+    /// Whether the kernel has not begun to copy. If it has, that may have been before the arena was
+    /// in order, which is noted.
+    fn ask_gate(&self, session: &mut ForkSession) -> bool {
+        let is_open = self.gate.is_open();
+        session.torn |= !is_open;
+        is_open
+    }
+
+    /// Copies into a child what it waits for.
+    fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
+        let child = session.guard.of_child(session.children[number]);
+        while child.reports().read(messages, 1) == 1 {
+            let at = match messages[0] {
+                Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
+                Message::Fork { descriptor } => {
+                    session.add_grandchild(number, descriptor);
+                    continue;
+                }
+                change => {
+                    // It does not have what the table says it has: it gets copies.
+                    session.changes.push((number, change));
+                    session.torn = true;
+                    continue;
+                }
+            };
+            let mut page = [0u8; PAGE_SIZE];
+            let source = session.memory_of(number).source_of(at);
+            let is_out = source.is_some_and(|source| self.pages.read_out(source, &mut page));
+            let progress = match is_out {
+                // SAFETY: fills a missing page of the child with its own content.
+                true => unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) },
+                false => child.zero(at, PAGE_SIZE),
+            };
+            match progress.stop {
+                // Something of its own is to be read before: it asks again, behind that.
+                Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
+                _ if is_out => session.torn |= !session.copied.add(at),
+                _ => {}
+            }
+            child.reports().wake(at, PAGE_SIZE);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The child: it inherits table, staging and pool as copies, and pages itself.
+
+use sys::maps;
+use sys::memory::USER_END;
+use sys::pagemap::Run;
+use sys::procfs::{self, ProcFile};
+use sys::thread;
+use sys::userfaultfd::feature;
+
+use crate::config::StartError;
+use crate::registrations::is_private_memory;
+use crate::sync::{Pagemap, Userfaultfd};
+
+use super::Forks;
+
+impl Forks<'_> {
+    /// The first number behind those of the pager's descriptors, which a child's have, too.
+    pub fn numbers_end(&self) -> i32 {
+        let (pages, files) = (self.pages, self.program.files());
+        let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
+        let others = [pages.reports().descriptor(), files.rollup.descriptor()];
+        let gate = self.gate.descriptor();
+        let sink = pages.sink().map(|sink| sink.descriptor());
+        let all = own.into_iter().chain(others).chain(gate).chain(sink);
+        all.max().map_or(0, |most| most + 1)
+    }
+
+    /// In the child: continues with copies of the parent's table, staging and pool. `main`, `gate`
+    /// and `copied` are from [`Outcome::Inherits`]. Called by the first of the child's pager
+    /// threads, which has a file table of its own, empty but for these and the caller's. The other
+    /// threads are to be started afterwards.
+    ///
+    /// # Errors
+    /// When files cannot be opened. The process must end then: its pages cannot be brought in.
+    pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
+        let system = |what| move |source| StartError::System { what, source };
+        let own_gate = self.gate.descriptor().expect("the parent had one");
+        let end = self.numbers_end();
+        let main = thread::renumber_above(main, end).map_err(system("userfaultfd"))?;
+        let gate = thread::renumber_above(gate, end).map_err(system("userfaultfd"))?;
+        let keep = |descriptor: i32, number: i32, what: &'static str| {
+            let above = thread::renumber_above(descriptor, end).map_err(system(what))?;
+            thread::renumber(above, number).map_err(system(what))
+        };
+        // Under the numbers that the parent's had.
+        keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
+        keep(gate, own_gate, "userfaultfd")?;
+        let sink = self.pages.sink().expect("without moves nothing is inherited");
+        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.descriptor(), "userfaultfd")?;
+        let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
+        keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
+        let files = [
+            (c"statm", &self.program.files().statm, "/proc/thread-self/statm"),
+            (c"maps", &self.program.files().maps, "/proc/thread-self/maps"),
+            (c"smaps_rollup", &self.program.files().rollup, "/proc/thread-self/smaps_rollup"),
+        ];
+        for (name, file, what) in files {
+            let opened = ProcFile::open_own(name).map_err(system(what))?;
+            keep(opened.descriptor(), file.descriptor(), what)?;
+        }
+        // Staging has been guarded by `main` since the kernel made the child.
+        sink.guard().map_err(system("staging"))?;
+        self.gate.end(self.pages.reports());
+
+        // The parent's threads are not here, and held nothing but what was in their frame caches.
+        self.reclaimer.reset();
+        self.service.reset();
+        self.pages.reset_own_threads();
+        self.pages.forget_reports();
+        self.lifecycle.reset_grace();
+        for at in copied {
+            self.pages.forget_copied(*at as usize);
+        }
+        let mut registrations = self.program.registrations();
+        // What is out and not mapped here is of no use, and must not be found in a mapping made
+        // there later.
+        registrations.for_each_gap(&self.program.files().maps, |start, end| self.pages.discard(start, end));
+        drop(registrations);
+        self.discard_wiped().map_err(system("/proc/self/smaps"))?;
+        self.program.refresh(self.pages, self.config);
+        let mut buffer = [0; 128];
+        let shared = procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        // The parent accounts for all of it until both have measured their shares.
+        self.program.gauge().set_discount(shared);
+        self.program.gauge().note_relatives();
+        self.quiesce.reset();
+        Ok(())
+    }
+
+    /// In the child: forgets what is out of mappings that the kernel wiped (MADV_WIPEONFORK, which
+    /// no event reports). In such a mapping nothing is present. Only if there is a mapping with
+    /// pages out and none present, the kernel is asked for its flags: that takes a look at every
+    /// page.
+    fn discard_wiped(&self) -> std::io::Result<()> {
+        let (mut buffer, mut is_likely) = ([0; 8192], false);
+        maps::for_each(&self.program.files().maps, &mut buffer, |mapping| {
+            let (start, end) = (mapping.start, mapping.end.min(USER_END));
+            is_likely |= is_private_memory(&mapping)
+                && self.pages.table().busy(start, end).next().is_some()
+                && self.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
+        });
+        if is_likely {
+            let smaps = ProcFile::open(c"/proc/self/smaps")?;
+            let forget = |start, end: usize| self.pages.discard(start, end.min(USER_END));
+            maps::for_each_wiped(&smaps, &mut buffer, forget);
+            smaps.close();
+        }
+        Ok(())
+    }
+}

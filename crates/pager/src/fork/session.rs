@@ -1,0 +1,253 @@
+//! One fork: the faults that wait, the children, and what these lack.
+//!
+//! Invariants: a held fault is served once, or held again. Once there is a child, events of this
+//! process are stashed and none is applied. What cannot be noted (too many pages copied, a mapping
+//! that a child changed) makes the session *torn*: the child gets copies and starts again.
+
+use sys::userfaultfd::Message;
+
+use crate::config::HANDLERS_MAX;
+use crate::fault::{Fault, Handler};
+use crate::pages::{ChildMemory, Guard};
+
+/// How long the faults of threads other than the forking one wait for the fork to begin.
+pub(super) const PATIENCE_NS: u64 = 10_000_000;
+/// How long any fault waits for a child to take over while the forking thread has not come back.
+const HELD_UP_NS: u64 = 20_000_000;
+/// Faults read and not served yet.
+const HELD_MAX: usize = 128;
+/// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
+pub const COPIED_MAX: usize = 400;
+
+/// Faults that were read and are not served yet, in order.
+pub(super) struct HeldFaults {
+    faults: [Option<Fault>; HELD_MAX],
+    first: usize,
+    count: usize,
+}
+
+impl HeldFaults {
+    fn new() -> Self {
+        HeldFaults { faults: [None; HELD_MAX], first: 0, count: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.count == HELD_MAX
+    }
+
+    /// Holds a fault, behind all others. There must be a place.
+    pub fn add(&mut self, fault: Fault) {
+        assert!(!self.is_full(), "read only while there is a place");
+        self.faults[(self.first + self.count) % HELD_MAX] = Some(fault);
+        self.count += 1;
+    }
+
+    /// Takes the first.
+    pub fn take(&mut self) -> Option<Fault> {
+        let fault = self.faults[self.first].take()?;
+        self.first = (self.first + 1) % HELD_MAX;
+        self.count -= 1;
+        Some(fault)
+    }
+}
+
+/// Pages that were copied into a child before it took over.
+pub(super) struct CopiedPages {
+    pages: [u64; COPIED_MAX],
+    count: usize,
+}
+
+impl CopiedPages {
+    /// Notes a page; false when there are too many.
+    pub fn add(&mut self, at: usize) -> bool {
+        let Some(entry) = self.pages.get_mut(self.count) else { return false };
+        *entry = at as u64;
+        self.count += 1;
+        true
+    }
+
+    /// Their addresses.
+    pub fn pages(&self) -> &[u64] {
+        &self.pages[..self.count]
+    }
+}
+
+/// One fork, from the moment when everything stands still.
+pub struct ForkSession {
+    forker: u32,
+    pub(super) since_ns: u64,
+    /// Over this process; children have the like.
+    pub(super) guard: Guard,
+    pub(super) handler: Handler,
+    pub(super) held: HeldFaults,
+    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such
+    /// children.
+    pub(super) children: Vec<i32>,
+    pub(super) gates: Vec<i32>,
+    pub(super) copied: CopiedPages,
+    /// The child's copy of the arena is of no use.
+    pub(super) torn: bool,
+    /// The forking thread has come back from its fork.
+    is_back: bool,
+    /// When the first of `children` was there.
+    born_ns: u64,
+    /// Children have got all of their memory, and are looked after no more.
+    pub(super) has_completed: bool,
+    /// What children changed of their mappings in the session, by number: those of other threads'
+    /// forks run already.
+    pub(super) changes: Vec<(usize, Message)>,
+    /// Events of this process that were read since the kernel began to copy, in order: the table
+    /// stays as it was at the fork until the child has what it needs.
+    pub(super) stash: Vec<Message>,
+}
+
+impl ForkSession {
+    /// Of a fork by thread `forker` that begins now. `own_page` is a page of the caller's.
+    pub(super) fn new(guard: Guard, forker: u32, own_page: usize) -> Self {
+        ForkSession {
+            forker,
+            since_ns: sys::now_ns(),
+            guard,
+            handler: Handler::new(HANDLERS_MAX, own_page),
+            held: HeldFaults::new(),
+            children: Vec::new(),
+            gates: Vec::new(),
+            copied: CopiedPages { pages: [0; COPIED_MAX], count: 0 },
+            torn: false,
+            is_back: false,
+            born_ns: 0,
+            has_completed: false,
+            changes: Vec::new(),
+            stash: Vec::new(),
+        }
+    }
+
+    /// Notes that the forking thread has come back: it does not wait any more.
+    pub fn note_back(&mut self) {
+        self.is_back = true;
+    }
+
+    /// Notes a child of this process, by its descriptor.
+    pub(super) fn add_child(&mut self, descriptor: i32) {
+        if self.children.is_empty() {
+            self.born_ns = sys::now_ns();
+        }
+        self.children.push(descriptor);
+    }
+
+    /// Notes a child of a child, which lacks what that one lacks.
+    pub(super) fn add_grandchild(&mut self, child: usize, descriptor: i32) {
+        let grandchild = self.children.len();
+        self.children.push(descriptor);
+        let inherited: Vec<_> = self.changes.iter().filter(|(number, _)| *number == child).copied().collect();
+        self.changes.extend(inherited.into_iter().map(|(_, change)| (grandchild, change)));
+    }
+
+    /// Whether a fault need not wait for the fork to begin.
+    pub(super) fn is_due(&self, fault: &Fault, now_ns: u64) -> bool {
+        fault.thread == self.forker || now_ns > self.since_ns + PATIENCE_NS
+    }
+
+    /// Whether a fault must be served before the children have taken over.
+    pub(super) fn is_held_up(&self, now_ns: u64) -> bool {
+        let has_waiters = !self.held.is_empty() && !self.children.is_empty();
+        has_waiters && !self.is_back && now_ns > self.born_ns + HELD_UP_NS
+    }
+
+    /// The memory of a child as it is by now.
+    pub(super) fn memory_of(&self, child: usize) -> ChildMemory {
+        let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
+        let mut memory = ChildMemory::new(self.guard.of_child(self.children[child]), changes);
+        memory.place_among(self.stash.clone(), 0);
+        memory
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::sync::Userfaultfd;
+
+    fn session() -> ForkSession {
+        // No descriptor: nothing here asks the kernel.
+        ForkSession::new(Guard::new(Userfaultfd::from_descriptor(-1), 0), 7, 0)
+    }
+
+    fn fault(address: usize, thread: u32) -> Fault {
+        Fault { address, write: true, thread, read_ns: 0 }
+    }
+
+    #[test]
+    fn held_faults_are_taken_in_order_and_held_again_behind_the_others() {
+        let mut held = HeldFaults::new();
+        for round in 0..3 {
+            (0..HELD_MAX).for_each(|number| held.add(fault(round * 1000 + number, 1)));
+            assert!(held.is_full());
+            // One pass holds every fault again, as when none may be served yet.
+            for _ in 0..held.len() {
+                let fault = held.take().unwrap();
+                held.add(fault);
+            }
+            let taken: Vec<usize> =
+                std::iter::from_fn(|| held.take()).map(|fault| fault.address % 1000).collect();
+            assert_eq!(taken, (0..HELD_MAX).collect::<Vec<_>>());
+            assert!(held.is_empty());
+            held.add(fault(0, 1));
+            held.take();
+        }
+    }
+
+    #[test]
+    fn faults_of_the_forking_thread_are_due_at_once_and_others_after_a_while() {
+        let session = session();
+        let (begin, end) = (session.since_ns, session.since_ns + PATIENCE_NS + 1);
+        assert!(session.is_due(&fault(0, 7), begin));
+        assert!(!session.is_due(&fault(0, 8), begin) && session.is_due(&fault(0, 8), end));
+    }
+
+    #[test]
+    fn a_fault_holds_up_a_session_with_children_until_the_forking_thread_is_back() {
+        let mut session = session();
+        session.held.add(fault(0, 7));
+        assert!(!session.is_held_up(u64::MAX), "there is no child");
+        session.add_child(3);
+        assert!(!session.is_held_up(session.born_ns) && session.is_held_up(u64::MAX));
+        session.note_back();
+        assert!(!session.is_held_up(u64::MAX));
+    }
+
+    #[test]
+    fn a_grandchild_lacks_what_its_parent_lacks() {
+        let mut session = session();
+        session.add_child(3);
+        session.add_child(4);
+        let change = |start| Message::Unmap { start, end: start + 1 };
+        session.changes = vec![(0, change(10)), (1, change(20)), (0, change(30))];
+        session.add_grandchild(0, 5);
+        let starts: Vec<usize> = session
+            .changes
+            .iter()
+            .filter_map(|(number, change)| match change {
+                Message::Unmap { start, .. } if *number == 2 => Some(*start),
+                _ => None,
+            })
+            .collect();
+        assert_eq!((session.children.len(), starts), (3, vec![10, 30]));
+    }
+
+    #[test]
+    fn copied_pages_are_noted_up_to_a_limit() {
+        let mut session = session();
+        assert!((0..COPIED_MAX).all(|page| session.copied.add(page)));
+        assert!(!session.copied.add(0));
+        assert_eq!(session.copied.pages().len(), COPIED_MAX);
+    }
+}
