@@ -180,7 +180,7 @@ impl KeptPages {
             let mut inbound = Inbound::new(own_page);
             for page in out {
                 // What an event is in the way of is tried at the next look.
-                program.bring_all(&mut inbound, page & !(BLOCK_BYTES - 1));
+                program.fault_in_block(&mut inbound, page & !(BLOCK_BYTES - 1));
             }
             inbound.frames.empty_out(program.staging());
         }

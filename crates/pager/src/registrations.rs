@@ -12,7 +12,7 @@ use sys::memory::USER_END;
 use sys::procfs::ProcFile;
 
 use crate::config::Config;
-use crate::pages::Pages;
+use crate::pages::{Pages, Registered};
 
 /// Most mappings kept; the kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
@@ -73,15 +73,15 @@ impl Registrations {
                 known.registered && is_enough && known.start <= start && known.end >= end
             };
             let registered = match current.get(old).filter(covers) {
-                Some(_) => Some(true),
+                Some(_) => Registered::Done,
                 None => pages.register(start..end),
             };
             // What could not be registered now may be so from before, where it has been moved from.
-            if registered != Some(false) {
-                let registered = registered == Some(true);
+            if registered != Registered::Refused {
+                let registered = registered == Registered::Done;
                 next.push(Managed { start, end, registered, evictable, accessible });
             }
-            if registered != Some(true) && evictable {
+            if registered != Registered::Done && evictable {
                 *refused_bytes += end - start;
             }
             next.len() < MAPPINGS_MAX
@@ -145,7 +145,7 @@ impl Registrations {
         if !is_free || range.end > USER_END || self.current.len() == MAPPINGS_MAX {
             return false;
         }
-        if pages.register(range.clone()) == Some(true) {
+        if pages.register(range.clone()) == Registered::Done {
             let Range { start, end } = range;
             let evictable = evictable && is_walked(pages, end - start);
             self.current

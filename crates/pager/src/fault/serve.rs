@@ -5,7 +5,7 @@
 //!  read one message              an event is applied, a fault served
 //!  make room for what came in    reclaim/; no lock is held during it
 //!  how far to look ahead         readahead.rs
-//!  bring the pages in            pages/bring.rs; when an event is in the way, read on and try again
+//!  bring the pages in            pages/fault_in.rs; when an event is in the way, read on and try again
 //!                                what is in the swap file is for the threads of disk.rs, which may wait for the disk
 //!  count
 //! ```
@@ -18,7 +18,7 @@
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::pages::{Brought, Inbound, Read, BLOCK_PAGES};
+use crate::pages::{FaultedIn, Inbound, Read, BLOCK_PAGES};
 
 use super::handlers::Record;
 use super::queue::{Fault, PARKED_MAX};
@@ -132,7 +132,7 @@ impl FaultService<'_> {
             handler.owed = 0;
             return;
         };
-        let ahead = self.bring_ahead(&mut handler.inbound, page + done, stream, done);
+        let ahead = self.fault_in_ahead(&mut handler.inbound, page + done, stream, done);
         self.streams.ended(stream, (page + done + ahead) as u64);
         self.reclaimer.note_arrivals(done + ahead);
         self.count_fault(fault);
@@ -160,12 +160,12 @@ impl FaultService<'_> {
         let at = fault.address & !(PAGE_SIZE - 1);
         let mut tries = 0u32;
         loop {
-            match self.pages.bring(inbound, at, fault.write, stream.window()) {
-                Brought::Done(pages) => return Some(pages),
-                Brought::OnDisk if self.hand_to_disk(fault, stream) => return None,
-                Brought::OnDisk => {}
-                Brought::Again => self.read_on(),
-                Brought::NoMemory => {
+            match self.pages.fault_in(inbound, at, fault.write, stream.window()) {
+                FaultedIn::Done(pages) => return Some(pages),
+                FaultedIn::OnDisk if self.hand_to_disk(fault, stream) => return None,
+                FaultedIn::OnDisk => {}
+                FaultedIn::Again => self.read_on(),
+                FaultedIn::NoMemory => {
                     self.read_on();
                     self.reclaimer.reclaim_step();
                 }
@@ -225,7 +225,7 @@ impl FaultService<'_> {
     /// Brings in what is left of a stream's window behind the block of the fault; returns how many
     /// pages. Only what was stored is worth bringing in early; first touches beyond the block may
     /// never come.
-    fn bring_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
+    fn fault_in_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
         // A whole run was brought already, or the window ended with its block.
@@ -233,7 +233,7 @@ impl FaultService<'_> {
             return 0;
         }
         while left > 0 && at.is_multiple_of(BLOCK_PAGES) && at * PAGE_SIZE < sys::memory::USER_END {
-            let brought = self.pages.bring_ahead(inbound, at * PAGE_SIZE, left);
+            let brought = self.pages.fault_in_ahead(inbound, at * PAGE_SIZE, left);
             at += brought;
             left -= brought.min(left);
             if brought < BLOCK_PAGES {
@@ -252,7 +252,7 @@ mod tests {
 
     use super::super::queue::Fault;
     use crate::pages::table::ALL_PAGES;
-    use crate::pages::{Brought, Inbound, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::pages::{FaultedIn, Inbound, BLOCK_BYTES, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read};
 
     /// The story: a thread's page had come in with another one's, its fault was parked still, and
@@ -296,7 +296,10 @@ mod tests {
         assert_eq!(pager.pages().guard().is_registered(base), Some(true));
         let mut inbound = Inbound::new(pager.own_page());
         let at = base + PAGE_SIZE;
-        assert_eq!(pager.pages().bring(&mut inbound, at, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES - 1));
+        assert_eq!(
+            pager.pages().fault_in(&mut inbound, at, true, BLOCK_PAGES),
+            FaultedIn::Done(BLOCK_PAGES - 1)
+        );
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

@@ -5,7 +5,7 @@ use sys::{thread, PAGE_SIZE};
 
 use crate::accounts::Counter;
 use crate::fault::Fault;
-use crate::pages::Brought;
+use crate::pages::FaultedIn;
 
 use super::session::ForkSession;
 use super::Forks;
@@ -87,19 +87,19 @@ impl Forks<'_> {
             // fork.
             let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
                 let at = fault.address & !(PAGE_SIZE - 1);
-                let brought = self.pages.bring(&mut session.handler.inbound, at, fault.write, 1);
+                let brought = self.pages.fault_in(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
-                    Brought::NoMemory => _ = self.reclaimer.reclaim_step(),
-                    Brought::Again | Brought::OnDisk => self.pages.apply_events(),
-                    Brought::Done(_) => {}
+                    FaultedIn::NoMemory => _ = self.reclaimer.reclaim_step(),
+                    FaultedIn::Again | FaultedIn::OnDisk => self.pages.apply_events(),
+                    FaultedIn::Done(_) => {}
                 }
                 session.handler.inbound.frames.empty_out(self.pages.staging());
                 self.ask_gate(session);
-                if matches!(brought, Brought::Done(_)) {
+                if matches!(brought, FaultedIn::Done(_)) {
                     self.accounts.fault(sys::now_ns() - fault.read_ns);
                     self.accounts.add(Counter::Faults, 1);
                 }
-                matches!(brought, Brought::Done(_))
+                matches!(brought, FaultedIn::Done(_))
             };
             if !is_done {
                 session.held.add(fault);

@@ -9,7 +9,7 @@ use sys::memory::USER_END;
 use sys::thread;
 
 use crate::accounts::Counter;
-use crate::pages::Inbound;
+use crate::pages::{Inbound, ThreadsState};
 
 use super::Lifecycle;
 
@@ -28,7 +28,7 @@ impl Lifecycle<'_> {
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read
         // the events; their order may be known only after their threads have continued, which no
         // message reports.
-        while self.bring_everything(&mut inbound, &mut brought) {
+        while self.fault_in_everything(&mut inbound, &mut brought) {
             self.pages.apply_events();
             self.gate.dismiss_reports();
             thread::sleep_ns(50_000);
@@ -85,10 +85,10 @@ impl Lifecycle<'_> {
     }
 
     /// Brings in what is out; whether something may be left.
-    fn bring_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
+    fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
         for base in self.pages.table().busy(0, USER_END) {
-            let (pages, blocked) = self.pages.bring_all(inbound, base);
+            let (pages, blocked) = self.pages.fault_in_block(inbound, base);
             *brought += pages;
             is_left |= blocked;
         }
@@ -110,11 +110,10 @@ impl Lifecycle<'_> {
         // From the count to the wait it is a few instructions, and behind it there is no other
         // call.
         loop {
-            match self.pages.own_threads_are_blocked() {
-                Some(false) if sys::now_ns() < give_up => thread::sleep_ns(50_000),
-                Some(_) => break,
-                // Nothing tells.
-                None => break thread::sleep_ns(1_000_000),
+            match self.pages.own_threads_state() {
+                ThreadsState::Running if sys::now_ns() < give_up => thread::sleep_ns(50_000),
+                ThreadsState::Running | ThreadsState::Blocked => break,
+                ThreadsState::Unknown => break thread::sleep_ns(1_000_000),
             }
         }
     }

@@ -223,7 +223,7 @@ mod tests {
     use super::super::table::ALL_PAGES;
     use super::super::{Inbound, BLOCK_BYTES};
     use super::*;
-    use crate::pages::Brought;
+    use crate::pages::FaultedIn;
     use crate::trial::{blocks, pager, read, write};
 
     /// Queues one page of each block.
@@ -251,7 +251,7 @@ mod tests {
             let at = base + number * BLOCK_BYTES;
             assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
             let page = at + number % BLOCK_PAGES * PAGE_SIZE;
-            assert_eq!(pages.bring(&mut inbound, page, false, 1), Brought::Done(1));
+            assert_eq!(pages.fault_in(&mut inbound, page, false, 1), FaultedIn::Done(1));
         }
         assert!((0..20 * BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
@@ -272,7 +272,7 @@ mod tests {
         let first = read(base, BLOCK_PAGES + 1);
         queue(pages, base, 0..3);
         let mut inbound = Inbound::new(pager.own_page());
-        assert_eq!(pages.bring(&mut inbound, base, true, 1), Brought::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, base, true, 1), FaultedIn::Done(1));
         write(base, 0, 77);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (0, 1));

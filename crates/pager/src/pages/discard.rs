@@ -141,7 +141,7 @@ impl Pages {
 mod tests {
     use super::*;
     use crate::pages::table::PageRun;
-    use crate::pages::{Brought, Inbound, BLOCK_PAGES};
+    use crate::pages::{FaultedIn, Inbound, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read, write};
 
     /// The story: a thread that lost its CPU for seconds between the event and its discarding; the
@@ -193,7 +193,7 @@ mod tests {
         drop(quiet);
         drop(block);
         let mut inbound = Inbound::new(pager.own_page());
-        assert_eq!(pages.bring(&mut inbound, base, true, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
+        assert_eq!(pages.fault_in(&mut inbound, base, true, BLOCK_PAGES), FaultedIn::Done(BLOCK_PAGES));
         assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, ALL_PAGES));
         write(base, 3, 7);
         let mut spare = pages.staging().take_empty();

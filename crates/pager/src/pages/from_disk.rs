@@ -13,7 +13,7 @@ use zswap::{Keep, LoadError};
 use super::evict::{place_copies, Placed};
 use super::inbound::Inbound;
 use super::table::{runs, span, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
-use super::{Brought, Pages, GROUP};
+use super::{FaultedIn, Pages, GROUP};
 
 /// Blocks read at a time at most: as many pages as one request to the swap file has.
 const BLOCKS_MAX: usize = 4;
@@ -187,7 +187,7 @@ impl Pages {
                 Err(why) => {
                     drop(block);
                     read_on();
-                    if why == Brought::NoMemory {
+                    if why == FaultedIn::NoMemory {
                         sys::thread::sleep_ns(1_000_000);
                     }
                     sys::thread::yield_now();

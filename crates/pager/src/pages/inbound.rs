@@ -10,7 +10,7 @@ pub(crate) struct Inbound {
     /// Pages copied from there since frames were given back for them.
     pub(super) copied: usize,
     /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where
-    /// others wait for faults to be served, [`super::Brought::OnDisk`] is the answer instead.
+    /// others wait for faults to be served, [`super::FaultedIn::OnDisk`] is the answer instead.
     pub reads_disk: bool,
 }
 

@@ -121,11 +121,11 @@ impl World {
                 continue;
             };
             let window = thread_rng().gen_range(1..=MAPPING_PAGES);
-            match self.pages.bring(&mut inbound, address, write, window) {
-                Brought::Done(_) => {}
-                Brought::Again => waiting.push_back((address, write)),
-                Brought::NoMemory => panic!("the model has memory"),
-                Brought::OnDisk => panic!("the model has no swap file"),
+            match self.pages.fault_in(&mut inbound, address, write, window) {
+                FaultedIn::Done(_) => {}
+                FaultedIn::Again => waiting.push_back((address, write)),
+                FaultedIn::NoMemory => panic!("the model has memory"),
+                FaultedIn::OnDisk => panic!("the model has no swap file"),
             }
         }
         inbound.frames.empty_out(&self.pages.staging);

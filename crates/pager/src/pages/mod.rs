@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | evict | kernel | staged | `evict/` |
 //! | compress | staged | stored, or back | `compress` |
-//! | bring in | staged, stored, nothing | kernel | `bring`, `from_disk` |
+//! | fault in | staged, stored, nothing | kernel | `fault_in`, `fault_in_run`, `from_disk` |
 //! | discard | staged, stored | kernel (nothing) | `discard` |
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
@@ -17,13 +17,14 @@
 //! which is made from that lock and has the calls. Neither the state of a page nor the system calls
 //! that move one can be reached without them.
 
-mod bring;
 mod children;
 mod compress;
 mod discard;
 mod events;
 mod evict;
 mod extents;
+mod fault_in;
+mod fault_in_run;
 mod fork_point;
 mod from_disk;
 mod guard;
@@ -53,21 +54,33 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{self, AccessTracker};
 
-pub(crate) use bring::Brought;
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
 pub use events::EventQueue;
 use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
+pub(crate) use fault_in::FaultedIn;
 pub(crate) use from_disk::{FromDisk, Scratch};
 pub(crate) use guard::{Guard, Reports};
 pub(crate) use inbound::Inbound;
 pub use mover::Mover;
 use own_threads::OwnThreads;
+pub(crate) use own_threads::ThreadsState;
 use sink::Sink;
 pub(crate) use staging::Staging;
 use table::AddressTable;
 pub(crate) use table::{BLOCK_BYTES, BLOCK_PAGES};
+
+/// How an attempt to register a range ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registered {
+    /// It is registered.
+    Done,
+    /// The kernel refuses.
+    Refused,
+    /// Reports are to come.
+    NotNow,
+}
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
@@ -304,19 +317,20 @@ impl Pages {
         }
     }
 
-    /// Registers a range with this process's userfaultfd; false when that cannot be, `None` when it
-    /// cannot be now: what the table says of the range may be about a mapping of before as long as
-    /// reports are to come.
-    pub fn register(&self, range: Range<usize>) -> Option<bool> {
+    /// Registers a range with this process's userfaultfd. Not while reports are to come: what the
+    /// table says of the range may be about an earlier mapping.
+    pub fn register(&self, range: Range<usize>) -> Registered {
         let try_now = || (!self.mover.is_changing()).then(|| self.register_tracked(&range));
         for _ in 0..REGISTER_TRIES {
-            if let Some(Some(done)) = self.events.while_quiet(try_now) {
-                return Some(done);
+            match self.events.while_quiet(try_now) {
+                Some(Some(true)) => return Registered::Done,
+                Some(Some(false)) => return Registered::Refused,
+                Some(None) | None => {}
             }
             self.apply_events();
             crate::sync::yield_now();
         }
-        None
+        Registered::NotNow
     }
 
     /// Has the kernel fill a range by itself until the mappings are looked at again, unless its
@@ -388,10 +402,9 @@ impl Pages {
         self.own_threads.count()
     }
 
-    /// Whether all of them but the caller are blocked in a system call; `None` when that cannot be
-    /// seen.
-    pub fn own_threads_are_blocked(&self) -> Option<bool> {
-        self.own_threads.are_blocked()
+    /// What all of them but the caller do.
+    pub fn own_threads_state(&self) -> ThreadsState {
+        self.own_threads.state()
     }
 
     /// In a forked child, which has none of them but the caller.

@@ -5,6 +5,17 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Most of the pager's threads whose numbers are kept.
 const OWN_THREADS_MAX: usize = 256;
 
+/// What the pager's threads do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ThreadsState {
+    /// All are blocked in a system call.
+    Blocked,
+    /// Some are not.
+    Running,
+    /// That cannot be seen.
+    Unknown,
+}
+
 /// Threads of this process that are the pager's own.
 pub(super) struct OwnThreads {
     count: AtomicU32,
@@ -34,22 +45,25 @@ impl OwnThreads {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Whether all but the caller are blocked in a system call. `None` when that cannot be seen.
-    pub fn are_blocked(&self) -> Option<bool> {
+    /// What all but the caller do.
+    pub fn state(&self) -> ThreadsState {
         let (own, count) = (sys::threads::own(), self.count() as usize);
         for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {
             match number.load(Ordering::Acquire) {
                 number if number == own => {}
                 // It is about to be there.
-                0 => return Some(false),
-                number => {
-                    if !sys::threads::is_blocked(number)? {
-                        return Some(false);
-                    }
-                }
+                0 => return ThreadsState::Running,
+                number => match sys::threads::is_blocked(number) {
+                    Some(true) => {}
+                    Some(false) => return ThreadsState::Running,
+                    None => return ThreadsState::Unknown,
+                },
             }
         }
-        (count <= OWN_THREADS_MAX).then_some(true)
+        match count <= OWN_THREADS_MAX {
+            true => ThreadsState::Blocked,
+            false => ThreadsState::Unknown,
+        }
     }
 
     /// Whether the program has one thread.

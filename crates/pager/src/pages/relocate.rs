@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::pager::Pager;
     use crate::pages::table::PageRun;
-    use crate::pages::{Brought, Inbound};
+    use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read};
     use sys::userfaultfd::Message;
 
@@ -181,10 +181,10 @@ mod tests {
             // Bring the rest in, and forget what moved where pages are mapped in truth.
             pager.pages().discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
             let mut inbound = Inbound::new(pager.own_page());
-            pager.pages().bring_all(&mut inbound, base);
+            pager.pages().fault_in_block(&mut inbound, base);
             for page in 0..BLOCK_PAGES {
                 let at = base + page * PAGE_SIZE;
-                assert!(matches!(pager.pages().bring(&mut inbound, at, true, 1), Brought::Done(_)));
+                assert!(matches!(pager.pages().fault_in(&mut inbound, at, true, 1), FaultedIn::Done(_)));
             }
             inbound.frames.empty_out(pager.pages().staging());
             while pager.pages().staging().queued_slots() > 0 {
@@ -223,8 +223,8 @@ mod tests {
         remap(pager, base, base + BLOCK_BYTES, BLOCK_BYTES);
         let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(
-            pager.pages().bring(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
-            Brought::Done(BLOCK_PAGES)
+            pager.pages().fault_in(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
+            FaultedIn::Done(BLOCK_PAGES)
         );
         assert_eq!(read(base + BLOCK_BYTES, 5), first);
     }

@@ -325,7 +325,7 @@ fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::{Brought, Compressed, Inbound, BLOCK_PAGES};
+    use crate::pages::{Compressed, FaultedIn, Inbound, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read, write};
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = Inbound::new(pager.own_page());
-        assert_eq!(pages.bring_within(&block, &mut inbound, 3, true, 1), Brought::Done(1));
+        assert_eq!(pages.fault_in_within(&block, &mut inbound, 3, true, 1), FaultedIn::Done(1));
         block.set_compressing(false);
         drop(block);
         write(base, 3, 77);
@@ -377,7 +377,7 @@ mod tests {
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = Inbound::new(pager.own_page());
-        assert_eq!(pages.bring_within(&block, &mut inbound, 0, true, 4), Brought::Done(4));
+        assert_eq!(pages.fault_in_within(&block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
         write(base, 2, 99);
         // What the compressor reads is as it was.
         let slot = block.slot();
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (0, 0));
         let mut inbound = Inbound::new(pager.own_page());
-        assert_eq!(pages.bring(&mut inbound, base, false, BLOCK_PAGES), Brought::Done(BLOCK_PAGES));
+        assert_eq!(pages.fault_in(&mut inbound, base, false, BLOCK_PAGES), FaultedIn::Done(BLOCK_PAGES));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

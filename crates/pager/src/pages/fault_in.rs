@@ -1,0 +1,299 @@
+//! Bringing in: zeroes for what was never touched, pages back from staging, pages out of the pool.
+
+use sys::userfaultfd::Stop;
+use sys::PAGE_SIZE;
+use zswap::Keep;
+
+use super::evict::{fill_shared, place_copies, Placed};
+use super::inbound::Inbound;
+use super::mover::Quiet;
+use super::refs::PageRefs;
+use super::staging::Frame;
+use super::table::{span, BlockGuard, PageRun, PageState, BLOCK_BYTES, BLOCK_PAGES};
+use super::{Pages, GROUP};
+use crate::accounts::Counter;
+
+/// Windows from which a whole run is brought in with one call.
+const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
+
+/// How an attempt to bring a page in ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultedIn {
+    /// That many pages from the one asked for on are in place, or gone with their mapping.
+    Done(usize),
+    /// An event is unread or not applied: read messages and try again.
+    Again,
+    /// The kernel has no memory.
+    NoMemory,
+    /// The page is in the swap file, and the caller does not read from there.
+    OnDisk,
+}
+
+impl Pages {
+    /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
+    pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
+        if window >= LONG_WINDOW_MIN && self.moves_frames() {
+            if let Some(pages) = self.fault_in_run(at, write, window, inbound.reads_disk) {
+                return FaultedIn::Done(pages);
+            }
+        }
+        let block = self.lock(at);
+        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let was_kernels = block.state(index).is_kernels();
+        let brought = self.fault_in_within(&block, inbound, index, write, window.min(BLOCK_PAGES - index));
+        if let FaultedIn::Done(pages) = brought {
+            match was_kernels {
+                true => self.policy.touched(block.history(), span(index, pages)),
+                false => self.note_returned(block.history(), span(index, pages), span(index, 1), false),
+            }
+        }
+        brought
+    }
+
+    /// The same inside one block. The caller has its lock.
+    pub fn fault_in_within(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+        write: bool,
+        window: usize,
+    ) -> FaultedIn {
+        let alike = |mask: u32| (mask >> index).trailing_ones().min(window as u32) as usize;
+        match block.state(index) {
+            PageState::Staged => self.unstage(block, index, alike(block.mask(PageState::Staged))),
+            PageState::Stored => self.load(block, inbound, index, alike(block.mask(PageState::Stored))),
+            _ => self.fill(block, inbound, index, alike(block.mask_of(PageState::is_kernels)), write),
+        }
+    }
+
+    /// Brings in stored pages from the start of the block at `base` on, as far as they lie side by
+    /// side; returns how many. For readahead: what is in the way ends it.
+    pub fn fault_in_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
+        let Some(block) = self.table.find(base).and_then(|_| self.table.try_lock(base)) else { return 0 };
+        let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
+        match wanted.trailing_ones() as usize {
+            0 => 0,
+            run => match self.load(&block, inbound, 0, run) {
+                FaultedIn::Done(pages) => {
+                    self.note_returned(block.history(), span(0, pages), 0, false);
+                    pages
+                }
+                _ => 0,
+            },
+        }
+    }
+
+    /// Brings in everything that is out of a block; returns how many pages, and whether some are
+    /// left because an event is in the way.
+    pub fn fault_in_block(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
+        let block = self.lock_settled(base);
+        let mut brought = 0;
+        for index in 0..BLOCK_PAGES {
+            if block.state(index).is_kernels() {
+                continue;
+            }
+            match self.fault_in_within(&block, inbound, index, false, BLOCK_PAGES - index) {
+                FaultedIn::Done(pages) => brought += pages,
+                FaultedIn::Again | FaultedIn::NoMemory | FaultedIn::OnDisk => return (brought, true),
+            }
+        }
+        (brought, false)
+    }
+
+    /// Gives zeroes: real pages for a write, the shared zero page for a read.
+    fn fill(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+        count: usize,
+        write: bool,
+    ) -> FaultedIn {
+        let run = PageRun::new(index, count);
+        let Some(quiet) = self.quiet(block) else { return FaultedIn::Again };
+        let (filled, stop) = match write {
+            false => fill_shared(&quiet, index),
+            true => self.backend.fill(&self.staging, &quiet, inbound, run),
+        };
+        if filled > 0 {
+            // What was filled was missing: the discarding that it was marked for is over, or takes
+            // what is new along.
+            block.change_kernels(span(index, filled), PageState::Kernel);
+            if write {
+                self.accounts.add(Counter::ZeroFilled, filled as u64);
+            }
+            return FaultedIn::Done(filled);
+        }
+        match stop {
+            Some(Stop::Again) | None => FaultedIn::Again,
+            Some(Stop::NoMemory) => FaultedIn::NoMemory,
+            // Present already, or gone: either way the thread looks again by itself.
+            Some(_) => {
+                quiet.wake(run.one());
+                FaultedIn::Done(1)
+            }
+        }
+    }
+
+    /// The second chance: staged pages go straight back.
+    fn unstage(&self, block: &BlockGuard<'_>, index: usize, count: usize) -> FaultedIn {
+        let Some(quiet) = self.quiet(block) else { return FaultedIn::Again };
+        let (run, slot) = (PageRun::new(index, count), block.slot());
+        let source = self.staging.frame(slot, index);
+        // What a compressor reads must not change: the page comes back as a copy then, and its
+        // frame stays.
+        let placed = match block.is_compressing() {
+            true => place_copies(&quiet, run, source.address()),
+            false => self.backend.fault_in(&quiet, run, source),
+        };
+        let back = match placed {
+            Placed::Moved(moved) => {
+                self.staging.left(slot, span(index, moved));
+                moved
+            }
+            Placed::Copied(copied) => {
+                if !block.is_compressing() {
+                    self.backend.came_as_copies(&self.staging, slot, span(index, copied));
+                }
+                copied
+            }
+            Placed::Gone => 1,
+            Placed::Again => return FaultedIn::Again,
+            Placed::NoMemory => return FaultedIn::NoMemory,
+        };
+        block.change(span(index, back), PageState::Staged, PageState::Kernel);
+        if !block.is_compressing() {
+            block.drop_slot_if_unused();
+        }
+        self.accounts.add(Counter::Refaults, back as u64);
+        FaultedIn::Done(back)
+    }
+
+    /// Decompresses adjacent stored pages and puts them in place.
+    fn load(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize) -> FaultedIn {
+        let mut done = 0;
+        while done < count {
+            let first = index + done;
+            let placed = match self.backend.frames(&self.staging, inbound, count, count - done) {
+                Some(pages) => {
+                    let source = self.staging.frame(pages.slot, pages.first);
+                    let key = (block.base() / PAGE_SIZE + first) as u64;
+                    let found = self.decompress(key, source.address(), pages.count, inbound.reads_disk);
+                    if found == 0 {
+                        return partly(done, FaultedIn::OnDisk);
+                    }
+                    let Some(quiet) = self.quiet(block) else { return partly(done, FaultedIn::Again) };
+                    let placed = self.backend.fault_in(&quiet, PageRun::new(first, found), source);
+                    if let Placed::Moved(moved) = placed {
+                        inbound.frames.spend(&self.staging, pages, moved);
+                    }
+                    drop(quiet);
+                    self.settle_loaded(block, first, placed, found)
+                }
+                None => self.load_single(block, inbound, first),
+            };
+            match placed {
+                Ok((pages, more)) => {
+                    done += pages;
+                    if !more {
+                        break;
+                    }
+                }
+                Err(other) => return partly(done, other),
+            }
+        }
+        FaultedIn::Done(done)
+    }
+
+    /// Brings in one page by a copy: without moves, or where every slot is in use. A copy is
+    /// quicker than a move by itself; but the frame that the kernel makes for it has to be given
+    /// back elsewhere, by a move and a call more, and is memory until then.
+    fn load_single(
+        &self,
+        block: &BlockGuard<'_>,
+        inbound: &mut Inbound,
+        index: usize,
+    ) -> Result<(usize, bool), FaultedIn> {
+        let at = block.base() + index * PAGE_SIZE;
+        if self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1, inbound.reads_disk) == 0 {
+            return Err(FaultedIn::OnDisk);
+        }
+        let Some(quiet) = self.quiet(block) else { return Err(FaultedIn::Again) };
+        let placed = place_copies(&quiet, PageRun::new(index, 1), inbound.page);
+        drop(quiet);
+        let answer = self.settle_loaded(block, index, placed, 1)?;
+        self.note_copied(inbound, 1);
+        Ok(answer)
+    }
+
+    /// The frames that were ready for pages that came in as copies are not needed; they are given
+    /// back sixteen at a time.
+    pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
+        if self.moves_frames() {
+            inbound.copied += pages;
+        }
+        while inbound.copied >= BLOCK_PAGES {
+            let Some(slot) = self.staging.take_ready(BLOCK_PAGES) else { return };
+            inbound.copied -= self.staging.discard(slot).min(inbound.copied);
+            self.staging.give(slot);
+        }
+    }
+
+    /// Notes what became of `wanted` pages out of the pool; returns how many, and whether that was
+    /// all of them.
+    pub(super) fn settle_loaded(
+        &self,
+        block: &BlockGuard<'_>,
+        index: usize,
+        placed: Placed,
+        wanted: usize,
+    ) -> Result<(usize, bool), FaultedIn> {
+        let pages = match placed {
+            Placed::Moved(pages) | Placed::Copied(pages) => pages,
+            Placed::Gone => 1,
+            Placed::Again => return Err(FaultedIn::Again),
+            Placed::NoMemory => return Err(FaultedIn::NoMemory),
+        };
+        block.change(span(index, pages), PageState::Stored, PageState::Kernel);
+        let key = (block.base() / PAGE_SIZE + index) as u64;
+        self.store.invalidate(GROUP, key, pages as u64);
+        self.accounts.add(Counter::ZswpIn, pages as u64);
+        Ok((pages, pages == wanted))
+    }
+
+    /// Loads adjacent pages; returns how many. All of them, or those before the first one that is
+    /// in the swap file where it is not to be read.
+    pub(super) fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
+        // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it
+        // took: they lie side by side and are given out here once.
+        let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
+        let mut refs = PageRefs::new();
+        whole.iter_mut().for_each(|page| refs.push(page));
+        let loaded = match reads_disk || !self.has_swap {
+            true => self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared).map(|()| count),
+            false => self.store.load_from_pool(GROUP, key, refs.as_mut_slice(), Keep::Shared),
+        };
+        loaded.unwrap_or_else(|error| {
+            self.fatal(format_args!("page {:#x} is lost: {error}", key * PAGE_SIZE as u64));
+        })
+    }
+
+    /// Puts one page back, for a caller that cannot do anything about it; whether its frame went
+    /// along. `None`: not now.
+    pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> Option<bool> {
+        match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
+            Placed::Moved(_) => Some(true),
+            Placed::Copied(_) | Placed::Gone => Some(false),
+            Placed::Again | Placed::NoMemory => None,
+        }
+    }
+}
+
+/// What an attempt comes to that brought in `done` pages before it ended.
+fn partly(done: usize, otherwise: FaultedIn) -> FaultedIn {
+    match done {
+        0 => otherwise,
+        done => FaultedIn::Done(done),
+    }
+}
