@@ -85,6 +85,12 @@ impl Pager {
         &self.pages
     }
 
+    /// Has a test's tracker say which pages are used.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn track_by(&mut self, tracker: Box<dyn crate::tracker::AccessTracker>) {
+        self.pages.track_by(tracker);
+    }
+
     /// The page that the control thread decompresses into.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn own_page(&self) -> usize {

@@ -54,7 +54,7 @@ fn make(
     match Pager::new(config, store, &Plenty) {
         Ok(mut pager) => {
             if let Some(tracker) = tracker {
-                pager.pages.track_by(tracker);
+                pager.track_by(tracker);
             }
             let pager: &'static Pager = Box::leak(Box::new(pager));
             if pager.needs_drainer() {

@@ -213,7 +213,7 @@ mod tests {
         pager.refresh_mappings();
         // Every third page is in use.
         let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| base + page * PAGE_SIZE);
-        let tracker = pager.pages.tracker();
+        let tracker = pager.pages().tracker();
         tracker.arm(base, len);
         used_pages().for_each(|at| simulated.touch(at));
         let reclaimer = pager.reclaimer();
