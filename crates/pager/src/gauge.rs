@@ -8,6 +8,9 @@ use sys::PAGE_SIZE;
 use crate::accounts::Accounts;
 use crate::pages::Pages;
 
+/// Of what is remembered of fast growth a look that finds less forgets one part in so many.
+const GROWTH_FADES: u64 = 64;
+
 /// The use of this process as it was last measured.
 pub(crate) struct Gauge {
     accounts: &'static dyn Accounts,
@@ -20,6 +23,8 @@ pub(crate) struct Gauge {
     discount: AtomicU64,
     /// Whether that is to be measured again soon: relatives came or went.
     is_stale: AtomicBool,
+    /// Bytes by which this process has lately grown without faults between two looks.
+    growth: AtomicU64,
 }
 
 impl Gauge {
@@ -31,6 +36,7 @@ impl Gauge {
             resident: AtomicU64::new(0),
             discount: AtomicU64::new(0),
             is_stale: AtomicBool::new(false),
+            growth: AtomicU64::new(0),
         }
     }
 
@@ -52,10 +58,24 @@ impl Gauge {
         self.accounts.total()
     }
 
-    /// The level that reclaim works towards: a little under the budget, so that small growth needs
-    /// no waiting.
+    /// The level that reclaim works towards: so far under the budget that what the process may grow
+    /// by until the next look needs no waiting.
     pub fn low_water(&self) -> u64 {
-        low_water(self.accounts.budget())
+        low_water(self.accounts.budget(), self.growth.load(Ordering::Relaxed))
+    }
+
+    /// Notes by how many bytes this process has grown without faults since the last look. Fast
+    /// growth is remembered for some looks: where programs share CPUs it comes in bursts.
+    pub fn note_growth(&self, bytes: u64) {
+        let before = self.growth.load(Ordering::Relaxed);
+        self.growth.store(bytes.max(before - before.div_ceil(GROWTH_FADES)), Ordering::Relaxed);
+    }
+
+    /// The total from which on workers are to run: half-way between the low water mark and the
+    /// budget.
+    pub fn pressure_mark(&self) -> u64 {
+        let budget = self.accounts.budget();
+        budget - (budget - self.low_water()) / 2
     }
 
     /// Bytes that this process uses, as last measured.
@@ -84,9 +104,12 @@ impl Gauge {
     }
 }
 
-/// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter.
-fn low_water(budget: u64) -> u64 {
-    budget - (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4)
+/// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter. Four times what the
+/// process has grown by between looks if that is more, up to a sixteenth: memory that is mapped anew fills
+/// without faults until a look finds it.
+fn low_water(budget: u64, growth: u64) -> u64 {
+    let least = (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4);
+    budget - growth.saturating_mul(4).min(budget / 16).max(least)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -95,10 +118,18 @@ mod tests {
 
     #[test]
     fn the_low_water_mark_is_a_little_under_the_budget() {
-        let under = |budget: u64| budget - low_water(budget);
+        let under = |budget: u64| budget - low_water(budget, 0);
         assert_eq!([0, 4, 1 << 20].map(under), [0, 1, 1 << 18], "at most a quarter");
         assert_eq!([8 << 20, 64 << 20].map(under), [1 << 20; 2]);
         assert_eq!((under(512 << 20), under(1 << 40)), (8 << 20, 16 << 20));
-        assert!((0..1 << 12).all(|step: u64| low_water(step << 18) <= low_water((step + 1) << 18)));
+        let levels = (0..1 << 12u64).map(|step| step << 18);
+        assert!(levels.into_iter().is_sorted_by_key(|budget| low_water(budget, 0)));
+    }
+
+    #[test]
+    fn the_low_water_mark_leaves_room_for_growth() {
+        let under = |growth: u64| (128 << 20) - low_water(128 << 20, growth);
+        assert_eq!([0, 1 << 20, 2 << 20].map(under), [2 << 20, 4 << 20, 8 << 20]);
+        assert_eq!([1 << 30, u64::MAX].map(under), [8 << 20; 2], "a sixteenth at most");
     }
 }

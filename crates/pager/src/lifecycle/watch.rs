@@ -28,9 +28,21 @@ const TEND_NS: u64 = 250_000_000;
 /// When memory changes by more while it is counted, others are not found to have more than before.
 const DRIFT_BYTES: u64 = 256 << 10;
 
+/// How long the watch looks away: in tight memory, in other, and where nothing has changed for a
+/// while. A program that shares its CPU is at rest for some looks and then changes at once.
+const AWAY_TIGHT_NS: u64 = 1_000_000;
+const AWAY_NS: u64 = 2_000_000;
+const AWAY_NS_MAX: u64 = 8_000_000;
+const AT_REST_NS: u64 = 100_000_000;
+/// How long the watch makes room by itself while the budget is exceeded.
+const HELP_NS: u64 = 2_000_000;
+
 /// What the watch remembers between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
+    resident: u64,
+    arrived: u64,
+    changed_ns: u64,
     sizes: (u64, u64),
     refreshed_ns: u64,
     refresh_pause_ns: u64,
@@ -49,9 +61,9 @@ impl Lifecycle<'_> {
     /// total use and the time in nanoseconds until the next look is due.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
-        let before = self.program.gauge().resident_bytes();
+        let gauge = self.program.gauge();
         let total = self.program.measure(self.pages);
-        let grown = self.program.gauge().resident_bytes() != before;
+        self.note_growth(watch, now);
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
@@ -65,10 +77,11 @@ impl Lifecycle<'_> {
             // At most a tenth of the time goes into this, however many mappings there are.
             watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
-        let (low, budget) = (self.program.gauge().low_water(), self.accounts.budget());
-        if total > low + (budget - low) / 2 {
+        let low = gauge.low_water();
+        if total > gauge.pressure_mark() {
             self.reclaimer.press();
         }
+        self.help_out(now);
         if total > low {
             self.reclaimer.press_swap();
         }
@@ -90,16 +103,40 @@ impl Lifecycle<'_> {
         self.report_stuck_faults(watch, now);
         // New mappings fill unseen until they are found here, so the watch is close while memory is
         // tight and moves.
-        (
-            total,
-            if grown && total > low {
-                1_000_000
-            } else if grown {
-                2_000_000
-            } else {
-                8_000_000
-            },
-        )
+        let away_ns = match now - watch.changed_ns {
+            AT_REST_NS.. => AWAY_NS_MAX,
+            _ if total > low => AWAY_TIGHT_NS,
+            _ => AWAY_NS,
+        };
+        (total, away_ns)
+    }
+
+    /// Notes what has changed since the last look, and how much of it no handler has seen.
+    fn note_growth(&self, watch: &mut Watch, now: u64) {
+        let (resident, arrived) = (self.program.gauge().resident_bytes(), self.reclaimer.arrived());
+        let seen = arrived.wrapping_sub(watch.arrived).saturating_mul(PAGE_SIZE as u64);
+        // At the first look all of it is new.
+        if watch.resident != 0 {
+            let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
+            self.program.gauge().note_growth(growth);
+        }
+        if resident != watch.resident {
+            watch.changed_ns = now;
+        }
+        (watch.resident, watch.arrived) = (resident, arrived);
+    }
+
+    /// Makes room while the budget is exceeded, for a short while. What grows without faults waits
+    /// for no handler, and one worker beside it may not keep up; this thread comes before the
+    /// program's where that is permitted, and takes its CPU.
+    fn help_out(&self, now: u64) {
+        let budget = self.accounts.budget();
+        while self.accounts.total() > budget && sys::now_ns() - now < HELP_NS {
+            if !self.reclaimer.reclaim_step() {
+                return;
+            }
+            self.program.measure(self.pages);
+        }
     }
 
     /// Fits what may be on its way to the number of processes: in one of them it is memory that the

@@ -124,6 +124,11 @@ impl Reclaimer<'_> {
         self.reclaim.note_arrivals(pages);
     }
 
+    /// Pages that handlers ever brought in.
+    pub fn arrived(&self) -> u64 {
+        self.reclaim.arrived()
+    }
+
     /// There are new mappings: looking for pages to evict may be worth its while.
     pub fn look_again(&self) {
         self.reclaim.look_again();

@@ -51,8 +51,9 @@ pub(crate) struct Reclaim {
     /// no thread looks.
     backoff_since_ms: AtomicU32,
     backoff_ms: AtomicU32,
-    /// Pages that came in since.
+    /// Pages that came in, ever, and by then.
     arrived: AtomicU64,
+    arrived_then: AtomicU64,
     /// Present pages that the policy was asked about.
     looked_at: AtomicU64,
 }
@@ -69,6 +70,7 @@ impl Reclaim {
             backoff_since_ms: AtomicU32::new(0),
             backoff_ms: AtomicU32::new(0),
             arrived: AtomicU64::new(0),
+            arrived_then: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
         }
     }
@@ -104,6 +106,11 @@ impl Reclaim {
         self.arrived.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
+    /// Pages that ever came in.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
     /// Notes pages that the policy was asked about.
     pub fn note_looked_at(&self, pages: u64) {
         self.looked_at.fetch_add(pages, Ordering::Relaxed);
@@ -131,7 +138,7 @@ impl Reclaim {
         let ms = (self.backoff_ms.load(Ordering::Relaxed) * 2).clamp(BACKOFF_MS, BACKOFF_MS_MAX);
         self.backoff_ms.store(ms, Ordering::Relaxed);
         self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
-        self.arrived.store(0, Ordering::Relaxed);
+        self.arrived_then.store(self.arrived(), Ordering::Relaxed);
     }
 
     /// Something was found, but looking for it took long: memory is full of what cannot be moved
@@ -140,7 +147,7 @@ impl Reclaim {
         let ms = (ns * 8 / 1_000_000) as u32;
         self.backoff_ms.store(ms.clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX), Ordering::Relaxed);
         self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
-        self.arrived.store(0, Ordering::Relaxed);
+        self.arrived_then.store(self.arrived(), Ordering::Relaxed);
     }
 
     /// Something was found.
@@ -155,7 +162,7 @@ impl Reclaim {
         let ms = self.backoff_ms.load(Ordering::Relaxed);
         ms != 0
             && now_ms().wrapping_sub(self.backoff_since_ms.load(Ordering::Relaxed)) < ms
-            && self.arrived.load(Ordering::Relaxed) < BACKOFF_PAGES
+            && self.arrived().wrapping_sub(self.arrived_then.load(Ordering::Relaxed)) < BACKOFF_PAGES
     }
 }
 
