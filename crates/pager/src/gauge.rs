@@ -105,7 +105,7 @@ impl Gauge {
 }
 
 /// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter. Four times what the
-/// process has grown by between looks if that is more, up to a sixteenth: memory that is mapped anew fills
+/// process has grown by between looks if that is more, up to a sixteenth: new mappings fill
 /// without faults until a look finds it.
 fn low_water(budget: u64, growth: u64) -> u64 {
     let least = (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4);

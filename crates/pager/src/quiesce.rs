@@ -58,8 +58,8 @@ impl Quiesce {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
-    /// Begins a worker's work, once workers may; [`Quiesce::worker_leaves`] ends it. Outside of it a
-    /// worker holds nothing. False when the worker is to end.
+    /// Begins a worker's work, once workers may; [`Quiesce::worker_leaves`] ends it. Outside of it
+    /// a worker holds nothing. False when the worker is to end.
     pub(crate) fn worker_enters(&self) -> bool {
         let enters = self.enter(&self.workers, RUNNING);
         if !enters {
@@ -72,8 +72,8 @@ impl Quiesce {
         self.workers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Begins a handler's work, once handlers may; [`Quiesce::handler_leaves`] ends it. Outside of it
-    /// a handler has nothing but its frame cache. False when the handler is to end.
+    /// Begins a handler's work, once handlers may; [`Quiesce::handler_leaves`] ends it. Outside of
+    /// it a handler has nothing but its frame cache. False when the handler is to end.
     pub(crate) fn handler_enters(&self) -> bool {
         self.enter(&self.handlers, DRAINING)
     }

@@ -45,7 +45,8 @@ fn the_first_example_prints_what_the_readme_shows() {
     let (of_uzswap, of_program): (Vec<&str>, Vec<&str>) =
         shown.iter().partition(|line| line.starts_with("uzswap: "));
     assert_eq!(printed.lines().collect::<Vec<_>>(), of_program);
-    // On a busy machine there may be two lines more: that, and by how much, the budget was exceeded.
+    // On a busy machine there may be two lines more: that, and by how much, the budget was
+    // exceeded.
     let depends_on_load =
         |line: &&str| line.contains("the budget was exceeded") || line.contains("the excess");
     let of_run = said.lines().filter(|line| !depends_on_load(line)).collect();

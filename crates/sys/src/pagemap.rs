@@ -9,7 +9,8 @@ use crate::{errno, PAGE_SIZE};
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
-/// Not armed, in a mapping whose pages can be ([`crate::userfaultfd::Userfaultfd::arm`], Linux 7.3).
+/// Not armed, in a mapping whose pages can be ([`crate::userfaultfd::Userfaultfd::arm`], Linux
+/// 7.3).
 const ACCESSED: u64 = 1 << 9;
 
 /// Present pages after which a look ends: the program's mmap() waits for it, and a look at all of
@@ -115,8 +116,8 @@ impl Pagemap {
     }
 
     /// The same, where runs also end between pages that are used and pages that are not
-    /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel that
-    /// can (Linux 7.3): elsewhere no page is used.
+    /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel
+    /// that can (Linux 7.3): elsewhere no page is used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.scan_ioctl(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
     }

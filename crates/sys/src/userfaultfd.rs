@@ -489,8 +489,9 @@ impl Userfaultfd {
         }
     }
 
-    /// Arms the present pages of a range that is registered as [`TRACKED`]: the first use of each is
-    /// remembered (`PAGE_IS_ACCESSED`, [`crate::pagemap::Pagemap::uses`]). Missing pages are left out.
+    /// Arms the present pages of a range that is registered as [`TRACKED`]: the first use of each
+    /// is remembered (`PAGE_IS_ACCESSED`, [`crate::pagemap::Pagemap::uses`]). Missing pages are
+    /// left out.
     ///
     /// # Errors
     /// [`Stop`] when the range is not registered for it, or an event is pending. Some pages may be

@@ -1,5 +1,6 @@
-//! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3), each as the pager relies on
-//! it. Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated machine.
+//! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3), each as the pager relies
+//! on it. Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated
+//! machine.
 
 use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Stop, Userfaultfd, MISSING, TRACKED, WRITE_PROTECT};

@@ -7,9 +7,9 @@
 //! | `retire` | the end of a pager whose process does not end |
 //! | `grace` | when every thread has been seen outside of the calls that discard memory |
 //!
-//! All of it is methods of [`Lifecycle`], which one thread runs, the control thread. It stands above
-//! the fault service and reclaim: it asks their threads to stand still (`quiesce`), and they never
-//! call it.
+//! All of it is methods of [`Lifecycle`], which one thread runs, the control thread. It stands
+//! above the fault service and reclaim: it asks their threads to stand still (`quiesce`), and they
+//! never call it.
 //!
 //! Invariants: a halt begins after all workers stand and ends with nothing registered; between
 //! [`Lifecycle::halt`] and [`Lifecycle::resume`] no page is out and no mapping is registered. A

@@ -304,8 +304,8 @@ impl Pages {
         self.mover.tracker = tracker;
     }
 
-    /// Registers a range, so that uses of its pages are seen if that can be: not where nothing may be
-    /// accessed.
+    /// Registers a range, so that uses of its pages are seen if that can be: not where nothing may
+    /// be accessed.
     fn register_tracked(&self, range: &Range<usize>) -> bool {
         let register = |mode| {
             let len = range.end - range.start;

@@ -188,8 +188,8 @@ impl Quiet<'_> {
         unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
     }
 
-    /// Moves pages into the program. Where uses are seen, moved pages come armed: the first one, for
-    /// which a thread waits, is disarmed before the thread runs, or it would fault twice.
+    /// Moves pages into the program. Where uses are seen, moved pages come armed: the first one,
+    /// for which a thread waits, is disarmed before the thread runs, or it would fault twice.
     pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
         let mover = self.pages.mover;

@@ -6,8 +6,9 @@
 //! | [`none`] | all others | nothing is known of use |
 //! | `simulated` | tests | the test says which pages are used |
 //!
-//! A present page is *armed* or *used*. It is used when it was never armed, too: a page that is filled
-//! or copied in has a user. What is moved in is armed. Uses by the kernel count as the program's.
+//! A present page is *armed* or *used*. It is used when it was never armed, too: a page that is
+//! filled or copied in has a user. What is moved in is armed. Uses by the kernel count as the
+//! program's.
 //!
 //! Nothing here changes a page's bytes, place or state, and no answer of a tracker is relied on for
 //! more than a choice of pages to evict: a range may be unmapped, replaced or moved at any moment.
@@ -31,8 +32,8 @@ pub(crate) trait AccessTracker: Send + Sync {
     /// every one of them unused.
     fn sees_uses(&self) -> bool;
 
-    /// What a range must be registered with, beside its other modes, for its pages to be armed. Zero if
-    /// nothing is needed.
+    /// What a range must be registered with, beside its other modes, for its pages to be armed.
+    /// Zero if nothing is needed.
     fn mode(&self) -> u64;
 
     /// Arms the present pages of a range. Those that cannot be armed stay used.
@@ -45,7 +46,8 @@ pub(crate) trait AccessTracker: Send + Sync {
     fn look(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize);
 }
 
-/// The tracker for this kernel. `uffd`, which guards the program's memory, has agreed on `features`.
+/// The tracker for this kernel. `uffd`, which guards the program's memory, has agreed on
+/// `features`.
 pub(crate) fn choose(uffd: &Userfaultfd, pagemap: Pagemap, features: u64) -> Box<dyn AccessTracker> {
     #[cfg(not(feature = "shuttle"))]
     if let Some(rwp) = rwp::Rwp::new(uffd, pagemap, features) {

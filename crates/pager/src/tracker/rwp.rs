@@ -1,5 +1,5 @@
-//! userfaultfd's RWP (Linux 7.3), asynchronous: the kernel disarms a page at its first use and sends
-//! no message. `sys/tests/tracking.rs` has the kernel's rules, each as a test.
+//! userfaultfd's RWP (Linux 7.3), asynchronous: the kernel disarms a page at its first use and
+//! sends no message. `sys/tests/tracking.rs` has the kernel's rules, each as a test.
 //!
 //! Arming costs 150 to 250 ns a page, asking 16 to 38 ns, and the first use of an armed page 1.5 to
 //! 1.9 us (write protection on Linux 6.18, which takes nearly the same path; 2-CPU virtual machine,

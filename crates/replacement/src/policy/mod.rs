@@ -213,9 +213,9 @@ impl Policy {
 }
 
 impl Policy {
-    /// As [`Policy::choose`], where the kernel tells which pages are `armed`: not used since they were
-    /// armed. A page that would go is armed first, and goes if it is found armed. To look at a page
-    /// that is in use so costs an eighth of evicting it.
+    /// As [`Policy::choose`], where the kernel tells which pages are `armed`: not used since they
+    /// were armed. A page that would go is armed first, and goes if it is found armed. To look at a
+    /// page that is in use so costs an eighth of evicting it.
     pub fn choose_tracked(&self, history: &History, present: u32, armed: u32, chance: u64) -> Tracked {
         let tick = self.tick.load(Ordering::Relaxed);
         let mut tracked = Tracked::default();
