@@ -1,5 +1,5 @@
 //! A model of the kernel, for the tests of interleavings: one address space, its userfaultfd, and
-//! what threads of a program do to it. The rules are those of Linux 6.8 to 6.18 (fs/userfaultfd.c,
+//! what threads of a program do to it. The rules are those of Linux 6.8 to 7.3 (fs/userfaultfd.c,
 //! mm/userfaultfd.c, mm/mremap.c), as far as the pager relies on them or is caught by them:
 //!
 //! | rule | here |
@@ -14,6 +14,8 @@
 //! | faults are read before events | [`Userfaultfd::read`] |
 //! | MOVE and COPY: EEXIST where a page is, ENOENT where there is none to move, or nothing is mapped | `fill` |
 //! | MOVE does not look whether its source is registered, but whether a call is under way at its target's | [`Userfaultfd::move_pages`] |
+//! | access tracking (7.3): MOVE arms what it moves into a tracked range, other fillings do not; a use disarms without a message; what is armed moves with mremap(), and is forgotten where a page goes | `armed` |
+//! | arming and disarming: EAGAIN while a call is under way, ENOENT where a part is not tracked | [`Userfaultfd::arm`] |
 //! | what is filled wakes its waiters; a fault that was not read is forgotten then | `wake` |
 
 use std::cell::RefCell;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use shuttle::rand::{thread_rng, Rng};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use sys::pagemap::Run;
-use sys::userfaultfd::{feature, Message, OpenError, Progress, Stop, MESSAGES_MAX};
+use sys::userfaultfd::{feature, Message, OpenError, Progress, Stop, MESSAGES_MAX, TRACKED};
 use sys::PAGE_SIZE;
 
 /// Where the program's memory is: no real memory is at these addresses.
@@ -60,6 +62,11 @@ pub(crate) struct Kernel {
 struct State {
     mapped: BTreeSet<usize>,
     registered: BTreeSet<usize>,
+    /// Pages registered so that their uses are seen, and those of them that are armed.
+    tracked: BTreeSet<usize>,
+    armed: BTreeSet<usize>,
+    /// Whether uses can be seen.
+    can_track: bool,
     /// Pages that are there, and the number in each.
     pages: BTreeMap<usize, usize>,
     /// Calls under way.
@@ -95,10 +102,17 @@ impl State {
         let mut was_registered = false;
         for page in (start..start + len).step_by(PAGE_SIZE) {
             self.mapped.remove(&page);
-            self.pages.remove(&page);
+            self.forget(page);
+            self.tracked.remove(&page);
             was_registered |= self.registered.remove(&page);
         }
         was_registered
+    }
+
+    /// A page is not there any more; returns what it had.
+    fn forget(&mut self, page: usize) -> Option<usize> {
+        self.armed.remove(&page);
+        self.pages.remove(&page)
     }
 
     /// A place where nothing is mapped.
@@ -114,7 +128,8 @@ impl State {
 impl Kernel {
     /// A new one, the test's from now on.
     pub fn begin() -> Arc<Kernel> {
-        let state = State { seeks_first: thread_rng().gen_bool(0.7), ..State::default() };
+        let (seeks_first, can_track) = (thread_rng().gen_bool(0.7), thread_rng().gen_bool(0.5));
+        let state = State { seeks_first, can_track, ..State::default() };
         let kernel = Arc::new(Kernel { state: Mutex::new(state), changed: Condvar::new() });
         KERNEL.with(|current| *current.borrow_mut() = Some(kernel.clone()));
         kernel
@@ -172,8 +187,15 @@ impl Kernel {
         trace!("mremap {from:#x} {to:#x}");
         for offset in (0..len).step_by(PAGE_SIZE) {
             state.mapped.insert(to + offset);
-            if let Some(number) = state.pages.remove(&(from + offset)) {
+            let is_armed = state.armed.contains(&(from + offset));
+            if let Some(number) = state.forget(from + offset) {
                 state.pages.insert(to + offset, number);
+            }
+            if is_armed {
+                state.armed.insert(to + offset);
+            }
+            if state.tracked.contains(&(from + offset)) {
+                state.tracked.insert(to + offset);
             }
             if state.registered.contains(&(from + offset)) {
                 state.registered.insert(to + offset);
@@ -201,7 +223,7 @@ impl Kernel {
         }
         trace!("discarded {start:#x}");
         for page in (start..start + len).step_by(PAGE_SIZE) {
-            state.pages.remove(&page);
+            state.forget(page);
         }
         state.discarding.remove(&ticket);
     }
@@ -211,10 +233,12 @@ impl Kernel {
         let mut state = self.lock();
         loop {
             assert!(state.mapped.contains(&page), "the test touches what it has");
-            if let Some(found) = state.pages.get_mut(&page) {
+            if let Some(found) = state.pages.get(&page).copied() {
                 trace!("touch {page:#x} {found} {number:?}");
-                *found = number.unwrap_or(*found);
-                return *found;
+                let new = number.unwrap_or(found);
+                state.pages.insert(page, new);
+                state.armed.remove(&page);
+                return new;
             }
             if !state.registered.contains(&page) {
                 state.pages.insert(page, 0);
@@ -285,7 +309,8 @@ pub(crate) struct Userfaultfd {
 
 impl Userfaultfd {
     pub fn open_with_any(wanted: u64) -> Result<(Self, u64), OpenError> {
-        Ok((Userfaultfd { is_main: true }, wanted))
+        let unknown = if Kernel::current().lock().can_track { 0 } else { feature::TRACKING };
+        Ok((Userfaultfd { is_main: true }, wanted & !unknown))
     }
 
     pub fn open(_features: u64) -> Result<Self, OpenError> {
@@ -306,7 +331,7 @@ impl Userfaultfd {
 
     pub fn close(self) {}
 
-    pub fn register(&self, start: usize, len: usize, _mode: u64) -> Result<(), Stop> {
+    pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
         let kernel = Kernel::current();
         let mut state = kernel.lock();
         let pages: Vec<_> =
@@ -320,6 +345,11 @@ impl Userfaultfd {
         }
         if self.is_main {
             trace!("registered {start:#x}");
+            match mode & TRACKED {
+                0 if pages.iter().any(|page| state.tracked.contains(page)) => return Err(Stop::Busy),
+                0 => {}
+                _ => state.tracked.extend(&pages),
+            }
             state.registered.extend(pages);
         }
         Ok(())
@@ -329,8 +359,42 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Fills missing pages with what `number` says of each; the waiters go on.
-    fn fill(&self, dst: usize, len: usize, mut number: impl FnMut(usize) -> Result<usize, Stop>) -> Progress {
+    /// Arms the present pages of a tracked range.
+    pub fn arm(&self, start: usize, len: usize) -> Result<(), Stop> {
+        self.set_armed(start, len, true)
+    }
+
+    pub fn disarm(&self, start: usize, len: usize) -> Result<(), Stop> {
+        self.set_armed(start, len, false)
+    }
+
+    fn set_armed(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {
+        let kernel = Kernel::current();
+        let mut state = kernel.lock();
+        if state.changing > 0 {
+            return Err(Stop::Again);
+        }
+        for page in (start..start + len).step_by(PAGE_SIZE) {
+            if !state.tracked.contains(&page) {
+                return Err(Stop::Hole);
+            }
+            match on && state.pages.contains_key(&page) {
+                true => state.armed.insert(page),
+                false => state.armed.remove(&page),
+            };
+        }
+        Ok(())
+    }
+
+    /// Fills missing pages with what `number` says of each. `moves` says whether that is a MOVE,
+    /// `wakes` whether the waiters go on.
+    fn fill(
+        &self,
+        dst: usize,
+        len: usize,
+        [moves, wakes]: [bool; 2],
+        mut number: impl FnMut(usize) -> Result<usize, Stop>,
+    ) -> Progress {
         let kernel = Kernel::current();
         let mut state = kernel.lock();
         let pages = (dst..dst + len).step_by(PAGE_SIZE);
@@ -360,27 +424,30 @@ impl Userfaultfd {
             match outcome {
                 Ok(number) => {
                     trace!("filled {page:#x} {number}");
-                    state.pages.insert(page, number)
+                    state.pages.insert(page, number);
+                    if moves && state.tracked.contains(&page) {
+                        state.armed.insert(page);
+                    }
                 }
                 Err(stop) => {
-                    state.wake(dst, done);
+                    state.wake(dst, if wakes { done } else { 0 });
                     kernel.changed.notify_all();
                     return partly(done, stop);
                 }
             };
             done += PAGE_SIZE;
         }
-        state.wake(dst, done);
+        state.wake(dst, if wakes { done } else { 0 });
         kernel.changed.notify_all();
         Progress { done, stop: None }
     }
 
-    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, _wake: bool) -> Progress {
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
         if is_program(dst) {
             let kernel = Kernel::current();
             // SAFETY: staging memory of the caller's.
             let number = |done| Ok(unsafe { *((src + done) as *const usize) });
-            let progress = self.fill(dst, len, number);
+            let progress = self.fill(dst, len, [true, wake], number);
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
             return progress;
         }
@@ -394,7 +461,7 @@ impl Userfaultfd {
             return partly(0, Stop::Again);
         }
         for done in (0..len).step_by(PAGE_SIZE) {
-            let Some(number) = state.pages.remove(&(src + done)) else { return partly(done, Stop::Hole) };
+            let Some(number) = state.forget(src + done) else { return partly(done, Stop::Hole) };
             state.left.remove(&(dst + done));
             trace!("moved out {:#x} {number}", src + done);
             assert!(state.registered.contains(&(src + done)), "moved out of a mapping that is not ours");
@@ -417,11 +484,11 @@ impl Userfaultfd {
 
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
         // SAFETY: the caller vouches for the source.
-        self.fill(dst, len, |done| Ok(unsafe { *((src + done) as *const usize) }))
+        self.fill(dst, len, [false, true], |done| Ok(unsafe { *((src + done) as *const usize) }))
     }
 
     pub fn zero(&self, dst: usize, len: usize) -> Progress {
-        self.fill(dst, len, |_| Ok(0))
+        self.fill(dst, len, [false, true], |_| Ok(0))
     }
 
     pub fn is_registered(&self, at: usize) -> Option<bool> {
@@ -498,6 +565,18 @@ impl Pagemap {
 
     pub fn elsewhere(&self, _start: usize, _count: usize) -> u64 {
         0
+    }
+
+    /// Present pages, one a run, and whether each was used.
+    pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
+        let (count, walked) = self.mapped_runs(start, end, runs);
+        let kernel = Kernel::current();
+        let state = kernel.lock();
+        for run in &mut runs[..count] {
+            let (from, to) = (run.start as usize, run.end as usize);
+            *run = Run::of_use(from, to, state.tracked.contains(&from) && !state.armed.contains(&from));
+        }
+        (count, walked)
     }
 
     pub fn mapped_runs(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {

@@ -136,6 +136,15 @@ impl World {
         while !self.is_over() {
             let base = PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES / BLOCK_BYTES * BLOCK_BYTES;
             let mask = self.pages.pagemap().mapped(base, BLOCK_PAGES) as u32;
+            // As the clock does, which passes many blocks and evicts few.
+            let tracker = self.pages.tracker();
+            if tracker.sees_uses() && thread_rng().gen_bool(0.5) {
+                let mut runs = [sys::pagemap::Run::default(); BLOCK_PAGES];
+                let (count, _) = tracker.look(base, base + BLOCK_BYTES, &mut runs);
+                for run in runs[..count].iter().filter(|run| run.is_used()) {
+                    tracker.arm(run.start as usize, (run.end - run.start) as usize);
+                }
+            }
             let mut spare = self.pages.staging.take_empty();
             if mask != 0 && thread_rng().gen_bool(0.7) {
                 self.pages.evict(&mut spare, base, mask & span(0, BLOCK_PAGES), false);

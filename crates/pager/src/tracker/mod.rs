@@ -17,7 +17,6 @@
 //! Never used: `UFFDIO_SET_MODE`, which takes every mapping's write lock, and messages about uses.
 
 mod none;
-#[cfg(not(feature = "shuttle"))]
 mod rwp;
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod simulated;
@@ -49,12 +48,10 @@ pub(crate) trait AccessTracker: Send + Sync {
 /// The tracker for this kernel. `uffd`, which guards the program's memory, has agreed on
 /// `features`.
 pub(crate) fn choose(uffd: &Userfaultfd, pagemap: Pagemap, features: u64) -> Box<dyn AccessTracker> {
-    #[cfg(not(feature = "shuttle"))]
-    if let Some(rwp) = rwp::Rwp::new(uffd, pagemap, features) {
-        return Box::new(rwp);
+    match rwp::Rwp::new(uffd, pagemap, features) {
+        Some(rwp) => Box::new(rwp),
+        None => Box::new(none::NoTracker::new(pagemap)),
     }
-    let _ = (uffd, features);
-    Box::new(none::NoTracker::new(pagemap))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

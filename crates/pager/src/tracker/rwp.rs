@@ -5,10 +5,11 @@
 //! 1.9 us (write protection on Linux 6.18, which takes nearly the same path; 2-CPU virtual machine,
 //! Zen 3, 24 November 2026).
 
-use sys::pagemap::{Pagemap, Run};
-use sys::userfaultfd::{feature, Userfaultfd, TRACKED};
+use sys::pagemap::Run;
+use sys::userfaultfd::{feature, TRACKED};
 
 use super::AccessTracker;
+use crate::sync::{Pagemap, Userfaultfd};
 
 /// The descriptor that guards the program's memory. A forked child has the same number for its own.
 pub(super) struct Rwp {
