@@ -1,10 +1,7 @@
 //! Which of the kernel's ways pagers take: to have pages leave, to find them, to see their uses.
 //!
-//! For tests, `UZSWAP_WITHOUT=move,scan` in the environment of `uzswap run` has pagers do without
-//! what kernels before 6.8 and 6.7 do not have; either word alone will do.
-//!
-//! Uses of pages are seen with `UZSWAP_WITH=rwp`, where the kernel can show them (Linux 7.3).
-//! `UZSWAP_WITHOUT=rwp` has the last word.
+//! `UZSWAP_WITHOUT=move,scan,rwp` in the environment of `uzswap run` makes pagers do without what
+//! kernels before 6.8, 6.7 and 7.3 lack. Each word can stand alone.
 
 use std::fmt;
 
@@ -94,17 +91,9 @@ impl fmt::Display for Ways {
     }
 }
 
-/// What the environment forbids, or does not ask for, as bits of the ledger.
+/// Returns what the environment forbids, as bits of the ledger.
 pub fn without() -> Result<u32> {
-    let unasked = match std::env::var("UZSWAP_WITH").as_deref() {
-        Ok("rwp") => 0,
-        Err(_) | Ok("") => WITHOUT_TRACKING,
-        Ok(other) => bail!("UZSWAP_WITH={other}: there is no such part; choose rwp"),
-    };
-    match std::env::var("UZSWAP_WITHOUT") {
-        Ok(words) => Ok(parse(&words)? | unasked),
-        Err(_) => Ok(unasked),
-    }
+    std::env::var("UZSWAP_WITHOUT").map_or(Ok(0), |words| parse(&words))
 }
 
 fn parse(words: &str) -> Result<u32> {

@@ -63,9 +63,7 @@ pub fn rows() -> Vec<Row> {
         }
     });
     rows.push(match ways.tracking {
-        AccessTracking::Rwp => {
-            Row::known("access tracking", true, "by userfaultfd's RWP, with UZSWAP_WITH=rwp", "")
-        }
+        AccessTracking::Rwp => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
         AccessTracking::None => Row::known("access tracking", false, UNSEEN, "Linux 7.3 or later"),
     });
     rows.extend(rights());
