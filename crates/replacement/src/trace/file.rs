@@ -17,7 +17,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use super::{Kind, Reference};
 
-const MAGIC: &[u8] = b"uzswap-lab trace 1\n";
+const MAGIC: &[u8] = b"uzswap trace 1\n";
 /// Longest command line that is kept.
 const COMMAND_MAX: usize = 64 << 10;
 
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_is_refused() {
-        assert!(matches!(Reader::new(&b"uzswap-lab trace 2\n"[..]), Err(TraceError::Malformed(_))));
+        assert!(matches!(Reader::new(&b"uzswap trace 2\n"[..]), Err(TraceError::Malformed(_))));
         assert!(matches!(Reader::new(&b""[..]), Err(TraceError::Malformed(_))));
         let mut cut = MAGIC.to_vec();
         cut.extend([0, 0, 1, 0x80]);
