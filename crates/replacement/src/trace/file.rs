@@ -1,7 +1,7 @@
 //! The trace as a file: streamed, a few bytes a reference before any compressor sees it.
 //!
 //! ```text
-//! "uzswap-lab trace 1\n"  filter_pages: number  command: length, bytes
+//! "uzswap trace 1\n"  filter_pages: number  command: length, bytes
 //! then for each reference
 //!   head      bits 0..1 kind, bit 2 another process, bit 3 another thread, bit 4 more pages than one
 //!   process   number, if bit 2        thread    number, if bit 3
