@@ -79,8 +79,8 @@ pub struct Stream {
     column: usize,
     log: u32,
     over: Over,
-    /// Pages of the window of a stream that was forgotten for this one, without its first: they
-    /// came in vain.
+    /// Unused pages of the last window of a stream that was forgotten for this one, without its
+    /// first.
     wasted: u64,
 }
 
@@ -138,8 +138,16 @@ impl Streams {
         }
     }
 
-    /// Finds or starts the stream of a fault at `page` by `thread`.
-    pub fn find(&self, thread: u32, page: u64, over: Over) -> Stream {
+    /// Finds or starts the stream of a fault at `page` by `thread`. `used` returns how many pages
+    /// of a range were used, if that can be seen; it is asked about the last window of a stream
+    /// that is forgotten for this one.
+    pub fn find(
+        &self,
+        thread: u32,
+        page: u64,
+        over: Over,
+        used: impl Fn(std::ops::Range<u64>) -> Option<u64>,
+    ) -> Stream {
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
             let Some((_, log, next)) = parts(entry.load(Ordering::Relaxed)) else { continue };
@@ -154,9 +162,13 @@ impl Streams {
         }
         let column = self.turn[row].fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
         let mut wasted = 0;
-        if let Some((over, log @ 1.., _)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
-            self.outcomes(over, log).note(false);
-            wasted = (1 << log) - 1;
+        if let Some((over, log @ 1.., next)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
+            let ahead = (1 << log) - 1;
+            // Pages that are filled or mapped come unarmed, and look used.
+            let seen = if over == Over::Out { used(next.saturating_sub(ahead)..next) } else { None };
+            let used = seen.unwrap_or(0).min(ahead);
+            self.outcomes(over, log).note(used * 5 >= ahead * 2);
+            wasted = ahead - used;
         }
         Stream { row, column, log: 0, over, wasted }
     }
@@ -172,12 +184,17 @@ impl Streams {
 mod tests {
     use super::*;
 
+    /// No tracker of accesses.
+    fn unseen(_pages: std::ops::Range<u64>) -> Option<u64> {
+        None
+    }
+
     /// The windows of faults at the end of each other's.
     fn run(streams: &Streams, thread: u32, start: u64, faults: usize) -> Vec<usize> {
         let mut page = start;
         (0..faults)
             .map(|_| {
-                let stream = streams.find(thread, page, Over::Out);
+                let stream = streams.find(thread, page, Over::Out, unseen);
                 page += stream.window() as u64;
                 streams.ended(stream, page);
                 stream.window()
@@ -224,7 +241,7 @@ mod tests {
         // Two neighbours are faulted, and nothing behind them.
         for turn in 0..400u64 {
             for page in [turn * 1000, turn * 1000 + 1] {
-                let stream = streams.find(3, page, Over::Out);
+                let stream = streams.find(3, page, Over::Out, unseen);
                 wasted += stream.wasted();
                 streams.ended(stream, page + stream.window() as u64);
                 windows.push(stream.window());
@@ -236,11 +253,39 @@ mod tests {
         assert!(wide > 0, "they are tried now and then");
         assert!(windows[..20].contains(&4) && wasted < 400);
         // First touches have a record of their own.
-        let first = streams.find(3, 1, Over::Untouched);
+        let first = streams.find(3, 1, Over::Untouched, unseen);
         streams.ended(first, 2);
-        assert_eq!(streams.find(3, 2, Over::Untouched).window(), 4);
+        assert_eq!(streams.find(3, 2, Over::Untouched, unseen).window(), 4);
         // And when streams are streams again, windows grow again.
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
+    }
+
+    #[test]
+    fn windows_whose_pages_are_seen_to_be_used_are_not_in_vain() {
+        // Each stream ends behind its second window, of which the test says how much is used.
+        let play = |used_percent: u64| {
+            let streams = Streams::new(64);
+            let (mut wide, mut ahead, mut wasted) = (0, 0, 0);
+            for turn in 0..400u64 {
+                for page in [turn * 1000, turn * 1000 + 1] {
+                    let used = |pages: std::ops::Range<u64>| {
+                        assert_eq!(pages.start % 1000, 2, "behind the page that was asked for");
+                        Some((pages.end - pages.start) * used_percent / 100)
+                    };
+                    let stream = streams.find(3, page, Over::Out, used);
+                    wide += usize::from(stream.window() > 1);
+                    ahead += stream.window() as u64 - 1;
+                    wasted += stream.wasted();
+                    streams.ended(stream, page + stream.window() as u64);
+                }
+            }
+            (wide, ahead, wasted)
+        };
+        let (wide, _, wasted) = play(100);
+        assert_eq!((wide, wasted), (400, 0));
+        let (wide, ahead, wasted) = play(67);
+        assert!(wide == 400 && wasted * 3 > ahead - 30 && wasted * 2 < ahead, "{wasted} of {ahead}");
+        assert!(play(0).0 < 60, "{:?}", play(0));
     }
 }

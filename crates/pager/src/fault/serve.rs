@@ -25,6 +25,9 @@ use super::queue::{Fault, PARKED_MAX};
 use super::readahead::{Over, Stream};
 use super::FaultService;
 
+/// Runs of used or unused pages that are told apart in the window of a stream: what lies behind
+/// them counts as unused.
+const READ_AHEAD_RUNS: usize = 16;
 /// Attempts that give up the CPU at once; further ones sleep, the longer the more.
 const QUICK_TRIES: u32 = 3;
 /// The longest of these sleeps.
@@ -122,7 +125,7 @@ impl FaultService<'_> {
             self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
-        let stream = self.streams.find(fault.thread, page as u64, over);
+        let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.used_of(pages));
         if stream.wasted() > 0 {
             self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
@@ -141,6 +144,20 @@ impl FaultService<'_> {
         }
         self.faults.set_busy(handler.index, 0);
         handler.owed = done + ahead;
+    }
+
+    /// How many pages of a range, given by their numbers, are present and were used; `None` where
+    /// that cannot be seen.
+    fn used_of(&self, pages: std::ops::Range<u64>) -> Option<u64> {
+        let tracker = self.pages.tracker();
+        if !tracker.sees_uses() {
+            return None;
+        }
+        let mut runs = [sys::pagemap::Run::default(); READ_AHEAD_RUNS];
+        let [start, end] = [pages.start, pages.end].map(|page| page as usize * PAGE_SIZE);
+        let (count, _) = tracker.look(start, end, &mut runs);
+        let used = runs[..count].iter().filter(|run| run.is_used());
+        Some(used.map(|run| (run.end - run.start) / PAGE_SIZE as u64).sum())
     }
 
     /// Counts a fault that was served.
