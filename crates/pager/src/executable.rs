@@ -57,17 +57,18 @@ fn present_bytes(pagemap: &Pagemap, start: usize, end: usize) -> u64 {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::units::{bytes_of, page_at};
 
     #[test]
     fn present_pages_are_counted() {
-        let base = sys::arena::take(32 * PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
+        let base = sys::arena::take(bytes_of(32), PAGE_SIZE).unwrap().as_ptr() as usize;
         for page in [0, 1, 7, 31] {
             // SAFETY: memory of this test.
-            unsafe { ((base + page * PAGE_SIZE) as *mut u8).write_volatile(1) };
+            unsafe { (page_at(base, page) as *mut u8).write_volatile(1) };
         }
         let pagemap = Pagemap::open().unwrap();
         for pagemap in [pagemap, pagemap.without_scan()] {
-            assert_eq!(present_bytes(&pagemap, base, base + 32 * PAGE_SIZE), 4 * PAGE_SIZE as u64);
+            assert_eq!(present_bytes(&pagemap, base, page_at(base, 32)), bytes_of(4));
         }
     }
 

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sys::procfs::{self, ProcFile};
-use sys::PAGE_SIZE;
 
 use crate::accounts::Accounts;
 use crate::pages::Pages;
+use crate::units::bytes_of;
 
 /// Of what is remembered of fast growth a look that finds less forgets one part in so many.
 const GROWTH_FADES: u64 = 64;
@@ -47,7 +47,7 @@ impl Gauge {
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
             let fair = bytes.saturating_sub(self.discount_bytes());
             self.resident.store(fair, Ordering::Relaxed);
-            let staged = (pages.staging().pages() * PAGE_SIZE) as u64;
+            let staged = bytes_of(pages.staging().pages()) as u64;
             let store = pages.store();
             let counted = match self.is_bare {
                 true => fair.saturating_sub(store.pool_bytes() + staged),

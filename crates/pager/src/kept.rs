@@ -23,8 +23,9 @@ use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
 use crate::config::NamedPages;
-use crate::pages::{Inbound, Pages, BLOCK_BYTES};
+use crate::pages::{Inbound, Pages};
 use crate::quiesce::Quiesce;
+use crate::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
 
 /// Between looks at the list of threads, at least.
 const LOOK_NS: u64 = 20_000_000;
@@ -60,10 +61,6 @@ struct Look {
     arguments_ns: u64,
 }
 
-fn page_of(address: usize) -> usize {
-    address & !(PAGE_SIZE - 1)
-}
-
 /// Those of a thread's control block, by where its list of robust mutexes is; both are one, mostly.
 fn pages_of_block(list: usize) -> [usize; 2] {
     [page_of(list.saturating_sub(CLEARED_BEFORE_BYTES)), page_of(list)]
@@ -81,11 +78,11 @@ impl KeptPages {
         let pages = self.pages.read().expect("no panic while held");
         let first = pages.partition_point(|page| *page < base);
         let inside = pages[first..].iter().take_while(|page| **page < base + BLOCK_BYTES);
-        let mut mask = inside.fold(0, |mask, page| mask | 1 << ((page - base) / PAGE_SIZE));
+        let mut mask = inside.fold(0, |mask, page| mask | 1 << pages_in(page - base));
         if (self.named.count)() != self.seen.load(Ordering::Relaxed) {
             (self.named.each)(&mut |address| {
                 if (base..base + BLOCK_BYTES).contains(&address) {
-                    mask |= 1 << ((address - base) / PAGE_SIZE);
+                    mask |= 1 << pages_in(address - base);
                 }
             });
         }
@@ -153,7 +150,7 @@ impl KeptPages {
         if now_ns.wrapping_sub(look.arguments_ns) > ARGUMENTS_NS {
             (look.arguments, look.arguments_ns) = (procfs::arguments(), now_ns);
         }
-        let most = (budget / ARGUMENTS_PART) as usize / PAGE_SIZE;
+        let most = pages_in((budget / ARGUMENTS_PART) as usize);
         let arguments =
             look.arguments.iter().flat_map(|range| (page_of(range.start)..range.end).step_by(PAGE_SIZE));
         pages.extend(arguments.take(most));
@@ -172,7 +169,7 @@ impl KeptPages {
     fn bring_in(&self, program: &Pages, own_page: usize) {
         let is_out = |page: &usize| {
             let block = program.table().find(*page);
-            block.is_some_and(|block| block.is_out(page % BLOCK_BYTES / PAGE_SIZE))
+            block.is_some_and(|block| block.is_out(index_of(*page)))
         };
         let out: Vec<usize> =
             self.pages.read().expect("no panic while held").iter().copied().filter(is_out).collect();
@@ -180,7 +177,7 @@ impl KeptPages {
             let mut inbound = Inbound::new(own_page);
             for page in out {
                 // What an event is in the way of is tried at the next look.
-                program.fault_in_block(&mut inbound, page & !(BLOCK_BYTES - 1));
+                program.fault_in_block(&mut inbound, block_of(page));
             }
             inbound.frames.empty_out(program.staging());
         }
@@ -190,13 +187,14 @@ impl KeptPages {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::units::{bytes_of, page_at};
     use std::collections::HashMap;
 
     /// The word that is cleared is the one before the list's page.
     #[test]
     fn a_control_block_across_two_pages() {
-        assert_eq!(pages_of_block(5 * PAGE_SIZE), [4 * PAGE_SIZE, 5 * PAGE_SIZE]);
-        assert_eq!(pages_of_block(5 * PAGE_SIZE + CLEARED_BEFORE_BYTES), [5 * PAGE_SIZE; 2]);
+        assert_eq!(pages_of_block(bytes_of(5)), [bytes_of(4), bytes_of(5)]);
+        assert_eq!(pages_of_block(bytes_of(5) + CLEARED_BEFORE_BYTES), [bytes_of(5); 2]);
     }
 
     #[test]
@@ -204,7 +202,7 @@ mod tests {
         let kept = KeptPages::new(NamedPages::NONE);
         kept.set(vec![BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES)), (0, 1));
-        kept.set(vec![BLOCK_BYTES + 3 * PAGE_SIZE, 5 * PAGE_SIZE, BLOCK_BYTES, BLOCK_BYTES]);
+        kept.set(vec![page_at(BLOCK_BYTES, 3), bytes_of(5), BLOCK_BYTES, BLOCK_BYTES]);
         assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
     }
 

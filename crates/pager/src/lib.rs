@@ -12,6 +12,7 @@
 //!    pages/         where every page is; the only code that moves one (proofs and guards)
 //!    tracker/       which pages are used, where the kernel can tell
 //!    executable     heaps that may be executed
+//!    units          addresses, pages and blocks, and how one becomes another
 //! ```
 //!
 //! Each part uses those below it only (`tests/parts.rs`).
@@ -38,6 +39,7 @@ mod sync;
 mod tracker;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod trial;
+mod units;
 
 pub use accounts::{Accounts, Counter};
 pub use config::{Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
@@ -45,6 +47,7 @@ pub use fault::DISK_THREADS;
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use pages::staging::Staging;
+pub use units::BLOCK_BYTES;
 
 /// Of what moves a page, as much as the documentation of its proofs compiles against.
 #[doc(hidden)]
@@ -56,7 +59,6 @@ pub mod proofs {
 /// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use lifecycle::Watch;
-pub use pages::table::{runs, span, BLOCK_BYTES, BLOCK_PAGES};
 
 /// Ends the process by SIGABRT, past any handler of the program's, or SIGKILL.
 pub fn end_process() -> ! {

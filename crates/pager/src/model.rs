@@ -22,6 +22,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
+use crate::units::{bytes_of, page_at, BLOCK_BYTES};
 use shuttle::rand::{thread_rng, Rng};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use sys::pagemap::Run;
@@ -33,7 +34,7 @@ pub(crate) const PROGRAM: usize = 0x10_0000_0000;
 /// Places that mappings are put at.
 pub(crate) const PLACES: usize = 4;
 /// From one place to the next: two in a block, so that source and target of a move can be in one.
-pub(crate) const PLACE_BYTES: usize = 8 * PAGE_SIZE;
+pub(crate) const PLACE_BYTES: usize = BLOCK_BYTES / 2;
 /// Pages of a mapping.
 pub(crate) const MAPPING_PAGES: usize = 3;
 
@@ -162,7 +163,7 @@ impl Kernel {
     pub fn mmap(&self) -> Option<usize> {
         let mut state = self.lock();
         let at = state.free_place()?;
-        state.mapped.extend((0..MAPPING_PAGES).map(|page| at + page * PAGE_SIZE));
+        state.mapped.extend((0..MAPPING_PAGES).map(|page| page_at(at, page)));
         trace!("mmap {at:#x}");
         Some(at)
     }
@@ -170,7 +171,7 @@ impl Kernel {
     /// munmap() of a mapping.
     pub fn munmap(&self, at: usize) {
         let mut state = self.lock();
-        let len = MAPPING_PAGES * PAGE_SIZE;
+        let len = bytes_of(MAPPING_PAGES);
         trace!("munmap {at:#x}");
         if state.unmap(at, len) {
             state.changing += 1;
@@ -182,7 +183,7 @@ impl Kernel {
     /// mremap() of a mapping to wherever there is room; returns where it is.
     pub fn mremap(&self, from: usize) -> usize {
         let mut state = self.lock();
-        let len = MAPPING_PAGES * PAGE_SIZE;
+        let len = bytes_of(MAPPING_PAGES);
         let Some(to) = state.free_place() else { return from };
         trace!("mremap {from:#x} {to:#x}");
         for offset in (0..len).step_by(PAGE_SIZE) {
@@ -555,7 +556,7 @@ impl Pagemap {
         let kernel = Kernel::current();
         let state = kernel.lock();
         (0..count.min(64))
-            .map(|index| (index, start + index * PAGE_SIZE))
+            .map(|index| (index, page_at(start, index)))
             .filter(|(_, page)| match is_program(*page) {
                 true => state.pages.contains_key(page),
                 false => !state.left.contains(page),

@@ -194,8 +194,8 @@ fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager_of};
+    use crate::units::BLOCK_BYTES;
 
     #[test]
     fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {

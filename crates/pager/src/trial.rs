@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use sys::PAGE_SIZE;
-
 use crate::accounts::Plenty;
 use crate::config::Config;
 use crate::pager::Pager;
-use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
 use crate::tracker::AccessTracker;
+use crate::units::{page_at, BLOCK_BYTES, BLOCK_PAGES};
 
 /// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else
 /// without threads. `None` when this process may not have one.
@@ -85,10 +83,10 @@ pub(crate) fn blocks(count: usize) -> usize {
 
 pub(crate) fn write(base: usize, page: usize, value: usize) {
     // SAFETY: tests pass pages of their own mappings.
-    unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(value) };
+    unsafe { (page_at(base, page) as *mut usize).write_volatile(value) };
 }
 
 pub(crate) fn read(base: usize, page: usize) -> usize {
     // SAFETY: as above.
-    unsafe { ((base + page * PAGE_SIZE) as *const usize).read_volatile() }
+    unsafe { (page_at(base, page) as *const usize).read_volatile() }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use sys::{futex, PAGE_SIZE};
 
 use crate::accounts::Counter;
-use crate::pages::{FromDisk, Scratch, BLOCK_PAGES};
+use crate::pages::{FromDisk, Scratch};
+use crate::units::{page_of, pages_in, BLOCK_PAGES};
 use crate::HANDLERS_MAX;
 
 use super::cluster::CLUSTER_PAGES;
@@ -69,12 +70,12 @@ impl FaultService<'_> {
     fn serve_from_disk(&self, handler: &mut Handler, scratch: &mut Scratch, fault: Fault, stream: Stream) {
         self.faults.set_busy(handler.index(), fault.read_ns);
         self.make_room(handler);
-        let at = fault.address & !(PAGE_SIZE - 1);
+        let at = page_of(fault.address);
         let read_on = || {
             self.read_on();
             self.gate.dismiss_reports();
         };
-        let (page, window) = (at / PAGE_SIZE, stream.window());
+        let (page, window) = (pages_in(at), stream.window());
         // A stream knows what comes next; elsewhere it is the neighbours that may be wanted.
         let ahead = if window == 1 && self.clusters.comes_whole(page as u64) {
             page - page % CLUSTER_PAGES..page - page % CLUSTER_PAGES + CLUSTER_PAGES

@@ -23,9 +23,10 @@ use std::io;
 use crate::accounts::Accounts;
 use crate::config::Config;
 use crate::gate::Gate;
-use crate::pages::{Pages, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::pages::{Pages, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::quiesce::Quiesce;
 use crate::reclaim::Reclaimer;
+use crate::units::BLOCK_PAGES;
 
 use cluster::Clusters;
 use handlers::Handlers;

@@ -18,7 +18,8 @@
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::pages::{FaultedIn, Inbound, Read, BLOCK_PAGES};
+use crate::pages::{FaultedIn, Inbound, Read};
+use crate::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
 
 use super::handlers::Record;
 use super::queue::{Fault, PARKED_MAX};
@@ -120,7 +121,7 @@ impl FaultService<'_> {
         // looks to the kernel like one to be moved to an idle CPU, where its next faults would be
         // served from afar.
         self.reclaimer.balance(handler.owed, &|| self.read_on());
-        let page = fault.address / PAGE_SIZE;
+        let page = pages_in(fault.address);
         if self.records {
             self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
         }
@@ -154,10 +155,10 @@ impl FaultService<'_> {
             return None;
         }
         let mut runs = [sys::pagemap::Run::default(); READ_AHEAD_RUNS];
-        let [start, end] = [pages.start, pages.end].map(|page| page as usize * PAGE_SIZE);
+        let [start, end] = [pages.start, pages.end].map(|page| bytes_of(page as usize));
         let (count, _) = tracker.look(start, end, &mut runs);
         let used = runs[..count].iter().filter(|run| run.is_used());
-        Some(used.map(|run| (run.end - run.start) / PAGE_SIZE as u64).sum())
+        Some(used.map(|run| pages_in(run.end - run.start)).sum())
     }
 
     /// Counts a fault that was served.
@@ -174,7 +175,7 @@ impl FaultService<'_> {
     /// read here, and every thread behind one only has to run. `None` when the fault was handed to
     /// those who read from the swap file.
     pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
-        let at = fault.address & !(PAGE_SIZE - 1);
+        let at = page_of(fault.address);
         let mut tries = 0u32;
         loop {
             match self.pages.fault_in(inbound, at, fault.write, stream.window()) {
@@ -217,7 +218,7 @@ impl FaultService<'_> {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     match self.faults.park(fault) {
                         true => self.handlers.call_any(),
-                        false => self.pages.reports().wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
+                        false => self.pages.reports().wake(page_of(address), PAGE_SIZE),
                     }
                 }
             }
@@ -233,7 +234,7 @@ impl FaultService<'_> {
     /// be over, and its thread in a call that came later.
     pub(super) fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
-        let at = fault.address & !(PAGE_SIZE - 1);
+        let at = page_of(fault.address);
         if growth.target.is_none_or(|target| target + growth.old_len == at) {
             self.pages.leave_to_kernel(at..at + (growth.new_len - growth.old_len));
         }
@@ -249,8 +250,8 @@ impl FaultService<'_> {
         if done > BLOCK_PAGES {
             return 0;
         }
-        while left > 0 && at.is_multiple_of(BLOCK_PAGES) && at * PAGE_SIZE < sys::memory::USER_END {
-            let brought = self.pages.fault_in_ahead(inbound, at * PAGE_SIZE, left);
+        while left > 0 && at.is_multiple_of(BLOCK_PAGES) && bytes_of(at) < sys::memory::USER_END {
+            let brought = self.pages.fault_in_ahead(inbound, bytes_of(at), left);
             at += brought;
             left -= brought.min(left);
             if brought < BLOCK_PAGES {
@@ -268,9 +269,9 @@ mod tests {
     use sys::PAGE_SIZE;
 
     use super::super::queue::Fault;
-    use crate::pages::table::ALL_PAGES;
-    use crate::pages::{FaultedIn, Inbound, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
     /// The story: a thread's page had come in with another one's, its fault was parked still, and
     /// by then it was in mremap(). As many bytes as that was to add were taken from the pager where
@@ -299,7 +300,7 @@ mod tests {
                 std::thread::yield_now();
             }
             for page in [0, 1, 2] {
-                let address = base + page * PAGE_SIZE;
+                let address = page_at(base, page);
                 let thread = thread.load(Ordering::Acquire) as u32;
                 pager.service().leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
             }

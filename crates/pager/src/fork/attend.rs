@@ -6,6 +6,7 @@ use sys::{thread, PAGE_SIZE};
 use crate::accounts::Counter;
 use crate::fault::Fault;
 use crate::pages::FaultedIn;
+use crate::units::page_of;
 
 use super::session::ForkSession;
 use super::Forks;
@@ -86,7 +87,7 @@ impl Forks<'_> {
             // Once there is a child, what it misses is served from the state at the time of the
             // fork.
             let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
-                let at = fault.address & !(PAGE_SIZE - 1);
+                let at = page_of(fault.address);
                 let brought = self.pages.fault_in(&mut session.handler.inbound, at, fault.write, 1);
                 match brought {
                     FaultedIn::NoMemory => _ = self.reclaimer.reclaim_step(),
@@ -120,7 +121,7 @@ impl Forks<'_> {
         let child = session.guard.of_child(session.children[number]);
         while child.reports().read(messages, 1) == 1 {
             let at = match messages[0] {
-                Message::Fault { address, .. } => address & !(PAGE_SIZE - 1),
+                Message::Fault { address, .. } => page_of(address),
                 Message::Fork { descriptor } => {
                     session.add_grandchild(number, descriptor);
                     continue;

@@ -192,13 +192,11 @@ impl<'a> Forks<'a> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use sys::PAGE_SIZE;
 
     use super::*;
     use crate::fault::Fault;
-    use crate::pages::table::ALL_PAGES;
-    use crate::pages::{BLOCK_BYTES, BLOCK_PAGES};
     use crate::trial::{blocks, pager, read};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {
@@ -209,7 +207,7 @@ mod tests {
         assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
         let session = ForkSession::new(*pager.pages().guard(), 0, pager.own_page());
         for page in 0..BLOCK_PAGES {
-            let address = base + page * PAGE_SIZE;
+            let address = page_at(base, page);
             assert!(pager.service().park(Fault { address, write: true, thread: 1, read_ns: sys::now_ns() }));
         }
         pager.end_fork(session);

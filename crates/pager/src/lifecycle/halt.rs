@@ -130,8 +130,8 @@ impl Lifecycle<'_> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager_of};
+    use crate::units::BLOCK_BYTES;
 
     /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where
     /// it was now, no faults were served any more, and a thread that touched a page of it for the

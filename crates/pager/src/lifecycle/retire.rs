@@ -44,9 +44,8 @@ impl Lifecycle<'_> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use crate::pages::table::ALL_PAGES;
-    use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager_of, read};
+    use crate::units::{ALL_PAGES, BLOCK_BYTES};
 
     #[test]
     fn all_threads_end_whatever_they_wait_for() {

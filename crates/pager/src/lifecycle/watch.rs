@@ -7,6 +7,7 @@ use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::config::HANDLERS_MAX;
+use crate::units::{bytes_of, pages_in};
 
 use super::Lifecycle;
 
@@ -143,7 +144,7 @@ impl Lifecycle<'_> {
     /// others lack.
     fn share_ways(&self) {
         let bytes = (self.accounts.budget() / WAYS_PART / self.accounts.pagers().max(1) as u64) as usize;
-        self.pages.staging().limit(bytes / PAGE_SIZE);
+        self.pages.staging().limit(pages_in(bytes));
         if let Some(file) = self.pages.store().swap_file() {
             file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
         }
@@ -198,13 +199,12 @@ impl Lifecycle<'_> {
             let Some(mapping) = mapping.filter(|mapping| mapping.start < range.end) else { break };
             let start = at.max(mapping.start);
             let (count, walked) = self.pages.pagemap().present(start, mapping.end, &mut watch.runs);
-            pages +=
-                watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>() / PAGE_SIZE as u64;
+            pages += pages_in(watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>());
             at = walked.max(start + PAGE_SIZE);
         }
         let store = self.pages.store();
         let pages = pages as usize + self.pages.staging().pages();
-        let ours = (pages * PAGE_SIZE) as u64 + store.pool_bytes() + store.metadata_bytes();
+        let ours = bytes_of(pages) as u64 + store.pool_bytes() + store.metadata_bytes();
         let after = all();
         // What came in between may have been counted or not: it is taken for theirs, never for
         // another's.

@@ -5,10 +5,11 @@ use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
 use super::fork_point::ForkPoint;
-use super::table::{PageState, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::PageState;
 use super::{Guard, Pages};
 use crate::accounts::Counter;
 use crate::sync::sleep_ns;
+use crate::units::{index_of, page_at, BLOCK_PAGES};
 
 /// A change of the child's address space since the fork.
 #[derive(Debug, Clone, Copy)]
@@ -188,7 +189,7 @@ impl Pages {
         let mut page = [0u8; PAGE_SIZE];
         for base in self.table.busy(0, sys::memory::USER_END) {
             for index in 0..BLOCK_PAGES {
-                let at = base + index * PAGE_SIZE;
+                let at = page_at(base, index);
                 if self.read_out(at, &mut page) {
                     child.give(at, &page);
                 }
@@ -202,7 +203,7 @@ impl Pages {
     /// Reads a page that is out; false when it is not.
     pub fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
         let Some(block) = self.table.lock_existing(at) else { return false };
-        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let index = index_of(at);
         match block.state(index) {
             PageState::Staged => {
                 let source = self.staging.address(block.slot(), index);

@@ -7,9 +7,10 @@
 
 use sys::PAGE_SIZE;
 
-use super::table::{runs, span, BlockGuard, PageState, BLOCK_PAGES, NO_SLOT};
+use super::table::{BlockGuard, PageState, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
+use crate::units::{runs, span, PageNumber, BLOCK_PAGES};
 
 /// What compressing slots came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl Pages {
         let block = self.lock(base);
         let kept = block.mask(PageState::Staged) & staged;
         for (first, count) in runs(stored & !kept) {
-            self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+            self.store.invalidate(GROUP, PageNumber::of(base).plus(first).key(), count as u64);
         }
         block.change(stored & kept, PageState::Staged, PageState::Stored);
         self.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
@@ -146,7 +147,7 @@ impl Pages {
         let mut len = 0;
         for taken in &*batch {
             for index in indices(taken.staged) {
-                pages[len] = ((taken.base / PAGE_SIZE + index) as u64, page(taken.slot, index));
+                pages[len] = (PageNumber::of(taken.base).plus(index).key(), page(taken.slot, index));
                 len += 1;
             }
         }
@@ -220,11 +221,11 @@ fn indices(mask: u32) -> impl Iterator<Item = usize> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::super::table::ALL_PAGES;
-    use super::super::{Inbound, BLOCK_BYTES};
+    use super::super::Inbound;
     use super::*;
     use crate::pages::FaultedIn;
     use crate::trial::{blocks, pager, read, write};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// Queues one page of each block.
     fn queue(pages: &Pages, base: usize, numbers: impl Iterator<Item = usize>) {
@@ -250,7 +251,7 @@ mod tests {
         for number in 0..20 {
             let at = base + number * BLOCK_BYTES;
             assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
-            let page = at + number % BLOCK_PAGES * PAGE_SIZE;
+            let page = page_at(at, number % BLOCK_PAGES);
             assert_eq!(pages.fault_in(&mut inbound, page, false, 1), FaultedIn::Done(1));
         }
         assert!((0..20 * BLOCK_PAGES).all(|page| read(base, page) == page + 1));

@@ -18,10 +18,11 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-#[cfg(all(test, not(feature = "shuttle")))]
-use super::table::ALL_PAGES;
-use super::table::{runs, span, within, PageState, BLOCK_BYTES};
+use super::table::PageState;
 use super::{Pages, GROUP};
+#[cfg(all(test, not(feature = "shuttle")))]
+use crate::units::ALL_PAGES;
+use crate::units::{block_of, index_of, runs, span, within, PageNumber, BLOCK_BYTES};
 
 /// Runs of mapped pages that one look may find.
 const RUNS: usize = 64;
@@ -40,7 +41,7 @@ impl Pages {
             block.change_kernels(mask, PageState::Kernel);
             block.forget_refused(mask);
             for (first, count) in runs(stored) {
-                self.store.invalidate(GROUP, (base / PAGE_SIZE + first) as u64, count as u64);
+                self.store.invalidate(GROUP, PageNumber::of(base).plus(first).key(), count as u64);
             }
             // The pages of a slot that is being compressed stay as they are until that is done.
             if !block.is_compressing() {
@@ -65,7 +66,7 @@ impl Pages {
     fn mark_run(&self, start: usize, end: usize) {
         let state =
             if self.odd.load(Ordering::Acquire) { PageState::DiscardOdd } else { PageState::DiscardEven };
-        let mut base = start & !(BLOCK_BYTES - 1);
+        let mut base = block_of(start);
         while base < end {
             let block = self.lock(base);
             let mask = within(base, start, end) & block.mask_of(PageState::is_kernels);
@@ -113,14 +114,14 @@ impl Pages {
     /// forked child.
     pub(crate) fn forget_copied(&self, at: usize) {
         let Some(block) = self.table.lock_existing(at) else { return };
-        let mask = span(at % BLOCK_BYTES / PAGE_SIZE, 1);
+        let mask = span(index_of(at), 1);
         if block.mask(PageState::Staged) & mask != 0 {
             // The slot's page is left over, and found when the slot's turn comes.
             block.change(mask, PageState::Staged, PageState::Kernel);
             block.drop_slot_if_unused();
         } else if block.mask(PageState::Stored) & mask != 0 {
             block.change(mask, PageState::Stored, PageState::Kernel);
-            self.store.invalidate(GROUP, (at / PAGE_SIZE) as u64, 1);
+            self.store.invalidate(GROUP, PageNumber::of(at).key(), 1);
         }
     }
 
@@ -141,8 +142,9 @@ impl Pages {
 mod tests {
     use super::*;
     use crate::pages::table::PageRun;
-    use crate::pages::{FaultedIn, Inbound, BLOCK_PAGES};
+    use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read, write};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
 
     /// The story: a thread that lost its CPU for seconds between the event and its discarding; the
     /// pages were saved as data in between and came back with the old bytes.
@@ -153,8 +155,8 @@ mod tests {
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         // As if the event had come, and its thread had not run since.
-        pages.discard(base, base + 4 * PAGE_SIZE);
-        pages.mark_discarding(base, base + 4 * PAGE_SIZE);
+        pages.discard(base, page_at(base, 4));
+        pages.mark_discarding(base, page_at(base, 4));
         assert!(pages.has_discarding());
         let mut spare = pages.staging().take_empty();
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));

@@ -16,10 +16,8 @@
 
 use std::sync::atomic::Ordering;
 
-use sys::PAGE_SIZE;
-
 use super::staging::{Staging, FULL};
-use super::table::{ALL_PAGES, BLOCK_PAGES};
+use crate::units::{bytes_of, ALL_PAGES, BLOCK_PAGES};
 
 /// Slots of an extent.
 pub const EXTENT_SLOTS: usize = 8;
@@ -115,7 +113,7 @@ impl Staging {
     /// Has the kernel make the frames of an empty extent.
     fn with_fresh_frames(&self, extent: u32) -> u32 {
         // With one call instead of a fault a page.
-        sys::memory::populate(self.address(extent, 0), EXTENT_PAGES * PAGE_SIZE);
+        sys::memory::populate(self.address(extent, 0), bytes_of(EXTENT_PAGES));
         (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.arrived(slot, ALL_PAGES));
         extent
     }
@@ -199,7 +197,7 @@ impl Staging {
     /// Gives the pages of a taken ready extent back to the system with one call, and the extent.
     pub fn discard_extent(&self, first: u32) {
         // SAFETY: the extent was taken, and ready pages hold nothing that is needed.
-        unsafe { self.give_back(self.address(first, 0), EXTENT_PAGES * PAGE_SIZE) };
+        unsafe { self.give_back(self.address(first, 0), bytes_of(EXTENT_PAGES)) };
         (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
         self.give_extent(first);
     }

@@ -9,9 +9,10 @@ use super::inbound::Inbound;
 use super::mover::Quiet;
 use super::refs::PageRefs;
 use super::staging::Frame;
-use super::table::{span, BlockGuard, PageRun, PageState, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{BlockGuard, PageRun, PageState};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
+use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
 
 /// Windows from which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
@@ -38,7 +39,7 @@ impl Pages {
             }
         }
         let block = self.lock(at);
-        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let index = index_of(at);
         let was_kernels = block.state(index).is_kernels();
         let brought = self.fault_in_within(&block, inbound, index, write, window.min(BLOCK_PAGES - index));
         if let FaultedIn::Done(pages) = brought {
@@ -178,7 +179,7 @@ impl Pages {
             let placed = match self.backend.frames(&self.staging, inbound, count, count - done) {
                 Some(pages) => {
                     let source = self.staging.frame(pages.slot, pages.first);
-                    let key = (block.base() / PAGE_SIZE + first) as u64;
+                    let key = PageNumber::of(block.base()).plus(first).key();
                     let found = self.decompress(key, source.address(), pages.count, inbound.reads_disk);
                     if found == 0 {
                         return partly(done, FaultedIn::OnDisk);
@@ -215,8 +216,8 @@ impl Pages {
         inbound: &mut Inbound,
         index: usize,
     ) -> Result<(usize, bool), FaultedIn> {
-        let at = block.base() + index * PAGE_SIZE;
-        if self.decompress((at / PAGE_SIZE) as u64, inbound.page, 1, inbound.reads_disk) == 0 {
+        let at = page_at(block.base(), index);
+        if self.decompress(PageNumber::of(at).key(), inbound.page, 1, inbound.reads_disk) == 0 {
             return Err(FaultedIn::OnDisk);
         }
         let Some(quiet) = self.quiet(block) else { return Err(FaultedIn::Again) };
@@ -256,7 +257,7 @@ impl Pages {
             Placed::NoMemory => return Err(FaultedIn::NoMemory),
         };
         block.change(span(index, pages), PageState::Stored, PageState::Kernel);
-        let key = (block.base() / PAGE_SIZE + index) as u64;
+        let key = PageNumber::of(block.base()).plus(index).key();
         self.store.invalidate(GROUP, key, pages as u64);
         self.accounts.add(Counter::ZswpIn, pages as u64);
         Ok((pages, pages == wanted))
@@ -275,7 +276,7 @@ impl Pages {
             false => self.store.load_from_pool(GROUP, key, refs.as_mut_slice(), Keep::Shared),
         };
         loaded.unwrap_or_else(|error| {
-            self.fatal(format_args!("page {:#x} is lost: {error}", key * PAGE_SIZE as u64));
+            self.fatal(format_args!("page {:#x} is lost: {error}", bytes_of(key)));
         })
     }
 

@@ -1,11 +1,10 @@
 //! Faulting in a whole run of blocks with one call.
 
-use sys::PAGE_SIZE;
-
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use super::table::{part, runs, span, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{part, PageRun, PageState, RunGuard};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
+use crate::units::{bytes_of, index_of, runs, span, PageNumber, BLOCK_PAGES};
 
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
@@ -23,7 +22,7 @@ impl Pages {
         reads_disk: bool,
     ) -> Option<usize> {
         let first = self.lock(at);
-        let skipped = at % BLOCK_BYTES / PAGE_SIZE;
+        let skipped = index_of(at);
         let state = first.state(skipped);
         let is_stored = state == PageState::Stored;
         if state == PageState::Staged || !is_stored && !write {
@@ -35,7 +34,7 @@ impl Pages {
         let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
         if is_stored && self.has_swap && !reads_disk {
             // What lies further is found out by loading.
-            let on_disk = self.store.on_disk(GROUP, (at / PAGE_SIZE) as u64, count.min(64));
+            let on_disk = self.store.on_disk(GROUP, PageNumber::of(at).key(), count.min(64));
             count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
         }
         if count < LONG_MIN {
@@ -44,10 +43,10 @@ impl Pages {
         let extent = self.staging.filling_extent()?;
         let source = self.staging.frame(extent, 0);
         let count = match is_stored {
-            true => self.decompress((at / PAGE_SIZE) as u64, source.address(), count, reads_disk),
+            true => self.decompress(PageNumber::of(at).key(), source.address(), count, reads_disk),
             false => {
                 // SAFETY: the extent was taken for this.
-                unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, count * PAGE_SIZE) };
+                unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
                 count
             }
         };
@@ -82,7 +81,7 @@ impl Pages {
             let needed = if index == 0 { span(skipped, 1) } else { 0 };
             self.note_returned(block.history(), mask, needed, true);
             for (page, count) in runs(mask) {
-                self.store.invalidate(GROUP, (block.base() / PAGE_SIZE + page) as u64, count as u64);
+                self.store.invalidate(GROUP, PageNumber::of(block.base()).plus(page).key(), count as u64);
             }
         }
         drop(quiet);
@@ -102,11 +101,13 @@ impl Pages {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use sys::PAGE_SIZE;
+
     use super::*;
     use crate::pages::fault_in::FaultedIn;
     use crate::pages::inbound::Inbound;
-    use crate::pages::table::ALL_PAGES;
     use crate::trial::{blocks, pager, read};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// The masks of adjacent blocks in a state.
     fn masks(pages: &Pages, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
@@ -142,7 +143,7 @@ mod tests {
             pages.compress_oldest();
         }
         // From the middle of a block: what is left of eight blocks, or of the window.
-        assert_eq!(pages.fault_in_run(base + 5 * PAGE_SIZE, false, 64, true), Some(64));
+        assert_eq!(pages.fault_in_run(page_at(base, 5), false, 64, true), Some(64));
         all_numbers(base, 5..69);
         assert_eq!(
             masks(pages, base, PageState::Stored),
@@ -150,9 +151,9 @@ mod tests {
         );
         assert_eq!(pages.store.stored_pages(), 192);
         assert_eq!(pages.fault_in_run(base, false, 128, true), None, "five pages are no long run");
-        assert_eq!(pages.fault_in_run(base + 69 * PAGE_SIZE, true, 128, true), Some(123));
+        assert_eq!(pages.fault_in_run(page_at(base, 69), true, 128, true), Some(123));
         assert_eq!(
-            pages.fault_in_run(base + 192 * PAGE_SIZE, true, 128, true),
+            pages.fault_in_run(page_at(base, 192), true, 128, true),
             Some(64),
             "up to the last stored page"
         );
@@ -172,7 +173,7 @@ mod tests {
         let page = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
         let mut inbound = Inbound::new(page);
         let frames = pages.staging.pages();
-        assert_eq!(pages.fault_in(&mut inbound, base + 3 * PAGE_SIZE, false, 1), FaultedIn::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 3), false, 1), FaultedIn::Done(1));
         assert_eq!(
             (inbound.copied, pages.staging.pages()),
             (0, frames - 1),
@@ -187,7 +188,7 @@ mod tests {
             pages.staging.give(slot);
         }
         assert_eq!(pages.staging.pages(), 0);
-        assert_eq!(pages.fault_in(&mut inbound, base + 70 * PAGE_SIZE, true, 1), FaultedIn::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 70), true, 1), FaultedIn::Done(1));
         assert_eq!((inbound.copied, pages.staging.pages()), (0, 0), "in a frame made for it");
         all_numbers(base, 3..4);
         all_numbers(base, 70..71);
@@ -200,7 +201,7 @@ mod tests {
         let pages = pager.pages();
         let base = blocks(8);
         // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, 50 * PAGE_SIZE, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, bytes_of(50), libc::MADV_DONTNEED) };
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert_eq!(pages.fault_in_run(base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
         assert_eq!(pages.fault_in_run(base, true, 128, true), None, "the page is there");
@@ -265,7 +266,7 @@ mod tests {
         let pages = pager.pages();
         let base = blocks(8);
         // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + 20 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(page_at(base, 20) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
         pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(pages.evict_extent(base));
         let staged = masks(pages, base, PageState::Staged);

@@ -12,8 +12,9 @@ use zswap::{Keep, LoadError};
 
 use super::evict::{place_copies, Placed};
 use super::inbound::Inbound;
-use super::table::{runs, span, PageRun, PageState, RunGuard, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::{PageRun, PageState, RunGuard};
 use super::{FaultedIn, Pages, GROUP};
+use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BYTES, BLOCK_PAGES};
 
 /// Blocks read at a time at most: as many pages as one request to the swap file has.
 const BLOCKS_MAX: usize = 4;
@@ -41,7 +42,7 @@ impl Scratch {
     /// # Errors
     /// When the arena is full.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Scratch { at: arena::take(PAGES_MAX * PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize })
+        Ok(Scratch { at: arena::take(bytes_of(PAGES_MAX), PAGE_SIZE)?.as_ptr() as usize })
     }
 
     fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; PAGES_MAX] {
@@ -55,7 +56,7 @@ impl Drop for Scratch {
         let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
         // SAFETY: taken for this structure, whole pages; the address space is lost, its frames are
         // not.
-        unsafe { sys::memory::discard(at, PAGES_MAX * PAGE_SIZE) };
+        unsafe { sys::memory::discard(at, bytes_of(PAGES_MAX)) };
     }
 }
 
@@ -97,7 +98,7 @@ impl Pages {
         }
         let count = reading.mask.count_ones() as usize;
         let mut refs: Vec<&mut zswap::Page> = refs.into_iter().flatten().take(count).collect();
-        let key = (reading.base / PAGE_SIZE) as u64;
+        let key = PageNumber::of(reading.base).key();
         let loaded = match self.store.load_available(GROUP, key, reading.mask, &mut refs, Keep::Shared) {
             Ok(loaded) => loaded,
             Err(error) => self.lost(&reading, error),
@@ -122,7 +123,7 @@ impl Pages {
     /// Marks the pages that are to be read.
     fn begin_reading(&self, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
         let first = self.lock(at);
-        let index = at % BLOCK_BYTES / PAGE_SIZE;
+        let index = index_of(at);
         if first.is_reading() {
             return Err(FromDisk::Busy);
         }
@@ -130,7 +131,7 @@ impl Pages {
         let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
         let mut run = RunGuard::of(first);
         run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
-        let key = (run.base() / PAGE_SIZE) as u64;
+        let key = PageNumber::of(run.base()).key();
         let on_disk = self.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
         let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
         for (number, block) in run.iter().enumerate() {
@@ -162,7 +163,7 @@ impl Pages {
         let base = reading.base + index * BLOCK_BYTES;
         let asked = reading.part(index);
         // Where a page was read to: side by side in the order of their addresses.
-        let place_of = |page: usize| source + (asked & ((1 << page) - 1)).count_ones() as usize * PAGE_SIZE;
+        let place_of = |page: usize| page_at(source, (asked & ((1 << page) - 1)).count_ones() as usize);
         let mut done = 0;
         loop {
             let block = self.lock(base);
@@ -204,7 +205,7 @@ impl Pages {
             }
         };
         let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
-        let page = reading.base + bits.into_iter().nth(index).unwrap_or(0) * PAGE_SIZE;
+        let page = page_at(reading.base, bits.into_iter().nth(index).unwrap_or(0));
         self.fatal(format_args!("page {page:#x} is lost: {error}"))
     }
 }

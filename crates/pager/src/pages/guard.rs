@@ -131,9 +131,10 @@ mod tests {
     use sys::userfaultfd::{feature, Message, Userfaultfd, MESSAGES_MAX, MISSING};
 
     use super::*;
+    use crate::units::bytes_of;
 
     fn map(pages: usize) -> usize {
-        sys::memory::map(pages * PAGE_SIZE).unwrap().as_ptr() as usize
+        sys::memory::map(bytes_of(pages)).unwrap().as_ptr() as usize
     }
 
     /// A page where the kernel maps nothing of its own accord: other tests' threads are given the

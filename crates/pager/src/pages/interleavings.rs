@@ -14,10 +14,10 @@ use shuttle::rand::{thread_rng, Rng};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 
-use super::table::span;
 use super::*;
 use crate::accounts::Plenty;
 use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
+use crate::units::{page_at, span, BLOCK_BYTES, BLOCK_PAGES};
 
 /// Runs of the scheduler, of which a second is some thousand, and where they begin: the same every
 /// time, so that what fails is what has been changed. `UZSWAP_TEST_MODEL_ROUNDS=100000` has as many
@@ -77,7 +77,7 @@ impl World {
                 continue;
             };
             let page = random.gen_range(0..MAPPING_PAGES);
-            let place = start + page * PAGE_SIZE;
+            let place = page_at(start, page);
             match random.gen_range(0..10) {
                 0..=3 => {
                     numbers[page] = 1000 * (thread + 1) + step;
@@ -97,11 +97,7 @@ impl World {
         }
         for (page, number) in numbers.into_iter().enumerate() {
             if let Some(start) = at {
-                assert_eq!(
-                    self.kernel.touch(start + page * PAGE_SIZE, None),
-                    number,
-                    "page {page} at the end"
-                );
+                assert_eq!(self.kernel.touch(page_at(start, page), None), number, "page {page} at the end");
             }
         }
         self.running.fetch_sub(1, Ordering::SeqCst);
@@ -161,7 +157,7 @@ impl World {
         let mut suspects: Option<BTreeSet<u64>> = None;
         while !self.is_over() {
             for at in self.kernel.unregistered() {
-                self.pages.register(at..at + MAPPING_PAGES * PAGE_SIZE);
+                self.pages.register(at..page_at(at, MAPPING_PAGES));
             }
             match &suspects {
                 None if self.pages.has_discarding() => {

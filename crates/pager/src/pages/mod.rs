@@ -53,6 +53,7 @@ use crate::config::{Config, FixedText, StartError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{self, AccessTracker};
+use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES};
 
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
@@ -69,7 +70,6 @@ pub(crate) use own_threads::ThreadsState;
 use sink::Sink;
 pub(crate) use staging::Staging;
 use table::AddressTable;
-pub(crate) use table::{BLOCK_BYTES, BLOCK_PAGES};
 
 /// How an attempt to register a range ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Pages {
             staging,
             has_swap: store.swap_file().is_some(),
             store,
-            policy: Policy::new(accounts.budget() / PAGE_SIZE as u64),
+            policy: Policy::new(pages_in(accounts.budget())),
             events: EventQueue::new(),
             mover,
             backend,
@@ -228,7 +228,7 @@ impl Pages {
 
     /// Whether a page is staged or stored. A hint: no lock is taken.
     pub fn is_out(&self, at: usize) -> bool {
-        self.table.find(at).is_some_and(|block| block.is_out(at % BLOCK_BYTES / PAGE_SIZE))
+        self.table.find(at).is_some_and(|block| block.is_out(index_of(at)))
     }
 
     /// The replacement policy.
@@ -352,8 +352,8 @@ impl Pages {
     /// Whether some page of a range is out.
     fn has_out(&self, range: Range<usize>) -> bool {
         self.table.busy(range.start, range.end).any(|base| {
-            let mask = table::within(base, range.start, range.end);
-            (0..BLOCK_PAGES).any(|page| mask >> page & 1 == 1 && self.is_out(base + page * PAGE_SIZE))
+            let mask = within(base, range.start, range.end);
+            (0..BLOCK_PAGES).any(|page| mask >> page & 1 == 1 && self.is_out(page_at(base, page)))
         })
     }
 
@@ -530,7 +530,7 @@ impl Pages {
 
     /// Reads a stored page without taking it out of the pool.
     fn load_copy(&self, at: usize, page: &mut [u8; PAGE_SIZE]) {
-        let key = (at / PAGE_SIZE) as u64;
+        let key = PageNumber::of(at).key();
         if let Err(error) = self.store.load(GROUP, key, &mut [page], zswap::Keep::Shared) {
             self.fatal(format_args!("page {at:#x} is lost: {error}"));
         }

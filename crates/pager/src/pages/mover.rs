@@ -51,6 +51,7 @@ use super::staging::Frame;
 use super::table::{Locked, PageRun};
 use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::AccessTracker;
+use crate::units::{bytes_of, page_at};
 
 /// The descriptors of one process.
 pub struct Mover {
@@ -119,7 +120,7 @@ impl Mover {
 
     /// Has threads that wait for pages look again.
     pub(super) fn wake(&self, at: usize, count: usize) {
-        self.guard.reports().wake(at, count * PAGE_SIZE);
+        self.guard.reports().wake(at, bytes_of(count));
     }
 
     /// Which of the first `count` pages from `start` are mapped; at most an extent's.
@@ -128,7 +129,7 @@ impl Mover {
         let low = self.pagemap.mapped(start, count.min(HALF));
         let high = match count.saturating_sub(HALF) {
             0 => 0,
-            rest => self.pagemap.mapped(start + HALF * PAGE_SIZE, rest),
+            rest => self.pagemap.mapped(page_at(start, HALF), rest),
         };
         u128::from(high) << HALF | u128::from(low)
     }
@@ -155,7 +156,7 @@ impl Subject<'_> {
     /// Where a run of them begins, and its length in bytes.
     fn locate(&self, run: PageRun) -> (usize, usize) {
         assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
-        (self.base + run.first * PAGE_SIZE, run.count * PAGE_SIZE)
+        (self.base + bytes_of(run.first), bytes_of(run.count))
     }
 
     fn copy_in(&self, run: PageRun, source: usize) -> Progress {

@@ -33,8 +33,8 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
-use super::table::{span, within, BLOCK_PAGES};
 use super::{Pages, GROUP, LIMBO};
+use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
 
 /// Where a REMAP has moved pages to lately.
 #[derive(Debug, Clone, Copy)]
@@ -208,7 +208,7 @@ impl Pages {
             };
             let mask = within(base, start, end);
             for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
-                let at = base + index * PAGE_SIZE;
+                let at = page_at(base, index);
                 let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
                 let is_kept = match is_contested && out & span(index, 1) != 0 {
                     true => self.mover.is_registered(at),
@@ -262,7 +262,7 @@ impl Pages {
         for base in self.table.busy(start, end) {
             let mask = within(base, start, end);
             for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-                let at = base + index * PAGE_SIZE;
+                let at = page_at(base, index);
                 if self.read_out(at, &mut page) {
                     if let Err(error) = self.store.store_any(LIMBO, key(at), &[&page]) {
                         self.fatal(format_args!("page {at:#x} could not be kept: {error}"));
@@ -292,7 +292,7 @@ impl Pages {
 }
 
 fn key(at: usize) -> u64 {
-    (at / PAGE_SIZE) as u64
+    PageNumber::of(at).key()
 }
 
 /// How many of the reports are of something that left `at`, and how many of something that came

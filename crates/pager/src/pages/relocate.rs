@@ -21,8 +21,12 @@ use sys::{arena, PAGE_SIZE};
 use zswap::{Group, Keep};
 
 use super::refs::PageRefs;
-use super::table::{runs, span, within, PageState, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use super::table::PageState;
 use super::{Pages, GROUP};
+use crate::units::{
+    block_of, bytes_of, page_at, pages_in, runs, span, within, PageNumber, ALL_PAGES, BLOCK_BYTES,
+    BLOCK_PAGES,
+};
 
 /// Bytes that the pool may grow by before it is looked whether the budget is exceeded by it.
 const GROWTH_BYTES: u64 = 1 << 20;
@@ -55,7 +59,7 @@ impl Pages {
         self.discard(to, to + len);
         // The ranges do not overlap, says the kernel, but their blocks can.
         // Displaced pages are few, and their blocks may have no record any more.
-        let mut all = (from & !(BLOCK_BYTES - 1)..from + len).step_by(BLOCK_BYTES);
+        let mut all = (block_of(from)..from + len).step_by(BLOCK_BYTES);
         let mut known = self.table.known(from, from + len);
         let mut pool = self.store.pool_bytes();
         while let Some(base) = if group == GROUP { known.next() } else { all.next() } {
@@ -65,7 +69,7 @@ impl Pages {
                 false => self.take_displaced(base, mask, transit.pages()),
             };
             for (first, count) in runs(taken) {
-                self.keep_at(base + first * PAGE_SIZE - from + to, &transit.pages()[first..first + count]);
+                self.keep_at(page_at(base, first) - from + to, &transit.pages()[first..first + count]);
             }
             self.keep_pool_near(&mut pool);
         }
@@ -99,7 +103,7 @@ impl Pages {
         block.drop_slot_if_unused();
         let stored = block.mask(PageState::Stored) & mask;
         for (first, count) in runs(stored) {
-            let key = (base / PAGE_SIZE + first) as u64;
+            let key = PageNumber::of(base).plus(first).key();
             let mut refs = PageRefs::new();
             pages[first..first + count].iter_mut().for_each(|page| refs.push(page));
             if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Exclusive) {
@@ -117,21 +121,21 @@ impl Pages {
         let mut at = at;
         let mut rest = pages;
         while !rest.is_empty() {
-            let base = at & !(BLOCK_BYTES - 1);
-            let first = (at - base) / PAGE_SIZE;
+            let base = block_of(at);
+            let first = pages_in(at - base);
             let (now, later) = rest.split_at(rest.len().min(BLOCK_PAGES - first));
             let block = self.lock_settled(base);
             let mask = span(first, now.len());
             assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");
             let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] =
                 std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
-            let key = (at / PAGE_SIZE) as u64;
+            let key = PageNumber::of(at).key();
             if let Err(error) = self.store.store_any(GROUP, key, &refs[..now.len()]) {
                 self.fatal(format_args!("pages at {at:#x} could not follow mremap: {error}"));
             }
             block.change_kernels(mask & ALL_PAGES, PageState::Stored);
             drop(block);
-            at += now.len() * PAGE_SIZE;
+            at += bytes_of(now.len());
             rest = later;
         }
     }
@@ -171,19 +175,19 @@ mod tests {
             out(pager, base);
             let before: Vec<usize> = (from..from + count).map(|page| page + 1).collect();
             // What was at the target has gone.
-            pager.pages().discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
-            remap(pager, base + from * PAGE_SIZE, base + to * PAGE_SIZE, count * PAGE_SIZE);
+            pager.pages().discard(page_at(base, to), page_at(base, to + count));
+            remap(pager, page_at(base, from), page_at(base, to), bytes_of(count));
             let mut page = [0u8; PAGE_SIZE];
             for (index, number) in before.iter().enumerate() {
-                assert!(pager.pages().read_out(base + (to + index) * PAGE_SIZE, &mut page));
+                assert!(pager.pages().read_out(page_at(base, to + index), &mut page));
                 assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), *number);
             }
             // Bring the rest in, and forget what moved where pages are mapped in truth.
-            pager.pages().discard(base + to * PAGE_SIZE, base + (to + count) * PAGE_SIZE);
+            pager.pages().discard(page_at(base, to), page_at(base, to + count));
             let mut inbound = Inbound::new(pager.own_page());
             pager.pages().fault_in_block(&mut inbound, base);
             for page in 0..BLOCK_PAGES {
-                let at = base + page * PAGE_SIZE;
+                let at = page_at(base, page);
                 assert!(matches!(pager.pages().fault_in(&mut inbound, at, true, 1), FaultedIn::Done(_)));
             }
             inbound.frames.empty_out(pager.pages().staging());
@@ -193,7 +197,7 @@ mod tests {
             assert_eq!(pager.pages().pages_out(), 0);
             for page in 0..BLOCK_PAGES {
                 // SAFETY: as above.
-                unsafe { ((base + page * PAGE_SIZE) as *mut usize).write(page + 1) };
+                unsafe { (page_at(base, page) as *mut usize).write(page + 1) };
             }
         }
     }
@@ -270,7 +274,7 @@ mod tests {
         let mut page = [0u8; PAGE_SIZE];
         for (at, first) in [(f, 1), (t, 17)] {
             for index in 0..BLOCK_PAGES {
-                assert!(pages.read_out(at + index * PAGE_SIZE, &mut page));
+                assert!(pages.read_out(page_at(at, index), &mut page));
                 assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), first + index);
             }
         }

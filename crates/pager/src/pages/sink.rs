@@ -15,6 +15,7 @@ use sys::{arena, memory, PAGE_SIZE};
 use super::extents::EXTENT_PAGES;
 use crate::config::StartError;
 use crate::sync::{Mutex, Userfaultfd};
+use crate::units::bytes_of;
 
 /// Attempts to move a range, each of which may end at any page.
 const TRIES: usize = 4 * EXTENT_PAGES;
@@ -32,10 +33,10 @@ impl Sink {
     /// equal protections.
     pub fn new(program: Userfaultfd, executable: bool) -> Result<Self, StartError> {
         let system = |source| StartError::System { what: "staging memory", source };
-        let at = arena::take(EXTENT_PAGES * PAGE_SIZE, PAGE_SIZE).map_err(system)?;
+        let at = arena::take(bytes_of(EXTENT_PAGES), PAGE_SIZE).map_err(system)?;
         if executable {
             // SAFETY: taken just now.
-            unsafe { memory::allow_execution(at, EXTENT_PAGES * PAGE_SIZE) }.map_err(system)?;
+            unsafe { memory::allow_execution(at, bytes_of(EXTENT_PAGES)) }.map_err(system)?;
         }
         let sink = Sink {
             at: at.as_ptr() as usize,
@@ -59,7 +60,7 @@ impl Sink {
     pub fn guard(&self) -> io::Result<()> {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
         // and leaves first touches to the kernel. No page is ever protected.
-        match self.silent.register(self.at, EXTENT_PAGES * PAGE_SIZE, WRITE_PROTECT) {
+        match self.silent.register(self.at, bytes_of(EXTENT_PAGES), WRITE_PROTECT) {
             Ok(()) => Ok(()),
             Err(_) => Err(io::Error::last_os_error()),
         }
@@ -71,7 +72,7 @@ impl Sink {
     /// `[at, at + len)` is staging memory whose bytes are not needed and do not change during the
     /// call.
     pub unsafe fn discard(&self, at: usize, len: usize) {
-        assert!(len <= EXTENT_PAGES * PAGE_SIZE);
+        assert!(len <= bytes_of(EXTENT_PAGES));
         let _turn = self.turn.lock().expect("no panic while held");
         let mut done = 0;
         for _ in 0..TRIES {
@@ -116,16 +117,15 @@ impl Sink {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use crate::pages::table::ALL_PAGES;
-    use crate::pages::BLOCK_PAGES;
     use crate::trial::{blocks, pager};
+    use crate::units::{bytes_of, page_at, ALL_PAGES, BLOCK_PAGES};
     use sys::PAGE_SIZE;
 
     #[test]
     fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
         let Some(pager) = pager(false) else { return };
         let base = blocks(1);
-        pager.register(base..base + BLOCK_PAGES * PAGE_SIZE);
+        pager.register(base..page_at(base, BLOCK_PAGES));
         let staging = pager.pages().staging();
         let slot = staging.take_empty().unwrap();
         let touch = |pages: u32| {
@@ -145,7 +145,7 @@ mod tests {
         // With one call, past all missing pages in between: the way around is for what cannot be
         // moved.
         touch(0x8001);
-        let (sink, len) = (staging.sink.as_ref().unwrap(), BLOCK_PAGES * PAGE_SIZE);
+        let (sink, len) = (staging.sink.as_ref().unwrap(), bytes_of(BLOCK_PAGES));
         // SAFETY: only this test looks at the slot's pages, and the sink is empty.
         let progress = unsafe { sink.silent.move_with_holes(sink.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));

@@ -20,11 +20,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-use sys::{arena, memory, PAGE_SIZE};
+use sys::{arena, memory};
 
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
 use super::sink::Sink;
-use super::table::{runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 struct Slot {
     /// Address of the block whose pages are staged here.
@@ -177,7 +177,7 @@ impl Staging {
 
     /// Address of page `index` of `slot`.
     pub fn address(&self, slot: u32, index: usize) -> usize {
-        self.base + slot as usize * BLOCK_BYTES + index * PAGE_SIZE
+        page_at(self.base + slot as usize * BLOCK_BYTES, index)
     }
 
     /// Place of page `index` of `slot`.
@@ -330,7 +330,7 @@ impl Staging {
     pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
         // SAFETY: staging memory, whose bytes at these places are not needed, by the caller's
         // promise.
-        unsafe { self.give_back(self.address(slot, first), count * PAGE_SIZE) };
+        unsafe { self.give_back(self.address(slot, first), bytes_of(count)) };
     }
 
     /// Gives frames back to the system.

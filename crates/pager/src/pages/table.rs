@@ -28,13 +28,8 @@ use sys::memory::ADDRESS_BITS;
 use sys::{arena, PAGE_SIZE};
 
 use crate::sync::{lock_bits, sleep_ns, try_lock_bits, unlock_bits};
+use crate::units::{block_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-/// Pages in a block.
-pub const BLOCK_PAGES: usize = 16;
-/// Bytes in a block.
-pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// All pages of a block, as a mask.
-pub const ALL_PAGES: u32 = 0xffff;
 /// Blocks that one transition may concern.
 pub const RUN_BLOCKS: usize = 8;
 
@@ -556,14 +551,14 @@ impl AddressTable {
     pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         let block = self.block(address)?;
         block.lock();
-        Ok(BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
+        Ok(BlockGuard::locked(block, block_of(address)))
     }
 
     /// The same for a block that may have no record yet: `None` then.
     pub fn lock_existing(&self, address: usize) -> Option<BlockGuard<'_>> {
         let block = self.find(address)?;
         block.lock();
-        Some(BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
+        Some(BlockGuard::locked(block, block_of(address)))
     }
 
     /// Takes the lock if it is free.
@@ -572,7 +567,7 @@ impl AddressTable {
             return None;
         }
         let block = self.block(address).ok()?;
-        try_lock_bits(&block.word).then(|| BlockGuard::locked(block, address & !(BLOCK_BYTES - 1)))
+        try_lock_bits(&block.word).then(|| BlockGuard::locked(block, block_of(address)))
     }
 
     /// Waits for the lock of a block whose slot is not being compressed. Compressing takes
@@ -596,12 +591,12 @@ impl AddressTable {
     /// follows the leaves in use, not the length of the range. Changes during the call may be
     /// missed.
     pub fn busy(&self, start: usize, end: usize) -> Blocks<'_> {
-        Blocks { table: self, at: start & !(BLOCK_BYTES - 1), end, test: |block| !block.is_idle() }
+        Blocks { table: self, at: block_of(start), end, test: |block| !block.is_idle() }
     }
 
     /// The same, and those with pages that were refused.
     pub fn known(&self, start: usize, end: usize) -> Blocks<'_> {
-        Blocks { table: self, at: start & !(BLOCK_BYTES - 1), end, test: |block| !block.is_blank() }
+        Blocks { table: self, at: block_of(start), end, test: |block| !block.is_blank() }
     }
 }
 
@@ -632,39 +627,10 @@ impl Iterator for Blocks<'_> {
     }
 }
 
-/// Longest runs of set bits of `mask`, as (first, count).
-pub fn runs(mask: u32) -> impl Iterator<Item = (usize, usize)> {
-    let mut rest = mask;
-    std::iter::from_fn(move || {
-        if rest == 0 {
-            return None;
-        }
-        let first = rest.trailing_zeros();
-        let count = (rest >> first).trailing_ones();
-        rest &= !(((1u64 << count) - 1) << first) as u32;
-        Some((first as usize, count as usize))
-    })
-}
-
-/// A mask of `count` bits from bit `first`.
-pub fn span(first: usize, count: usize) -> u32 {
-    (((1u64 << count) - 1) << first) as u32
-}
-
-/// The pages of the block at `base` that lie wholly in `[start, end)`.
-pub fn within(base: usize, start: usize, end: usize) -> u32 {
-    let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
-    let last = end.saturating_sub(base).min(BLOCK_BYTES) / PAGE_SIZE;
-    if last > first {
-        span(first, last - first)
-    } else {
-        0
-    }
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::units::{page_at, runs, span, within};
     use sys::memory::USER_END;
 
     #[test]
@@ -784,7 +750,7 @@ mod tests {
         assert_eq!(runs(0b1011_0110).collect::<Vec<_>>(), [(1, 2), (4, 2), (7, 1)]);
         assert_eq!(runs(0x8000_0001).collect::<Vec<_>>(), [(0, 1), (31, 1)]);
         assert_eq!(within(BLOCK_BYTES, 0, 3 * BLOCK_BYTES), ALL_PAGES);
-        assert_eq!(within(BLOCK_BYTES, BLOCK_BYTES + 100, BLOCK_BYTES + 3 * PAGE_SIZE), 0b110);
+        assert_eq!(within(BLOCK_BYTES, BLOCK_BYTES + 100, page_at(BLOCK_BYTES, 3)), 0b110);
         assert_eq!(within(BLOCK_BYTES, 0, BLOCK_BYTES), 0);
     }
 }

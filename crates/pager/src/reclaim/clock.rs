@@ -8,8 +8,8 @@ use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::pages::{now_ms, BLOCK_BYTES};
-use crate::{runs, span};
+use crate::pages::now_ms;
+use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
 
 use super::Reclaimer;
 
@@ -60,14 +60,14 @@ impl Hand {
     /// was seen at the last look.
     fn next_seen(&mut self) -> Option<(usize, u32, u32)> {
         let run = (self.next < self.count).then(|| self.runs[self.next])?;
-        let base = run.start as usize & !(BLOCK_BYTES - 1);
+        let base = block_of(run.start as usize);
         let (mut mask, mut used) = (0, 0);
         // Runs of the same block are one candidate.
         while self.next < self.count && (self.runs[self.next].start as usize) < base + BLOCK_BYTES {
             let run = &mut self.runs[self.next];
             let end = (run.end as usize).min(base + BLOCK_BYTES);
-            let first = (run.start as usize - base) / PAGE_SIZE;
-            let pages = span(first, (end - run.start as usize) / PAGE_SIZE);
+            let first = pages_in(run.start as usize - base);
+            let pages = span(first, pages_in(end - run.start as usize));
             mask |= pages;
             used |= if run.is_used() { pages } else { 0 };
             if end < run.end as usize {
@@ -171,7 +171,7 @@ impl Reclaimer<'_> {
         }
         let choice = policy.choose_tracked(history, mask, mask & !used, turn);
         for (first, count) in runs(choice.arm) {
-            tracker.arm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+            tracker.arm(page_at(base, first), bytes_of(count));
         }
         looked.armed += u64::from(choice.arm.count_ones());
         looked.used += u64::from(choice.used.count_ones());
@@ -198,9 +198,9 @@ impl Reclaimer<'_> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::BLOCK_PAGES;
     use crate::tracker::simulated::Simulated;
     use crate::trial::{blocks, tracked_pager};
+    use crate::units::BLOCK_PAGES;
 
     const BLOCKS: usize = 40;
 
@@ -212,7 +212,7 @@ mod tests {
         let Some(pager) = tracked_pager(base..base + len, Box::new(simulated)) else { return };
         pager.refresh_mappings();
         // Every third page is in use.
-        let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| base + page * PAGE_SIZE);
+        let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));
         let tracker = pager.pages().tracker();
         tracker.arm(base, len);
         used_pages().for_each(|at| simulated.touch(at));
@@ -221,7 +221,7 @@ mod tests {
         for _ in 0..BLOCKS {
             let (block, mask) = reclaimer.next_candidate().expect("pages that are not used");
             offered.extend(
-                (0..BLOCK_PAGES).filter(|page| mask >> page & 1 != 0).map(|page| block + page * PAGE_SIZE),
+                (0..BLOCK_PAGES).filter(|page| mask >> page & 1 != 0).map(|page| page_at(block, page)),
             );
         }
         assert!(offered.len() > BLOCKS * BLOCK_PAGES / 2, "{} pages", offered.len());

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use sys::{futex, PAGE_SIZE};
+use sys::futex;
 
 use crate::accounts::Counter;
-use crate::pages::table::ALL_PAGES;
-use crate::pages::{now_ms, Compressed, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::pages::{now_ms, Compressed, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::units::{bytes_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 use super::promotion::PROMOTE_MS;
 use super::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
@@ -234,14 +234,14 @@ impl Reclaimer<'_> {
             let figures = self.figures(total);
             match next_action(&figures) {
                 Action::GiveBack => {
-                    let given = self.give_back_ready(figures.stream.is_some()) * PAGE_SIZE;
+                    let given = bytes_of(self.give_back_ready(figures.stream.is_some()));
                     total = total.saturating_sub(given as u64);
                 }
                 Action::Compress => {
                     self.compress_oldest();
                 }
                 Action::MakeExtent => match self.pages.staging().make_fresh_extent() {
-                    true => total += (EXTENT_PAGES * PAGE_SIZE) as u64,
+                    true => total += bytes_of(EXTENT_PAGES) as u64,
                     false => return worked,
                 },
                 Action::Reclaim => {
@@ -282,7 +282,7 @@ impl Reclaimer<'_> {
 
     /// Bytes under the low water mark within which ready pages are kept in stock.
     fn headroom(&self) -> u64 {
-        (self.pages.staging().pages_max() * PAGE_SIZE) as u64
+        bytes_of(self.pages.staging().pages_max()) as u64
     }
 
     /// Called by handlers before a fault is served, for the `pages` that the last one brought in:
@@ -617,6 +617,8 @@ impl Reclaimer<'_> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use sys::PAGE_SIZE;
+
     use super::*;
     use crate::trial::{blocks, pager};
 

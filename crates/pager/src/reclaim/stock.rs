@@ -1,9 +1,8 @@
 //! The stock: frames that are ready for pages to come in. Single pages take what lies scattered;
 //! runs need whole extents.
 
-use sys::PAGE_SIZE;
-
-use crate::pages::{BLOCK_PAGES, EXTENT_PAGES};
+use crate::pages::EXTENT_PAGES;
+use crate::units::{pages_in, BLOCK_PAGES};
 
 use super::Reclaimer;
 
@@ -24,7 +23,7 @@ impl Reclaimer<'_> {
     pub(crate) fn stock(&self) -> usize {
         match self.pages.recycles() {
             true => self.pages.staging().ready_pages(),
-            false => self.low_water().saturating_sub(self.measure()) as usize / PAGE_SIZE,
+            false => pages_in(self.low_water().saturating_sub(self.measure()) as usize),
         }
     }
 

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
 
 use swapfile::Counters;
-use sys::{futex, PAGE_SIZE};
+use sys::futex;
 
 use crate::accounts::Counter;
 use crate::pages::{now_ms, GROUP};
+use crate::units::{bytes_of, pages_in};
 
 use super::Reclaimer;
 
@@ -160,7 +161,7 @@ impl Reclaimer<'_> {
 
     /// Bytes of pages in the pool that do not compress.
     fn raw_bytes(&self) -> u64 {
-        self.pages.store().group_usage(GROUP).incompressible * PAGE_SIZE as u64
+        bytes_of(self.pages.store().group_usage(GROUP).incompressible)
     }
 
     /// Writes a piece of what is to go; whether there may be more.
@@ -330,7 +331,7 @@ impl Reclaimer<'_> {
                 self.accounts.add(count, now - before);
             }
         }
-        let on_disk = self.pages.store().group_usage(GROUP).on_disk / PAGE_SIZE as u64;
+        let on_disk = pages_in(self.pages.store().group_usage(GROUP).on_disk);
         self.accounts.publish_disk(on_disk, now.live_bytes);
         *published = Published { file: now, zswpwb };
     }

@@ -7,6 +7,7 @@ use sys::pagemap::{Pagemap, Run};
 use sys::PAGE_SIZE;
 
 use super::AccessTracker;
+use crate::units::page_of;
 
 /// Present pages are the kernel's; which of them are armed is kept here.
 ///
@@ -26,7 +27,7 @@ impl Simulated {
 
     /// The page at an address is used.
     pub fn touch(&self, at: usize) {
-        self.armed.lock().unwrap().remove(&(at & !(PAGE_SIZE - 1)));
+        self.armed.lock().unwrap().remove(&page_of(at));
     }
 
     /// Pages that are armed in a range.

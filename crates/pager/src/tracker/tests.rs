@@ -8,6 +8,7 @@ use sys::PAGE_SIZE;
 
 use super::simulated::Simulated;
 use super::{none, rwp, AccessTracker};
+use crate::units::{bytes_of, page_at, pages_in};
 
 const PAGES: usize = 96;
 
@@ -24,12 +25,12 @@ impl Random {
 }
 
 fn map() -> usize {
-    sys::memory::map(PAGES * PAGE_SIZE).unwrap().as_ptr() as usize
+    sys::memory::map(bytes_of(PAGES)).unwrap().as_ptr() as usize
 }
 
 /// Every present page, and whether it is used, by looks with room for `room` runs.
 fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize, bool> {
-    let (mut at, end, mut found) = (base, base + PAGES * PAGE_SIZE, BTreeMap::new());
+    let (mut at, end, mut found) = (base, page_at(base, PAGES), BTreeMap::new());
     while at < end {
         let mut runs = [Run::default(); 8];
         let (count, walked) = tracker.look(at, end, &mut runs[..room]);
@@ -37,7 +38,7 @@ fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize
         for run in &runs[..count] {
             assert!(run.start as usize >= at && run.end as usize <= walked && run.start < run.end);
             for page in (run.start as usize..run.end as usize).step_by(PAGE_SIZE) {
-                assert_eq!(found.insert((page - base) / PAGE_SIZE, run.is_used()), None, "found once");
+                assert_eq!(found.insert(pages_in(page - base), run.is_used()), None, "found once");
             }
         }
         at = walked;
@@ -55,31 +56,31 @@ fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(u
         let range = first..first + count;
         match random.below(10) {
             0..2 => {
-                tracker.arm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                tracker.arm(page_at(base, first), bytes_of(count));
                 model.range_mut(range).for_each(|(_, used)| *used = false);
             }
             2 => {
-                tracker.disarm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                tracker.disarm(page_at(base, first), bytes_of(count));
                 model.range_mut(range).for_each(|(_, used)| *used = true);
             }
             3 => {
                 // SAFETY: the test's own mapping.
                 let discarded = unsafe {
-                    let at = (base + first * PAGE_SIZE) as *mut libc::c_void;
-                    libc::madvise(at, count * PAGE_SIZE, libc::MADV_DONTNEED)
+                    let at = page_at(base, first) as *mut libc::c_void;
+                    libc::madvise(at, bytes_of(count), libc::MADV_DONTNEED)
                 };
                 assert_eq!(discarded, 0);
                 // What is not there any more is not armed when it comes again.
-                tracker.disarm(base + first * PAGE_SIZE, count * PAGE_SIZE);
+                tracker.disarm(page_at(base, first), bytes_of(count));
                 model.retain(|page, _| !range.contains(page));
             }
             4..7 => {
                 if !model.contains_key(&first) {
-                    fill(base + first * PAGE_SIZE);
+                    fill(page_at(base, first));
                 }
                 // SAFETY: a page of the test's that is present.
-                unsafe { ((base + first * PAGE_SIZE) as *mut usize).write_volatile(round) };
-                touch(base + first * PAGE_SIZE);
+                unsafe { (page_at(base, first) as *mut usize).write_volatile(round) };
+                touch(page_at(base, first));
                 model.insert(first, true);
             }
             _ => assert_eq!(look(tracker, base, 1 + random.below(8)), model, "round {round}"),
@@ -102,9 +103,9 @@ fn the_kernel_is_like_the_model() {
     let uffd = Userfaultfd::open(wanted).unwrap();
     let tracker = rwp::Rwp::new(&uffd, Pagemap::open().unwrap(), wanted).expect("the kernel has it");
     let base = map();
-    uffd.register(base, PAGES * PAGE_SIZE, MISSING | tracker.mode()).unwrap();
+    uffd.register(base, bytes_of(PAGES), MISSING | tracker.mode()).unwrap();
     let fill = |at| {
-        let page = [0u8; 2 * PAGE_SIZE];
+        let page = [[0u8; PAGE_SIZE]; 2];
         let source = (page.as_ptr() as usize).next_multiple_of(PAGE_SIZE);
         // SAFETY: a page of the array and a missing page of the test's mapping.
         assert_eq!(unsafe { uffd.copy(at, source, PAGE_SIZE) }.stop, None);
@@ -122,9 +123,9 @@ fn without_tracking_no_page_is_used_and_none_is_missed() {
     let (tracker, base) = (none::NoTracker::new(pagemap), map());
     for page in [3, 4, 90] {
         // SAFETY: a page of the test's.
-        unsafe { ((base + page * PAGE_SIZE) as *mut usize).write_volatile(1) };
+        unsafe { (page_at(base, page) as *mut usize).write_volatile(1) };
     }
-    tracker.arm(base, PAGES * PAGE_SIZE);
+    tracker.arm(base, bytes_of(PAGES));
     assert_eq!((tracker.sees_uses(), tracker.mode()), (false, 0));
     assert_eq!(look(&tracker, base, 4), [(3, false), (4, false), (90, false)].into());
     uffd.close();

@@ -20,11 +20,10 @@ use crate::pages::inbound::Inbound;
 use crate::pages::mover::Quiet;
 use crate::pages::sink::Sink;
 use crate::pages::staging::{self, Frame, Staging};
-use crate::pages::table::{
-    part, runs, span, BlockGuard, PageRun, PageState, RunGuard, ALL_PAGES, BLOCK_BYTES, NO_SLOT,
-};
+use crate::pages::table::{part, BlockGuard, PageRun, PageState, RunGuard, NO_SLOT};
 use crate::pages::{now_ms, Pages};
 use crate::sync::Userfaultfd;
+use crate::units::{bytes_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
 
 /// The back end. All its state is staging's.
 pub(super) struct ByMove(());
@@ -85,10 +84,10 @@ impl EvictBackend for ByMove {
                 if !quiet.is_guarded(first) {
                     continue;
                 }
-                let at = base + first * PAGE_SIZE;
+                let at = page_at(base, first);
                 let (left, shared) = move_run(pages, &quiet, &block, slot, first, count);
                 moved |= left;
-                busy = busy.or(shared.map(|start| (start, at + count * PAGE_SIZE - start)));
+                busy = busy.or(shared.map(|start| (start, page_at(at, count) - start)));
             }
             if moved != 0 {
                 pages.staging.arrived(slot, moved);
@@ -184,7 +183,7 @@ impl EvictBackend for ByMove {
     fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
         let progress = quiet.move_in(run, source);
         if progress.done > 0 || progress.stop.is_none() {
-            return Placed::Moved(progress.done / PAGE_SIZE);
+            return Placed::Moved(pages_in(progress.done));
         }
         match progress.stop.expect("nothing was done") {
             Stop::Again => Placed::Again,
@@ -249,7 +248,7 @@ fn move_run(
     let (mut moved, mut busy, mut heals) = (0, None, 0);
     while at < end {
         let progress = quiet.move_out(PageRun::new(at, end - at), pages.staging.frame(slot, at));
-        let done = progress.done / PAGE_SIZE;
+        let done = pages_in(progress.done);
         moved |= span(at, done);
         at += done;
         match progress.stop {
@@ -265,7 +264,7 @@ fn move_run(
             Some(Stop::Exists) if heals < 2 => {
                 heals += 1;
                 // What did not move itself yet has its place where `at` is now.
-                let (source, target) = (block.base() + at * PAGE_SIZE, pages.staging.address(slot, at));
+                let (source, target) = (page_at(block.base(), at), pages.staging.address(slot, at));
                 let arrived = pages.mover.arrived(target, source, end - at) as u32;
                 moved |= arrived << at;
                 // Anything else in the slot is the zero page of a late look at a page that had
@@ -300,9 +299,9 @@ fn move_zeroes(
         let Some(pages) = inbound.frames.pages(staging, run.count - done) else { break };
         let source = staging.frame(pages.slot, pages.first);
         // SAFETY: the cached frames belong to this thread.
-        unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, pages.count * PAGE_SIZE) };
+        unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(pages.count)) };
         let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
-        let moved = progress.done / PAGE_SIZE;
+        let moved = pages_in(progress.done);
         inbound.frames.spend(staging, pages, moved);
         done += moved;
         if progress.stop.is_some() {
@@ -325,8 +324,9 @@ fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::{Compressed, FaultedIn, Inbound, BLOCK_PAGES};
+    use crate::pages::{Compressed, FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read, write};
+    use crate::units::BLOCK_PAGES;
 
     #[test]
     fn more_pages_of_a_block_join_those_that_wait() {

@@ -68,7 +68,6 @@
 use sys::procfs::ProcFile;
 use sys::remap::{self, Refusal};
 use sys::userfaultfd::{Progress, Stop};
-use sys::PAGE_SIZE;
 
 use super::drainer::Drainers;
 use super::pins::Pins;
@@ -80,9 +79,10 @@ use crate::pages::guard::Reports;
 use crate::pages::inbound::Inbound;
 use crate::pages::mover::{Quiet, QuietAlone};
 use crate::pages::staging::{self, Frame, Staging};
-use crate::pages::table::{runs, span, BlockGuard, PageRun, PageState, BLOCK_PAGES, NO_SLOT};
+use crate::pages::table::{BlockGuard, PageRun, PageState, NO_SLOT};
 use crate::pages::{now_ms, Pages};
 use crate::sync::Userfaultfd;
+use crate::units::{bytes_of, page_at, pages_in, runs, span, BLOCK_PAGES};
 
 /// Most slots: each can become a mapping, of which a process may have 65530 by default.
 const SLOTS_MAX: usize = 4096;
@@ -130,7 +130,7 @@ impl EvictBackend for ByRemap {
     ) -> (usize, Option<Stop>) {
         // Memory of zeroes, as long as a block.
         let progress = copy_in(quiet, run, staging.hole());
-        (progress.done / PAGE_SIZE, progress.stop)
+        (pages_in(progress.done), progress.stop)
     }
 
     /// Frames are copied from, and a cache keeps a whole slot for as long as it lives; for a single
@@ -210,8 +210,7 @@ impl EvictBackend for ByRemap {
         // the slot. So does what is there and was not asked for: threads that are ending need it.
         let last = u32::BITS as usize - wanted.leading_zeros() as usize;
         let first = wanted.trailing_zeros() as usize;
-        let elsewhere =
-            (pages.mover.pagemap.elsewhere(base + first * PAGE_SIZE, last - first) as u32) << first;
+        let elsewhere = (pages.mover.pagemap.elsewhere(page_at(base, first), last - first) as u32) << first;
         let unwanted = pages.mover.mapped(base, BLOCK_PAGES) as u32 & !wanted;
         for (first, count) in runs(kernel & span(first, last - first) & !elsewhere & !unwanted) {
             let (mut rest, end) = (wanted & span(first, count), first + count);
@@ -273,8 +272,7 @@ impl ByRemap {
         count: usize,
     ) -> u32 {
         let base = block.base();
-        let (at, target, len) =
-            (base + first * PAGE_SIZE, pages.staging.address(slot, first), count * PAGE_SIZE);
+        let (at, target, len) = (page_at(base, first), pages.staging.address(slot, first), bytes_of(count));
         let run = span(first, count);
         if remap::is_locked(at, len) {
             pages.accounts.add(Counter::Immovable, count as u64);
@@ -304,7 +302,7 @@ impl ByRemap {
     /// Takes pages of a block to their places in an empty slot.
     fn take(&self, pages: &Pages, quiet: &QuietAlone<'_>, slot: u32, run: PageRun) -> Taken {
         let frame = pages.staging.frame(slot, run.first);
-        let (target, len) = (frame.address(), run.count * PAGE_SIZE);
+        let (target, len) = (frame.address(), bytes_of(run.count));
         let drainer = self.drainers.near();
         drainer.begin(target);
         let answer = quiet.take_out(run, frame);
@@ -326,7 +324,7 @@ impl ByRemap {
             Err(refusal) => {
                 // Linux 6.17 and later may have moved a first mapping before they refused a second.
                 let has_some = refusal == Refusal::NotOneMapping && self.keeps_target;
-                if has_some && pages.mover.mapped(target, len / PAGE_SIZE) != 0 {
+                if has_some && pages.mover.mapped(target, pages_in(len)) != 0 {
                     self.give_back(pages, quiet, run, target);
                     renew(pages, target, len);
                     return Taken::Foreign;
@@ -357,8 +355,8 @@ impl ByRemap {
         }
         for (first, count) in runs(came) {
             let place = PageRun::new(run.first + first, count);
-            let progress = quiet.copy_to_foreign(&self.foreign, place, target + first * PAGE_SIZE);
-            if progress.stop == Some(Stop::Exists) || progress.done < count * PAGE_SIZE {
+            let progress = quiet.copy_to_foreign(&self.foreign, place, page_at(target, first));
+            if progress.stop == Some(Stop::Exists) || progress.done < bytes_of(count) {
                 pages.fatal(format_args!(
                     "{:#x} was mapped again and touched while its pages were being evicted: {progress:?}",
                     quiet.address(place.first)
@@ -388,11 +386,12 @@ fn is_registered(quiet: &QuietAlone<'_>, run: PageRun) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use sys::PAGE_SIZE;
+
     use super::*;
     use crate::pager::Pager;
-    use crate::pages::table::ALL_PAGES;
-    use crate::pages::BLOCK_BYTES;
     use crate::trial::{blocks, pager, read, write};
+    use crate::units::{ALL_PAGES, BLOCK_BYTES};
 
     /// Evicts what it can of a block; whether it could.
     fn evict(pager: &Pager, base: usize) -> bool {
@@ -439,7 +438,7 @@ mod tests {
         write(base, 3, 77);
         assert!(evict(pager, base));
         // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + 3 * PAGE_SIZE) as *mut _, 2 * PAGE_SIZE, libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(page_at(base, 3) as *mut _, bytes_of(2), libc::MADV_DONTNEED) };
         assert_eq!((2..6).map(|page| read(base, page)).collect::<Vec<_>>(), [3, 0, 0, 6]);
     }
 
@@ -516,9 +515,7 @@ mod tests {
                     write(other, page, round);
                     assert_eq!(read(other, page), round);
                     // SAFETY: this test's mapping.
-                    unsafe {
-                        libc::madvise((other + page * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED)
-                    };
+                    unsafe { libc::madvise(page_at(other, page) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
                     assert_eq!(read(other, page), 0);
                     if over.load(Ordering::Relaxed) {
                         break;

@@ -26,6 +26,7 @@ use sys::{futex, PAGE_SIZE};
 
 use crate::pages::events::EventQueue;
 use crate::pages::guard::Reports;
+use crate::units::page_of;
 use crate::HANDLERS_MAX;
 
 /// No call is under way.
@@ -146,7 +147,7 @@ impl Drainer {
                         aside[count] = address;
                         count += 1;
                     }
-                    Message::Fault { address, .. } => reports.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE),
+                    Message::Fault { address, .. } => reports.wake(page_of(address), PAGE_SIZE),
                     event => events.push(event),
                 }
             }
@@ -154,7 +155,7 @@ impl Drainer {
                 futex::wake(&self.state, 1);
             }
             for address in &aside[..count] {
-                reports.wake(address & !(PAGE_SIZE - 1), PAGE_SIZE);
+                reports.wake(page_of(*address), PAGE_SIZE);
             }
         }
     }

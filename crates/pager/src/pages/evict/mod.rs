@@ -19,7 +19,6 @@ mod pins;
 
 use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Progress, Stop};
-use sys::PAGE_SIZE;
 
 use super::events::EventQueue;
 use super::guard::Reports;
@@ -30,6 +29,7 @@ use super::table::PageRun;
 use super::Pages;
 use crate::config::{Config, StartError};
 use crate::sync::Userfaultfd;
+use crate::units::pages_in;
 
 use by_move::ByMove;
 use by_remap::ByRemap;
@@ -152,14 +152,14 @@ pub(super) fn choose(
 /// Maps the zero page at one missing page.
 pub(super) fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
     let progress = quiet.zero(PageRun::new(page, 1));
-    (progress.done / PAGE_SIZE, progress.stop)
+    (pages_in(progress.done), progress.stop)
 }
 
 /// Puts copies of pages in their place.
 pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
     let progress = copy_in(quiet, run, source);
     match progress.stop {
-        _ if progress.done > 0 => Placed::Copied(progress.done / PAGE_SIZE),
+        _ if progress.done > 0 => Placed::Copied(pages_in(progress.done)),
         None | Some(Stop::Again) => Placed::Again,
         Some(Stop::NoMemory) => Placed::NoMemory,
         Some(Stop::Gone) => sys::thread::end_process(),

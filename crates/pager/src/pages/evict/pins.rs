@@ -68,9 +68,10 @@ impl Pins {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use crate::pages::{Compressed, BLOCK_BYTES};
+    use crate::pages::Compressed;
     use crate::reclaim::{Role, Step};
     use crate::trial::{blocks, pager, read, write};
+    use crate::units::BLOCK_BYTES;
 
     #[test]
     fn what_a_device_writes_after_a_page_has_left_comes_back() {

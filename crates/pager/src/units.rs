@@ -1,0 +1,104 @@
+//! Units of memory, and the only place where one is converted into another.
+//!
+//! | unit | type |
+//! |---|---|
+//! | address, of a byte | `usize` |
+//! | page number, the key of a page in the pool | [`PageNumber`] |
+//! | page of a block, 0 to 15 | `usize`, called `index` or `first` |
+//! | pages of a block | `u32`, a mask, page 0 lowest: [`span`], [`runs`], [`within`] |
+//! | count of pages, of bytes | `usize` or `u64` |
+
+use std::ops::{Div, Mul};
+
+use sys::PAGE_SIZE;
+
+/// Pages in a block.
+pub const BLOCK_PAGES: usize = 16;
+/// Bytes in a block.
+pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
+/// All pages of a block, as a mask.
+pub const ALL_PAGES: u32 = 0xffff;
+
+const PAGE_BYTES: u16 = PAGE_SIZE as u16;
+const _: () = assert!(PAGE_BYTES as usize == PAGE_SIZE);
+
+/// The number of a page: its address by the size of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PageNumber(u64);
+
+impl PageNumber {
+    /// Returns the number of the page that has the byte at `address`.
+    pub fn of(address: usize) -> Self {
+        PageNumber((address / PAGE_SIZE) as u64)
+    }
+
+    /// Returns the number of the page so many pages further on.
+    pub fn plus(self, pages: usize) -> Self {
+        PageNumber(self.0 + pages as u64)
+    }
+
+    /// Returns the key under which the page is stored in the pool.
+    pub fn key(self) -> u64 {
+        self.0
+    }
+}
+
+/// Returns the address of the page that has the byte at `address`.
+pub(crate) fn page_of(address: usize) -> usize {
+    address & !(PAGE_SIZE - 1)
+}
+
+/// Returns the address of the block that has the byte at `address`.
+pub(crate) fn block_of(address: usize) -> usize {
+    address & !(BLOCK_BYTES - 1)
+}
+
+/// Returns which page of its block has the byte at `address`.
+pub(crate) fn index_of(address: usize) -> usize {
+    address % BLOCK_BYTES / PAGE_SIZE
+}
+
+/// Returns the address of the page that lies `index` pages behind `start`.
+pub(crate) fn page_at(start: usize, index: usize) -> usize {
+    start + index * PAGE_SIZE
+}
+
+/// Returns the size of so many pages in bytes.
+pub(crate) fn bytes_of<T: From<u16> + Mul<Output = T>>(pages: T) -> T {
+    pages * T::from(PAGE_BYTES)
+}
+
+/// Returns how many whole pages so many bytes are.
+pub(crate) fn pages_in<T: From<u16> + Div<Output = T>>(bytes: T) -> T {
+    bytes / T::from(PAGE_BYTES)
+}
+
+/// Longest runs of set bits of `mask`, as (first, count).
+pub fn runs(mask: u32) -> impl Iterator<Item = (usize, usize)> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let first = rest.trailing_zeros();
+        let count = (rest >> first).trailing_ones();
+        rest &= !(((1u64 << count) - 1) << first) as u32;
+        Some((first as usize, count as usize))
+    })
+}
+
+/// A mask of `count` bits from bit `first`.
+pub fn span(first: usize, count: usize) -> u32 {
+    (((1u64 << count) - 1) << first) as u32
+}
+
+/// The pages of the block at `base` that lie wholly in `[start, end)`.
+pub fn within(base: usize, start: usize, end: usize) -> u32 {
+    let first = start.saturating_sub(base).min(BLOCK_BYTES).div_ceil(PAGE_SIZE);
+    let last = end.saturating_sub(base).min(BLOCK_BYTES) / PAGE_SIZE;
+    if last > first {
+        span(first, last - first)
+    } else {
+        0
+    }
+}
