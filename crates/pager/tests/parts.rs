@@ -1,5 +1,5 @@
-//! The rules about the pager's parts: no circle among them, no call upwards, and methods of
-//! `Pager` in its own file alone.
+//! The rules about the pager's parts: imports in the order of layers, no circle, no call upwards,
+//! and methods of `Pager` in its own file alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,6 +13,130 @@ fn code_of(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(all(test, not(feature = \"shuttle\")))]\nmod tests").next().unwrap();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The layers, lowest first. A layer imports those below it. `pages` is the type `Pages` with the
+/// transitions, which are its methods; what it stands on are layers of their own.
+const LAYERS: [&str; 25] = [
+    "config",
+    "accounts",
+    "files",
+    "tracker",
+    "quiesce",
+    "pages/table",
+    "pages/own_threads",
+    "pages/guard",
+    "pages/events",
+    "pages/fork_point",
+    "pages/sink",
+    "pages/staging",
+    "pages/mover",
+    "pages/evict",
+    "pages",
+    "gate",
+    "gauge",
+    "registrations",
+    "executable",
+    "kept",
+    "program",
+    "reclaim",
+    "fault",
+    "lifecycle",
+    "fork",
+];
+
+/// Imports from a lower layer to a higher one, at most five, with the reason.
+const EXCEPTIONS: [(&str, &str, &str); 2] = [
+    ("pages/evict", "pages", "a back end is handed the pages that it works for"),
+    ("pages/sink", "pages/staging", "the size of an extent, which is the most that is discarded at once"),
+];
+
+/// The layer of a module of `pages/`: several files make up staging.
+fn layer_in_pages(module: &str) -> &'static str {
+    let named = match module {
+        "extents" | "inbound" | "refs" => "pages/staging".to_owned(),
+        module => format!("pages/{module}"),
+    };
+    LAYERS.into_iter().find(|layer| *layer == named).unwrap_or("pages")
+}
+
+/// The paths that `use` statements and paths in code name, from their `crate` or `super` on, each
+/// group in braces written out.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let is_path = |c: char| c.is_alphanumeric() || "_:{}, \n".contains(c);
+    let mut found = Vec::new();
+    for (at, word) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+            continue;
+        }
+        let line = code[..at].rsplit('\n').next().unwrap();
+        let is_import = line.trim_start().starts_with("use ") || line.trim_start().starts_with("pub");
+        let rest = &code[at..];
+        let end = match is_import {
+            true => rest.find(';').unwrap(),
+            false => rest.find(|c: char| !is_path(c) || "{}, \n".contains(c)).unwrap_or(rest.len()),
+        };
+        assert!(rest.starts_with(word));
+        let text: String = rest[..end].split_whitespace().collect();
+        let (prefix, group) = text.split_once('{').unwrap_or((&text, ""));
+        let prefix: Vec<&str> = prefix.split("::").filter(|part| !part.is_empty()).collect();
+        let group = group.trim_end_matches('}');
+        // Of a member of a group, the first part is enough: it names a module or an item.
+        for member in group.split([',', '{', '}']) {
+            let first = member.split("::").next().filter(|first| !first.is_empty());
+            let path = prefix.iter().copied().chain(first);
+            found.push(path.map(str::to_owned).collect());
+        }
+    }
+    found
+}
+
+/// For each layer, those that it imports, with the file that does.
+fn imports_of_layers() -> BTreeSet<(&'static str, &'static str, String)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = BTreeSet::new();
+    let mut left = vec![source.clone()];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let name = path.strip_prefix(&source).unwrap().with_extension("");
+        let mut module: Vec<String> = name.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        if module.last().is_some_and(|last| last == "mod") {
+            module.pop();
+        }
+        if [&NOT_PARTS[..], &["pager", "interleavings", "tests"]]
+            .concat()
+            .iter()
+            .any(|not| module.last().unwrap() == not)
+        {
+            continue;
+        }
+        let layer = layer_of(&module);
+        for path in paths(&code_of(&path)) {
+            let mut at = module.clone();
+            let ups = path.iter().take_while(|part| *part == "super").count();
+            at.truncate(if ups == 0 { 0 } else { at.len() - ups.min(at.len()) });
+            at.extend(path.into_iter().filter(|part| part != "super" && part != "crate"));
+            let is_part = at.first().is_some_and(|first| LAYERS.contains(&first.as_str()));
+            if is_part && layer_of(&at) != layer {
+                found.insert((layer, layer_of(&at), name.display().to_string()));
+            }
+        }
+    }
+    found
+}
+
+/// The layer of a module, or of an item by its path.
+fn layer_of(path: &[String]) -> &'static str {
+    match path {
+        [first, second, ..] if first == "pages" => layer_in_pages(second),
+        [first, ..] => LAYERS.into_iter().find(|layer| layer == first).unwrap_or_else(|| {
+            panic!("{path:?} is in no layer: give it a place in LAYERS");
+        }),
+        [] => panic!("no path"),
+    }
 }
 
 /// Every file of a folder, with the part that it belongs to.
@@ -68,6 +192,23 @@ fn no_part_reaches_itself() {
     assert!(uses["fault"].contains("reclaim") && uses["reclaim"].contains("pages"), "{uses:#?}");
     let circle: Vec<_> = uses.keys().filter(|part| reached(&uses, part).contains(*part)).collect();
     assert!(circle.is_empty(), "{circle:?} import each other in a circle: {uses:#?}");
+}
+
+#[test]
+fn imports_go_from_higher_layers_to_lower_ones() {
+    let height = |layer: &str| LAYERS.iter().position(|other| *other == layer).unwrap();
+    let found = imports_of_layers();
+    let has = |from, to| found.iter().any(|(layer, other, _)| (*layer, *other) == (from, to));
+    assert!(has("fault", "reclaim") && has("pages", "pages/staging") && has("pages/mover", "pages/table"));
+    let upwards: Vec<_> = found.iter().filter(|(from, to, _)| height(from) < height(to)).collect();
+    let is_listed =
+        |from: &str, to: &str| EXCEPTIONS.iter().any(|(low, high, _)| (*low, *high) == (from, to));
+    let unlisted: Vec<_> = upwards.iter().filter(|(from, to, _)| !is_listed(from, to)).collect();
+    assert!(unlisted.is_empty(), "imports from a lower layer to a higher one: {unlisted:#?}");
+    for (low, high, reason) in EXCEPTIONS {
+        assert!(has(low, high), "{low} does not import {high} any more ({reason})");
+    }
+    const { assert!(EXCEPTIONS.len() <= 5) };
 }
 
 #[test]
