@@ -245,3 +245,43 @@ fn the_pager_has_few_fields_and_all_of_them_are_private() {
     let fields: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     assert!(fields.len() < 10 && fields.iter().all(|field| !field.starts_with("pub")), "{fields:?}");
 }
+
+/// The functions that docs/internals/pager.md links to, with their files.
+fn linked() -> Vec<(String, std::path::PathBuf)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals");
+    let text = fs::read_to_string(folder.join("pager.md")).unwrap();
+    let definitions = text.lines().filter_map(|line| line.strip_prefix("[`")?.split_once("`]: "));
+    definitions.map(|(name, path)| (name.to_owned(), folder.join(path))).collect()
+}
+
+#[test]
+fn links_of_the_document_lead_to_what_they_name() {
+    let linked = linked();
+    assert!(linked.len() > 20, "{linked:?}");
+    for (name, path) in linked {
+        let code = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let (of, function) = name.rsplit_once("::").unwrap_or(("", &name));
+        let is_there = code.contains(&format!("fn {function}(")) || code.contains(&format!("fn {function}<"));
+        let of = of.rsplit("::").next().unwrap();
+        let of_type = |line: &str| line.starts_with("impl") && line.contains(of);
+        assert!(
+            is_there && (of.is_empty() || code.lines().any(of_type)),
+            "{name} is not in {}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn a_page_is_followed_through_few_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals");
+    let text = fs::read_to_string(folder.join("pager.md")).unwrap();
+    let linked = linked();
+    for (heading, most) in [("\n## Out\n", 15), ("\n## In\n", 10)] {
+        let section = text.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+        let names = section.split("[`").skip(1).filter_map(|rest| Some(rest.split_once("`]")?.0));
+        let files: BTreeSet<_> =
+            names.map(|name| &linked.iter().find(|(other, _)| other == name).unwrap().1).collect();
+        assert!((5..=most).contains(&files.len()), "{heading}: {files:#?}");
+    }
+}
