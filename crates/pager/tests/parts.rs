@@ -17,7 +17,8 @@ fn code_of(path: &Path) -> String {
 
 /// The layers, lowest first. A layer imports those below it. `pages` is the type `Pages` with the
 /// transitions, which are its methods; what it stands on are layers of their own.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 26] = [
+    "units",
     "config",
     "accounts",
     "files",
