@@ -3,34 +3,44 @@
 
 mod outcome;
 mod print;
+mod search;
+mod slowdown;
+mod statistics;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 
 use self::outcome::Outcome;
-use super::usemem::versus::command::{self, InKernel};
+use self::statistics::Statistics;
+use super::usemem::versus::command::ByKernel;
 use super::usemem::versus::Versus;
 use program::run::SwapArguments;
 use program::run::RAM_BYTES_MIN;
-use program::size::{self, Amount};
+use program::size::{self, Amount, Size};
 
 /// Run any program bare, under uzswap and under the kernel's zswap in the same memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   uzswap-lab bench program -- perl examples/concordance.pl
-  sudo uzswap-lab bench program --ram 67%,50% --versus kernel-zswap --plot job.svg -- ./job
+  sudo uzswap-lab bench program --runs 5 --warmup 1 --versus kernel-zswap --svg job.svg -- ./job
+  sudo uzswap-lab bench program --slowdown 5% --versus kernel-zswap --csv -- ./job
 
-The command runs once in memory without a limit, to see how much it wants, and once bare; then --repeat times in each memory, \
-and the median counts. Its standard output is read and compared, its standard input is empty. The kernel has the same total: \
-anonymous memory and the pool together; with --swap its pool is limited to half of that and its shrinker is on. \
-To find the limit of the cgroup that comes to that, the command runs up to five times.")]
+The command runs once in memory without a limit, to see how much it wants. Then bare, uzswap and the kernel take turns, and \
+each runs as often as the others. Its standard output is read and compared, its standard input is empty. The kernel has the \
+same total: anonymous memory and the pool together; with --swap its pool is limited to half of that and its shrinker is on. \
+To find the limit of the cgroup that comes to that, the command runs up to five times. A run is an outlier if it is 14.8 \
+median absolute deviations from the median.
+
+With --slowdown, the least memory is searched for by bisection, to a 32nd of what the program wants. In each memory the \
+command runs bare and limited, in turns, and the medians are compared.")]
 pub struct ProgramArgs {
     /// Memory: sizes, or shares of what the program wants
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["67%", "50%"])]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["67%", "50%"], conflicts_with = "slowdown")]
     ram: Vec<String>,
     #[command(flatten)]
     swap: SwapArguments,
@@ -38,21 +48,30 @@ pub struct ProgramArgs {
     /// swap file alone
     #[arg(long, value_name = "kernel-zswap[=COMPRESSOR]|kernel-swap")]
     versus: Option<Versus>,
-    /// Runs under uzswap in each memory
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
-    repeat: u32,
+    /// Search for the least memory in which the command takes at most this much longer than bare
+    #[arg(long, value_name = "PERCENT", value_parser = slowdown::parse)]
+    slowdown: Option<f64>,
+    /// Runs of each side in each memory
+    #[arg(long, alias = "repeat", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=999))]
+    runs: u32,
+    /// Runs of each side before those, which do not count
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=99))]
+    warmup: u32,
     /// Compressor, as for `uzswap run`
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
     /// Pages that one request to the compressor holds, as for `uzswap run`
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
     batch: Option<u32>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Draw the times as bars into this SVG file
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    /// Print JSON instead of the table, or write it to =FILE beside it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Print CSV instead of the table, or write it to =FILE beside it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    csv: Option<PathBuf>,
+    /// Draw the figures as bars into this SVG file
+    #[arg(long, alias = "plot", value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -64,27 +83,51 @@ struct Measured {
     command: String,
     /// Most anonymous memory of the program and its children, without a limit.
     wanted_bytes: u64,
-    bare: Outcome,
-    rows: Vec<Row>,
+    /// Bare, and all others in each memory.
+    sides: Vec<Measurement>,
 }
 
-/// In one memory.
-#[derive(Debug, Serialize)]
-struct Row {
+/// Who gives the program its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Bare,
+    Uzswap,
+    Kernel,
+}
+
+/// What takes its turn.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Side {
+    kind: Kind,
+    /// `bare`, `uzswap`, `kernel zswap` or `kernel swap`.
+    name: &'static str,
+    /// The budget; 0 for bare.
     ram_bytes: u64,
-    /// The median by time.
-    uzswap: Managed,
-    kernel: Option<Kernel>,
+    /// The limit of the kernel's cgroup, or uzswap's, by which the budget is met.
+    limit_bytes: u64,
 }
 
-/// Under uzswap.
+/// All runs of one side.
 #[derive(Debug, Serialize)]
-struct Managed {
+struct Measurement {
+    #[serde(flatten)]
+    side: Side,
+    #[serde(flatten)]
+    statistics: Statistics,
+    runs: Vec<Run>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+struct Run {
     #[serde(flatten)]
     outcome: Outcome,
     /// Output and status as bare.
     is_same: bool,
-    /// Pages brought in, from the pool and from staging.
+    /// Most anonymous memory and pool together.
+    peak_bytes: u64,
+    /// Pages brought in: from the pool, from staging and from the disk.
     pages_in: u64,
     pages_out: u64,
     /// Written to the swap file, all told; 0 without one.
@@ -92,20 +135,28 @@ struct Managed {
     /// Read from it.
     disk_read_bytes: u64,
     ratio: f64,
-    /// The report of the run, without what it tells over time.
-    report: serde_json::Value,
+    /// The report of `uzswap run`, without what it tells over time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<serde_json::Value>,
 }
 
-/// In the kernel's hands.
-#[derive(Debug, Serialize)]
-struct Kernel {
-    /// `kernel zswap` or `kernel swap`.
-    kind: &'static str,
-    #[serde(flatten)]
-    outcome: Outcome,
-    is_same: bool,
-    #[serde(flatten)]
-    figures: InKernel,
+impl Measurement {
+    /// Of at least one run.
+    fn of(side: Side, runs: Vec<Run>) -> Self {
+        let seconds: Vec<f64> = runs.iter().map(|run| run.outcome.elapsed_seconds).collect();
+        Measurement { side, statistics: Statistics::of(&seconds), runs }
+    }
+
+    /// The run whose time is in the middle, for figures that belong together.
+    fn median_run(&self) -> &Run {
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.sort_by(|a, b| a.outcome.elapsed_seconds.total_cmp(&b.outcome.elapsed_seconds));
+        runs[runs.len() / 2]
+    }
+}
+
+fn say(what: &str) {
+    eprintln!("uzswap: {what} ...");
 }
 
 impl ProgramArgs {
@@ -117,40 +168,76 @@ impl ProgramArgs {
         if let Some(versus) = &self.versus {
             versus.check()?;
         }
-        let say = |what: &str| eprintln!("uzswap: {what} ...");
         say("without a limit");
-        let free = self.under_uzswap(1 << 46, Vec::new(), None)?;
-        let wanted_bytes = field(&free.report, "ram_peak_bytes");
+        let free = self.under_uzswap(1 << 46, Vec::new(), None, None)?;
+        let wanted_bytes = free.peak_bytes;
         ensure!(wanted_bytes > 0, "the program was over before its memory was looked at");
         say("bare");
-        let bare = outcome::run(self.bare())?;
-        let mut measured =
-            Measured { command: self.words(), wanted_bytes, bare: bare.clone(), rows: Vec::new() };
+        let first = outcome::run(self.bare(), None)?;
+        if let Some(slowdown) = self.slowdown {
+            let found = self.search(slowdown, wanted_bytes, &first)?;
+            return self.export(&found, slowdown::table, slowdown::csv, slowdown::svg);
+        }
+        let mut sides = vec![Side { kind: Kind::Bare, name: "bare", ram_bytes: 0, limit_bytes: 0 }];
         for text in &self.ram {
             let ram_bytes = self.ram_bytes(text, wanted_bytes)?;
-            let mut runs = Vec::new();
-            for _ in 0..self.repeat {
-                say(&format!("under uzswap in {text}"));
-                runs.push(self.under_uzswap(ram_bytes, self.swap.words(), Some(&bare))?);
+            sides.push(Side { kind: Kind::Uzswap, name: "uzswap", ram_bytes, limit_bytes: ram_bytes });
+            if let Some(versus) = &self.versus {
+                say(&format!("{}: looking for the limit that comes to {text}", versus.title()));
+                let limit_bytes = self.by_kernel(versus, wanted_bytes).find_limit(
+                    ram_bytes,
+                    |enter| self.in_kernel(enter, None),
+                    |outcome| outcome.is_like(&first),
+                )?;
+                sides.push(Side { kind: Kind::Kernel, name: versus.title(), ram_bytes, limit_bytes });
             }
-            runs.sort_by(|a, b| a.outcome.elapsed_seconds.total_cmp(&b.outcome.elapsed_seconds));
-            let uzswap = runs.swap_remove(runs.len() / 2);
-            let kernel = match &self.versus {
-                Some(versus) => {
-                    say(&format!("by {} in {text}", versus.title()));
-                    Some(self.under_kernel(versus, ram_bytes, wanted_bytes, &bare)?)
+        }
+        let mut runs: Vec<Vec<Run>> = sides.iter().map(|_| Vec::new()).collect();
+        for round in 0..self.warmup + self.runs {
+            for (side, runs) in sides.iter().zip(&mut runs) {
+                match round.checked_sub(self.warmup) {
+                    None => say(&format!("{}, to warm up", side.title())),
+                    Some(round) => say(&format!("{}, run {} of {}", side.title(), round + 1, self.runs)),
                 }
-                None => None,
-            };
-            measured.rows.push(Row { ram_bytes, uzswap, kernel });
+                let run = self.one(*side, wanted_bytes, &first, None)?;
+                if round >= self.warmup {
+                    runs.push(run);
+                }
+            }
         }
-        if let Some(path) = &self.plot {
-            std::fs::write(path, print::svg(&measured))
-                .with_context(|| format!("cannot write {}", path.display()))?;
+        let sides = sides.into_iter().zip(runs).map(|(side, runs)| Measurement::of(side, runs)).collect();
+        let measured = Measured { command: self.words(), wanted_bytes, sides };
+        self.export(&measured, print::table, print::csv, print::svg)
+    }
+
+    /// Writes what was measured wherever it is wanted.
+    fn export<T: Serialize>(
+        &self,
+        measured: &T,
+        table: fn(&T) -> String,
+        csv: fn(&T) -> String,
+        svg: fn(&T) -> String,
+    ) -> Result<()> {
+        let mut is_printed = false;
+        let mut write = |path: &PathBuf, text: String| {
+            if path.as_os_str() == "-" {
+                is_printed = true;
+                print!("{text}");
+                return Ok(());
+            }
+            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        };
+        if let Some(path) = &self.json {
+            write(path, serde_json::to_string_pretty(measured)? + "\n")?;
         }
-        match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&measured)?),
-            false => print!("{}", print::table(&measured)),
+        if let Some(path) = &self.csv {
+            write(path, csv(measured))?;
+        }
+        if let Some(path) = &self.svg {
+            write(path, svg(measured))?;
+        }
+        if !is_printed {
+            print!("{}", table(measured));
         }
         Ok(())
     }
@@ -177,7 +264,52 @@ impl ProgramArgs {
         Ok(bytes)
     }
 
-    fn under_uzswap(&self, ram_bytes: u64, words: Vec<OsString>, bare: Option<&Outcome>) -> Result<Managed> {
+    /// One run of a side. `first` is the run whose output counts.
+    fn one(&self, side: Side, wanted_bytes: u64, first: &Outcome, patience: Option<Duration>) -> Result<Run> {
+        match (side.kind, &self.versus) {
+            (Kind::Uzswap, _) => {
+                self.under_uzswap(side.limit_bytes, self.swap.words(), Some(first), patience)
+            }
+            (Kind::Kernel, Some(versus)) => {
+                let (outcome, figures) =
+                    self.by_kernel(versus, wanted_bytes)
+                        .run(side.limit_bytes, side.ram_bytes, |enter| self.in_kernel(enter, patience))?;
+                Ok(Run {
+                    is_same: outcome.is_like(first),
+                    outcome,
+                    peak_bytes: figures.total_peak_bytes,
+                    pages_in: figures.pages_in,
+                    pages_out: figures.pages_out,
+                    disk_written_bytes: figures.disk_written_bytes,
+                    disk_read_bytes: figures.disk_read_bytes,
+                    ratio: figures.ratio,
+                    report: None,
+                })
+            }
+            _ => {
+                let outcome = outcome::run(self.bare(), patience)?;
+                Ok(Run {
+                    is_same: outcome.is_like(first),
+                    outcome,
+                    peak_bytes: wanted_bytes,
+                    pages_in: 0,
+                    pages_out: 0,
+                    disk_written_bytes: 0,
+                    disk_read_bytes: 0,
+                    ratio: 0.0,
+                    report: None,
+                })
+            }
+        }
+    }
+
+    fn under_uzswap(
+        &self,
+        ram_bytes: u64,
+        words: Vec<OsString>,
+        first: Option<&Outcome>,
+        patience: Option<Duration>,
+    ) -> Result<Run> {
         let report = outcome::memory_file()?;
         let mut command = Command::new("/proc/self/exe");
         command.args(["run", "--quiet", "--ram", &ram_bytes.to_string(), "--report", &report.path()]);
@@ -188,39 +320,48 @@ impl ProgramArgs {
             command.args(["--batch", &batch.to_string()]);
         }
         command.args(words).arg("--").args(&self.command);
-        let outcome = outcome::run(command)?;
-        let mut report: serde_json::Value =
-            serde_json::from_str(&report.text()?).context("uzswap run left no report")?;
+        let outcome = outcome::run(command, patience)?;
+        let mut report: serde_json::Value = match outcome.is_overdue {
+            // Killed before it wrote any.
+            true => serde_json::json!({}),
+            false => serde_json::from_str(&report.text()?).context("uzswap run left no report")?,
+        };
         report.as_object_mut().context("the report is no object")?.remove("series");
-        Ok(Managed {
-            is_same: bare.is_none_or(|bare| outcome.is_like(bare)),
+        Ok(Run {
+            is_same: first.is_none_or(|first| outcome.is_like(first)),
             outcome,
+            peak_bytes: field(&report, "ram_peak_bytes"),
             pages_in: field(&report, "zswpin") + field(&report, "refaults"),
             pages_out: field(&report, "zswpout"),
             disk_written_bytes: disk(&report, "bytes_written"),
             disk_read_bytes: disk(&report, "bytes_read"),
             ratio: report.get("compression_ratio").and_then(serde_json::Value::as_f64).unwrap_or(0.0),
-            report,
+            report: Some(report),
         })
     }
 
-    fn under_kernel(
+    fn by_kernel<'a>(&'a self, versus: &'a Versus, wanted_bytes: u64) -> ByKernel<'a> {
+        ByKernel { versus, wanted_bytes, disk: self.swap.directory() }
+    }
+
+    fn in_kernel(
         &self,
-        versus: &Versus,
-        ram_bytes: u64,
-        wanted_bytes: u64,
-        bare: &Outcome,
-    ) -> Result<Kernel> {
-        let start = |enter: &mut dyn FnMut(&mut Command) -> Result<()>| {
-            let mut command = self.bare();
-            enter(&mut command)?;
-            outcome::run(command)
-        };
-        let (outcome, figures) =
-            command::run(versus, ram_bytes, wanted_bytes, self.swap.directory(), start, |outcome| {
-                outcome.is_like(bare)
-            })?;
-        Ok(Kernel { kind: versus.title(), is_same: outcome.is_like(bare), outcome, figures })
+        enter: &mut dyn FnMut(&mut Command) -> Result<()>,
+        patience: Option<Duration>,
+    ) -> Result<Outcome> {
+        let mut command = self.bare();
+        enter(&mut command)?;
+        outcome::run(command, patience)
+    }
+}
+
+impl Side {
+    /// For people.
+    fn title(&self) -> String {
+        match self.kind {
+            Kind::Bare => self.name.to_owned(),
+            _ => format!("{}, {}", self.name, Size::from(self.ram_bytes)),
+        }
     }
 }
 

@@ -1,118 +1,143 @@
-//! The table and the bars.
+//! The table, its columns as CSV, and the bars.
 
 use std::fmt::Write;
 
-use super::outcome::Outcome;
-use super::Measured;
+use super::{Kind, Measured, Measurement};
 use crate::drawing::{Bars, BLUE, GREY, RED};
 use program::size::Size;
 
-/// One line of the table, one bar.
-struct Line<'a> {
-    name: String,
-    outcome: &'a Outcome,
-    is_same: bool,
-    pages_in: Option<u64>,
-    pages_out: u64,
-    ratio: f64,
-    peak_bytes: u64,
-    disk_bytes: u64,
-}
-
-fn lines(measured: &Measured) -> Vec<Line<'_>> {
-    let mut lines = vec![Line {
-        name: "bare".to_owned(),
-        outcome: &measured.bare,
-        is_same: true,
-        pages_in: None,
-        pages_out: 0,
-        ratio: 0.0,
-        peak_bytes: measured.wanted_bytes,
-        disk_bytes: 0,
-    }];
-    for row in &measured.rows {
-        let ram = Size::from(row.ram_bytes);
-        lines.push(Line {
-            name: format!("uzswap, {ram}"),
-            outcome: &row.uzswap.outcome,
-            is_same: row.uzswap.is_same,
-            pages_in: Some(row.uzswap.pages_in),
-            pages_out: row.uzswap.pages_out,
-            ratio: row.uzswap.ratio,
-            peak_bytes: super::field(&row.uzswap.report, "ram_peak_bytes"),
-            disk_bytes: row.uzswap.disk_written_bytes,
-        });
-        if let Some(kernel) = &row.kernel {
-            lines.push(Line {
-                name: format!("{}, {ram}", kernel.kind),
-                outcome: &kernel.outcome,
-                is_same: kernel.is_same,
-                pages_in: Some(kernel.figures.pages_in),
-                pages_out: kernel.figures.pages_out,
-                ratio: kernel.figures.ratio,
-                peak_bytes: kernel.figures.total_peak_bytes,
-                disk_bytes: kernel.figures.disk_written_bytes,
-            });
-        }
-    }
-    lines
-}
-
 /// The table.
-pub fn table(measured: &Measured) -> String {
-    let mut text = format!("{}\n", measured.command);
+pub(super) fn table(measured: &Measured) -> String {
+    let mut text = format!("{}\nwants {}\n", measured.command, Size::from(measured.wanted_bytes));
     let _ = writeln!(
         text,
-        "{:24} {:>9} {:>7} {:>8} {:>8} {:>10} {:>10} {:>6} {:>9} {:>9}  OUTPUT",
-        "", "SECONDS", "BARE", "USER", "SYSTEM", "PAGES IN", "PAGES OUT", "RATIO", "PEAK", "WRITTEN"
+        "{:24} {:>17} {:>17} {:>7} {:>7} {:>7} {:>9} {:>9} {:>6} {:>9} {:>8}  OUTPUT",
+        "", "MEAN, S", "RANGE", "BARE", "USER", "SYSTEM", "PAGES IN", "OUT", "RATIO", "PEAK", "WRITTEN"
     );
-    for line in lines(measured) {
-        let outcome = line.outcome;
+    let bare = measured.sides[0].statistics.median_seconds;
+    for side in &measured.sides {
+        let (time, run) = (&side.statistics, side.median_run());
         let _ = writeln!(
             text,
-            "{:24} {:>9.2} {:>6.2}x {:>8.2} {:>8.2} {:>10} {:>10} {:>6.2} {:>9} {:>9}  {}",
-            line.name,
-            outcome.elapsed_seconds,
-            outcome.elapsed_seconds / measured.bare.elapsed_seconds,
-            outcome.user_seconds,
-            outcome.system_seconds,
-            line.pages_in.map_or(String::new(), |pages| pages.to_string()),
-            line.pages_out,
-            line.ratio,
-            Size::from(line.peak_bytes).to_string(),
-            if line.disk_bytes == 0 { String::new() } else { Size::from(line.disk_bytes).to_string() },
-            if line.is_same {
-                "same".to_owned()
+            "{:24} {:>17} {:>17} {:>6.2}x {:>7.2} {:>7.2} {:>9} {:>9} {:>6.2} {:>9} {:>8}  {}",
+            side.side.title(),
+            format!("{:.3} ± {:.3}", time.mean_seconds, time.deviation_seconds),
+            format!("{:.3} … {:.3}", time.min_seconds, time.max_seconds),
+            time.median_seconds / bare,
+            run.outcome.user_seconds,
+            run.outcome.system_seconds,
+            run.pages_in,
+            run.pages_out,
+            run.ratio,
+            Size::from(run.peak_bytes).to_string(),
+            if run.disk_written_bytes == 0 {
+                String::new()
             } else {
-                format!("DIFFERENT, status {}", outcome.exit_status)
+                Size::from(run.disk_written_bytes).to_string()
+            },
+            match side.runs.iter().find(|run| !run.is_same) {
+                None => "same".to_owned(),
+                Some(run) => format!("DIFFERENT, status {}", run.outcome.exit_status),
             },
         );
     }
-    for row in &measured.rows {
-        if let Some(kernel) = &row.kernel {
+    for side in measured.sides.iter().filter(|side| !side.statistics.outliers.is_empty()) {
+        let runs: Vec<String> = side.statistics.outliers.iter().map(|run| (run + 1).to_string()).collect();
+        let _ = writeln!(
+            text,
+            "{}: outliers: run {}; repeat on a quiet machine, or with --warmup",
+            side.side.title(),
+            runs.join(", ")
+        );
+    }
+    for kernel in measured.sides.iter().filter(|side| side.side.kind == Kind::Kernel) {
+        let is_beside = |side: &&Measurement| {
+            side.side.kind == Kind::Uzswap && side.side.ram_bytes == kernel.side.ram_bytes
+        };
+        if let Some(uzswap) = measured.sides.iter().find(is_beside) {
             let _ = writeln!(
                 text,
-                "in {}: elapsed {:.2}, pages in {:.2} of the kernel's",
-                Size::from(row.ram_bytes),
-                row.uzswap.outcome.elapsed_seconds / kernel.outcome.elapsed_seconds,
-                row.uzswap.pages_in as f64 / kernel.figures.pages_in.max(1) as f64,
+                "in {}: median {:.2}, pages in {:.2} of the kernel's",
+                Size::from(kernel.side.ram_bytes),
+                uzswap.statistics.median_seconds / kernel.statistics.median_seconds,
+                uzswap.median_run().pages_in as f64 / kernel.median_run().pages_in.max(1) as f64,
             );
         }
     }
     text
 }
 
-/// The times as bars.
-pub fn svg(measured: &Measured) -> String {
+/// A line for each side, as people's tools expect it.
+pub(super) fn csv(measured: &Measured) -> String {
+    let mut text =
+        "command,wanted_bytes,side,ram_bytes,limit_bytes,runs,mean,stddev,median,min,max,outliers,user,\
+                    system,pages_in,pages_out,ratio,peak_bytes,disk_written_bytes,is_same\n"
+            .to_owned();
+    for side in &measured.sides {
+        let (time, run) = (&side.statistics, side.median_run());
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{:.4},{:.4},{:.4},{:.4},{:.4},{},{:.3},{:.3},{},{},{:.3},{},{},{}",
+            quoted(&measured.command),
+            measured.wanted_bytes,
+            side.side.name,
+            side.side.ram_bytes,
+            side.side.limit_bytes,
+            side.runs.len(),
+            time.mean_seconds,
+            time.deviation_seconds,
+            time.median_seconds,
+            time.min_seconds,
+            time.max_seconds,
+            time.outliers.len(),
+            run.outcome.user_seconds,
+            run.outcome.system_seconds,
+            run.pages_in,
+            run.pages_out,
+            run.ratio,
+            run.peak_bytes,
+            run.disk_written_bytes,
+            side.runs.iter().all(|run| run.is_same),
+        );
+    }
+    text
+}
+
+/// The mean times as bars.
+pub(super) fn svg(measured: &Measured) -> String {
     let mut bars = Bars::new(&measured.command);
-    for line in lines(measured) {
-        let colour = match &line.name {
-            name if name.starts_with("kernel") => BLUE,
-            name if name.starts_with("uzswap") => RED,
-            _ => GREY,
-        };
-        let seconds = line.outcome.elapsed_seconds;
-        bars.bar(&line.name, seconds, &format!("{seconds:.2} s"), colour);
+    for side in &measured.sides {
+        let time = &side.statistics;
+        let shown = format!("{:.2} ± {:.2} s", time.mean_seconds, time.deviation_seconds);
+        bars.bar(&side.side.title(), time.mean_seconds, &shown, colour(side.side.kind));
     }
     bars.svg()
+}
+
+/// A colour for each side.
+pub(super) fn colour(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Bare => GREY,
+        Kind::Uzswap => RED,
+        Kind::Kernel => BLUE,
+    }
+}
+
+/// A field of CSV (RFC 4180).
+pub(super) fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_commas_and_quotes_are_quoted() {
+        assert_eq!(quoted("sort big"), "sort big");
+        assert_eq!(quoted("awk '{print $1, \"x\"}'"), "\"awk '{print $1, \"\"x\"\"}'\"");
+    }
 }

@@ -42,57 +42,88 @@ pub struct InKernel {
     pub ratio: f64,
 }
 
-/// Runs commands, as `start` makes and waits for them, within `budget_bytes`; `wanted_bytes` is
-/// what they want, `disk` where pages may go that the pool has no room for. Returns the run that
-/// came nearest to the budget, of those that ended as they should if there are any.
-///
-/// # Errors
-/// When the machine cannot be set up so, or a command cannot be run.
-pub fn run<T>(
-    versus: &Versus,
-    budget_bytes: u64,
-    wanted_bytes: u64,
-    disk: Option<&Path>,
-    mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
-    has_ended_well: impl Fn(&T) -> bool,
-) -> Result<(T, InKernel)> {
-    versus.check()?;
-    let machine = lock_machine()?;
-    let changes = Changes::begin(&machine)?;
-    let result = (|| {
-        versus.set_up(&changes, wanted_bytes, budget_bytes, disk)?;
-        let (mut low, mut high) = (0, budget_bytes + budget_bytes / 8);
-        let mut limit = budget_bytes - budget_bytes / 8;
-        let mut best: Option<(bool, f64, T, InKernel)> = None;
-        for _ in 0..RUNS_MAX {
-            let (outcome, figures) = run_in(&changes, limit, &mut start)?;
-            let ended_well = has_ended_well(&outcome);
-            let off = figures.total_peak_bytes as f64 / budget_bytes as f64 - 1.0;
-            let is_better = |best: &(bool, f64, T, InKernel)| {
-                (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs()))
-                    == Some(std::cmp::Ordering::Greater)
-            };
-            if best.as_ref().is_none_or(is_better) {
-                best = Some((ended_well, off, outcome, figures));
+/// A program by the kernel: within a total, or in a cgroup of a given limit.
+#[derive(Debug, Clone, Copy)]
+pub struct ByKernel<'a> {
+    /// With zswap or without.
+    pub versus: &'a Versus,
+    /// What the program wants, which the swap file has room for.
+    pub wanted_bytes: u64,
+    /// Where pages may go that the pool has no room for.
+    pub disk: Option<&'a Path>,
+}
+
+impl ByKernel<'_> {
+    /// Finds the cgroup's limit by which anonymous memory and pool together come nearest to
+    /// `budget_bytes`, among the limits in which a command, as `start` makes and waits for it, ends
+    /// well if there are any.
+    ///
+    /// # Errors
+    /// When the machine cannot be set up so, or a command cannot be run.
+    pub fn find_limit<T>(
+        self,
+        budget_bytes: u64,
+        mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
+        has_ended_well: impl Fn(&T) -> bool,
+    ) -> Result<u64> {
+        self.on_the_machine(budget_bytes, |changes| {
+            let (mut low, mut high) = (0, budget_bytes + budget_bytes / 8);
+            let mut limit = budget_bytes - budget_bytes / 8;
+            let mut best: Option<(bool, f64, u64)> = None;
+            for _ in 0..RUNS_MAX {
+                let (outcome, figures) = run_in(changes, limit, &mut start)?;
+                let ended_well = has_ended_well(&outcome);
+                let off = figures.total_peak_bytes as f64 / budget_bytes as f64 - 1.0;
+                let is_better = |best: &(bool, f64, u64)| {
+                    (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs()))
+                        == Some(std::cmp::Ordering::Greater)
+                };
+                if best.as_ref().is_none_or(is_better) {
+                    best = Some((ended_well, off, limit));
+                }
+                if off.abs() <= CLOSE && ended_well {
+                    break;
+                }
+                // What cannot end in this limit is given more; else the total says which way.
+                match off > 0.0 && ended_well {
+                    true => high = limit,
+                    false => low = limit,
+                }
+                limit = match low {
+                    0 => limit - ((off * budget_bytes as f64 * 1.5) as u64).clamp(1 << 20, limit / 2),
+                    low => low + (high - low) / 2,
+                };
             }
-            if off.abs() <= CLOSE && ended_well {
-                break;
-            }
-            // What cannot end in this limit is given more; else the total says which way.
-            match off > 0.0 && ended_well {
-                true => high = limit,
-                false => low = limit,
-            }
-            limit = match low {
-                0 => limit - ((off * budget_bytes as f64 * 1.5) as u64).clamp(1 << 20, limit / 2),
-                low => low + (high - low) / 2,
-            };
-        }
-        let (_, _, outcome, figures) = best.expect("at least one run");
-        Ok((outcome, figures))
-    })();
-    changes.end()?;
-    result
+            Ok(best.expect("at least one run").2)
+        })
+    }
+
+    /// Runs a command once in a cgroup of this limit. The machine's settings are as before
+    /// afterwards, so other programs can take turns.
+    ///
+    /// # Errors
+    /// When the machine cannot be set up so, or the command cannot be run.
+    pub fn run<T>(
+        self,
+        limit_bytes: u64,
+        budget_bytes: u64,
+        mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
+    ) -> Result<(T, InKernel)> {
+        self.on_the_machine(budget_bytes, |changes| run_in(changes, limit_bytes, &mut start))
+    }
+
+    /// Does something while the machine is set up.
+    fn on_the_machine<T>(self, budget_bytes: u64, act: impl FnOnce(&Changes) -> Result<T>) -> Result<T> {
+        self.versus.check()?;
+        let machine = lock_machine()?;
+        let changes = Changes::begin(&machine)?;
+        let result = self
+            .versus
+            .set_up(&changes, self.wanted_bytes, budget_bytes, self.disk)
+            .and_then(|_| act(&changes));
+        changes.end()?;
+        result
+    }
 }
 
 fn run_in<T>(
