@@ -34,6 +34,17 @@ fn has_cargo_deb() -> bool {
     has
 }
 
+/// Packs what the tests were built with in a directory; the package's path.
+fn pack(directory: &Path) -> PathBuf {
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), directory.join("uzswap")).unwrap();
+    std::fs::copy(plugin(), directory.join("libnbdkit_uzswap_plugin.so")).unwrap();
+    let mut package = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("debian/package"));
+    let made = package.arg(directory).env("CARGO", env!("CARGO")).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+    directory.join("uzswap.deb")
+}
+
 #[test]
 fn a_package_is_installed_used_and_purged() {
     // SAFETY: asks for a number.
@@ -47,13 +58,11 @@ fn a_package_is_installed_used_and_purged() {
         return;
     }
     let scratch = Scratch::new("debian");
-    std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), scratch.path("uzswap")).unwrap();
-    std::fs::copy(plugin(), scratch.path("libnbdkit_uzswap_plugin.so")).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut package = Command::new(source.join("debian/package"));
-    let made = package.arg(scratch.path("")).env("CARGO", env!("CARGO")).output().unwrap();
-    assert!(made.status.success(), "{}", text(&made));
-    let package = scratch.path("uzswap.deb");
+    let package = pack(&scratch.path("first"));
+    let again = pack(&scratch.path("again"));
+    let is_same = std::fs::read(&package).unwrap() == std::fs::read(again).unwrap();
+    assert!(is_same, "two packages of the same programs differ");
 
     let field = |name: &str| {
         let output = Command::new("dpkg-deb").arg("--field").arg(&package).arg(name).output().unwrap();
