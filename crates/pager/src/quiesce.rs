@@ -32,6 +32,20 @@ const PARKED: u32 = 4;
 /// All threads end.
 const ENDING: u32 = 5;
 
+/// A page that nothing refers to and whose replacement is reported.
+#[derive(Debug)]
+pub(crate) struct Bell(usize);
+
+impl Bell {
+    /// A bell at this address.
+    ///
+    /// # Safety
+    /// A page is mapped there, nothing refers to it, and nothing will.
+    pub unsafe fn new(at: usize) -> Self {
+        Bell(at)
+    }
+}
+
 /// Which threads are to stand still, and how many do not.
 #[derive(Debug, Default)]
 pub(crate) struct Quiesce {
@@ -42,8 +56,8 @@ pub(crate) struct Quiesce {
     handlers: AtomicU32,
     /// Threads that are in their last system call.
     parked: AtomicU32,
-    /// A page that is registered, for one worker to map again when all end: the report wakes
-    /// handlers that wait for messages.
+    /// The address of a [`Bell`], for one worker to map again when all end: the report wakes
+    /// handlers that wait for messages. Zero before that and once it was rung.
     bell: AtomicUsize,
 }
 
@@ -144,9 +158,9 @@ impl Quiesce {
         self.state.load(Ordering::SeqCst) == ENDING
     }
 
-    /// Has all threads end. `bell` is a page of the pager's own that is registered.
-    pub(crate) fn end(&self, bell: usize) {
-        self.bell.store(bell, Ordering::SeqCst);
+    /// Has all threads end. `bell` is registered, so that ringing it wakes handlers.
+    pub(crate) fn end(&self, bell: Bell) {
+        self.bell.store(bell.0, Ordering::SeqCst);
         self.state.store(ENDING, Ordering::SeqCst);
     }
 
@@ -159,7 +173,8 @@ impl Quiesce {
     fn ring(&self) {
         let bell = self.bell.swap(0, Ordering::SeqCst);
         if bell != 0 {
-            // SAFETY: a page of the pager's own, which nothing refers to any more.
+            // SAFETY: the address was a `Bell`'s: nothing refers to that page. `Quiesce::end`
+            // stores nothing else.
             let rung = unsafe { sys::memory::map_again(bell, PAGE_SIZE) };
             rung.expect("as many mappings as before, and one more");
         }
@@ -209,7 +224,8 @@ mod tests {
         assert!(quiesce.worker_enters() && !quiesce.is_on() && quiesce.parked() == 0);
         quiesce.worker_leaves();
         assert_eq!((quiesce.while_waiting(|| quiesce.parked()), quiesce.parked()), (1, 0));
-        quiesce.end(0);
+        // SAFETY: no page at all: no worker rings it.
+        quiesce.end(unsafe { Bell::new(0) });
         assert!(quiesce.is_ending() && !quiesce.handler_enters() && !quiesce.worker_enters());
     }
 }

@@ -194,6 +194,7 @@ fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use crate::pages::Registration;
     use crate::trial::{blocks, pager_of};
     use crate::units::BLOCK_BYTES;
 
@@ -207,7 +208,7 @@ mod tests {
         }
         pager.refresh_mappings();
         let registered: Vec<usize> = (0..8)
-            .filter(|number| pager.pages().guard().is_registered(block(*number)) == Some(true))
+            .filter(|number| pager.pages().guard().registration(block(*number)) == Registration::Registered)
             .collect();
         assert_eq!(registered, [0, 1, 3, 4, 7]);
     }

@@ -269,6 +269,7 @@ mod tests {
     use sys::PAGE_SIZE;
 
     use super::super::queue::Fault;
+    use crate::pages::Registration;
     use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
@@ -311,7 +312,7 @@ mod tests {
         while pager.pages().has_pending_events() {
             pager.pages().apply_events();
         }
-        assert_eq!(pager.pages().guard().is_registered(base), Some(true));
+        assert_eq!(pager.pages().guard().registration(base), Registration::Registered);
         let mut inbound = Inbound::new(pager.own_page());
         let at = base + PAGE_SIZE;
         assert_eq!(

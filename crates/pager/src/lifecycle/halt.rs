@@ -46,7 +46,8 @@ impl Lifecycle<'_> {
             self.pages.staging().give(slot);
         }
         while let Some(slot) = self.pages.staging().take_ready(1) {
-            self.pages.staging().discard(slot);
+            // SAFETY: a ready slot, just taken.
+            unsafe { self.pages.staging().discard(slot) };
             self.pages.staging().give(slot);
         }
         self.program.measure(self.pages);
@@ -130,6 +131,7 @@ impl Lifecycle<'_> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use crate::pages::Registration;
     use crate::trial::{blocks, pager_of};
     use crate::units::BLOCK_BYTES;
 
@@ -154,8 +156,8 @@ mod tests {
                 pager.pages().read_message();
             }
         });
-        assert_eq!(pager.pages().guard().is_registered(to), Some(true));
+        assert_eq!(pager.pages().guard().registration(to), Registration::Registered);
         pager.halt();
-        assert_eq!(pager.pages().guard().is_registered(to), Some(false));
+        assert_eq!(pager.pages().guard().registration(to), Registration::Unregistered);
     }
 }

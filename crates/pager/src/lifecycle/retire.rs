@@ -44,6 +44,7 @@ impl Lifecycle<'_> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use crate::pages::Registration;
     use crate::trial::{blocks, pager_of, read};
     use crate::units::{ALL_PAGES, BLOCK_BYTES};
 
@@ -83,6 +84,6 @@ mod tests {
             }
         });
         assert!((0..16).all(|page| read(base, page) == page + 1));
-        assert_eq!(pager.pages().guard().is_registered(base), Some(false));
+        assert_eq!(pager.pages().guard().registration(base), Registration::Unregistered);
     }
 }

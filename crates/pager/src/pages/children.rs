@@ -5,6 +5,7 @@ use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
 use super::fork_point::ForkPoint;
+use super::guard::Registration;
 use super::table::PageState;
 use super::{Guard, Pages};
 use crate::accounts::Counter;
@@ -71,16 +72,17 @@ impl Descendant {
         None
     }
 
-    /// Whether a mapping was registered at `at` when the process was made; `None` when that cannot
-    /// be told.
-    fn had_registered(&self, at: usize) -> Option<bool> {
+    /// Whether a mapping was registered at `at` when the process was made.
+    fn first_registration(&self, at: usize) -> Registration {
         let change = self.changes.iter().find_map(|change| match *change {
-            Change::Gone { start, end } if (start..end).contains(&at) => Some(Some(true)),
-            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => Some(Some(true)),
-            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => Some(None),
+            Change::Gone { start, end } if (start..end).contains(&at) => Some(Registration::Registered),
+            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => {
+                Some(Registration::Registered)
+            }
+            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => Some(Registration::Changing),
             _ => None,
         });
-        change.unwrap_or_else(|| self.guard.is_registered(at))
+        change.unwrap_or_else(|| self.guard.registration(at))
     }
 
     /// Where a page of the parent is by now; `None` when it is gone.
@@ -110,7 +112,7 @@ impl ChildMemory {
     /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it
     /// are known to its table.
     pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
-        self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].had_registered(at));
+        self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].first_registration(at));
     }
 
     /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).

@@ -7,6 +7,7 @@
 
 use sys::PAGE_SIZE;
 
+use super::fault_in::PlacedBack;
 use super::table::{BlockGuard, PageState, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
@@ -100,7 +101,8 @@ impl Pages {
                 block.set_slot(NO_SLOT);
             }
             drop(block);
-            self.release_slot(slot);
+            // SAFETY: taken from the queue, and no block has a page in it.
+            unsafe { self.release_slot(slot) };
             return None;
         }
         block.set_compressing(true);
@@ -123,7 +125,8 @@ impl Pages {
         block.drop_slot_if_unused();
         drop(block);
         match is_empty {
-            true => self.release_slot(slot),
+            // SAFETY: taken from the queue; its pages are stored, or back.
+            true => unsafe { self.release_slot(slot) },
             false => self.staging.queue(slot, base),
         }
         match (is_empty, stored & kept) {
@@ -191,12 +194,14 @@ impl Pages {
             for index in first..first + count {
                 // The frame of a copied page, shared with a forked relative, is left in the slot as
                 // a ready page.
-                let Some(moved) = self.place_back(&quiet, index, self.staging.frame(slot, index)) else {
-                    return false;
-                };
-                match moved {
-                    true => self.staging.left(slot, span(index, 1)),
-                    false => self.backend.came_as_copies(&self.staging, slot, span(index, 1)),
+                match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
+                    PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
+                    PlacedBack::FrameStays => {
+                        // SAFETY: the slot of a locked block, which is not being compressed any
+                        // more; the page is in the program's memory or gone.
+                        unsafe { self.backend.came_as_copies(&self.staging, slot, span(index, 1)) };
+                    }
+                    PlacedBack::NotNow => return false,
                 }
                 block.change(span(index, 1), PageState::Staged, PageState::Kernel);
                 self.note_returned(block.history(), span(index, 1), 0, false);
@@ -206,9 +211,13 @@ impl Pages {
     }
 
     /// Gives a slot back whose pages are stored or were brought in.
-    pub fn release_slot(&self, slot: u32) {
+    ///
+    /// # Safety
+    /// As for [`super::Staging::discard`].
+    pub unsafe fn release_slot(&self, slot: u32) {
         if !self.recycles() {
-            self.staging.discard(slot);
+            // SAFETY: by the caller's promise.
+            unsafe { self.staging.discard(slot) };
         }
         self.staging.give(slot);
     }

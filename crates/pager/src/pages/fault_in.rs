@@ -30,6 +30,17 @@ pub(crate) enum FaultedIn {
     OnDisk,
 }
 
+/// What became of a page that was to go back into the program's memory, and of its frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PlacedBack {
+    /// The page is back, in the frame that it had.
+    WithFrame,
+    /// The page is back as a copy, or its mapping is gone: the frame stays in its slot.
+    FrameStays,
+    /// The page stays where it was.
+    NotNow,
+}
+
 impl Pages {
     /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
     pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
@@ -155,7 +166,8 @@ impl Pages {
             }
             Placed::Copied(copied) => {
                 if !block.is_compressing() {
-                    self.backend.came_as_copies(&self.staging, slot, span(index, copied));
+                    // SAFETY: the slot of a locked block; the pages are in the program's memory.
+                    unsafe { self.backend.came_as_copies(&self.staging, slot, span(index, copied)) };
                 }
                 copied
             }
@@ -180,7 +192,9 @@ impl Pages {
                 Some(pages) => {
                     let source = self.staging.frame(pages.slot, pages.first);
                     let key = PageNumber::of(block.base()).plus(first).key();
-                    let found = self.decompress(key, source.address(), pages.count, inbound.reads_disk);
+                    // SAFETY: adjacent frames of this handler's cache.
+                    let found =
+                        unsafe { self.decompress(key, source.address(), pages.count, inbound.reads_disk) };
                     if found == 0 {
                         return partly(done, FaultedIn::OnDisk);
                     }
@@ -217,7 +231,8 @@ impl Pages {
         index: usize,
     ) -> Result<(usize, bool), FaultedIn> {
         let at = page_at(block.base(), index);
-        if self.decompress(PageNumber::of(at).key(), inbound.page, 1, inbound.reads_disk) == 0 {
+        // SAFETY: the handler's own page.
+        if unsafe { self.decompress(PageNumber::of(at).key(), inbound.page, 1, inbound.reads_disk) } == 0 {
             return Err(FaultedIn::OnDisk);
         }
         let Some(quiet) = self.quiet(block) else { return Err(FaultedIn::Again) };
@@ -236,7 +251,9 @@ impl Pages {
         }
         while inbound.copied >= BLOCK_PAGES {
             let Some(slot) = self.staging.take_ready(BLOCK_PAGES) else { return };
-            inbound.copied -= self.staging.discard(slot).min(inbound.copied);
+            // SAFETY: a ready slot, just taken.
+            let discarded = unsafe { self.staging.discard(slot) };
+            inbound.copied -= discarded.min(inbound.copied);
             self.staging.give(slot);
         }
     }
@@ -265,9 +282,11 @@ impl Pages {
 
     /// Loads adjacent pages; returns how many. All of them, or those before the first one that is
     /// in the swap file where it is not to be read.
-    pub(super) fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
-        // SAFETY: the target is a page of the caller's own, frames of its cache, or an extent it
-        // took: they lie side by side and are given out here once.
+    ///
+    /// # Safety
+    /// `target` begins `count` adjacent pages of memory that the caller has to itself.
+    pub(super) unsafe fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
+        // SAFETY: pages that the caller has to itself, side by side.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
         whole.iter_mut().for_each(|page| refs.push(page));
@@ -280,13 +299,12 @@ impl Pages {
         })
     }
 
-    /// Puts one page back, for a caller that cannot do anything about it; whether its frame went
-    /// along. `None`: not now.
-    pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> Option<bool> {
+    /// Puts one page back, for a caller that cannot do anything about it.
+    pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> PlacedBack {
         match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
-            Placed::Moved(_) => Some(true),
-            Placed::Copied(_) | Placed::Gone => Some(false),
-            Placed::Again | Placed::NoMemory => None,
+            Placed::Moved(_) => PlacedBack::WithFrame,
+            Placed::Copied(_) | Placed::Gone => PlacedBack::FrameStays,
+            Placed::Again | Placed::NoMemory => PlacedBack::NotNow,
         }
     }
 }

@@ -43,7 +43,8 @@ impl Pages {
         let extent = self.staging.filling_extent()?;
         let source = self.staging.frame(extent, 0);
         let count = match is_stored {
-            true => self.decompress(PageNumber::of(at).key(), source.address(), count, reads_disk),
+            // SAFETY: the extent was taken for this, and has as many pages.
+            true => unsafe { self.decompress(PageNumber::of(at).key(), source.address(), count, reads_disk) },
             false => {
                 // SAFETY: the extent was taken for this.
                 unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
@@ -184,7 +185,8 @@ mod tests {
             pages.staging.discard_extent(first);
         }
         while let Some(slot) = pages.staging.take_ready(1) {
-            pages.staging.discard(slot);
+            // SAFETY: the slot is this test's.
+            unsafe { pages.staging.discard(slot) };
             pages.staging.give(slot);
         }
         assert_eq!(pages.staging.pages(), 0);

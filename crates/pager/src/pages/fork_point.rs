@@ -20,6 +20,8 @@
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 
+use super::guard::Registration;
+
 /// The reports whose order against a fork is not certain, and where it stands among them.
 #[derive(Debug, Default)]
 pub(crate) struct ForkPoint {
@@ -67,11 +69,11 @@ fn undo(report: Message, at: usize) -> Option<usize> {
 
 impl ForkPoint {
     /// Finds it. `reports` are in order, and the first `applied` of them are known to the table;
-    /// `is_registered` says what the child had at an address when it was made, if that is known.
+    /// `registration` says what the child had at an address when it was made.
     pub fn find(
         reports: Vec<Message>,
         applied: usize,
-        mut is_registered: impl FnMut(usize) -> Option<bool>,
+        mut registration: impl FnMut(usize) -> Registration,
     ) -> Self {
         let mut found = Vec::new();
         for report in &reports {
@@ -80,7 +82,11 @@ impl ForkPoint {
                 Message::Unmap { start, end } => [start, end - PAGE_SIZE],
                 _ => continue,
             };
-            found.extend(ends.into_iter().filter_map(|at| Some((at, is_registered(at)?))));
+            found.extend(ends.into_iter().filter_map(|at| match registration(at) {
+                Registration::Registered => Some((at, true)),
+                Registration::Unregistered => Some((at, false)),
+                Registration::Changing => None,
+            }));
         }
         let misses = |before: usize| {
             let (mut sure, mut likely) = (0, 0);
@@ -186,6 +192,13 @@ mod tests {
         proptest::collection::vec(call, 0..7)
     }
 
+    fn registration(is_registered: bool) -> Registration {
+        match is_registered {
+            true => Registration::Registered,
+            false => Registration::Unregistered,
+        }
+    }
+
     /// Does a call, and reports it if it is about something registered.
     fn step(space: &mut Space, call: Call, name: usize) -> Vec<Message> {
         let unmap = |space: &mut Space, place: usize| {
@@ -252,13 +265,13 @@ mod tests {
             let is_ambiguous = alike.clone().any(|(_, other)| places(other) != places(child));
             prop_assume!(!is_ambiguous);
 
-            let is_registered = |at| Some(look(child).iter().any(|place| (address(*place)..address(*place) + LEN).contains(&at)));
-            let point = ForkPoint::find(reports, *applied, is_registered);
+            let is_registered = |at| look(child).iter().any(|place| (address(*place)..address(*place) + LEN).contains(&at));
+            let point = ForkPoint::find(reports, *applied, |at| registration(is_registered(at)));
             let (in_child, in_table) = (places(child), places(table));
             for (who, place) in &in_table {
                 let put = point.in_child(address(*place) + 8192).map(|at| at - 8192);
                 let right = in_child.get(who).map(|place| address(*place));
-                let is_harmless = put.is_none_or(|put| !is_registered(put).unwrap());
+                let is_harmless = put.is_none_or(|put| !is_registered(put));
                 prop_assert!(put == right || right.is_none() && is_harmless,
                     "{who} at {place}: put at {put:x?}, was at {right:x?}: {point:x?}");
             }
@@ -282,7 +295,7 @@ mod tests {
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
         assert_eq!(point.in_child(to), Some(to));
         // Not settled: what is new cannot be registered yet.
-        let point = ForkPoint::find(reports, 1, |_| Some(false));
+        let point = ForkPoint::find(reports, 1, |_| Registration::Unregistered);
         assert_eq!(point.in_child(to), Some(to));
     }
 
@@ -301,7 +314,7 @@ mod tests {
         reports.extend([moved(3, 1), moved(4, 3), moved(1, 4)].concat());
         let child = [3, 4, 5].map(address);
         let point = ForkPoint::find(reports, 3, |at| {
-            Some(child.iter().any(|place| (*place..place + LEN).contains(&at)))
+            registration(child.iter().any(|place| (*place..place + LEN).contains(&at)))
         });
         assert_eq!(point.in_child(address(1)), Some(address(3)));
         assert_eq!(point.in_child(address(4)), Some(address(4)));
@@ -314,7 +327,7 @@ mod tests {
         let mut reports = vec![Message::Unmap { start: address(2), end: address(5) }];
         reports.extend(moved(0, 1));
         let middle = address(3)..address(3) + LEN;
-        let had = |at| Some(middle.contains(&at) || (address(0)..address(0) + LEN).contains(&at));
+        let had = |at| registration(middle.contains(&at) || (address(0)..address(0) + LEN).contains(&at));
         let point = ForkPoint::find(reports, 3, had);
         assert_eq!(point.in_child(address(1)), Some(address(0)));
     }

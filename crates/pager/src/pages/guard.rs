@@ -12,6 +12,17 @@ use sys::PAGE_SIZE;
 
 use crate::sync::Userfaultfd;
 
+/// Whether a mapping is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registration {
+    /// It is.
+    Registered,
+    /// It is not, or nothing is mapped.
+    Unregistered,
+    /// That cannot be told: a call that changes mappings is under way.
+    Changing,
+}
+
 /// A userfaultfd without the calls that fill, move or empty a page: what is registered, reported
 /// and woken. All that those have who prove nothing.
 #[derive(Debug, Clone, Copy)]
@@ -120,9 +131,13 @@ impl Guard {
         self.believed(self.uffd.zero(at, len))
     }
 
-    /// Whether the mapping at `at` is registered; `None` while a call is under way.
-    pub fn is_registered(&self, at: usize) -> Option<bool> {
-        self.uffd.is_registered(at).filter(|is_registered| *is_registered || !self.is_changing())
+    /// Whether the mapping at `at` is registered.
+    pub fn registration(&self, at: usize) -> Registration {
+        match self.uffd.is_registered(at) {
+            Some(true) => Registration::Registered,
+            Some(false) if !self.is_changing() => Registration::Unregistered,
+            Some(false) | None => Registration::Changing,
+        }
     }
 }
 
@@ -130,6 +145,7 @@ impl Guard {
 mod tests {
     use sys::userfaultfd::{feature, Message, Userfaultfd, MESSAGES_MAX, MISSING};
 
+    use super::Registration::{Changing, Registered, Unregistered};
     use super::*;
     use crate::units::bytes_of;
 
@@ -160,7 +176,7 @@ mod tests {
         uffd.register(probe, PAGE_SIZE, MISSING).unwrap();
         uffd.register(from, PAGE_SIZE, MISSING).unwrap();
         let guard = Guard::new(uffd, probe);
-        assert_eq!((guard.is_registered(from), guard.is_registered(to)), (Some(true), Some(false)));
+        assert_eq!((guard.registration(from), guard.registration(to)), (Registered, Unregistered));
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -174,7 +190,7 @@ mod tests {
             let copied = unsafe { guard.copy(from, page, PAGE_SIZE) };
             assert_eq!((copied.done, copied.stop), (0, Some(Stop::Again)));
             assert_eq!(guard.zero(from, PAGE_SIZE).stop, Some(Stop::Again));
-            assert_eq!(guard.is_registered(from), None);
+            assert_eq!(guard.registration(from), Changing);
             let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
             // The move, and that nothing is left where it was.
             for _ in 0..2 {
@@ -184,7 +200,7 @@ mod tests {
         });
         // SAFETY: as above.
         assert_eq!(unsafe { guard.copy(from, page, PAGE_SIZE) }.stop, Some(Stop::Hole));
-        assert_eq!((guard.is_registered(from), guard.is_registered(to)), (Some(false), Some(true)));
+        assert_eq!((guard.registration(from), guard.registration(to)), (Unregistered, Registered));
         uffd.close();
     }
 }

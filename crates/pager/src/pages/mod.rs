@@ -50,6 +50,7 @@ use zswap::Zswap;
 
 use crate::accounts::{Accounts, Counter};
 use crate::config::{Config, FixedText, StartError};
+use crate::quiesce::Bell;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{self, AccessTracker};
@@ -62,6 +63,8 @@ use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use fault_in::FaultedIn;
 pub(crate) use from_disk::{FromDisk, Scratch};
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) use guard::Registration;
 pub(crate) use guard::{Guard, Reports};
 pub(crate) use inbound::Inbound;
 pub use mover::Mover;
@@ -373,9 +376,11 @@ impl Pages {
 
     /// Registers a page whose replacement is reported; `None` when that fails. After
     /// [`Pages::watch_changes`] was ended.
-    pub fn register_bell(&self) -> Option<usize> {
+    pub fn register_bell(&self) -> Option<Bell> {
         let probe = self.mover.guard.probe();
-        self.reports().register(probe, PAGE_SIZE, MISSING).is_ok().then_some(probe)
+        self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
+        // SAFETY: the guard's own page, taken for the probe alone: nothing else has its address.
+        Some(unsafe { Bell::new(probe) })
     }
 
     /// Has the threads end that run [`Pages::drain_events`].

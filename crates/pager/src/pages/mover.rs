@@ -46,7 +46,7 @@ use sys::PAGE_SIZE;
 
 use super::events::{EventQueue, Still, StillAlone};
 use super::extents::EXTENT_PAGES;
-use super::guard::Guard;
+use super::guard::{Guard, Registration};
 use super::staging::Frame;
 use super::table::{Locked, PageRun};
 use crate::sync::{Pagemap, Userfaultfd};
@@ -113,9 +113,9 @@ impl Mover {
         self.guard.is_changing()
     }
 
-    /// Whether the mapping at `at` is registered with us; `None` while a call is under way.
-    pub(super) fn is_registered(&self, at: usize) -> Option<bool> {
-        self.guard.is_registered(at)
+    /// Whether the mapping at `at` is registered with us.
+    pub(super) fn registration(&self, at: usize) -> Registration {
+        self.guard.registration(at)
     }
 
     /// Has threads that wait for pages look again.
@@ -217,7 +217,7 @@ impl Quiet<'_> {
 
     /// Whether a page is in a mapping registered with us and no change of mappings is under way.
     pub(super) fn is_guarded(&self, page: usize) -> bool {
-        self.pages.mover.is_registered(self.address(page)) == Some(true)
+        self.pages.mover.registration(self.address(page)) == Registration::Registered
     }
 
     /// Has threads that wait for pages look again.

@@ -33,6 +33,7 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
+use super::guard::Registration;
 use super::{Pages, GROUP, LIMBO};
 use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
 
@@ -210,14 +211,14 @@ impl Pages {
             for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
                 let at = page_at(base, index);
                 let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
-                let is_kept = match is_contested && out & span(index, 1) != 0 {
-                    true => self.mover.is_registered(at),
-                    false => Some(is_contested),
-                };
-                match is_kept {
-                    Some(true) => {}
-                    Some(false) => self.discard(at, at + PAGE_SIZE),
-                    None => return false,
+                if !is_contested {
+                    self.discard(at, at + PAGE_SIZE);
+                } else if out & span(index, 1) != 0 {
+                    match self.mover.registration(at) {
+                        Registration::Registered => {}
+                        Registration::Unregistered => self.discard(at, at + PAGE_SIZE),
+                        Registration::Changing => return false,
+                    }
                 }
             }
         }
@@ -243,7 +244,12 @@ impl Pages {
             let is_older = match over.filter(|over| !arrivals[*over].settled) {
                 Some(over) => {
                     let (left, come) = traffic(reports, at);
-                    let is_older = left > 1 + come - usize::from(self.mover.is_registered(at)?);
+                    let present = match self.mover.registration(at) {
+                        Registration::Registered => 1,
+                        Registration::Unregistered => 0,
+                        Registration::Changing => return None,
+                    };
+                    let is_older = left > 1 + come - present;
                     older.extend(is_older.then_some(over));
                     is_older
                 }

@@ -139,7 +139,8 @@ mod tests {
         for pages in [ALL_PAGES, 0x8001, 0x0ff0] {
             touch(pages);
             assert_eq!(mapped(), pages);
-            assert_eq!(staging.discard(slot), pages.count_ones() as usize);
+            // SAFETY: the slot is this test's.
+            assert_eq!(unsafe { staging.discard(slot) }, pages.count_ones() as usize);
             assert_eq!(mapped(), 0);
         }
         // With one call, past all missing pages in between: the way around is for what cannot be
@@ -150,15 +151,20 @@ mod tests {
         let progress = unsafe { sink.silent.move_with_holes(sink.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));
         sink.empty(len);
-        assert_eq!(staging.discard(slot), 2);
+        // SAFETY: the slot is this test's.
+        assert_eq!(unsafe { staging.discard(slot) }, 2);
         touch(0x00f0);
-        staging.discard_pages(slot, 0x0030);
+        // SAFETY: the slot is this test's.
+        unsafe { staging.discard_pages(slot, 0x0030) };
         assert_eq!((mapped(), staging.present(slot)), (0x00c0, 0x00c0));
         // A look at a hole leaves the zero page, which is no frame to be moved on older kernels.
         // SAFETY: as above.
         assert_eq!(unsafe { (staging.address(slot, 0) as *const u8).read_volatile() }, 0);
-        staging.discard_stray(slot, 0, 1);
-        assert_eq!((mapped(), staging.discard(slot), mapped()), (0x00c0, 2, 0));
+        // SAFETY: the slot is this test's.
+        unsafe { staging.discard_stray(slot, 0, 1) };
+        // SAFETY: the slot is this test's.
+        let discard = || unsafe { staging.discard(slot) };
+        assert_eq!((mapped(), discard(), mapped()), (0x00c0, 2, 0));
         // SAFETY: only this test looks at the slot's pages.
         unsafe { sink.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
         assert!(!pager.pages().mover.is_changing(), "nothing is to be read");

@@ -324,12 +324,13 @@ impl Staging {
         self.slots[slot as usize].moved_ns.load(Ordering::Relaxed)
     }
 
-    /// Discards the pages at some places of a slot, present according to the books or not. The
-    /// caller has the slot, or the lock of the block whose slot it is, and does not need its
-    /// content.
-    pub fn discard_stray(&self, slot: u32, first: usize, count: usize) {
-        // SAFETY: staging memory, whose bytes at these places are not needed, by the caller's
-        // promise.
+    /// Discards the pages at some places of a slot, present according to the books or not.
+    ///
+    /// # Safety
+    /// The caller has the slot, or the lock of the block whose slot it is, which is not being
+    /// compressed; and their content is not needed.
+    pub unsafe fn discard_stray(&self, slot: u32, first: usize, count: usize) {
+        // SAFETY: staging memory, by the caller's promise that its bytes are not needed.
         unsafe { self.give_back(self.address(slot, first), bytes_of(count)) };
     }
 
@@ -348,13 +349,17 @@ impl Staging {
         }
     }
 
-    /// Gives the physical pages of a taken slot back to the system, with one call; returns how
-    /// many.
-    pub fn discard(&self, slot: u32) -> usize {
+    /// Gives the physical pages of a slot back to the system, with one call; returns how many.
+    ///
+    /// # Safety
+    /// The caller has taken the slot, and its content is not needed.
+    pub unsafe fn discard(&self, slot: u32) -> usize {
         let present = self.present(slot);
         if present != 0 {
             let first = present.trailing_zeros();
-            self.discard_stray(slot, first as usize, (present.ilog2() - first + 1) as usize);
+            let count = (present.ilog2() - first + 1) as usize;
+            // SAFETY: a part of the slot, by the caller's promise.
+            unsafe { self.discard_stray(slot, first as usize, count) };
             self.left(slot, present);
         }
         present.count_ones() as usize
@@ -367,16 +372,20 @@ impl Staging {
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
         drop(lists);
         self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
-        let pages = self.discard(slot);
+        // SAFETY: a ready slot, just taken off its list.
+        let pages = unsafe { self.discard(slot) };
         self.give(slot);
         Some(pages)
     }
 
-    /// Gives some of the pages that are present in a slot back to the system. The caller does not
-    /// need them.
-    pub fn discard_pages(&self, slot: u32, mask: u32) {
+    /// Gives some of the pages that are present in a slot back to the system.
+    ///
+    /// # Safety
+    /// As for [`Staging::discard_stray`].
+    pub unsafe fn discard_pages(&self, slot: u32, mask: u32) {
         for (first, count) in runs(mask) {
-            self.discard_stray(slot, first, count);
+            // SAFETY: a part of the slot, by the caller's promise.
+            unsafe { self.discard_stray(slot, first, count) };
         }
         self.left(slot, mask);
     }
@@ -499,7 +508,8 @@ mod tests {
             unsafe { (staging.address(slot, page) as *mut u8).write_volatile(9) };
         }
         staging.arrived(slot, 1 << 2 | 1 << 3 | 1 << 14);
-        assert_eq!(staging.discard(slot), 3);
+        // SAFETY: nothing is in it that this test needs.
+        assert_eq!(unsafe { staging.discard(slot) }, 3);
         for page in [2, 3, 14] {
             // SAFETY: as above.
             assert_eq!(unsafe { (staging.address(slot, page) as *mut u8).read_volatile() }, 0);

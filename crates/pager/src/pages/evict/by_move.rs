@@ -78,7 +78,10 @@ impl EvictBackend for ByMove {
                 return false;
             };
             // What a page left behind that came back as a copy.
-            pages.staging.discard_pages(slot, pages.staging.present(slot) & wanted);
+            let left_behind = pages.staging.present(slot) & wanted;
+            // SAFETY: the block is locked and is not being compressed, and the pages wanted are the
+            // kernel's: what the slot has at their places is not needed.
+            unsafe { pages.staging.discard_pages(slot, left_behind) };
             let (mut moved, mut busy) = (0, None);
             for (first, count) in runs(wanted) {
                 if !quiet.is_guarded(first) {
@@ -154,7 +157,8 @@ impl EvictBackend for ByMove {
             let stray = pages.mover.mapped(target, EXTENT_PAGES) & !moved;
             for index in 0..EXTENT_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
-                    pages.staging.discard_stray(first + index as u32, page, count);
+                    // SAFETY: slots of an extent taken for this, at places that no page came to.
+                    unsafe { pages.staging.discard_stray(first + index as u32, page, count) };
                 }
             }
         }
@@ -231,7 +235,7 @@ impl EvictBackend for ByMove {
     }
 
     /// They are ready pages.
-    fn came_as_copies(&self, _staging: &Staging, _slot: u32, _mask: u32) {}
+    unsafe fn came_as_copies(&self, _staging: &Staging, _slot: u32, _mask: u32) {}
 }
 
 /// Moves adjacent pages of a block into a slot; returns those that left, and where a shared one is
@@ -271,7 +275,9 @@ fn move_run(
                 // left.
                 let stray = pages.mover.mapped(target, end - at) as u32 & !arrived;
                 for (first, count) in runs(stray) {
-                    pages.staging.discard_stray(slot, at + first, count);
+                    // SAFETY: a locked block's slot, or one taken for it, at places that no page
+                    // came to.
+                    unsafe { pages.staging.discard_stray(slot, at + first, count) };
                 }
                 at += arrived.trailing_ones() as usize;
             }

@@ -149,8 +149,9 @@ impl EvictBackend for ByRemap {
         Some(staging::Pages { count: pages.count.min(wanted), ..pages })
     }
 
-    fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32) {
-        staging.discard_pages(slot, mask);
+    unsafe fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32) {
+        // SAFETY: by the caller's promise.
+        unsafe { staging.discard_pages(slot, mask) };
     }
 
     fn is_held(&self, pages: &Pages, maps: &ProcFile) -> bool {
@@ -544,7 +545,8 @@ mod tests {
                 // Slots are given back as reclaim does it.
                 while let Some(slot) = pager.pages().staging.oldest() {
                     let _block = pager.pages().lock(pager.pages().staging.owner(slot));
-                    pager.pages().release_slot(slot);
+                    // SAFETY: the slot is this test's.
+                    unsafe { pager.pages().release_slot(slot) };
                 }
             }
             over.store(true, Ordering::Relaxed);

@@ -99,7 +99,10 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
     ) -> Option<staging::Pages>;
 
     /// Pages of a slot came back as copies: what becomes of the frames that are left there.
-    fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32);
+    ///
+    /// # Safety
+    /// As for [`Staging::discard_stray`].
+    unsafe fn came_as_copies(&self, staging: &Staging, slot: u32, mask: u32);
 
     /// Whether nothing of the process may leave now: a device may write to it, and moves would not
     /// respect that.
