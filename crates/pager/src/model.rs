@@ -475,7 +475,7 @@ impl Userfaultfd {
         Progress { done: len, stop: None }
     }
 
-    /// From staging to the sink: the frames are gone.
+    /// From staging to the discard_window: the frames are gone.
     pub unsafe fn move_with_holes(&self, _dst: usize, src: usize, len: usize) -> Progress {
         // SAFETY: staging memory of the caller's.
         unsafe { std::ptr::write_bytes(src as *mut u8, 0, len) };

@@ -43,7 +43,7 @@ impl Pager {
         pages.add_own_thread();
         let own_page = arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize;
         Ok(Pager {
-            gate: Gate::open(features, pages.sink().is_some())?,
+            gate: Gate::open(features, pages.discard_window().is_some())?,
             fault: FaultState::new(&config).map_err(system("memory for waiting faults"))?,
             reclaim: ReclaimState::new(promotes, pages.store().swap_file().is_some()),
             program: Program::new(&config, accounts)?,

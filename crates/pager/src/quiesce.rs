@@ -68,7 +68,7 @@ impl Quiesce {
     }
 
     /// Whether handlers may reclaim.
-    pub(crate) fn allows_help(&self) -> bool {
+    pub(crate) fn allows_direct_reclaim(&self) -> bool {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
@@ -211,11 +211,14 @@ mod tests {
     fn who_may_work_depends_on_the_state() {
         let quiesce = Quiesce::default();
         assert!(
-            quiesce.worker_enters() && quiesce.handler_enters() && quiesce.allows_help() && !quiesce.is_on()
+            quiesce.worker_enters()
+                && quiesce.handler_enters()
+                && quiesce.allows_direct_reclaim()
+                && !quiesce.is_on()
         );
         quiesce.worker_leaves();
         quiesce.begin();
-        assert!(quiesce.is_on() && !quiesce.allows_help(), "everything comes in");
+        assert!(quiesce.is_on() && !quiesce.allows_direct_reclaim(), "everything comes in");
         quiesce.handler_leaves();
         assert!(quiesce.handler_enters(), "handlers serve");
         quiesce.handler_leaves();

@@ -29,7 +29,7 @@ const LAYERS: [&str; 26] = [
     "pages/guard",
     "pages/events",
     "pages/fork_point",
-    "pages/sink",
+    "pages/discard_window",
     "pages/staging",
     "pages/mover",
     "pages/evict",
@@ -49,7 +49,11 @@ const LAYERS: [&str; 26] = [
 /// Imports from a lower layer to a higher one, at most five, with the reason.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ("pages/evict", "pages", "a back end is handed the pages that it works for"),
-    ("pages/sink", "pages/staging", "the size of an extent, which is the most that is discarded at once"),
+    (
+        "pages/discard_window",
+        "pages/staging",
+        "the size of an extent, which is the most that is discarded at once",
+    ),
 ];
 
 /// The layer of a module of `pages/`: several files make up staging.

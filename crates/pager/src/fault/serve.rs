@@ -111,7 +111,7 @@ impl FaultService<'_> {
 
     /// Makes room for what the last fault brought in.
     pub(crate) fn make_room(&self, handler: &mut Handler) {
-        self.reclaimer.balance(std::mem::take(&mut handler.owed), &|| self.read_on());
+        self.reclaimer.direct_reclaim(std::mem::take(&mut handler.owed), &|| self.read_on());
     }
 
     /// Serves one fault. The caller holds nothing.
@@ -120,7 +120,7 @@ impl FaultService<'_> {
         // Before the program continues, not after: a thread that is awake and waits for this CPU
         // looks to the kernel like one to be moved to an idle CPU, where its next faults would be
         // served from afar.
-        self.reclaimer.balance(handler.owed, &|| self.read_on());
+        self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
         let page = pages_in(fault.address);
         if self.records {
             self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);

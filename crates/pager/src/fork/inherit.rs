@@ -20,8 +20,8 @@ impl Forks<'_> {
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
         let others = [pages.reports().descriptor(), files.rollup.descriptor()];
         let gate = self.gate.descriptor();
-        let sink = pages.sink().map(|sink| sink.descriptor());
-        let all = own.into_iter().chain(others).chain(gate).chain(sink);
+        let window = pages.discard_window().map(|window| window.descriptor());
+        let all = own.into_iter().chain(others).chain(gate).chain(window);
         all.max().map_or(0, |most| most + 1)
     }
 
@@ -45,8 +45,8 @@ impl Forks<'_> {
         // Under the numbers that the parent's had.
         keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
-        let sink = self.pages.sink().expect("without moves nothing is inherited");
-        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), sink.descriptor(), "userfaultfd")?;
+        let window = self.pages.discard_window().expect("without moves nothing is inherited");
+        keep(Userfaultfd::open(feature::MOVE)?.descriptor(), window.descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
         let files = [
@@ -59,7 +59,7 @@ impl Forks<'_> {
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
         // Staging has been guarded by `main` since the kernel made the child.
-        sink.guard().map_err(system("staging"))?;
+        window.guard().map_err(system("staging"))?;
         self.gate.end(self.pages.reports());
 
         // The parent's threads are not here, and held nothing but what was in their frame caches.

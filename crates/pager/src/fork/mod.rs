@@ -113,7 +113,7 @@ impl<'a> Forks<'a> {
 
     /// Whether forks can leave everything out at all.
     pub fn can_fork(&self) -> bool {
-        self.gate.is_there() && self.pages.sink().is_some() && self.numbers_end() <= NUMBERS
+        self.gate.is_there() && self.pages.discard_window().is_some() && self.numbers_end() <= NUMBERS
     }
 
     /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when

@@ -22,7 +22,7 @@ impl Lifecycle<'_> {
     /// being served. Call from a pager thread that is no worker and no handler.
     pub fn halt(&self) {
         self.quiesce.begin();
-        self.reclaimer.wait_for_helpers();
+        self.reclaimer.wait_for_direct_reclaim();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read

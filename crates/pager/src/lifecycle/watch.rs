@@ -80,11 +80,11 @@ impl Lifecycle<'_> {
         }
         let low = gauge.low_water();
         if total > gauge.pressure_mark() {
-            self.reclaimer.press();
+            self.reclaimer.request_reclaim();
         }
-        self.help_out(now);
+        self.reclaim_over_budget(now);
         if total > low {
-            self.reclaimer.press_swap();
+            self.reclaimer.request_writeback();
         }
         self.reclaimer.publish_swap();
         if now - watch.share_ns > SHARE_NS {
@@ -130,7 +130,7 @@ impl Lifecycle<'_> {
     /// Makes room while the budget is exceeded, for a short while. What grows without faults waits
     /// for no handler, and one worker beside it may not keep up; this thread comes before the
     /// program's where that is permitted, and takes its CPU.
-    fn help_out(&self, now: u64) {
+    fn reclaim_over_budget(&self, now: u64) {
         let budget = self.accounts.budget();
         while self.accounts.total() > budget && sys::now_ns() - now < HELP_NS {
             if !self.reclaimer.reclaim_step() {

@@ -20,6 +20,7 @@
 mod children;
 mod compress;
 mod discard;
+mod discard_window;
 mod events;
 mod evict;
 mod extents;
@@ -32,11 +33,10 @@ mod inbound;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod mover;
-mod order;
 mod own_threads;
 mod refs;
 mod relocate;
-mod sink;
+mod reorder;
 pub(crate) mod staging;
 pub(crate) mod table;
 
@@ -58,6 +58,7 @@ use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES}
 
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
+use discard_window::DiscardWindow;
 pub use events::EventQueue;
 use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
@@ -70,7 +71,6 @@ pub(crate) use inbound::Inbound;
 pub use mover::Mover;
 use own_threads::OwnThreads;
 pub(crate) use own_threads::ThreadsState;
-use sink::Sink;
 pub(crate) use staging::Staging;
 use table::AddressTable;
 
@@ -88,7 +88,7 @@ pub(crate) enum Registered {
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
 /// Pages whose place something newer has taken before it was known where they go.
-const LIMBO: zswap::Group = zswap::Group(1);
+const DISPLACED: zswap::Group = zswap::Group(1);
 /// Groups that the pool must have.
 pub(crate) const GROUPS: u16 = 2;
 
@@ -138,7 +138,7 @@ pub(crate) struct Pages {
     /// period clears them.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
-    contest: Mutex<order::Contest>,
+    reorder: Mutex<reorder::ReorderBuffer>,
     own_threads: OwnThreads,
     /// Bytes of what follows an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
@@ -186,7 +186,7 @@ impl Pages {
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
-            contest: Mutex::default(),
+            reorder: Mutex::default(),
             own_threads: OwnThreads::new(),
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
@@ -204,7 +204,7 @@ impl Pages {
         self.backend.move_out_extent(self, base)
     }
 
-    /// Whether a frame goes with its page: then frames are a stock, and runs move with one call.
+    /// Whether a frame goes with its page: then frames are kept ready, and runs move with one call.
     pub fn moves_frames(&self) -> bool {
         self.backend.moves_frames()
     }
@@ -280,8 +280,8 @@ impl Pages {
     }
 
     /// Where frames are given back; where pages are moved.
-    pub fn sink(&self) -> Option<&Sink> {
-        self.staging.sink.as_ref()
+    pub fn discard_window(&self) -> Option<&DiscardWindow> {
+        self.staging.discard_window.as_ref()
     }
 
     /// Has frames that pages left in be given back from now on, never filled again: the program

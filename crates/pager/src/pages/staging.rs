@@ -22,8 +22,8 @@ use std::sync::Mutex;
 
 use sys::{arena, memory};
 
+use super::discard_window::DiscardWindow;
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
-use super::sink::Sink;
 use crate::units::{bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 struct Slot {
@@ -78,7 +78,7 @@ pub struct Staging {
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
     /// Through which frames are given back where staging is guarded.
-    pub(super) sink: Option<Sink>,
+    pub(super) discard_window: Option<DiscardWindow>,
 }
 
 /// Pages from which a ready slot is kept for runs rather than for single pages.
@@ -133,7 +133,7 @@ impl Staging {
             pages,
             ready,
             queued,
-            sink: None,
+            discard_window: None,
         })
     }
 
@@ -339,9 +339,9 @@ impl Staging {
     /// # Safety
     /// `[at, at + len)` is staging memory of at most an extent whose bytes are not needed.
     pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
-        match &self.sink {
+        match &self.discard_window {
             // SAFETY: the caller's word.
-            Some(sink) => unsafe { sink.discard(at, len) },
+            Some(window) => unsafe { window.discard(at, len) },
             // SAFETY: as above.
             None => unsafe {
                 memory::discard(std::ptr::NonNull::new(at as *mut u8).expect("in the arena"), len)

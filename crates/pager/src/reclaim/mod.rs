@@ -5,19 +5,19 @@
 //! | `steps` | what a worker and a handler do to make room, a step at a time |
 //! | `watermarks` | what a worker does next, a pure function of figures |
 //! | `clock` | which pages go |
-//! | `stock` | frames that are ready for pages to come in |
+//! | `free_list` | frames that are ready for pages to come in |
 //! | `swap_out` | what goes to the swap file |
 //! | `promotion` | denser objects for cold pages |
 //!
 //! All of it is methods of [`Reclaimer`], which sees these parts of a pager and no others. A
 //! handler that makes room may have to wait for the disk while events are its to read: it passes
-//! what reads them ([`Reclaimer::balance`]). How pages leave the program, and the way into the
-//! pool, is `pages`' business.
+//! what reads them ([`Reclaimer::direct_reclaim`]). How pages leave the program, and the way into
+//! the pool, is `pages`' business.
 
 mod clock;
+mod free_list;
 mod promotion;
 mod steps;
-mod stock;
 mod swap_out;
 mod watermarks;
 
@@ -150,8 +150,8 @@ impl Reclaimer<'_> {
     }
 
     /// Waits until no handler reclaims. The halt forbids that others begin.
-    pub fn wait_for_helpers(&self) {
-        self.reclaim.wait_for_helpers();
+    pub fn wait_for_direct_reclaim(&self) {
+        self.reclaim.wait_for_direct_reclaim();
     }
 
     /// Threads that reclaim, read from or write to the swap file.

@@ -8,8 +8,8 @@ use crate::accounts::Counter;
 use crate::pages::{now_ms, Compressed, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::units::{bytes_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
+use super::free_list::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 use super::promotion::PROMOTE_MS;
-use super::stock::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 use super::watermarks::{next_action, Action, Figures, Stream};
 use super::Reclaimer;
 
@@ -42,7 +42,7 @@ pub(crate) struct Reclaim {
     /// Workers that are awake.
     working: AtomicU32,
     /// Handlers that are reclaiming.
-    helping: AtomicU32,
+    direct_reclaimers: AtomicU32,
     /// Runs of pages come in, and a worker is to compress what goes out for them.
     streaming: AtomicBool,
     /// How many of the blocks that went lately went by the extent, of [`ALL`].
@@ -64,7 +64,7 @@ impl Reclaim {
             pressure: AtomicU32::new(0),
             workers: AtomicU32::new(0),
             working: AtomicU32::new(0),
-            helping: AtomicU32::new(0),
+            direct_reclaimers: AtomicU32::new(0),
             streaming: AtomicBool::new(false),
             by_extent: AtomicU32::new(0),
             backoff_since_ms: AtomicU32::new(0),
@@ -77,7 +77,7 @@ impl Reclaim {
 
     /// In a forked child, which has none of the threads.
     pub fn reset(&self) {
-        for count in [&self.workers, &self.working, &self.helping, &self.backoff_ms] {
+        for count in [&self.workers, &self.working, &self.direct_reclaimers, &self.backoff_ms] {
             count.store(0, Ordering::Relaxed);
         }
         self.streaming.store(false, Ordering::Relaxed);
@@ -89,8 +89,8 @@ impl Reclaim {
     }
 
     /// Waits until no handler reclaims. The halt forbids that others begin.
-    pub fn wait_for_helpers(&self) {
-        while self.helping.load(Ordering::SeqCst) > 0 {
+    pub fn wait_for_direct_reclaim(&self) {
+        while self.direct_reclaimers.load(Ordering::SeqCst) > 0 {
             sys::thread::sleep_ns(20_000);
         }
     }
@@ -217,7 +217,7 @@ impl Reclaimer<'_> {
             turn += 1;
             if self.is_backed_up() {
                 // What does not compress, or little, is no gain before it is on disk.
-                self.press_swap();
+                self.request_writeback();
                 sys::thread::sleep_ns(200_000);
                 total = self.measure();
                 continue;
@@ -247,7 +247,7 @@ impl Reclaimer<'_> {
                 Action::Reclaim => {
                     if self.step(Role::Worker) == Step::Nothing {
                         self.swap.note_nothing_left();
-                        self.press_swap();
+                        self.request_writeback();
                         self.note_stuck(total);
                         return worked;
                     }
@@ -274,13 +274,13 @@ impl Reclaimer<'_> {
             total_bytes,
             low_bytes: self.low_water(),
             headroom_bytes: self.headroom(),
-            ready_pages: self.stock(),
+            ready_pages: self.free_pages(),
             reserve_pages: self.ready_reserve(),
             stream,
         }
     }
 
-    /// Bytes under the low water mark within which ready pages are kept in stock.
+    /// Bytes under the low water mark within which ready pages are kept.
     fn headroom(&self) -> u64 {
         bytes_of(self.pages.staging().pages_max()) as u64
     }
@@ -292,20 +292,21 @@ impl Reclaimer<'_> {
     /// that moves, in or out, interrupts the other CPU for the TLB's sake, which in a virtual
     /// machine costs more than compressing the page. A random walk through a heap of 133 MiB in 80
     /// took 27 s of system time with a worker beside it and 9 s on one CPU (2-CPU VM, November
-    /// 2026). Runs of pages move by one system call and one interrupt: see [`Reclaimer::make_way`].
-    /// Beside that, workers are for what handlers do not see: memory that grows without faults.
+    /// 2026). Runs of pages move by one system call and one interrupt: see
+    /// [`Reclaimer::evict_for_run`]. Beside that, workers are for what handlers do not see: memory
+    /// that grows without faults.
     ///
     /// `read_on` reads events while this waits for the disk.
-    pub(crate) fn balance(&self, pages: usize, read_on: &dyn Fn()) {
+    pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
         if total + self.headroom() < low {
             if pages >= EXTENT_PAGES / 2 && self.may_share() {
-                self.ask_for_stock();
+                self.request_free_pages();
             }
             return;
         }
-        if pages > 1 && total <= budget && self.make_way(pages) {
+        if pages > 1 && total <= budget && self.evict_for_run(pages) {
             return;
         }
         // Single pages are paid for sixteen at a time, which is cheaper and leaves most faults
@@ -314,20 +315,20 @@ impl Reclaimer<'_> {
             0 | 1 => (self.handlers, RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
         };
-        if self.stock() >= floor && total <= budget {
+        if self.free_pages() >= floor && total <= budget {
             return;
         }
         // Twice: once out of the program, once into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
-            if self.stock() >= enough && total <= budget || !self.reclaim_step() {
+            if self.free_pages() >= enough && total <= budget || !self.reclaim_step() {
                 break;
             }
         }
         if self.measure() > budget {
-            self.press();
+            self.request_reclaim();
             for _ in 0..4 {
                 if !self.reclaim_step() {
-                    self.slow_down();
+                    self.throttle();
                     break;
                 }
                 if self.measure() <= budget {
@@ -348,7 +349,7 @@ impl Reclaimer<'_> {
     /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2
     /// ms from 8 MiB on. Not when nothing can go: two hundred MiB that are read-only cost a
     /// collector's write barrier twenty seconds of such waits.
-    fn slow_down(&self) {
+    fn throttle(&self) {
         if !self.can_move_out() {
             return;
         }
@@ -358,13 +359,13 @@ impl Reclaimer<'_> {
 
     /// Moves as many pages out as a run brought in, for a worker to compress while the program and
     /// this handler go on. False when the workers cannot keep up, or there is none on another CPU.
-    fn make_way(&self, pages: usize) -> bool {
+    fn evict_for_run(&self, pages: usize) -> bool {
         if !self.may_share() {
             return false;
         }
         self.evict_run(pages);
-        self.ask_for_stock();
-        self.help_to_an_extent() || self.stock() >= STREAM_PAGES_MIN
+        self.request_free_pages();
+        self.compress_to_an_extent() || self.free_pages() >= STREAM_PAGES_MIN
     }
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
@@ -373,14 +374,14 @@ impl Reclaimer<'_> {
     }
 
     /// Has a worker see to it that there are pages for runs.
-    fn ask_for_stock(&self) {
+    fn request_free_pages(&self) {
         if self.lacks_extents() && !self.reclaim.streaming.swap(true, Ordering::Relaxed) {
             self.wake_workers();
         }
     }
 
     /// Wakes a worker, unless there was nothing to move out a moment ago.
-    pub(crate) fn press(&self) {
+    pub(crate) fn request_reclaim(&self) {
         if !self.reclaim.backs_off() {
             self.wake_workers();
         }
@@ -396,31 +397,33 @@ impl Reclaimer<'_> {
 
     /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
-        self.if_help_is_allowed(|| self.help())
+        self.if_direct_reclaim_is_allowed(|| self.direct_reclaim_step())
     }
 
     /// Has a handler reclaim unless a halt forbids it; false then.
-    pub(crate) fn if_help_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn if_direct_reclaim_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
         // Announced before the halt is looked at, as the halt is raised before this is looked at.
-        self.reclaim.helping.fetch_add(1, Ordering::SeqCst);
-        let progress = self.quiesce.allows_help() && help();
-        self.reclaim.helping.fetch_sub(1, Ordering::SeqCst);
+        self.reclaim.direct_reclaimers.fetch_add(1, Ordering::SeqCst);
+        let progress = self.quiesce.allows_direct_reclaim() && help();
+        self.reclaim.direct_reclaimers.fetch_sub(1, Ordering::SeqCst);
         progress
     }
 
-    fn help(&self) -> bool {
+    fn direct_reclaim_step(&self) -> bool {
         if self.is_backed_up() {
-            self.press_swap();
+            self.request_writeback();
             return false;
         }
-        let is_rich = self.accounts.total() > self.low_water() && self.stock() > self.ready_reserve();
+        let is_rich = self.accounts.total() > self.low_water() && self.free_pages() > self.ready_reserve();
         let streaming = self.reclaim.streaming.load(Ordering::Relaxed);
         is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler) == Step::Progress
     }
 
     /// Moves one block out on behalf of a handler, as far as staging has room.
     pub(crate) fn evict_step(&self) -> bool {
-        self.if_help_is_allowed(|| self.room().is_some_and(|slot| self.evict_into(slot, Role::Handler)))
+        self.if_direct_reclaim_is_allowed(|| {
+            self.room().is_some_and(|slot| self.evict_into(slot, Role::Handler))
+        })
     }
 
     /// A slot to move a block into, if that many pages may be staged yet.
@@ -514,7 +517,7 @@ impl Reclaimer<'_> {
         // it, though it come to some blocks more.
         while left > 0 && self.pages.staging().has_room_for_extent() {
             let mut went = 0;
-            self.if_help_is_allowed(|| {
+            self.if_direct_reclaim_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
                 went > 0
             });
@@ -524,14 +527,14 @@ impl Reclaimer<'_> {
 
     /// Compresses until as many pages can be brought in with one call as an extent has, when
     /// workers alone do not keep up; false when it does not come to that.
-    fn help_to_an_extent(&self) -> bool {
+    fn compress_to_an_extent(&self) -> bool {
         let has_extent =
             || self.pages.staging().ready_extents() > 0 || self.pages.staging().has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
             }
-            if !self.if_help_is_allowed(|| self.compress_oldest() == Step::Progress) {
+            if !self.if_direct_reclaim_is_allowed(|| self.compress_oldest() == Step::Progress) {
                 return false;
             }
         }
@@ -762,16 +765,16 @@ mod tests {
     #[test]
     fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
         let Some(pager) = pager(false) else { return };
-        pager.reclaimer().balance(1, &|| {});
-        pager.reclaimer().balance(EXTENT_PAGES, &|| {});
+        pager.reclaimer().direct_reclaim(1, &|| {});
+        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
         assert!(!pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed), "there is no worker");
         pager.reclaimer().reclaim.workers.store(1, Ordering::Relaxed);
-        pager.reclaimer().balance(1, &|| {});
+        pager.reclaimer().direct_reclaim(1, &|| {});
         assert!(
             !pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed),
             "single pages are had from the kernel"
         );
-        pager.reclaimer().balance(EXTENT_PAGES, &|| {});
+        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
         assert!(pager.reclaimer().reclaim.streaming.load(Ordering::Relaxed));
         assert!(pager.reclaimer().reclaim_until_low());
         let ready = pager.pages().staging().ready_pages();
@@ -805,9 +808,9 @@ mod tests {
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
-        assert!(pager.reclaimer().help_to_an_extent());
+        assert!(pager.reclaimer().compress_to_an_extent());
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
-        assert!(pager.reclaimer().help_to_an_extent(), "there is one");
+        assert!(pager.reclaimer().compress_to_an_extent(), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }
 }

@@ -152,7 +152,7 @@ impl Reclaimer<'_> {
     }
 
     /// Has the writer look whether something is to go.
-    pub(crate) fn press_swap(&self) {
+    pub(crate) fn request_writeback(&self) {
         if self.swap.is_on && !self.swap.is_writing() {
             self.swap.writes.fetch_add(1, Ordering::Release);
             futex::wake(&self.swap.writes, 1);
@@ -293,13 +293,13 @@ impl Reclaimer<'_> {
             if !self.is_backed_up() {
                 self.swap.note_nothing_left();
             }
-            self.press_swap();
+            self.request_writeback();
             // Where nothing can go at all, each fault would wait for the writer to find that again.
             let is_no_use = !self.swap.progresses.load(Ordering::Acquire) && !self.can_move_out();
             if in_vain >= IN_VAIN_MAX || is_no_use {
                 break;
             }
-            self.press();
+            self.request_reclaim();
             sys::thread::sleep_ns(WAIT_LOOK_NS);
             read_on();
         }

@@ -14,11 +14,11 @@ use sys::PAGE_SIZE;
 use super::{fill_shared, place_copies, EvictBackend, Placed};
 use crate::accounts::Counter;
 use crate::config::{Config, StartError};
+use crate::pages::discard_window::DiscardWindow;
 use crate::pages::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pages::guard::Reports;
 use crate::pages::inbound::Inbound;
 use crate::pages::mover::Quiet;
-use crate::pages::sink::Sink;
 use crate::pages::staging::{self, Frame, Staging};
 use crate::pages::table::{part, BlockGuard, PageRun, PageState, RunGuard, NO_SLOT};
 use crate::pages::{now_ms, Pages};
@@ -33,7 +33,7 @@ impl ByMove {
     pub fn new(config: &Config, program: Userfaultfd) -> Result<(Self, Staging), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-        staging.sink = Some(Sink::new(program, config.executable)?);
+        staging.discard_window = Some(DiscardWindow::new(program, config.executable)?);
         if config.executable {
             staging.allow_execution().map_err(system("executable staging memory"))?;
         }
@@ -217,7 +217,7 @@ impl EvictBackend for ByMove {
         run: PageRun,
     ) -> (usize, Option<Stop>) {
         match move_zeroes(staging, quiet, inbound, run) {
-            // No frame in stock, or a mapping that nothing can be moved into: not writable any
+            // No ready frame, or a mapping that nothing can be moved into: not writable any
             // more, or locked.
             (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
             other => other,

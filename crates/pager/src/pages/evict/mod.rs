@@ -49,7 +49,7 @@ pub(in crate::pages) enum Placed {
 /// A way out of the program and back. The caller of each method holds what the argument proves, and
 /// nothing else.
 pub(in crate::pages) trait EvictBackend: Send + Sync {
-    /// Whether a frame goes with its page. Then frames are a stock, and runs move with one call.
+    /// Whether a frame goes with its page. Then frames are kept ready, and runs move with one call.
     fn moves_frames(&self) -> bool;
 
     /// Has changes of mappings be seen by what pages are moved to, or ends it: while nothing is

@@ -1,14 +1,14 @@
-//! The stock: frames that are ready for pages to come in. Single pages take what lies scattered;
-//! runs need whole extents.
+//! The free list: frames that are ready for pages to come in. Single pages take what lies
+//! scattered; runs need whole extents.
 
 use crate::pages::EXTENT_PAGES;
 use crate::units::{pages_in, BLOCK_PAGES};
 
 use super::Reclaimer;
 
-/// Ready pages kept in stock for the fault handlers, per handler.
+/// Ready pages kept for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
-/// Ready pages in whole extents that a worker keeps in stock while runs come in, or a quarter of
+/// Ready pages in whole extents that a worker keeps while runs come in, or a quarter of
 /// what may be staged: what it compresses in a millisecond, so that it is there when a run comes.
 const STREAM_PAGES: usize = 512;
 /// Ready pages below which a handler does not rely on a worker: two blocks.
@@ -20,7 +20,7 @@ pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 impl Reclaimer<'_> {
     /// Pages that may be brought in before others have to leave: frames that wait to be moved in,
     /// or, where the kernel makes frames for them, room under the low water mark.
-    pub(crate) fn stock(&self) -> usize {
+    pub(crate) fn free_pages(&self) -> usize {
         match self.pages.recycles() {
             true => self.pages.staging().ready_pages(),
             false => pages_in(self.low_water().saturating_sub(self.measure()) as usize),
@@ -42,7 +42,7 @@ impl Reclaimer<'_> {
     /// extents, and a long queue is better. The queue is not emptied for extents when half of what
     /// may be staged is ready.
     pub(crate) fn lacks_extents(&self) -> bool {
-        let ready = self.stock();
+        let ready = self.free_pages();
         let of_use = match self.reclaim.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
             true => ready.saturating_sub(self.scattered()),
             false => ready,

@@ -18,8 +18,8 @@
 //!
 //! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered
 //!   any more is of no use, and what is registered is the newest mapping's. (The kernel also
-//!   reports an UNMAP of what mremap() has moved away, its *twin*, of which nothing is left in the
-//!   table.)
+//!   reports an UNMAP of what mremap() has moved away, its second report, of which nothing is left
+//!   in the table.)
 //! * A REMAP away from the place: every mapping that comes to a place leaves it once, but for the
 //!   present one. If more has left than has come since, the first to be reported was the mapping
 //!   before. What was out at the place when the newer mapping came has been kept apart, and
@@ -34,7 +34,7 @@ use sys::PAGE_SIZE;
 use zswap::Keep;
 
 use super::guard::Registration;
-use super::{Pages, GROUP, LIMBO};
+use super::{Pages, DISPLACED, GROUP};
 use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
 
 /// Where a REMAP has moved pages to lately.
@@ -56,24 +56,24 @@ struct Part {
 
 /// Reports whose order is not known yet.
 #[derive(Default)]
-pub(super) struct Contest {
+pub(super) struct ReorderBuffer {
     arrivals: Vec<Arrival>,
     aside: Vec<Message>,
     /// UNMAPs among them that have had their turn.
     unmapped: Vec<(usize, usize)>,
     /// Ranges that mremap() moved away from, whose UNMAP is still to come.
-    twins: Vec<(usize, usize)>,
+    unmaps_of_moves: Vec<(usize, usize)>,
     /// What has been applied since, in order, of what changes mappings: a fork that is reported now
     /// may have come before it.
     applied: Vec<Message>,
 }
 
-impl Contest {
+impl ReorderBuffer {
     /// Takes an UNMAP that comes along with a move away from that very range.
-    fn take_twin(&mut self, event: Message) -> bool {
+    fn take_unmap_of_move(&mut self, event: Message) -> bool {
         let Message::Unmap { start, end } = event else { return false };
-        let twin = self.twins.iter().position(|range| *range == (start, end));
-        twin.map(|twin| self.twins.swap_remove(twin)).is_some()
+        let twin = self.unmaps_of_moves.iter().position(|range| *range == (start, end));
+        twin.map(|twin| self.unmaps_of_moves.swap_remove(twin)).is_some()
     }
 
     fn overlaps(&self, start: usize, end: usize) -> bool {
@@ -84,20 +84,20 @@ impl Contest {
 impl Pages {
     /// Applies an event, or puts it aside.
     pub(super) fn apply(&self, event: Message) {
-        let mut contest = self.contest.lock().expect("no panic while held");
-        if contest.take_twin(event) {
+        let mut reorder = self.reorder.lock().expect("no panic while held");
+        if reorder.take_unmap_of_move(event) {
             return;
         }
         let touches = match event {
-            Message::Unmap { start, end } => contest.overlaps(start, end),
+            Message::Unmap { start, end } => reorder.overlaps(start, end),
             Message::Remap { from, to, len } => {
-                contest.overlaps(from, from + len) || contest.overlaps(to, to + len)
+                reorder.overlaps(from, from + len) || reorder.overlaps(to, to + len)
             }
-            Message::Remove { start, end } => !contest.aside.is_empty() && contest.overlaps(start, end),
+            Message::Remove { start, end } => !reorder.aside.is_empty() && reorder.overlaps(start, end),
             _ => false,
         };
-        if touches || !contest.aside.is_empty() && !matches!(event, Message::Fork { .. }) {
-            contest.aside.push(event);
+        if touches || !reorder.aside.is_empty() && !matches!(event, Message::Fork { .. }) {
+            reorder.aside.push(event);
             return;
         }
         match event {
@@ -109,16 +109,16 @@ impl Pages {
                 self.discard(start, end);
                 self.note_changed(start, end);
                 if self.events.is_unsettled() {
-                    contest.applied.push(event);
+                    reorder.applied.push(event);
                 }
             }
             Message::Remap { from, to, len } => {
                 self.accounts.forgotten(from, from + len);
                 if !self.own_threads.leave_one() {
-                    contest.applied.push(event);
+                    reorder.applied.push(event);
                     self.displace(to, to + len);
-                    contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
-                    contest.twins.push((from, from + len));
+                    reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                    reorder.unmaps_of_moves.push((from, from + len));
                     self.events.set_unsettled(true);
                 }
                 self.relocate(GROUP, from, to, len);
@@ -126,9 +126,9 @@ impl Pages {
                 self.note_changed(to, to + len);
             }
             Message::Fork { descriptor } => {
-                let mut reports = contest.applied.clone();
-                reports.extend(&contest.aside);
-                self.populate_child(descriptor, reports, contest.applied.len());
+                let mut reports = reorder.applied.clone();
+                reports.extend(&reorder.aside);
+                self.populate_child(descriptor, reports, reorder.applied.len());
             }
             Message::Fault { .. } => unreachable!("faults are not queued"),
         }
@@ -139,18 +139,18 @@ impl Pages {
         if !self.events.is_unsettled() {
             return;
         }
-        let mut contest = self.contest.lock().expect("no panic while held");
+        let mut reorder = self.reorder.lock().expect("no panic while held");
         // Nothing under way, and everything that was reported has been read and applied or put
         // aside: reading is what lets calls end.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
-        while let Some(&event) = contest.aside.first() {
-            if contest.take_twin(event) {
-                contest.aside.remove(0);
+        while let Some(&event) = reorder.aside.first() {
+            if reorder.take_unmap_of_move(event) {
+                reorder.aside.remove(0);
                 continue;
             }
-            let Contest { arrivals, aside, .. } = &mut *contest;
+            let ReorderBuffer { arrivals, aside, .. } = &mut *reorder;
             let parts = match event {
                 Message::Remap { from, len, .. } => self.parts(arrivals, aside, from, from + len),
                 Message::Unmap { start, end } => self.parts(arrivals, aside, start, end),
@@ -164,37 +164,37 @@ impl Pages {
                     self.mark_discarding(start, end);
                 }
                 Message::Unmap { start, end } => {
-                    contest.unmapped.push((start, end));
+                    reorder.unmapped.push((start, end));
                     self.note_changed(start, end);
                 }
                 Message::Remap { from, to, len } => {
                     self.displace(to, to + len);
                     for part in parts {
-                        let group = if part.is_older { LIMBO } else { GROUP };
+                        let group = if part.is_older { DISPLACED } else { GROUP };
                         self.relocate(group, part.start, part.start - from + to, part.end - part.start);
                     }
-                    contest.arrivals.push(Arrival { start: to, end: to + len, settled: false });
-                    contest.twins.push((from, from + len));
+                    reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                    reorder.unmaps_of_moves.push((from, from + len));
                     self.note_changed(from, from + len);
                     self.note_changed(to, to + len);
                 }
                 Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
             }
-            contest.applied.push(event);
-            contest.aside.remove(0);
+            reorder.applied.push(event);
+            reorder.aside.remove(0);
         }
-        while let Some(&(start, end)) = contest.unmapped.last() {
-            if !self.discard_unmapped(start, end, &contest.arrivals) {
+        while let Some(&(start, end)) = reorder.unmapped.last() {
+            if !self.discard_unmapped(start, end, &reorder.arrivals) {
                 return;
             }
-            contest.unmapped.pop();
+            reorder.unmapped.pop();
         }
-        contest.arrivals.clear();
-        contest.twins.clear();
-        contest.applied.clear();
+        reorder.arrivals.clear();
+        reorder.unmaps_of_moves.clear();
+        reorder.applied.clear();
         // Displaced pages that no report was about: their mapping is gone, or was replaced without
         // one.
-        self.store.invalidate(LIMBO, 0, u64::MAX);
+        self.store.invalidate(DISPLACED, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
@@ -270,7 +270,7 @@ impl Pages {
             for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
                 let at = page_at(base, index);
                 if self.read_out(at, &mut page) {
-                    if let Err(error) = self.store.store_any(LIMBO, key(at), &[&page]) {
+                    if let Err(error) = self.store.store_any(DISPLACED, key(at), &[&page]) {
                         self.fatal(format_args!("page {at:#x} could not be kept: {error}"));
                     }
                 }
@@ -286,10 +286,10 @@ impl Pages {
         pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
     ) -> u32 {
         let key = key(base);
-        let found = self.store.present(LIMBO, key, BLOCK_PAGES) as u32 & mask;
+        let found = self.store.present(DISPLACED, key, BLOCK_PAGES) as u32 & mask;
         for index in (0..BLOCK_PAGES).filter(|index| found >> index & 1 == 1) {
             let page = &mut pages[index];
-            if let Err(error) = self.store.load(LIMBO, key + index as u64, &mut [page], Keep::Exclusive) {
+            if let Err(error) = self.store.load(DISPLACED, key + index as u64, &mut [page], Keep::Exclusive) {
                 self.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
             }
         }

@@ -21,14 +21,14 @@ use crate::units::bytes_of;
 const TRIES: usize = 4 * EXTENT_PAGES;
 
 /// The mapping, and the program's guard over staging.
-pub struct Sink {
+pub struct DiscardWindow {
     at: usize,
     silent: Userfaultfd,
     program: Userfaultfd,
     turn: Mutex<()>,
 }
 
-impl Sink {
+impl DiscardWindow {
     /// One for staging that is guarded by `program`, and `executable` like it: pages move between
     /// equal protections.
     pub fn new(program: Userfaultfd, executable: bool) -> Result<Self, StartError> {
@@ -38,14 +38,14 @@ impl Sink {
             // SAFETY: taken just now.
             unsafe { memory::allow_execution(at, bytes_of(EXTENT_PAGES)) }.map_err(system)?;
         }
-        let sink = Sink {
+        let window = DiscardWindow {
             at: at.as_ptr() as usize,
             silent: Userfaultfd::open(feature::MOVE)?,
             program,
             turn: Mutex::new(()),
         };
-        sink.guard().map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
-        Ok(sink)
+        window.guard().map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+        Ok(window)
     }
 
     /// The number of the userfaultfd without reports.
@@ -76,7 +76,7 @@ impl Sink {
         let _turn = self.turn.lock().expect("no panic while held");
         let mut done = 0;
         for _ in 0..TRIES {
-            // SAFETY: the caller's word; the sink holds nothing that is needed.
+            // SAFETY: the caller's word; the window holds nothing that is needed.
             let progress = unsafe { self.silent.move_with_holes(self.at + done, at + done, len - done) };
             done += progress.done;
             match progress {
@@ -98,7 +98,7 @@ impl Sink {
 
     fn empty(&self, len: usize) {
         let at = NonNull::new(self.at as *mut u8).expect("in the arena");
-        // SAFETY: the sink's memory.
+        // SAFETY: the window's memory.
         unsafe { memory::discard(at, len) };
     }
 
@@ -146,11 +146,11 @@ mod tests {
         // With one call, past all missing pages in between: the way around is for what cannot be
         // moved.
         touch(0x8001);
-        let (sink, len) = (staging.sink.as_ref().unwrap(), bytes_of(BLOCK_PAGES));
-        // SAFETY: only this test looks at the slot's pages, and the sink is empty.
-        let progress = unsafe { sink.silent.move_with_holes(sink.at, staging.address(slot, 0), len) };
+        let (window, len) = (staging.discard_window.as_ref().unwrap(), bytes_of(BLOCK_PAGES));
+        // SAFETY: only this test looks at the slot's pages, and the window is empty.
+        let progress = unsafe { window.silent.move_with_holes(window.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));
-        sink.empty(len);
+        window.empty(len);
         // SAFETY: the slot is this test's.
         assert_eq!(unsafe { staging.discard(slot) }, 2);
         touch(0x00f0);
@@ -166,7 +166,7 @@ mod tests {
         let discard = || unsafe { staging.discard(slot) };
         assert_eq!((mapped(), discard(), mapped()), (0x00c0, 2, 0));
         // SAFETY: only this test looks at the slot's pages.
-        unsafe { sink.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
+        unsafe { window.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
         assert!(!pager.pages().mover.is_changing(), "nothing is to be read");
         staging.give(slot);
     }
