@@ -7,7 +7,7 @@ use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
 use pager::Accounts;
 use replacement::trace::{Kind as ReferenceKind, Reference};
-use sys::lender::{Lender, Lent};
+use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::PAGE_SIZE;
 
 use crate::broken::{self, Point};
@@ -266,8 +266,8 @@ impl Rights {
     }
 }
 
-impl Lender for Rights {
-    fn open(&self, what: Lent) -> Option<i32> {
+impl PrivilegedHelper for Rights {
+    fn open(&self, what: PrivilegedFile) -> Option<i32> {
         Self::ask(|socket| wire::ask(socket, Kind::Open, what as u32, Kind::Opened))
     }
 

@@ -212,7 +212,7 @@ fn live() -> bool {
         Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
     };
     if accounts.ledger().settings().lends {
-        sys::lender::set(&RIGHTS);
+        sys::privileged::set(&RIGHTS);
         desk().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
@@ -248,7 +248,7 @@ const BARE_FORKS: &str =
     "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
     cap_sys_ptrace+ep` the uzswap program";
 
-static RIGHTS: &dyn sys::lender::Lender = &accounts::Rights;
+static RIGHTS: &dyn sys::privileged::PrivilegedHelper = &accounts::Rights;
 
 /// Lets the program's threads tell the agent's memory from the program's.
 pub fn share_arena() {

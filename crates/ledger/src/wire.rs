@@ -12,7 +12,7 @@
 //! | keep | process | hold this until the process has ended | a userfaultfd |
 //! | swap | process | part `number` of its user's swap file, please: 0 the file, 1 its table | - |
 //! | swapped | supervisor | here it is, or there is none | the part |
-//! | open | process | file `number`, please, which it may not open itself: a [`sys::lender::Lent`] | - |
+//! | open | process | file `number`, that it may not open itself: a [`sys::privileged::PrivilegedFile`] | - |
 //! | opened | supervisor | here it is, or the supervisor may not either | the file |
 //! | agree | process | features `token` for this, please | a userfaultfd just made |
 //! | agreed | supervisor | it has them, unless `number` is not 0 | - |

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock};
 
 use sys::capabilities;
-use sys::lender::{Lender, Lent};
 use sys::packets;
+use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
 /// What /proc shows as the target of a userfaultfd's descriptor.
@@ -34,7 +34,7 @@ struct Helper {
 }
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
-static LENDER: &dyn Lender = &Asked;
+static HELPER: &dyn PrivilegedHelper = &Asked;
 
 /// Gives up what this program's file gave, and starts the helper if that has something to do.
 /// Called first of all, by the only thread.
@@ -48,7 +48,7 @@ pub fn give_up() -> std::io::Result<()> {
     if capabilities::has(capabilities::SYS_PTRACE) {
         if let Ok(helper) = start() {
             let _ = HELPER.set(helper);
-            sys::lender::set(&LENDER);
+            sys::privileged::set(&HELPER);
         }
     }
     // Portals of accelerators are mapped by this process alone, for its own measurements; under
@@ -98,8 +98,8 @@ fn restore_environment() {
 /// This process's own userfaultfds.
 struct Asked;
 
-impl Lender for Asked {
-    fn open(&self, _what: Lent) -> Option<i32> {
+impl PrivilegedHelper for Asked {
+    fn open(&self, _what: PrivilegedFile) -> Option<i32> {
         None
     }
 

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::lender::{self, Lent};
+use crate::privileged::{self, PrivilegedFile};
 use crate::{errno, PAGE_SIZE};
 
 const PRESENT: u64 = 1 << 3;
@@ -79,7 +79,7 @@ impl Pagemap {
         let own =
             unsafe { libc::open(c"/proc/thread-self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
         let error = io::Error::last_os_error();
-        let opened = if own >= 0 { Some(own) } else { lender::open(Lent::Pagemap) };
+        let opened = if own >= 0 { Some(own) } else { privileged::open(PrivilegedFile::Pagemap) };
         let descriptor = opened.ok_or(error)?;
         let mut map = Pagemap { descriptor, has_scan: true };
         let mut run = [Run::default()];

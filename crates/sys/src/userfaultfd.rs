@@ -9,7 +9,7 @@ use std::io;
 use std::mem::size_of;
 
 use crate::errno;
-use crate::lender::{self, Lent};
+use crate::privileged::{self, PrivilegedFile};
 
 /// Features as `UFFDIO_API` reports them.
 pub mod feature {
@@ -281,7 +281,7 @@ impl Userfaultfd {
 
     fn with_features(self, features: u64) -> Result<Self, OpenError> {
         let Err(error) = self.agree(features) else { return Ok(self) };
-        if error.raw_os_error() == Some(libc::EPERM) && lender::agree(self.descriptor, features) {
+        if error.raw_os_error() == Some(libc::EPERM) && privileged::agree(self.descriptor, features) {
             return Ok(self);
         }
         self.close();
@@ -350,7 +350,7 @@ impl Userfaultfd {
         let refused = io::Error::last_os_error();
         // SAFETY: a constant, terminated path.
         let own = unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        let node = if own >= 0 { Some(own) } else { lender::open(Lent::DeviceNode) };
+        let node = if own >= 0 { Some(own) } else { privileged::open(PrivilegedFile::DeviceNode) };
         if let Some(node) = node {
             // SAFETY: the request takes flags by value.
             let descriptor = unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) };

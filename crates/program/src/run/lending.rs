@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 
 use sys::capabilities;
-use sys::lender::Lent;
+use sys::privileged::PrivilegedFile;
 
 use super::attach;
 use super::peers::{Ids, Peer};
@@ -14,26 +14,26 @@ pub fn entitled(peer: &Peer) -> Option<Ids> {
 }
 
 /// Opens for a process what it may not open itself, if this process may.
-pub fn lend(peer: &Peer, what: Lent) -> Option<File> {
+pub fn lend(peer: &Peer, what: PrivilegedFile) -> Option<File> {
     lend_by(peer, what, || opened(what, peer.pid))
 }
 
 /// What was opened belongs to the process only if that has become nothing else on the way: it may
 /// execute a setuid program at any moment.
-fn lend_by(peer: &Peer, what: Lent, open: impl FnOnce() -> Option<File>) -> Option<File> {
+fn lend_by(peer: &Peer, what: PrivilegedFile, open: impl FnOnce() -> Option<File>) -> Option<File> {
     let before = entitled(peer)?;
-    if what == Lent::Pagemap && !before.agree() {
+    if what == PrivilegedFile::Pagemap && !before.agree() {
         return None;
     }
     let opened = open()?;
     (entitled(peer)? == before).then_some(opened)
 }
 
-fn opened(what: Lent, pid: i32) -> Option<File> {
+fn opened(what: PrivilegedFile, pid: i32) -> Option<File> {
     match what {
-        Lent::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
+        PrivilegedFile::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
         // Opened with that right, it shows physical addresses.
-        Lent::Pagemap => {
+        PrivilegedFile::Pagemap => {
             let path = sys::procfs::path_of(pid, "pagemap")?;
             capabilities::without(capabilities::SYS_ADMIN, || File::open(path).ok()).ok()?
         }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_pagemap_is_lent() {
-        assert!(opened(Lent::Pagemap, std::process::id() as i32).is_some());
+        assert!(opened(PrivilegedFile::Pagemap, std::process::id() as i32).is_some());
     }
 
     /// The process executes the program between the first look at its users and the opening.
@@ -95,14 +95,14 @@ mod tests {
         let socket = unsafe { OwnedFd::from_raw_fd(libc::accept(listener.as_raw_fd(), none, none.cast())) };
         let peer = Peer::of(socket.as_raw_fd(), &Family::new(None), |_| false).unwrap();
         assert_eq!(entitled(&peer).map(|ids| ids.users), Some([OTHER_USER; 3]));
-        let open = || opened(Lent::Pagemap, peer.pid);
-        assert!(lend_by(&peer, Lent::Pagemap, open).is_some(), "it is an ordinary process so far");
+        let open = || opened(PrivilegedFile::Pagemap, peer.pid);
+        assert!(lend_by(&peer, PrivilegedFile::Pagemap, open).is_some(), "it is an ordinary process so far");
         let mut child = None;
-        let lent = lend_by(&peer, Lent::Pagemap, || {
+        let lent = lend_by(&peer, PrivilegedFile::Pagemap, || {
             may_go.write_all(b"g").unwrap();
             // It stays there until its input ends.
             child = Some(spawning.join().unwrap().unwrap());
-            let opened = opened(Lent::Pagemap, peer.pid);
+            let opened = opened(PrivilegedFile::Pagemap, peer.pid);
             let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid)).unwrap();
             if !status.contains(&format!("Uid:\t{OTHER_USER}\t0\t")) {
                 testkit::skip!("root", "no setuid programs in {}", folder.display());

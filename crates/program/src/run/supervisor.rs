@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use ledger::wire::{self, Kind, Packet, Received};
 
-use sys::lender::Lent;
+use sys::privileged::PrivilegedFile;
 
 use super::attach::{self, Attacher};
 use super::books::Books;
@@ -459,7 +459,8 @@ impl Supervisor {
             Some(Kind::Swap) => return self.give_swap(index, packet.number),
             Some(Kind::Open) => {
                 let peer = &self.connections[index].peer;
-                let opened = Lent::from_number(packet.number).and_then(|what| lending::lend(peer, what));
+                let opened =
+                    PrivilegedFile::from_number(packet.number).and_then(|what| lending::lend(peer, what));
                 return self.give(index, &Packet::new(Kind::Opened, packet.number, 0), opened.as_ref());
             }
             Some(Kind::Agree) => {
