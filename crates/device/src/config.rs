@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use swapfile::SwapFile;
 
-use crate::pieces::BLOCK_BYTES;
+use crate::split::BLOCK_BYTES;
 
 /// Largest device: the pool's keys are numbers of blocks, and it has room for the leaves of this.
 pub const SIZE_BYTES_MAX: u64 = 1 << 40;

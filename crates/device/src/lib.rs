@@ -41,17 +41,17 @@
 //! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and
 //! locks all memory at the start; [`sys::flusher`] has what concerns the process and its threads.
 
-mod claims;
+mod admission;
+mod block_locks;
 mod config;
 mod counters;
 mod device;
 mod error;
 mod memory;
 mod pages;
-mod pieces;
 mod raw;
-mod room;
 mod signal;
+mod split;
 mod swap_disk;
 mod swap_writer;
 
@@ -59,6 +59,6 @@ pub use config::{Config, SIZE_BYTES_MAX};
 pub use counters::{Latencies, Statistics, SwapStatistics};
 pub use device::{Device, Extent};
 pub use error::{Error, IoError};
-pub use pieces::BLOCK_BYTES;
+pub use split::BLOCK_BYTES;
 pub use swap_disk::SwapDisk;
 pub use swapfile::{FileError, KeyChoice};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use uzswap::{Group, Pool, ShrinkReport};
 
-use crate::room::{Admission, Room, Worst};
+use crate::admission::{Admission, AdmissionControl, Worst};
 use crate::signal::Signal;
 
 /// The one group of a device's pool.
@@ -45,7 +45,7 @@ const CLEAN_SEGMENTS: u64 = 2;
 /// A device's pool, and the bound on what it takes.
 pub(crate) struct Memory {
     pub(crate) pool: Pool,
-    room: Room,
+    admission: AdmissionControl,
     /// Most bytes for objects and tables.
     limit: Option<u64>,
     /// Most bytes that the swap file's tables and buffers take beside.
@@ -77,7 +77,7 @@ impl Memory {
         };
         Memory {
             pool,
-            room: Room::new(worst, credit_max),
+            admission: AdmissionControl::new(worst, credit_max),
             limit,
             swap_bytes,
             is_locked,
@@ -103,7 +103,7 @@ impl Memory {
             }
             free
         };
-        let admission = self.room.admit(blocks, free, |missing| self.make_room(missing));
+        let admission = self.admission.admit(blocks, free, |missing| self.make_room(missing));
         if admission.is_none() {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -210,7 +210,7 @@ impl Memory {
             if self.is_sparse() {
                 let twice = (self.pool.pool_bytes() / PACKED_SHARE).max(PACKED_BYTES_MIN);
                 // Writes admitted during packing do without what it holds twice.
-                if let Some(_held) = self.room.hold(twice, || self.free_bytes(limit)) {
+                if let Some(_held) = self.admission.hold(twice, || self.free_bytes(limit)) {
                     self.compact();
                 }
             }

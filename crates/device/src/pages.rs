@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use uzswap::Page;
 
-use crate::pieces::{BLOCK_BYTES, LEAF_BLOCKS};
+use crate::split::{BLOCK_BYTES, LEAF_BLOCKS};
 
 /// The pages.
 pub(crate) struct Pages<'a> {

@@ -1,4 +1,4 @@
-//! The device: requests cut into pieces, each claimed, and done by one call of the pool.
+//! The device: requests cut into pieces, each locked, and done by one call of the pool.
 
 mod reading;
 mod writing;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use uzswap::{Algorithm, Page, Pool, PoolConfig, UnknownAlgorithm};
 
-use crate::claims::{Claim, Claims};
+use crate::block_locks::{BlockLock, BlockLocks};
 use crate::config::{Config, SIZE_BYTES_MAX};
 use crate::counters::{Kind, Statistics, SwapStatistics};
 use crate::error::{Error, IoError};
 use crate::memory::{Memory, GROUP};
-use crate::pieces::{mask_of, pieces, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::raw::KeepsRaw;
+use crate::split::{mask_of, split, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::swap_writer::SwapWriter;
 
 /// Least memory that is locked.
@@ -36,7 +36,7 @@ pub struct Extent {
 pub struct Device {
     memory: Arc<Memory>,
     swap_writer: Option<SwapWriter>,
-    claims: Claims,
+    block_locks: BlockLocks,
     config: Config,
     reads: Kind,
     writes: Kind,
@@ -94,10 +94,10 @@ impl Device {
         if let Some(bytes) = limit.filter(|_| config.is_locked) {
             pool.make_room(blocks, bytes).map_err(|_| Error::Ram(least))?;
         }
-        let claims = Claims::new(size.div_ceil(LEAF_BYTES as u64) as usize);
+        let block_locks = BlockLocks::new(size.div_ceil(LEAF_BYTES as u64) as usize);
         for block in pool.restore()? {
             let (leaf, mask) = (block as usize / LEAF_BLOCKS, 1 << (block as usize % LEAF_BLOCKS));
-            claims.claim(leaf, mask).lose(mask);
+            block_locks.lock(leaf, mask).lose(mask);
         }
         let memory = Arc::new(Memory::new(pool, limit, swap_bytes, config.is_locked));
         if config.is_locked {
@@ -110,7 +110,7 @@ impl Device {
         Ok(Device {
             memory,
             swap_writer: swap_writer.transpose()?,
-            claims,
+            block_locks,
             config,
             reads: Kind::new(),
             writes: Kind::new(),
@@ -165,11 +165,11 @@ impl Device {
         self.check(at, into.len() as u64)?;
         self.reads.count(into.len() as u64, || {
             let mut rest = into;
-            for piece in pieces(at, rest.len() as u64) {
+            for piece in split(at, rest.len() as u64) {
                 let (into, later) = rest.split_at_mut(piece.len);
                 rest = later;
-                let claim = self.claims.claim(piece.leaf, piece.mask());
-                self.read_piece(&claim, piece, into)?;
+                let lock = self.block_locks.lock(piece.leaf, piece.mask());
+                self.read_piece(&lock, piece, into)?;
             }
             Ok(())
         })
@@ -183,7 +183,7 @@ impl Device {
         self.check(at, from.len() as u64)?;
         self.writes.count(from.len() as u64, || {
             let mut rest = from;
-            for piece in pieces(at, rest.len() as u64) {
+            for piece in split(at, rest.len() as u64) {
                 let (from, later) = rest.split_at(piece.len);
                 rest = later;
                 self.write_piece(piece, from)?;
@@ -200,11 +200,11 @@ impl Device {
     pub fn discard(&self, at: u64, len: u64) -> Result<(), IoError> {
         self.check(at, len)?;
         self.discards.count(len, || {
-            for piece in pieces(at, len) {
+            for piece in split(at, len) {
                 let (first, count) = piece.whole_blocks();
                 if count > 0 {
-                    let claim = self.claims.claim(piece.leaf, mask_of(first, count));
-                    self.drop_blocks(&claim, mask_of(first, count));
+                    let lock = self.block_locks.lock(piece.leaf, mask_of(first, count));
+                    self.drop_blocks(&lock, mask_of(first, count));
                 }
             }
             Ok(())
@@ -220,7 +220,7 @@ impl Device {
         self.check(at, len)?;
         self.writes.count(len, || {
             const ZEROES: &Page = &[0; BLOCK_BYTES];
-            for piece in pieces(at, len) {
+            for piece in split(at, len) {
                 let (first, count) = piece.whole_blocks();
                 let end = piece.start + piece.len;
                 let whole_start = (first * BLOCK_BYTES).min(end);
@@ -234,8 +234,8 @@ impl Device {
                 };
                 part(piece.start, whole_start)?;
                 if count > 0 {
-                    let claim = self.claims.claim(piece.leaf, mask_of(first, count));
-                    self.drop_blocks(&claim, mask_of(first, count));
+                    let lock = self.block_locks.lock(piece.leaf, mask_of(first, count));
+                    self.drop_blocks(&lock, mask_of(first, count));
                 }
                 part(whole_end, end)?;
             }
@@ -277,10 +277,10 @@ impl Device {
     ) -> Result<(), IoError> {
         self.check(at, len)?;
         let mut open: Option<Extent> = None;
-        for piece in pieces(at, len) {
+        for piece in split(at, len) {
             let data = {
-                let claim = self.claims.claim(piece.leaf, piece.mask());
-                (self.stored(&claim, piece.mask()) | self.claims.lost(piece.leaf)) & piece.mask()
+                let lock = self.block_locks.lock(piece.leaf, piece.mask());
+                (self.stored(&lock, piece.mask()) | self.block_locks.lost(piece.leaf)) & piece.mask()
             };
             let base = (piece.leaf * LEAF_BYTES) as u64;
             let (start, end) = (piece.start, piece.start + piece.len);
@@ -324,7 +324,7 @@ impl Device {
             bd_count: counters.on_disk_pages,
             bd_reads: counters.disk_loads,
             bd_writes: counters.zswpwb,
-            lost_blocks: self.claims.lost_count(),
+            lost_blocks: self.block_locks.lost_count(),
             refused_writes: self.memory.refused(),
             read_ios: self.reads.requests(),
             read_bytes: self.reads.bytes(),
@@ -358,9 +358,9 @@ impl Device {
         }
     }
 
-    /// Which of claimed blocks are there, in memory or in the swap file.
-    fn stored(&self, claim: &Claim<'_>, mask: u16) -> u16 {
-        self.pool().present(GROUP, key_of(claim.leaf), LEAF_BLOCKS) as u16 & mask
+    /// Which of locked blocks are there, in memory or in the swap file.
+    fn stored(&self, lock: &BlockLock<'_>, mask: u16) -> u16 {
+        self.pool().present(GROUP, key_of(lock.leaf), LEAF_BLOCKS) as u16 & mask
     }
 }
 

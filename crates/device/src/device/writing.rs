@@ -3,12 +3,12 @@
 use uzswap::Page;
 
 use super::{key_of, part_lens, Device};
-use crate::claims::Claim;
+use crate::admission::Admission;
+use crate::block_locks::BlockLock;
 use crate::error::IoError;
 use crate::memory::GROUP;
 use crate::pages::Pages;
-use crate::pieces::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
-use crate::room::Admission;
+use crate::split::{mask_of, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 
 impl Device {
     fn admit(&self, piece: Piece) -> Result<Option<Admission<'_>>, IoError> {
@@ -21,17 +21,17 @@ impl Device {
         if head == 0 && tail == 0 {
             let (pages, _) = from.as_chunks::<BLOCK_BYTES>();
             if pages.iter().all(is_zero) {
-                let claim = self.claims.claim(piece.leaf, piece.mask());
-                self.drop_blocks(&claim, piece.mask());
+                let lock = self.block_locks.lock(piece.leaf, piece.mask());
+                self.drop_blocks(&lock, piece.mask());
                 return Ok(());
             }
             let _admission = self.admit(piece)?;
-            let claim = self.claims.claim(piece.leaf, piece.mask());
+            let lock = self.block_locks.lock(piece.leaf, piece.mask());
             let mut refs = [&pages[0]; LEAF_BLOCKS];
             for (slot, page) in refs.iter_mut().zip(pages) {
                 *slot = page;
             }
-            return self.store(&claim, piece, &refs[..pages.len()]);
+            return self.store(&lock, piece, &refs[..pages.len()]);
         }
         self.write_with_parts(piece, from)
     }
@@ -39,18 +39,18 @@ impl Device {
     /// A write that begins or ends within a block, whose rest is read first.
     fn write_with_parts(&self, piece: Piece, from: &[u8]) -> Result<(), IoError> {
         let _admission = self.admit(piece)?;
-        let claim = self.claims.claim(piece.leaf, piece.mask());
+        let lock = self.block_locks.lock(piece.leaf, piece.mask());
         let (head, tail, first, blocks) = (piece.head(), piece.tail(), piece.first_block(), piece.blocks());
         let (mut head_page, mut tail_page) = ([0; BLOCK_BYTES], [0; BLOCK_BYTES]);
         if head > 0 || blocks == 1 {
-            self.load(&claim, first, Pages::of(&mut head_page))?;
+            self.load(&lock, first, Pages::of(&mut head_page))?;
         }
         if blocks == 1 {
             head_page[head..head + piece.len].copy_from_slice(from);
-            return self.store(&claim, piece, &[&head_page]);
+            return self.store(&lock, piece, &[&head_page]);
         }
         if tail > 0 {
-            self.load(&claim, first + blocks - 1, Pages::of(&mut tail_page))?;
+            self.load(&lock, first + blocks - 1, Pages::of(&mut tail_page))?;
         }
         let (head_len, tail_len) = part_lens(piece);
         let (head_from, rest) = from.split_at(head_len);
@@ -66,40 +66,40 @@ impl Device {
         if tail > 0 {
             refs[blocks - 1] = &tail_page;
         }
-        self.store(&claim, piece, &refs[..blocks])
+        self.store(&lock, piece, &refs[..blocks])
     }
 
     /// Zeroes of a part of a block: nothing at all where there is no block.
     pub(super) fn write_part_of_zeroes(&self, part: Piece, zeroes: &[u8]) -> Result<(), IoError> {
         {
-            let claim = self.claims.claim(part.leaf, part.mask());
-            let stored = self.stored(&claim, part.mask());
-            if (stored | self.claims.lost(part.leaf)) & part.mask() == 0 {
+            let lock = self.block_locks.lock(part.leaf, part.mask());
+            let stored = self.stored(&lock, part.mask());
+            if (stored | self.block_locks.lost(part.leaf)) & part.mask() == 0 {
                 return Ok(());
             }
         }
         self.write_with_parts(part, zeroes)
     }
 
-    fn store(&self, claim: &Claim<'_>, piece: Piece, pages: &[&Page]) -> Result<(), IoError> {
+    fn store(&self, lock: &BlockLock<'_>, piece: Piece, pages: &[&Page]) -> Result<(), IoError> {
         let mask = piece.mask();
-        let first = key_of(claim.leaf) + piece.first_block() as u64;
+        let first = key_of(lock.leaf) + piece.first_block() as u64;
         if self.pool().store(GROUP, first, pages).is_err() {
             // What was there is gone, in memory and on disk.
-            claim.lose(mask);
+            lock.lose(mask);
             return Err(IoError::Lost { at: first * BLOCK_BYTES as u64 });
         }
-        claim.regain(mask);
+        lock.regain(mask);
         self.memory.note_gone(pages.len() as u64);
         Ok(())
     }
 
-    pub(super) fn drop_blocks(&self, claim: &Claim<'_>, mask: u16) {
-        let key = key_of(claim.leaf);
+    pub(super) fn drop_blocks(&self, lock: &BlockLock<'_>, mask: u16) {
+        let key = key_of(lock.leaf);
         let (first, count) = (mask.trailing_zeros(), mask.count_ones());
         debug_assert_eq!(mask, mask_of(first as usize, count as usize));
         let gone = self.pool().invalidate(GROUP, key + u64::from(first), u64::from(count));
-        claim.regain(mask);
+        lock.regain(mask);
         self.memory.note_gone(gone);
     }
 }

@@ -36,7 +36,7 @@ impl Worst {
 }
 
 /// The bound, and who was admitted.
-pub(crate) struct Room {
+pub(crate) struct AdmissionControl {
     worst: Worst,
     /// Most bytes of credit that one measurement gives.
     credit_max: u64,
@@ -52,13 +52,13 @@ pub(crate) struct Room {
 
 /// A write that was admitted.
 pub(crate) struct Admission<'a> {
-    room: &'a Room,
+    control: &'a AdmissionControl,
     bytes: u64,
 }
 
-impl Room {
+impl AdmissionControl {
     pub(crate) fn new(worst: Worst, credit_max: u64) -> Self {
-        Room {
+        AdmissionControl {
             worst,
             credit_max,
             credit: AtomicU64::new(0),
@@ -85,7 +85,7 @@ impl Room {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |credit| credit.checked_sub(bytes))
             .is_ok();
         if taken {
-            return Some(Admission { room: self, bytes });
+            return Some(Admission { control: self, bytes });
         }
         self.in_flight.fetch_sub(bytes, Ordering::SeqCst);
         self.admit_slowly(bytes, free_bytes, make)
@@ -103,7 +103,7 @@ impl Room {
         let others = self.in_flight.load(Ordering::SeqCst);
         free_bytes().checked_sub(others + bytes)?;
         self.in_flight.fetch_add(bytes, Ordering::SeqCst);
-        Some(Admission { room: self, bytes })
+        Some(Admission { control: self, bytes })
     }
 
     fn admit_slowly(
@@ -136,15 +136,15 @@ impl Room {
         };
         drop(guard);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        admitted.then(|| Admission { room: self, bytes })
+        admitted.then(|| Admission { control: self, bytes })
     }
 }
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        self.room.in_flight.fetch_sub(self.bytes, Ordering::SeqCst);
-        if self.room.waiting.load(Ordering::SeqCst) > 0 {
-            self.room.ended.notify_all();
+        self.control.in_flight.fetch_sub(self.bytes, Ordering::SeqCst);
+        if self.control.waiting.load(Ordering::SeqCst) > 0 {
+            self.control.ended.notify_all();
         }
     }
 }
@@ -161,18 +161,18 @@ mod tests {
 
     #[test]
     fn the_bound_holds_whoever_asks() {
-        let room = Room::new(WORST, u64::MAX);
+        let control = AdmissionControl::new(WORST, u64::MAX);
         let used = AtomicU64::new(0);
         let most = AtomicU64::new(0);
         let refused = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (room, used, most, refused) = (&room, &used, &most, &refused);
+                let (control, used, most, refused) = (&control, &used, &most, &refused);
                 scope.spawn(move || {
                     for round in 0..3000u64 {
                         let free = || 1000 - used.load(Ordering::SeqCst);
                         // Every third write takes all it may, others next to nothing.
-                        let Some(admission) = room.admit(3, free, |_| false) else {
+                        let Some(admission) = control.admit(3, free, |_| false) else {
                             refused.fetch_add(1, Ordering::Relaxed);
                             continue;
                         };
@@ -191,16 +191,16 @@ mod tests {
         });
         assert!(most.load(Ordering::SeqCst) <= 1000);
         assert_eq!(refused.load(Ordering::Relaxed), 0, "waiting is enough here");
-        assert_eq!(room.in_flight.load(Ordering::SeqCst), 0);
-        assert_eq!(room.waiting.load(Ordering::SeqCst), 0);
+        assert_eq!(control.in_flight.load(Ordering::SeqCst), 0);
+        assert_eq!(control.waiting.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn room_is_made_or_refused() {
-        let room = Room::new(WORST, u64::MAX);
+        let control = AdmissionControl::new(WORST, u64::MAX);
         let free = AtomicU64::new(50);
-        assert!(room.admit(1, || free.load(Ordering::Relaxed), |_| false).is_none());
-        let made = room.admit(
+        assert!(control.admit(1, || free.load(Ordering::Relaxed), |_| false).is_none());
+        let made = control.admit(
             1,
             || free.load(Ordering::Relaxed),
             |missing| {
@@ -214,33 +214,33 @@ mod tests {
 
     #[test]
     fn credit_saves_measuring() {
-        let room = Room::new(WORST, u64::MAX);
+        let control = AdmissionControl::new(WORST, u64::MAX);
         let measured = AtomicU64::new(0);
         for _ in 0..10 {
             let free = || {
                 measured.fetch_add(1, Ordering::Relaxed);
                 1000
             };
-            assert!(room.admit(1, free, |_| false).is_some());
+            assert!(control.admit(1, free, |_| false).is_some());
         }
         assert_eq!(measured.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn credit_has_a_bound_and_what_is_held_is_nobodys() {
-        let room = Room::new(WORST, 250);
+        let control = AdmissionControl::new(WORST, 250);
         let measured = AtomicU64::new(0);
         let free = || {
             measured.fetch_add(1, Ordering::Relaxed);
             1000
         };
-        let admissions: Vec<_> = (0..6).map(|_| room.admit(1, free, |_| false).unwrap()).collect();
+        let admissions: Vec<_> = (0..6).map(|_| control.admit(1, free, |_| false).unwrap()).collect();
         assert_eq!(measured.load(Ordering::Relaxed), 2, "one and two on credit, twice");
-        assert!(room.hold(401, free).is_none());
-        let held = room.hold(400, free).unwrap();
+        assert!(control.hold(401, free).is_none());
+        let held = control.hold(400, free).unwrap();
         drop(admissions);
-        assert_eq!(room.in_flight.load(Ordering::SeqCst), 400);
+        assert_eq!(control.in_flight.load(Ordering::SeqCst), 400);
         drop(held);
-        assert!(room.admit(10, free, |_| false).is_some());
+        assert!(control.admit(10, free, |_| false).is_some());
     }
 }

@@ -1,49 +1,49 @@
-//! Who works on which block, and which blocks are lost.
+//! Locks of blocks, and which blocks are lost.
 //!
-//! Every request claims the blocks of a piece before it looks at them. Hence nothing comes or goes
-//! while a claim is held: a block is in the pool (in memory or in its swap file, which is the
-//! pool's affair), lost, or nowhere, which means zeroes. The pool would let two readers of a block
-//! wait for each other too, so claiming costs no concurrency.
+//! Every request locks the blocks of a piece before it looks at them. While a request holds the
+//! lock, no other request stores or drops these blocks: each is in the pool (in memory or in its
+//! swap file), lost, or absent, which means zeroes. The pool makes two readers of a block wait for
+//! each other too, so the locks cost no concurrency.
 //!
-//! A leaf's word: bit `i` is set while block `i` is claimed, bit 31 while a thread sleeps until a
-//! claim ends.
+//! A leaf's word: bit `i` is set while block `i` is locked, bit 31 while a thread sleeps until a
+//! lock is released.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use sys::futex;
 
 const SLEEPERS: u32 = 1 << 31;
-/// Looks before sleeping: a claim mostly ends within some microseconds.
+/// Looks before sleeping: a lock is mostly held for some microseconds.
 const SPINS: u32 = 200;
 /// A sleeper looks again by itself after this time.
 const SLEEP_NS: u64 = 10_000_000;
 
-/// The claims and losses of all leaves of a device.
-pub(crate) struct Claims {
+/// The locks and losses of all leaves of a device.
+pub(crate) struct BlockLocks {
     words: Box<[AtomicU32]>,
-    /// Blocks whose content is lost. Changed only by who has claimed them.
+    /// Blocks whose content is lost. Changed only by the holder of their lock.
     lost: Box<[AtomicU16]>,
     lost_count: AtomicU64,
 }
 
 /// Blocks of a leaf on which no other request works.
-pub(crate) struct Claim<'a> {
-    claims: &'a Claims,
+pub(crate) struct BlockLock<'a> {
+    locks: &'a BlockLocks,
     pub(crate) leaf: usize,
     mask: u16,
 }
 
-impl Claims {
+impl BlockLocks {
     pub(crate) fn new(leaves: usize) -> Self {
-        Claims {
+        BlockLocks {
             words: (0..leaves).map(|_| AtomicU32::new(0)).collect(),
             lost: (0..leaves).map(|_| AtomicU16::new(0)).collect(),
             lost_count: AtomicU64::new(0),
         }
     }
 
-    /// Claims blocks, waiting for others to end. The holder of a claim must not ask for another.
-    pub(crate) fn claim(&self, leaf: usize, mask: u16) -> Claim<'_> {
+    /// Locks blocks; waits for requests that hold any of them. A thread must not hold two locks.
+    pub(crate) fn lock(&self, leaf: usize, mask: u16) -> BlockLock<'_> {
         debug_assert!(mask != 0);
         let (word, bits) = (&self.words[leaf], u32::from(mask));
         let mut spins = 0;
@@ -52,7 +52,7 @@ impl Claims {
             if seen & bits == 0 {
                 if word.compare_exchange_weak(seen, seen | bits, Ordering::Acquire, Ordering::Relaxed).is_ok()
                 {
-                    return Claim { claims: self, leaf, mask };
+                    return BlockLock { locks: self, leaf, mask };
                 }
             } else if spins < SPINS {
                 spins += 1;
@@ -71,7 +71,10 @@ impl Claims {
     fn release(&self, leaf: usize, mask: u16) {
         let word = &self.words[leaf];
         let before = word.fetch_and(!(u32::from(mask) | SLEEPERS), Ordering::Release);
-        assert!(before & u32::from(mask) == u32::from(mask), "blocks are released by who claimed them");
+        assert!(
+            before & u32::from(mask) == u32::from(mask),
+            "blocks are released by the holder of their lock"
+        );
         if before & SLEEPERS != 0 {
             futex::wake(word, i32::MAX);
         }
@@ -88,27 +91,27 @@ impl Claims {
     }
 }
 
-impl Claim<'_> {
-    /// Notes that the content of claimed blocks is lost.
+impl BlockLock<'_> {
+    /// Notes that the content of locked blocks is lost.
     pub(crate) fn lose(&self, mask: u16) {
         debug_assert!(mask & !self.mask == 0);
-        let before = self.claims.lost[self.leaf].fetch_or(mask, Ordering::Relaxed);
-        self.claims.lost_count.fetch_add(u64::from((mask & !before).count_ones()), Ordering::Relaxed);
+        let before = self.locks.lost[self.leaf].fetch_or(mask, Ordering::Relaxed);
+        self.locks.lost_count.fetch_add(u64::from((mask & !before).count_ones()), Ordering::Relaxed);
     }
 
-    /// Notes that claimed blocks have content again, or none.
+    /// Notes that locked blocks have content again, or none.
     pub(crate) fn regain(&self, mask: u16) {
         debug_assert!(mask & !self.mask == 0);
-        if self.claims.lost(self.leaf) & mask != 0 {
-            let before = self.claims.lost[self.leaf].fetch_and(!mask, Ordering::Relaxed);
-            self.claims.lost_count.fetch_sub(u64::from((mask & before).count_ones()), Ordering::Relaxed);
+        if self.locks.lost(self.leaf) & mask != 0 {
+            let before = self.locks.lost[self.leaf].fetch_and(!mask, Ordering::Relaxed);
+            self.locks.lost_count.fetch_sub(u64::from((mask & before).count_ones()), Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for BlockLock<'_> {
     fn drop(&mut self) {
-        self.claims.release(self.leaf, self.mask);
+        self.locks.release(self.leaf, self.mask);
     }
 }
 
@@ -117,17 +120,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_exclude_and_leave_others_alone() {
-        let claims = Claims::new(2);
+    fn locks_exclude_and_leave_others_alone() {
+        let block_locks = BlockLocks::new(2);
         let totals: [AtomicU64; 16] = std::array::from_fn(|_| AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..4usize {
-                let (claims, totals) = (&claims, &totals);
+                let (block_locks, totals) = (&block_locks, &totals);
                 scope.spawn(move || {
                     for round in 0..4000 {
                         let first = (round * 7 + thread) % 13;
                         let mask = 0b1011u16 << first;
-                        let _claim = claims.claim(1, mask);
+                        let _lock = block_locks.lock(1, mask);
                         for block in (0..16).filter(|block| mask >> block & 1 == 1) {
                             // Not atomic as a whole: another thread in here would lose counts.
                             let seen = totals[block].load(Ordering::Relaxed);
@@ -142,18 +145,18 @@ mod tests {
         });
         let sum: u64 = totals.iter().map(|total| total.load(Ordering::Relaxed)).sum();
         assert_eq!(sum, 4 * 4000 * 3);
-        assert!(claims.words.iter().all(|word| word.load(Ordering::Relaxed) & !SLEEPERS == 0));
+        assert!(block_locks.words.iter().all(|word| word.load(Ordering::Relaxed) & !SLEEPERS == 0));
     }
 
     #[test]
     fn losses_are_counted() {
-        let claims = Claims::new(1);
-        let claim = claims.claim(0, 0xFF);
-        claim.lose(0b111);
-        claim.lose(0b110);
-        assert_eq!((claims.lost(0), claims.lost_count()), (0b111, 3));
-        claim.regain(0b011);
-        claim.regain(0b011);
-        assert_eq!((claims.lost(0), claims.lost_count()), (0b100, 1));
+        let block_locks = BlockLocks::new(1);
+        let lock = block_locks.lock(0, 0xFF);
+        lock.lose(0b111);
+        lock.lose(0b110);
+        assert_eq!((block_locks.lost(0), block_locks.lost_count()), (0b111, 3));
+        lock.regain(0b011);
+        lock.regain(0b011);
+        assert_eq!((block_locks.lost(0), block_locks.lost_count()), (0b100, 1));
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn mask_of(first: usize, count: usize) -> u16 {
 }
 
 /// The pieces of `[at, at + len)`, in order.
-pub(crate) fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
+pub(crate) fn split(at: u64, len: u64) -> impl Iterator<Item = Piece> {
     let (mut at, end) = (at, at + len);
     std::iter::from_fn(move || {
         (at < end).then(|| {
@@ -91,7 +91,7 @@ mod tests {
         #[test]
         fn pieces_are_the_request(at in 0u64..1 << 40, len in 0u64..3 << 20) {
             let mut next = at;
-            for piece in pieces(at, len) {
+            for piece in split(at, len) {
                 prop_assert_eq!((piece.leaf * LEAF_BYTES + piece.start) as u64, next);
                 prop_assert!(piece.len > 0 && piece.start + piece.len <= LEAF_BYTES);
                 prop_assert_eq!(piece.head() + piece.len + piece.tail(), piece.blocks() * BLOCK_BYTES);
