@@ -34,7 +34,7 @@ struct Helper {
 }
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
-static HELPER: &dyn PrivilegedHelper = &Asked;
+static BY_REQUEST: &dyn PrivilegedHelper = &Asked;
 
 /// Gives up what this program's file gave, and starts the helper if that has something to do.
 /// Called first of all, by the only thread.
@@ -48,7 +48,7 @@ pub fn give_up() -> std::io::Result<()> {
     if capabilities::has(capabilities::SYS_PTRACE) {
         if let Ok(helper) = start() {
             let _ = HELPER.set(helper);
-            sys::privileged::set(&HELPER);
+            sys::privileged::set(&BY_REQUEST);
         }
     }
     // Portals of accelerators are mapped by this process alone, for its own measurements; under
