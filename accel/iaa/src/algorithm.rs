@@ -65,7 +65,7 @@ impl Algorithm for Iaa {
     }
 
     /// Follows queues that come and go.
-    fn tend(&self) {
+    fn maintain(&self) {
         self.driver.refresh();
     }
 

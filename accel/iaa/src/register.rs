@@ -191,8 +191,8 @@ fn cannot_emulate(error: std::io::Error) -> String {
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Has a thread follow the devices of `driver` as long as it is used. Where no thread may be
-/// started, [`acomp::Algorithm::tend`] does. Without the thread, queues that are gone are left for
-/// software all the same.
+/// started, [`acomp::Algorithm::maintain`] does. Without the thread, queues that are gone are left
+/// for software all the same.
 fn keep_watch(driver: &Arc<Driver>) {
     if !driver.has_changing_devices() {
         return;

@@ -42,7 +42,7 @@ pub trait Algorithm: Send + Sync {
 
     /// Called a few times a second by a thread that may block, outside all requests: devices that
     /// came or went are found here.
-    fn tend(&self) {}
+    fn maintain(&self) {}
 
     /// Whether this is no compressor at all, so that a unit that does not shrink is what is
     /// expected of it: such units are kept as they are, never refused.

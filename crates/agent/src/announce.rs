@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use doorway::desk::kind;
+use doorway::control_page::kind;
 use sys::futex;
 
-use crate::desk::desk;
+use crate::control_page::control_page;
 
 /// What the control thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// The pending request, to be completed with [`done`], and its number.
 pub fn asked() -> Option<(Kind, Range<usize>, u32)> {
-    let question = desk().announcement.question()?;
+    let question = control_page().announcement.question()?;
     let kind = match question.kind {
         kind::ORDINARY => Kind::Ordinary,
         kind::RELEASE => Kind::Release,
@@ -35,7 +35,7 @@ pub fn asked() -> Option<(Kind, Range<usize>, u32)> {
 
 /// Lets the thread go on that waits for this, if it still does.
 pub fn done(number: u32) {
-    let announcement = &desk().announcement;
+    let announcement = &control_page().announcement;
     if announcement.answer(number) {
         futex::wake(&announcement.state, 1);
     }

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-use doorway::desk::{end, RESTART};
+use doorway::control_page::{end, RESTART};
 use pager::{Config, NamedPages, Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::thread;
@@ -15,7 +15,7 @@ use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::announce::Kind as Announced;
-use crate::desk::{self, desk, is_set};
+use crate::control_page::{self, control_page, is_set};
 use crate::{announce, broken, channel, credentials, fork, retire, start, swap, threads};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -63,22 +63,22 @@ pub fn pager() -> Option<&'static Pager> {
 
 /// Whether there is a control thread to answer requests.
 pub fn is_alive() -> bool {
-    is_set(&desk().is_alive)
+    is_set(&control_page().is_alive)
 }
 
 /// Notes that the caller is the control thread, or that there is none.
 pub fn set_alive(alive: bool) {
     if alive {
-        desk().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
+        control_page().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
     }
-    desk().is_alive.store(alive.into(), Ordering::Release);
+    control_page().is_alive.store(alive.into(), Ordering::Release);
 }
 
 /// In a forked child: there is no control thread and no pager any more. The parent's tables stay as
 /// dead weight; its key does not.
 pub fn forget() {
     set_alive(false);
-    desk().has_pager.store(0, Ordering::Release);
+    control_page().has_pager.store(0, Ordering::Release);
     swap::forget();
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
     HANDLERS.store(0, Ordering::Release);
@@ -86,9 +86,9 @@ pub fn forget() {
 
 /// Takes away what the program's threads ask a pager by.
 pub fn close_desk() {
-    desk().has_pager.store(0, Ordering::SeqCst);
-    desk().total.store(0, Ordering::Release);
-    desk().others.store(0, Ordering::Release);
+    control_page().has_pager.store(0, Ordering::SeqCst);
+    control_page().total.store(0, Ordering::Release);
+    control_page().others.store(0, Ordering::Release);
 }
 
 /// Takes the pager from those who look for it. No other thread has a reference to it.
@@ -102,7 +102,7 @@ pub fn take_pager() -> Option<Box<Pager>> {
 
 /// Lets the program's threads know how many threads are not theirs.
 fn count_threads() {
-    desk().threads.store(pager().map_or(1, Pager::own_threads), Ordering::Release);
+    control_page().threads.store(pager().map_or(1, Pager::own_threads), Ordering::Release);
 }
 
 /// Sleeps between looks, and does what was asked of the control thread. False when the program has
@@ -111,7 +111,7 @@ fn count_threads() {
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
     count_threads();
-    let nudge = &desk().nudge;
+    let nudge = &control_page().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
     if credentials::are_wanted() {
@@ -147,7 +147,7 @@ pub fn end_if_program_ended() {
 
 /// Says why paging ends, if it does. Before the halt: no system call can be relied on behind it.
 fn say_end(accounts: &Ledgered) {
-    let why = match desk().end.swap(end::NONE, Ordering::AcqRel) {
+    let why = match control_page().end.swap(end::NONE, Ordering::AcqRel) {
         end::NONE => return,
         end::LOCKED => "mlockall() was called",
         end::BARE_FORK => {
@@ -168,7 +168,7 @@ fn answer_requests(accounts: &Ledgered) {
     if let Some(pager) = pager() {
         pager.dismiss_gate_reports();
         // The requesting thread may have stopped waiting.
-        if is_set(&desk().references) {
+        if is_set(&control_page().references) {
             pager.stop_recycling();
         }
     }
@@ -213,7 +213,7 @@ fn live() -> bool {
     };
     if accounts.ledger().settings().lends {
         sys::privileged::set(&RIGHTS);
-        desk().forks.lends.store(1, Ordering::Relaxed);
+        control_page().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
     let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
@@ -253,17 +253,17 @@ static RIGHTS: &dyn sys::privileged::PrivilegedHelper = &accounts::Rights;
 /// Lets the program's threads tell the agent's memory from the program's.
 pub fn share_arena() {
     let own = arena::range();
-    desk().arena[0].store(own.start, Ordering::Relaxed);
-    desk().arena[1].store(own.end, Ordering::Release);
+    control_page().arena[0].store(own.start, Ordering::Relaxed);
+    control_page().arena[1].store(own.end, Ordering::Release);
 }
 
 /// Lets the program's threads see how near the tree is to its budget.
 fn share_figures(accounts: &'static Ledgered) {
     use pager::Accounts;
-    desk().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
+    control_page().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
     let [own, others] = accounts.ledger().total_addresses();
-    desk().others.store(others, Ordering::Release);
-    desk().total.store(own, Ordering::Release);
+    control_page().others.store(others, Ordering::Release);
+    control_page().total.store(own, Ordering::Release);
 }
 
 /// The use at which the program's memory is registered: early enough that a fast program does not
@@ -334,10 +334,10 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
         own: start::own_ranges(),
         only: None,
         kept: NamedPages {
-            count: || desk().cleared.count().wrapping_add(desk().robust.count()),
+            count: || control_page().cleared.count().wrapping_add(control_page().robust.count()),
             each: |each| {
-                desk().cleared.for_each(each);
-                desk().robust.for_each(each);
+                control_page().cleared.for_each(each);
+                control_page().robust.for_each(each);
             },
         },
         executable: pager::executable::dominates(),
@@ -375,17 +375,17 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     swap::count_threads(pager);
     // Its children would find zeroes where its pages are out, without a report.
     if !pager.reports_forks() {
-        if !desk::is_shared() {
+        if !control_page::is_shared() {
             return Err(BARE_FORKS.into());
         }
-        desk().forks.unreported.store(1, Ordering::Release);
+        control_page().forks.unreported.store(1, Ordering::Release);
     }
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     // In one order with the references below, which a thread notes before it looks whether there is
     // a pager.
-    desk().has_pager.store(1, Ordering::SeqCst);
+    control_page().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
     CHILDREN_INHERIT.store(can_fork, Ordering::Relaxed);
@@ -396,7 +396,7 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     }
     // Looked at once the pager can be told, as it is told once it can be looked at.
     std::sync::atomic::fence(Ordering::SeqCst);
-    if is_set(&desk().references) {
+    if is_set(&control_page().references) {
         pager.stop_recycling();
     }
     start_threads(pager)?;
@@ -441,7 +441,7 @@ extern "C" fn begin_child(channel: usize) {
 /// Leaves a thread ready for a forked child: its stack and its thread-local storage.
 fn keep_spare() {
     let Ok((stack, pointer)) = threads::prepare(begin_child) else { return };
-    let spare = &desk().forks.spare;
+    let spare = &control_page().forks.spare;
     spare[1].store(pointer, Ordering::Relaxed);
     spare[0].store(stack, Ordering::Release);
 }
@@ -487,7 +487,7 @@ fn inherit(channel: i32) {
             end_child(format_args!("it cannot go on with the swap file: {error}"));
         }
     }
-    if is_set(&desk().forks.outside) {
+    if is_set(&control_page().forks.outside) {
         let root = channel::receive(channel).filter(|told| told.word() == channel::ROOT);
         let entered = root.is_some_and(|told| {
             let entered = fork::enter_root(told.descriptors[0]);
@@ -497,7 +497,7 @@ fn inherit(channel: i32) {
         if !entered {
             end_child(format_args!("it cannot leave its root directory"));
         }
-        desk().forks.outside.store(0, Ordering::Release);
+        control_page().forks.outside.store(0, Ordering::Release);
     }
     channel::close(channel);
     // SAFETY: set together with the pager, which is there; a leaked box.

@@ -28,7 +28,7 @@ use ledger::wire::Kind;
 use sys::credentials::Credentials;
 use sys::futex;
 
-use crate::desk::desk;
+use crate::control_page::control_page;
 use crate::{accounts, retire, threads};
 
 /// Between looks without a question.
@@ -42,15 +42,15 @@ fn rights(of: &Credentials) -> Rights {
 /// Says what the calling thread, the control thread, may do.
 pub fn say_own() {
     let own = Credentials::of(sys::threads::own());
-    desk().credentials.say(own.map(|(own, _)| rights(&own)));
+    control_page().credentials.say(own.map(|(own, _)| rights(&own)));
 }
 
 /// Whether the program has given up for good what the agent has. Looks when a thread asks, and
 /// every [`LOOK_NS`].
 pub fn are_wanted() -> bool {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
-    let asked = desk().credentials.asked.load(Ordering::Acquire);
-    let is_asked = asked != desk().credentials.answered.load(Ordering::Acquire);
+    let asked = control_page().credentials.asked.load(Ordering::Acquire);
+    let is_asked = asked != control_page().credentials.answered.load(Ordering::Acquire);
     let now = sys::now_ns();
     if !is_asked && now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < LOOK_NS {
         return false;
@@ -65,7 +65,7 @@ pub fn are_wanted() -> bool {
 
 /// Wakes the threads that asked, up to a number.
 fn answer(asked: u32) {
-    let answered = &desk().credentials.answered;
+    let answered = &control_page().credentials.answered;
     if answered.swap(asked, Ordering::AcqRel) != asked {
         futex::wake(answered, i32::MAX);
     }
@@ -74,7 +74,7 @@ fn answer(asked: u32) {
 /// Whether the agent has what no thread of the program's has or can have back.
 fn exceeds_program() -> bool {
     // Ordinary users' programs are not looked at.
-    let Some(agents) = desk().credentials.agents().filter(Rights::can_shrink) else { return false };
+    let Some(agents) = control_page().credentials.agents().filter(Rights::can_shrink) else { return false };
     let exceeds = |of: &Credentials| agents.exceed(&rights(of));
     // Mostly that is all.
     if Credentials::of_first().is_some_and(|(first, is_alive)| is_alive && !exceeds(&first)) {
@@ -105,8 +105,8 @@ fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Cred
 /// Has the agent end but for the calling thread, and gives that the program's rights. False when
 /// that could not be: there must be no agent then.
 pub fn take() -> bool {
-    let asked = desk().credentials.asked.load(Ordering::Acquire);
-    desk().credentials.say(None);
+    let asked = control_page().credentials.asked.load(Ordering::Acquire);
+    control_page().credentials.say(None);
     retire::retire();
     let taken = match find(|_| true) {
         Ok(Some(programs)) => programs.take(),

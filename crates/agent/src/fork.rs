@@ -38,13 +38,13 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use doorway::desk::halt::{ASKED, HALTED, RUNNING};
-use doorway::desk::{brings_in, ending};
+use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
+use doorway::control_page::{brings_in, ending};
 use ledger::wire::Kind;
 use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
-use crate::desk::{desk, is_set};
+use crate::control_page::{control_page, is_set};
 use crate::{accounts, channel, control, credentials, swap};
 
 /// Descriptors that a child's control thread has at a time beside those that stay.
@@ -59,38 +59,38 @@ static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
 
 /// Whether this process has forked or was forked: some of its pages may be shared.
 pub fn has_forked() -> bool {
-    is_set(&desk().forks.forked)
+    is_set(&control_page().forks.forked)
 }
 
 /// The control thread listens no more: its descriptors are closed.
 pub fn let_go() {
-    desk().forks.listener.store(0, Ordering::Release);
-    desk().forks.unreported.store(0, Ordering::Release);
+    control_page().forks.listener.store(0, Ordering::Release);
+    control_page().forks.unreported.store(0, Ordering::Release);
     LISTENER_NUMBER.store(-1, Ordering::Relaxed);
 }
 
 /// Whether paging has ended in this process.
 pub fn has_stopped() -> bool {
-    is_set(&desk().forks.stopped)
+    is_set(&control_page().forks.stopped)
 }
 
 /// Paging has ended in this process, with everything brought in by the caller.
 pub fn note_stopped() {
-    desk().forks.stopped.store(1, Ordering::Release);
+    control_page().forks.stopped.store(1, Ordering::Release);
 }
 
 /// Whether a filter may bind threads of the program.
 pub fn expects_filter() -> bool {
-    is_set(&desk().forks.filtered)
+    is_set(&control_page().forks.filtered)
 }
 
 /// Lets forks of this process leave everything where it is. Called by its control thread when the
 /// pager is set up.
 pub fn keep() {
-    desk().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
+    control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     if let Some((number, name)) = channel::listen() {
         LISTENER_NUMBER.store(number, Ordering::Relaxed);
-        desk().forks.listener.store(name, Ordering::Release);
+        control_page().forks.listener.store(name, Ordering::Release);
     }
 }
 
@@ -104,7 +104,7 @@ pub fn numbers_end() -> i32 {
 fn say_why(pager: &Pager) {
     /// Reasons that were given; children have been given them, too.
     static SAID: AtomicU32 = AtomicU32::new(0);
-    let forks = &desk().forks;
+    let forks = &control_page().forks;
     let limit = forks.descriptors.load(Ordering::Relaxed);
     let why = forks.why.swap(brings_in::NONE, Ordering::AcqRel);
     if SAID.fetch_or(1 << why, Ordering::Relaxed) >> why & 1 == 1 {
@@ -129,7 +129,7 @@ fn say_why(pager: &Pager) {
 /// The agent's root directory, if the forking thread has another one; an error where it cannot be
 /// had.
 fn root_for_child() -> Result<Option<i32>, ()> {
-    if !is_set(&desk().forks.outside) {
+    if !is_set(&control_page().forks.outside) {
         return Ok(None);
     }
     // SAFETY: a constant, terminated path.
@@ -151,7 +151,7 @@ pub fn enter_root(root: i32) -> bool {
 /// Called by the control thread between its looks: carries out a requested halt, and returns when
 /// it is over.
 pub fn answer_halt() {
-    let forks = &desk().forks;
+    let forks = &control_page().forks;
     if forks.state.load(Ordering::Acquire) != ASKED {
         return;
     }
@@ -193,7 +193,7 @@ pub fn answer_halt() {
 /// Brings everything in for good if another process has this memory, which may outlive this
 /// process; whether that is so.
 pub fn bring_in_for_others(pager: &Pager) -> bool {
-    if is_set(&desk().forks.stopped) || !sys::threads::is_memory_shared() {
+    if is_set(&control_page().forks.stopped) || !sys::threads::is_memory_shared() {
         return false;
     }
     pager.halt();
@@ -206,7 +206,7 @@ pub fn bring_in_for_others(pager: &Pager) -> bool {
 /// Says that the pager has halted, and stands still until the program's thread says otherwise.
 /// `is_last`: perhaps for ever.
 fn stand(is_last: bool) {
-    let forks = &desk().forks;
+    let forks = &control_page().forks;
     forks.state.store(HALTED, Ordering::Release);
     futex::wake(&forks.state, i32::MAX);
     while forks.state.load(Ordering::Acquire) == HALTED {
@@ -228,7 +228,7 @@ fn stand(is_last: bool) {
 /// Ends the calling thread, the agent's only one: the kernel does what is asked of it for processes
 /// of one thread alone. Another is started afterwards, as in a forked child.
 fn leave() -> ! {
-    desk().forks.state.store(HALTED, Ordering::Release);
+    control_page().forks.state.store(HALTED, Ordering::Release);
     // Its descriptors are closed with it: no other thread has its file table.
     sys::thread::exit()
 }
@@ -236,14 +236,14 @@ fn leave() -> ! {
 /// Stands by a fork until the child has taken over; false when it cannot be done this way.
 fn attend(pager: &Pager) -> bool {
     let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
-    let Some(mut session) = pager.begin_fork(desk().forks.forker.load(Ordering::Relaxed)) else {
+    let Some(mut session) = pager.begin_fork(control_page().forks.forker.load(Ordering::Relaxed)) else {
         channel::close(connection);
         return false;
     };
-    desk().forks.keeps.store(1, Ordering::Release);
-    desk().forks.attending.store(1, Ordering::Release);
-    desk().forks.state.store(HALTED, Ordering::Release);
-    futex::wake(&desk().forks.state, i32::MAX);
+    control_page().forks.keeps.store(1, Ordering::Release);
+    control_page().forks.attending.store(1, Ordering::Release);
+    control_page().forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&control_page().forks.state, i32::MAX);
     let mut birth_ns = u64::MAX;
     loop {
         let [main, gate, child] = pager.fork_descriptors(&session);
@@ -296,13 +296,13 @@ fn attend(pager: &Pager) -> bool {
     }
     channel::close(connection);
     pager.end_fork(session);
-    desk().forks.attending.store(0, Ordering::Release);
-    futex::wake(&desk().forks.attending, i32::MAX);
+    control_page().forks.attending.store(0, Ordering::Release);
+    futex::wake(&control_page().forks.attending, i32::MAX);
     true
 }
 
 /// The child's control thread has taken over: the program may run.
 pub fn taken() {
-    desk().forks.state.store(RUNNING, Ordering::Release);
-    futex::wake(&desk().forks.state, i32::MAX);
+    control_page().forks.state.store(RUNNING, Ordering::Release);
+    futex::wake(&control_page().forks.state, i32::MAX);
 }

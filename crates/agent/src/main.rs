@@ -10,7 +10,8 @@
 //! out.
 //!
 //! Arguments: a name; the supervisor's socket; where the stack lies, as START-END in hex; where a
-//! shared object has brought it, the address of the desk in hex, and where that object lies.
+//! shared object has brought it, the address of the control page in hex, and where that object
+//! lies.
 
 #![no_main]
 
@@ -20,7 +21,7 @@ mod heap;
 use std::ffi::{c_char, c_int, CStr};
 use std::ops::Range;
 
-use agent::{broken, control, desk, start};
+use agent::{broken, control, control_page, start};
 
 extern "C" {
     /// The first byte of the image and the first behind it, by the linker.
@@ -46,12 +47,13 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     start::add_own_range((&raw const __ehdr_start).addr()..(&raw const _end).addr());
     if count == 5 {
         let text = |index| argument(index).to_str().unwrap_or("");
-        let (Ok(desk), Some(object)) = (usize::from_str_radix(text(3), 16), parse_range(text(4))) else {
+        let (Ok(control_page), Some(object)) = (usize::from_str_radix(text(3), 16), parse_range(text(4)))
+        else {
             return 1;
         };
         start::add_own_range(object);
         // SAFETY: the object is never unloaded.
-        unsafe { desk::share(desk) };
+        unsafe { control_page::share(control_page) };
         control::share_arena();
     }
     control::remember_socket(argument(1));
@@ -60,7 +62,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     }
     let cleared = std::env::var("UZSWAP_CLEARED").ok();
     if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {
-        desk::desk().cleared.note(address);
+        control_page::control_page().cleared.note(address);
     }
     broken::install();
     broken::choose_point();

@@ -218,8 +218,8 @@ impl Memory {
     }
 
     /// Cleans the swap file, and gives its free blocks back: for when nothing else is to do.
-    pub(crate) fn tend(&self) {
-        self.pool.tend(CLEAN_SEGMENTS);
+    pub(crate) fn maintain(&self) {
+        self.pool.maintain(CLEAN_SEGMENTS);
     }
 
     fn note(&self, report: &ShrinkReport) {

@@ -50,7 +50,7 @@ fn serve(memory: &Memory) {
     loop {
         match memory.signal.wait(REST) {
             Next::Work => memory.relieve(),
-            Next::Rest => memory.tend(),
+            Next::Rest => memory.maintain(),
             Next::End => return,
         }
     }

@@ -2,14 +2,14 @@
 //!
 //! The agent is a program that runs as a thread of another. Its injector maps its [`image`] and
 //! gives it a [`stack`] to start on: the supervisor from outside, or `preload` inside of the
-//! process. With the latter it shares a [`desk`], which the program's threads and the agent's use,
-//! since neither may run the other's code. Everything here is plain numbers in memory, and needs no
-//! C library, no standard library and no allocation.
+//! process. With the latter it shares a [`control_page`], which the program's threads and the
+//! agent's use, since neither may run the other's code. Everything here is plain numbers in memory,
+//! and needs no C library, no standard library and no allocation.
 
 #![cfg_attr(not(test), no_std)]
 
 pub mod channel;
-pub mod desk;
+pub mod control_page;
 pub mod image;
 pub mod limits;
 pub mod rights;

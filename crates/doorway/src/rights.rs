@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::desk::Credentials;
+use crate::control_page::Credentials;
 
 /// Bits of capabilities(7) that allow to become any user, and any group.
 const SETGID: u64 = 1 << 6;
@@ -63,7 +63,7 @@ impl Credentials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::Desk;
+    use crate::control_page::ControlPage;
 
     const ROOT: Rights = Rights { users: [0; 3], groups: [0; 3], permitted: 0xff };
 
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn what_the_agent_says_is_read() {
-        static DESK: Desk = Desk::new();
-        assert_eq!(DESK.credentials.agents(), None);
+        static CONTROL_PAGE: ControlPage = ControlPage::new();
+        assert_eq!(CONTROL_PAGE.credentials.agents(), None);
         let rights = with([1, 2, 3], [4, 5, 6], 7);
-        DESK.credentials.say(Some(rights));
-        assert_eq!(DESK.credentials.agents(), Some(rights));
-        DESK.credentials.say(None);
-        assert_eq!(DESK.credentials.agents(), None);
+        CONTROL_PAGE.credentials.say(Some(rights));
+        assert_eq!(CONTROL_PAGE.credentials.agents(), Some(rights));
+        CONTROL_PAGE.credentials.say(None);
+        assert_eq!(CONTROL_PAGE.credentials.agents(), None);
     }
 }

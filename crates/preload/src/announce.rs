@@ -7,10 +7,10 @@
 
 use core::sync::atomic::{fence, Ordering};
 
-use doorway::desk::kind;
+use doorway::control_page::kind;
 use doorway::PAGE_SIZE;
 
-use crate::desk::{self, DESK};
+use crate::control_page::{self, CONTROL_PAGE};
 use crate::signals::blocked;
 use crate::system::{self, now_ns};
 
@@ -26,30 +26,31 @@ const WAIT_NS: u64 = 3_000_000;
 const RELEASE_NS: u64 = 10_000_000_000;
 /// What stands by until then may be wrong.
 const REFERENCES_NS: u64 = 1_000_000_000;
-/// Of [`doorway::desk::Desk::references`]: said, and known to the pager, too, where there is one.
+/// Of [`doorway::control_page::ControlPage::references`]: said, and known to the pager, too, where
+/// there is one.
 const SAID: u32 = 1;
 const KNOWN: u32 = 2;
 
 /// Has `[start, start + len)` registered if memory is tight; `what` is of [`kind`].
 pub fn announce(start: usize, len: usize, what: u32) {
-    if len < LARGE_BYTES || desk::is_agents(start) {
+    if len < LARGE_BYTES || control_page::is_agents(start) {
         return;
     }
-    if !desk::has_pager() || !desk::is_tight_with(len) {
+    if !control_page::has_pager() || !control_page::is_tight_with(len) {
         if len >= BURST_BYTES {
-            desk::nudge();
+            control_page::nudge();
         }
         return;
     }
-    if !desk::is_own_process() {
+    if !control_page::is_own_process() {
         return;
     }
     blocked(|| {
-        let one = &DESK.announcement.one;
+        let one = &CONTROL_PAGE.announcement.one;
         if !system::try_lock(one) {
             // Others wait for the control thread, which finds this range when it looks at all
             // mappings.
-            desk::nudge();
+            control_page::nudge();
             return;
         }
         ask(start, len, what, WAIT_NS);
@@ -66,26 +67,26 @@ pub fn release(start: usize, len: usize) {
 /// left must not be filled with another one's bytes from now on. What was moved out before has no
 /// such references.
 pub fn note_references() {
-    if DESK.references.load(Ordering::Acquire) == KNOWN {
+    if CONTROL_PAGE.references.load(Ordering::Acquire) == KNOWN {
         return;
     }
     // Of several threads each waits: none is to hand out a reference before.
-    DESK.references.fetch_max(SAID, Ordering::SeqCst);
+    CONTROL_PAGE.references.fetch_max(SAID, Ordering::SeqCst);
     // A pager that comes now looks whether it was said.
     fence(Ordering::SeqCst);
     insist(0, 0, kind::REFERENCES, REFERENCES_NS);
     // A child of vfork() has this memory, too, and no agent.
-    if desk::is_own_process() {
-        DESK.references.store(KNOWN, Ordering::Release);
+    if control_page::is_own_process() {
+        CONTROL_PAGE.references.store(KNOWN, Ordering::Release);
     }
 }
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
-    if desk::has_pager() && desk::is_own_process() {
+    if control_page::has_pager() && control_page::is_own_process() {
         blocked(|| {
-            system::lock(&DESK.announcement.one);
+            system::lock(&CONTROL_PAGE.announcement.one);
             ask(start, len, what, wait_ns);
-            system::unlock(&DESK.announcement.one);
+            system::unlock(&CONTROL_PAGE.announcement.one);
         });
     }
 }
@@ -93,9 +94,9 @@ fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
 /// Asks, and waits for the answer. The caller has the lock, and signals are blocked: a handler may
 /// come here, too, or never return.
 fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
-    let announcement = &DESK.announcement;
+    let announcement = &CONTROL_PAGE.announcement;
     let number = announcement.ask(start..start + len.next_multiple_of(PAGE_SIZE), what);
-    desk::nudge();
+    control_page::nudge();
     let give_up = now_ns() + wait_ns;
     while announcement.is_open(number) {
         let left = give_up.saturating_sub(now_ns());
@@ -109,6 +110,6 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
 
 /// In a forked child: threads that were waiting exist in the parent only.
 pub fn forget() {
-    DESK.announcement.give_up();
-    DESK.announcement.one.store(0, Ordering::Release);
+    CONTROL_PAGE.announcement.give_up();
+    CONTROL_PAGE.announcement.one.store(0, Ordering::Release);
 }

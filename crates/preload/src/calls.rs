@@ -7,13 +7,13 @@
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ptr::null;
 
-use doorway::desk::{end, kind};
+use doorway::control_page::{end, kind};
 
 use crate::next::{interposed, Next, Onward};
 use crate::target::Target;
 use crate::{
-    announce, cleared, credentials, desk, ending, environment, exec, fork, limits, parent, remap, sharing,
-    single, system,
+    announce, cleared, control_page, credentials, ending, environment, exec, fork, limits, parent, remap,
+    sharing, single, system,
 };
 
 /// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
@@ -29,7 +29,7 @@ const HARMLESS: c_int =
 /// arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
-    desk::is_agents(&raw const here as usize)
+    control_page::is_agents(&raw const here as usize)
 }
 
 /// A system call's answer as the C library gives it.
@@ -109,11 +109,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 
 fn note_advice(address: usize, len: usize, advice: c_int) {
     const MADV_GUARD_INSTALL: c_int = 102;
-    let own = desk::is_agents(address);
+    let own = control_page::is_agents(address);
     match advice {
         libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
         // Guarding discards what was there, and raises no event. Discarding it before does.
-        MADV_GUARD_INSTALL if desk::has_pager() => {
+        MADV_GUARD_INSTALL if control_page::has_pager() => {
             // SAFETY: the program is about to discard this itself.
             unsafe { raw_syscall(libc::SYS_madvise, [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
         }
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     target: *mut c_void,
 ) -> *mut c_void {
-    let is_ours = desk::has_pager() && !is_pagers_thread();
+    let is_ours = control_page::has_pager() && !is_pagers_thread();
     let len = match is_ours {
         true => remap::shortened(address as usize, len, new_len, flags, target as usize),
         false => len,

@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_long};
 
 use crate::calls::raw_syscall;
-use crate::desk::DESK;
+use crate::control_page::CONTROL_PAGE;
 use crate::system;
 
 /// The calling thread's word; 0 where the kernel does not tell.
@@ -24,7 +24,7 @@ pub fn of_this_thread() -> usize {
 pub fn note_call(number: c_long, arguments: &[usize; 6]) {
     let [a, b, _, d, e, _] = *arguments;
     match number {
-        libc::SYS_set_tid_address => DESK.cleared.note(a),
+        libc::SYS_set_tid_address => CONTROL_PAGE.cleared.note(a),
         libc::SYS_clone => note(a as c_int, if cfg!(target_arch = "x86_64") { d } else { e }),
         // struct clone_args: flags, pidfd, child_tid.
         libc::SYS_clone3 if b >= 3 * 8 => {
@@ -39,6 +39,6 @@ pub fn note_call(number: c_long, arguments: &[usize; 6]) {
 /// Notes the word that a clone(2) with these flags names, for what shares this memory.
 pub fn note(flags: c_int, word: usize) {
     if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_CHILD_CLEARTID != 0 {
-        DESK.cleared.note(word);
+        CONTROL_PAGE.cleared.note(word);
     }
 }

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 
 use crate::calls::set_errno;
-use crate::desk::{is_alive, is_own_process, nudge, DESK};
+use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
 use crate::next::Next;
 use crate::system;
 
@@ -85,7 +85,7 @@ pub fn may_give_up(number: c_long) -> bool {
 /// The calling thread's rights may have changed: returns when the agent has no more than the
 /// program can have back.
 pub fn changed() {
-    let credentials = &DESK.credentials;
+    let credentials = &CONTROL_PAGE.credentials;
     if !is_alive() || !is_own_process() {
         return;
     }
@@ -96,7 +96,7 @@ pub fn changed() {
     let number = credentials.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     nudge();
     // Paging has ended, and the control thread stands still: it looks at this word.
-    system::wake(&DESK.forks.state);
+    system::wake(&CONTROL_PAGE.forks.state);
     while is_alive() {
         let answered = credentials.answered.load(Ordering::Acquire);
         if answered.wrapping_sub(number) as i32 >= 0 || is_forking() {
@@ -109,7 +109,7 @@ pub fn changed() {
 /// In a signal handler of a thread that forks: the control thread waits for that. It looks by
 /// itself afterwards.
 fn is_forking() -> bool {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     forks.one.load(Ordering::Acquire) != 0 && forks.forker.load(Ordering::Relaxed) == system::thread_id()
 }
 

@@ -11,9 +11,9 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use doorway::desk::ending;
+use doorway::control_page::ending;
 
-use crate::desk::{has_pager, is_alive, is_own_process, is_set, DESK};
+use crate::control_page::{has_pager, is_alive, is_own_process, is_set, CONTROL_PAGE};
 use crate::next::Next;
 use crate::{fork, sharing, system};
 
@@ -42,7 +42,7 @@ pub fn prepare() {
 
 /// Waits until the process may end.
 pub fn before() {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     // A child of vfork() ends this way, too, and has this memory.
     if !is_alive() || !is_own_process() {
         return;

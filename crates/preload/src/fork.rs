@@ -12,16 +12,18 @@
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use doorway::desk::{brings_in, end, halt, RESTART};
+use doorway::control_page::{brings_in, end, halt, RESTART};
 
 use crate::calls::raw_syscall;
-use crate::desk::{has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, DESK};
+use crate::control_page::{
+    has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, CONTROL_PAGE,
+};
 use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
 /// The forking thread's blocked signals before its fork; of the thread that has
-/// [`doorway::desk::Forks::one`].
+/// [`doorway::control_page::Forks::one`].
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -75,12 +77,12 @@ pub unsafe extern "C" fn __register_atfork(
 /// `why` is of [`end`].
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     if !is_alive() || !is_own_process() {
         return;
     }
     if forks.stopped.swap(1, Ordering::AcqRel) == 0 {
-        DESK.end.store(why, Ordering::Release);
+        CONTROL_PAGE.end.store(why, Ordering::Release);
         // The state stays: the pager stands still for good. Forks find it stopped.
         with_halt(None, || {});
     }
@@ -97,23 +99,23 @@ pub fn stop_for_good(why: u32) {
 
 /// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
 pub fn expect_filter() {
-    set(&DESK.forks.filtered);
+    set(&CONTROL_PAGE.forks.filtered);
 }
 
 /// Whether a filter may bind the calling thread.
 pub fn expects_filter() -> bool {
-    is_set(&DESK.forks.filtered)
+    is_set(&CONTROL_PAGE.forks.filtered)
 }
 
 /// Some memory is not inherited from now on.
 pub fn expect_wiped() {
-    set(&DESK.forks.wiped);
+    set(&CONTROL_PAGE.forks.wiped);
 }
 
 /// Has the control thread halt the pager and waits until it has. The caller has the lock.
 fn halt_and_wait() {
-    let state = &DESK.forks.state;
-    DESK.forks.keeps.store(0, Ordering::Release);
+    let state = &CONTROL_PAGE.forks.state;
+    CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
     state.store(halt::ASKED, Ordering::Release);
     // A control thread that stands still for good, for a fork that was under way, waits for this.
     system::wake(state);
@@ -132,7 +134,7 @@ fn halt_and_wait() {
 /// Asks the control thread to halt, with the word set that says for what, and calls `act` when it
 /// has. It stands still until [`go_on`].
 pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     signals::blocked(|| {
         system::lock(&forks.one);
         forks.forker.store(system::thread_id(), Ordering::Relaxed);
@@ -147,13 +149,13 @@ pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
 
 /// Lets the control thread work again.
 pub fn go_on() {
-    DESK.forks.state.store(halt::RUNNING, Ordering::Release);
-    system::wake(&DESK.forks.state);
+    CONTROL_PAGE.forks.state.store(halt::RUNNING, Ordering::Release);
+    system::wake(&CONTROL_PAGE.forks.state);
 }
 
 /// Calls `act` while everything is in and nothing is paged.
 pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
-    let stopped = &DESK.forks.stopped;
+    let stopped = &CONTROL_PAGE.forks.stopped;
     if !is_alive() || !is_own_process() || is_set(stopped) {
         return act();
     }
@@ -171,7 +173,7 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
 /// again afterwards, as in a forked child. `None`, and nothing is called, where the program has
 /// several threads itself or a pager is at work.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     // The control thread, and the caller.
     if !is_alive() || has_pager() || !is_own_process() || tasks::count()? != 2 {
         return None;
@@ -200,11 +202,11 @@ fn try_open(path: &CStr) -> isize {
 
 /// Connects to the control thread, if a child of this thread will be able to have a pager.
 fn connect() -> i32 {
-    let name = DESK.forks.listener.load(Ordering::Acquire);
-    if name == 0 || expects_filter() || is_set(&DESK.forks.wiped) {
+    let name = CONTROL_PAGE.forks.listener.load(Ordering::Acquire);
+    if name == 0 || expects_filter() || is_set(&CONTROL_PAGE.forks.wiped) {
         return -1;
     }
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     let tell = |why: u32| {
         forks.why.store(why, Ordering::Release);
         -1
@@ -229,7 +231,7 @@ fn connect() -> i32 {
 }
 
 unsafe extern "C" fn prepare() {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     if !is_own_process() {
         set(&IS_BARE);
         return;
@@ -252,7 +254,7 @@ unsafe extern "C" fn prepare() {
 }
 
 unsafe extern "C" fn parent() {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     if IS_BARE.swap(0, Ordering::AcqRel) != 0 {
         return;
     }
@@ -272,7 +274,7 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     if is_set(&IS_BARE) {
         return;
     }
@@ -299,7 +301,7 @@ unsafe extern "C" fn child() {
 
 /// Waits until no child needs this process any more.
 pub fn wait_for_children() {
-    let attending = &DESK.forks.attending;
+    let attending = &CONTROL_PAGE.forks.attending;
     while is_alive() && attending.load(Ordering::Acquire) != 0 {
         system::wait(attending, 1, PATIENCE_NS * 50);
     }
@@ -313,9 +315,9 @@ pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
         return close();
     }
     signals::blocked(|| {
-        system::lock(&DESK.forks.one);
+        system::lock(&CONTROL_PAGE.forks.one);
         let answer = close();
-        system::unlock(&DESK.forks.one);
+        system::unlock(&CONTROL_PAGE.forks.one);
         answer
     })
 }
@@ -323,7 +325,7 @@ pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
 /// Whether a system call made by its number forks, and the pager would not hear of it. What it does
 /// with a stack of its own returns elsewhere, and is left alone.
 pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {
-    is_set(&DESK.forks.unreported) && forks(number, arguments)
+    is_set(&CONTROL_PAGE.forks.unreported) && forks(number, arguments)
 }
 
 /// The flags of a clone(2) by its number, if what it makes has a stack of its own.
@@ -342,7 +344,7 @@ pub fn flags_with_stack(number: c_long, arguments: &[usize; 6]) -> Option<u64> {
 /// What is made with a stack of its own never comes back to this object. If it is a forked child
 /// that the pager would not hear of, nothing may be out.
 pub fn prepare_for_stack_of_its_own(flags: u64) {
-    if is_set(&DESK.forks.unreported) && flags & SHARES_MEMORY == 0 {
+    if is_set(&CONTROL_PAGE.forks.unreported) && flags & SHARES_MEMORY == 0 {
         stop_for_good(end::BARE_FORK);
     }
 }
@@ -384,7 +386,7 @@ pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
 
 /// Makes the control thread that the agent left ready. False when there is no more thread.
 fn start_spare(argument: usize) -> bool {
-    let [stack, pointer] = DESK.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
+    let [stack, pointer] = CONTROL_PAGE.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
     // SAFETY: the agent's promise: an unused stack, whose lowest word is the argument's.
     stack != 0
         && unsafe {
@@ -395,10 +397,10 @@ fn start_spare(argument: usize) -> bool {
 
 /// Has a new control thread take over what the parent left, and waits until it has.
 fn take_over(connection: i32) {
-    let state = &DESK.forks.state;
+    let state = &CONTROL_PAGE.forks.state;
     state.store(halt::TAKING, Ordering::Release);
     // A thread that ended paging in the parent at this moment did not get to do so.
-    DESK.forks.stopped.store(0, Ordering::Release);
+    CONTROL_PAGE.forks.stopped.store(0, Ordering::Release);
     if start_spare(connection as usize) {
         channel::close(connection);
         while state.load(Ordering::Acquire) == halt::TAKING {
@@ -419,20 +421,20 @@ fn take_over(connection: i32) {
 
 /// In a forked child: there is no control thread and no pager any more.
 fn forget_agent() {
-    DESK.is_alive.store(0, Ordering::Release);
-    DESK.has_pager.store(0, Ordering::Release);
+    CONTROL_PAGE.is_alive.store(0, Ordering::Release);
+    CONTROL_PAGE.has_pager.store(0, Ordering::Release);
 }
 
 fn start_anew() {
     // The control thread and its kind exist in the parent only. Their tables are dead weight here
     // and hold no page.
     forget_agent();
-    let forks = &DESK.forks;
+    let forks = &CONTROL_PAGE.forks;
     forks.state.store(halt::RUNNING, Ordering::Release);
     if !is_set(&forks.stopped) && !is_set(&forks.filtered) {
-        DESK.is_alive.store(1, Ordering::Release);
+        CONTROL_PAGE.is_alive.store(1, Ordering::Release);
         if !start_spare(RESTART) {
-            DESK.is_alive.store(0, Ordering::Release);
+            CONTROL_PAGE.is_alive.store(0, Ordering::Release);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It brings the agent into the process, and has the calls that meet the pager: fork, exec, and
 //! what would make paging impossible. Its code runs on the program's threads, the agent's on its
-//! own; what they say to each other stands on the `desk`.
+//! own; what they say to each other stands on the `control_page`.
 //!
 //! It loads into programs of any C library: as it is shipped (with `panic=abort`, see the program's
 //! build script) it has no standard library, and needs of the C library what every one has.
@@ -13,8 +13,8 @@ mod announce;
 mod calls;
 mod channel;
 mod cleared;
+mod control_page;
 mod credentials;
-mod desk;
 mod ending;
 mod environment;
 mod exec;

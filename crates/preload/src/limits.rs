@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use doorway::limits;
 
 use crate::calls::{raw_syscall, set_errno};
-use crate::desk::{self, DESK};
+use crate::control_page::{self, CONTROL_PAGE};
 use crate::system;
 
 /// The soft limit and the hard one.
@@ -28,7 +28,7 @@ pub fn prepare() {
 /// agent has been started.
 pub fn await_arena() {
     if address_limit() != limits::NONE {
-        await_agent(|| DESK.arena[1].load(Ordering::Acquire) != 0);
+        await_agent(|| CONTROL_PAGE.arena[1].load(Ordering::Acquire) != 0);
     }
 }
 
@@ -73,7 +73,7 @@ fn kernels(resource: usize) -> Result<Limit, c_long> {
 pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usize) -> c_long {
     let is_own = process as c_int == 0 || process as c_int == system::process_id();
     if is_own && new != 0 && matches!(resource as c_int, AS | NOFILE) {
-        await_agent(|| DESK.total.load(Ordering::Acquire) != 0);
+        await_agent(|| CONTROL_PAGE.total.load(Ordering::Acquire) != 0);
     }
     let Some(place) = place_of(resource) else { return call(process, resource, new, old) };
     let before = EXACT[place].each_ref().map(|exact| exact.load(Ordering::Relaxed));
@@ -98,7 +98,7 @@ pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usiz
 /// which it says that it gets no more. Not for long: an agent that fails to start gets neither.
 fn await_agent(has_it: impl Fn() -> bool) {
     for _ in 0..AGENT_WAITS_MAX {
-        if !desk::is_alive() || has_it() {
+        if !control_page::is_alive() || has_it() {
             return;
         }
         system::wait(&AtomicU32::new(0), 0, AGENT_WAIT_NS);

@@ -9,7 +9,7 @@ use doorway::stack::{self, auxiliary, Start, STRINGS_MAX};
 use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
 
 use crate::calls::raw_syscall;
-use crate::desk::DESK;
+use crate::control_page::CONTROL_PAGE;
 use crate::line::Line;
 use crate::spawn;
 
@@ -94,9 +94,10 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
     let Some(stack_at) = map(0, STACK_BYTES, READ_WRITE, PRIVATE, NO_FILE, 0) else { return false };
     let top = stack_at + STACK_BYTES;
     let stack = Line::new(format_args!("{stack_at:x}-{top:x}"));
-    let desk = Line::new(format_args!("{:x}", (&raw const DESK).addr()));
+    let control_page = Line::new(format_args!("{:x}", (&raw const CONTROL_PAGE).addr()));
     let object = Line::new(format_args!("{:x}-{:x}", object.start, object.end));
-    let arguments = [AGENT_NAME.to_bytes(), socket.to_bytes(), stack.bytes(), desk.bytes(), object.bytes()];
+    let arguments =
+        [AGENT_NAME.to_bytes(), socket.to_bytes(), stack.bytes(), control_page.bytes(), object.bytes()];
     // SAFETY: asks for numbers.
     let own = |kind| unsafe { libc::getauxval(kind) };
     let random = own(auxiliary::RANDOM) as *const [u8; 16];

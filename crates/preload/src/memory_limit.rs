@@ -11,7 +11,7 @@ use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use doorway::desk::end;
+use doorway::control_page::end;
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::line::Line;

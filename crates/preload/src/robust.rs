@@ -4,7 +4,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::desk::DESK;
+use crate::control_page::CONTROL_PAGE;
 use crate::next::Next;
 
 type Init = unsafe extern "C" fn(*mut c_void, *const c_void) -> c_int;
@@ -28,9 +28,9 @@ pub unsafe extern "C" fn pthread_mutex_init(mutex: *mut c_void, attributes: *con
     if !attributes.is_null() && unsafe { is_robust(attributes) } {
         // Both ends: the kernel reads the list's entry and writes the word. Before the page is
         // touched, so that it was no candidate for eviction yet.
-        DESK.robust.note(mutex.addr());
+        CONTROL_PAGE.robust.note(mutex.addr());
         if is_on_two_pages(mutex.addr()) {
-            DESK.robust.note(mutex.addr() + size_of::<libc::pthread_mutex_t>() - 1);
+            CONTROL_PAGE.robust.note(mutex.addr() + size_of::<libc::pthread_mutex_t>() - 1);
         }
     }
     // SAFETY: the caller's arguments.

@@ -9,7 +9,7 @@ use core::cell::UnsafeCell;
 use core::mem::{align_of, size_of, MaybeUninit};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::desk;
+use crate::control_page;
 
 /// Bytes of a place.
 const BYTES: usize = 5120;
@@ -49,7 +49,7 @@ impl Drop for Taken {
 fn take() -> Option<Taken> {
     // A child of vfork() has its parent's memory, and does not return from an exec to give the
     // place back.
-    if !desk::is_own_process() {
+    if !control_page::is_own_process() {
         return None;
     }
     let takes = |place: &&Place| {
@@ -99,7 +99,7 @@ mod tests {
                 assert!(room.iter().all(|byte| *byte == depth));
             });
         }
-        desk::note_process();
+        control_page::note_process();
         nested(2 * PLACES as u8);
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_long, CStr};
 use core::sync::atomic::Ordering;
 
 use crate::calls::{raw_syscall, set_errno};
-use crate::desk::{is_alive, DESK};
+use crate::control_page::{is_alive, CONTROL_PAGE};
 use crate::fork;
 
 /// Makes a call, and again without the agent where the kernel refuses it to processes of several
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn fstatat(
     let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
     // SAFETY: the kernel has read the path, and filled what it is about.
     if answer == 0 && unsafe { is_tasks(path) } {
-        let agents = if is_alive() { DESK.threads.load(Ordering::Acquire).max(1) } else { 0 };
+        let agents = if is_alive() { CONTROL_PAGE.threads.load(Ordering::Acquire).max(1) } else { 0 };
         // SAFETY: as above.
         let links = unsafe { &mut (*to).st_nlink };
         // The directory's own two, and the caller's.

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
-use crate::desk::{self, DESK};
+use crate::control_page::{self, CONTROL_PAGE};
 use crate::{
     cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
     sharing,
@@ -39,9 +39,9 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     limits::prepare();
     parent::prepare();
     fork::install();
-    desk::note_process();
-    DESK.is_alive.store(1, core::sync::atomic::Ordering::Release);
-    DESK.cleared.note(cleared::of_this_thread());
+    control_page::note_process();
+    CONTROL_PAGE.is_alive.store(1, core::sync::atomic::Ordering::Release);
+    CONTROL_PAGE.cleared.note(cleared::of_this_thread());
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
     let all =
@@ -49,7 +49,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     let wanted = all.filter(|entry| entry.starts_with(b"UZSWAP_") && !entry.starts_with(b"UZSWAP_SOCKET="));
     let count = wanted.zip(&mut entries).map(|(from, to)| *to = from).count();
     if !loader::start(agent, socket, own_range(), &entries[..count]) {
-        DESK.is_alive.store(0, core::sync::atomic::Ordering::Release);
+        CONTROL_PAGE.is_alive.store(0, core::sync::atomic::Ordering::Release);
     }
     limits::await_arena();
 }

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn files_are_found_as_exec_finds_them() {
-        crate::desk::note_process();
+        crate::control_page::note_process();
         let file = find(c"sh");
         assert!(file >= 0);
         system::close(file);

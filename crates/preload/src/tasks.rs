@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use crate::desk::is_alive;
+use crate::control_page::is_alive;
 use crate::line::Line;
 use crate::system;
 

@@ -138,8 +138,8 @@ impl Zswap {
 
     /// Lets every compressor in use look after what it works with: devices that came or went. A few
     /// times a second, from a thread that may block.
-    pub fn tend_compressors(&self) {
-        self.pools.each().for_each(|refs| refs.pool().algorithm.tend());
+    pub fn maintain_compressors(&self) {
+        self.pools.each().for_each(|refs| refs.pool().algorithm.maintain());
     }
 
     /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for

@@ -529,10 +529,10 @@ fn cleaning_keeps_every_page_and_gives_room_back() {
     let used = world.swap.file.counters().used_bytes;
     (0..4096).filter(|key| key % 16 < 11).for_each(|key| assert_eq!(world.zswap.invalidate(A, key, 1), 1));
     assert_eq!(world.swap.file.counters().used_bytes, used, "something lives in every segment");
-    let mut report = world.zswap.tend(4);
+    let mut report = world.zswap.maintain(4);
     assert!(report.segments_cleaned == 4 && report.objects_moved > 0, "{report:?}");
     while report.segments_cleaned > 0 {
-        report = world.zswap.tend(4);
+        report = world.zswap.maintain(4);
     }
     let counters = world.swap.file.counters();
     assert!(counters.used_bytes < used / 2, "{} of {used}", counters.used_bytes);

@@ -32,7 +32,7 @@ enum Step {
     Promote { group: u16 },
     Shrink { percent: u64 },
     ShrinkFor { bytes: u64 },
-    Tend,
+    Maintain,
     Limit { group: u16, bytes: Option<u64> },
     Writeback { group: u16, allowed: bool },
     Faults { which: u8 },
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u16..3).prop_map(|group| Step::Promote { group }),
         5 => (0u64..100).prop_map(|percent| Step::Shrink { percent }),
         1 => (0u64..100_000).prop_map(|bytes| Step::ShrinkFor { bytes }),
-        2 => Just(Step::Tend),
+        2 => Just(Step::Maintain),
         1 => (0u16..3, prop_oneof![Just(None), (0u64..40_000).prop_map(Some)])
             .prop_map(|(group, bytes)| Step::Limit { group, bytes }),
         1 => (0u16..3, any::<bool>()).prop_map(|(group, allowed)| Step::Writeback { group, allowed }),
@@ -153,7 +153,7 @@ fn run(config: Config, steps: &[Step]) {
             Step::Promote { group } => drop(zswap.promote(Group(*group), 100, 10)),
             Step::Shrink { percent } => drop(zswap.shrink(zswap.pool_bytes() * percent / 100)),
             Step::ShrinkFor { bytes } => drop(zswap.shrink_for(*bytes)),
-            Step::Tend => drop(zswap.tend(4)),
+            Step::Maintain => drop(zswap.maintain(4)),
             Step::Limit { group, bytes } => zswap.set_group_limit(Group(*group), bytes.unwrap_or(u64::MAX)),
             Step::Writeback { group, allowed } => zswap.set_group_writeback(Group(*group), *allowed),
             Step::Faults { which } => {
@@ -278,7 +278,7 @@ fn threads(name: &str, unit_size: usize, file: Arc<swapfile::SwapFile>, faults: 
                     model[from..from + count].fill(None);
                 }
                 90..96 => drop(zswap.shrink(zswap.pool_bytes() * below(100) / 100)),
-                96 => drop(zswap.tend(4)),
+                96 => drop(zswap.maintain(4)),
                 97 => drop(zswap.promote(owner, below(120) as u32, below(100))),
                 98 => drop(zswap.compact()),
                 _ => {

@@ -25,7 +25,7 @@ const RUNS: usize = 4096;
 const WAYS_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
 /// How often compressors look for devices that came or went.
-const TEND_NS: u64 = 250_000_000;
+const MAINTAIN_NS: u64 = 250_000_000;
 /// When memory changes by more while it is counted, others are not found to have more than before.
 const DRIFT_BYTES: u64 = 256 << 10;
 
@@ -51,7 +51,7 @@ pub struct Watch {
     counted: u64,
     runs: Vec<Run>,
     share_ns: u64,
-    tended_ns: u64,
+    maintained_ns: u64,
     reported: bool,
     /// Faults served at the last look, if a message was waiting then.
     waited: Option<u32>,
@@ -91,9 +91,9 @@ impl Lifecycle<'_> {
             watch.share_ns = now;
             self.share_ways();
         }
-        if now - watch.tended_ns > TEND_NS {
-            watch.tended_ns = now;
-            self.pages.store().tend_compressors();
+        if now - watch.maintained_ns > MAINTAIN_NS {
+            watch.maintained_ns = now;
+            self.pages.store().maintain_compressors();
         }
         self.grace.step(now, self.pages);
         if let Some(range) = &self.config.only {

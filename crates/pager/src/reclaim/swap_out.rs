@@ -69,7 +69,7 @@ pub(crate) struct Swap {
     told: AtomicBool,
     /// What was published last.
     published: Mutex<Published>,
-    tended_ms: AtomicU32,
+    maintained_ms: AtomicU32,
 }
 
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl Swap {
             paused_ms: AtomicU32::new(0),
             told: AtomicBool::new(false),
             published: Mutex::default(),
-            tended_ms: AtomicU32::new(0),
+            maintained_ms: AtomicU32::new(0),
         }
     }
 
@@ -173,7 +173,7 @@ impl Reclaimer<'_> {
         let need = total.saturating_sub(low);
         if need == 0 {
             self.swap.progresses.store(true, Ordering::Release);
-            self.tend();
+            self.maintain();
             return false;
         }
         let pool = store.pool_bytes();
@@ -234,11 +234,12 @@ impl Reclaimer<'_> {
     }
 
     /// Cleans, and gives blocks back, now and then.
-    fn tend(&self) {
+    fn maintain(&self) {
         let now = now_ms();
-        if u64::from(now.wrapping_sub(self.swap.tended_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000 {
-            self.swap.tended_ms.store(now, Ordering::Relaxed);
-            self.pages.store().tend(CLEAN_SEGMENTS);
+        if u64::from(now.wrapping_sub(self.swap.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000
+        {
+            self.swap.maintained_ms.store(now, Ordering::Relaxed);
+            self.pages.store().maintain(CLEAN_SEGMENTS);
         }
     }
 

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use doorway::desk::Desk;
+use doorway::control_page::ControlPage;
 
 /// The state without a program that shares one with the agent.
-static OWN: Desk = Desk::new();
-static SHARED: AtomicPtr<Desk> = AtomicPtr::new(std::ptr::null_mut());
+static OWN: ControlPage = ControlPage::new();
+static SHARED: AtomicPtr<ControlPage> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The desk.
-pub fn desk() -> &'static Desk {
+/// The control_page.
+pub fn control_page() -> &'static ControlPage {
     // SAFETY: null, or the memory that `share` was promised.
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN)
 }
@@ -20,12 +20,12 @@ pub fn is_shared() -> bool {
     !SHARED.load(Ordering::Acquire).is_null()
 }
 
-/// Has all threads use the desk at an address. To be called before there are others.
+/// Has all threads use the control_page at an address. To be called before there are others.
 ///
 /// # Safety
 /// There is one, for as long as the process lives.
 pub unsafe fn share(address: usize) {
-    SHARED.store(address as *mut Desk, Ordering::Release);
+    SHARED.store(address as *mut ControlPage, Ordering::Release);
 }
 
 /// Whether a word is set.

@@ -15,7 +15,7 @@ const SEGMENTS_KEPT: u64 = 24;
 
 /// What tending did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TendReport {
+pub struct MaintenanceReport {
     /// Segments cleaned.
     pub segments_cleaned: u64,
     /// Objects moved by that.
@@ -32,8 +32,8 @@ impl Zswap {
 
     /// Cleans up to `segments_max` segments of the swap file if much of it is dead, and gives free
     /// room back to the disk. For a thread that has time; shrinking cleans a little by itself.
-    pub fn tend(&self, segments_max: u64) -> TendReport {
-        let Some(file) = &self.config.swap else { return TendReport::default() };
+    pub fn maintain(&self, segments_max: u64) -> MaintenanceReport {
+        let Some(file) = &self.config.swap else { return MaintenanceReport::default() };
         let mut shrinker = lock(&self.shrinker);
         let cleaned = match file.wants_cleaning() {
             true => self.clean(&mut shrinker, segments_max),
@@ -44,7 +44,7 @@ impl Zswap {
             // is tried again.
             let _ = self.commit_with(&mut shrinker);
         }
-        TendReport {
+        MaintenanceReport {
             segments_cleaned: cleaned.segments,
             objects_moved: cleaned.objects,
             bytes_released: file.trim(SEGMENTS_KEPT),

@@ -261,7 +261,7 @@ pub struct Credentials {
 
 /// All of it.
 #[repr(C)]
-pub struct Desk {
+pub struct ControlPage {
     /// Whether there is a control thread to answer.
     pub is_alive: AtomicU32,
     /// Whether there is a pager.
@@ -296,7 +296,7 @@ pub struct Desk {
     pub credentials: Credentials,
 }
 
-impl Desk {
+impl ControlPage {
     /// Nothing said.
     pub const fn new() -> Self {
         const fn word() -> AtomicU32 {
@@ -305,7 +305,7 @@ impl Desk {
         const fn pair() -> [AtomicUsize; 2] {
             [AtomicUsize::new(0), AtomicUsize::new(0)]
         }
-        Desk {
+        ControlPage {
             is_alive: word(),
             has_pager: word(),
             nudge: word(),
@@ -354,7 +354,7 @@ impl Desk {
     }
 }
 
-impl Default for Desk {
+impl Default for ControlPage {
     fn default() -> Self {
         Self::new()
     }

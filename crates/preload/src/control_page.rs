@@ -1,13 +1,13 @@
-//! This object's side of the desk.
+//! This object's side of the control_page.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use doorway::desk::Desk;
+use doorway::control_page::ControlPage;
 
 use crate::system;
 
 /// What the agent is given the address of.
-pub static DESK: Desk = Desk::new();
+pub static CONTROL_PAGE: ControlPage = ControlPage::new();
 
 /// The process that the agent works for.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -25,29 +25,30 @@ pub fn is_own_process() -> bool {
 
 /// Whether there is a control thread to answer.
 pub fn is_alive() -> bool {
-    DESK.is_alive.load(Ordering::Acquire) != 0
+    CONTROL_PAGE.is_alive.load(Ordering::Acquire) != 0
 }
 
 /// Whether there is a pager.
 pub fn has_pager() -> bool {
-    DESK.has_pager.load(Ordering::Acquire) != 0
+    CONTROL_PAGE.has_pager.load(Ordering::Acquire) != 0
 }
 
 /// Whether an address is in the agent's memory.
 pub fn is_agents(address: usize) -> bool {
-    let [start, end] = DESK.arena.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+    let [start, end] = CONTROL_PAGE.arena.each_ref().map(|bound| bound.load(Ordering::Relaxed));
     (start..end).contains(&address)
 }
 
 /// Wakes the control thread.
 pub fn nudge() {
-    DESK.nudge.fetch_add(1, Ordering::Release);
-    system::wake(&DESK.nudge);
+    CONTROL_PAGE.nudge.fetch_add(1, Ordering::Release);
+    system::wake(&CONTROL_PAGE.nudge);
 }
 
 /// Whether `bytes` more would bring all processes so near their budget that memory is registered.
 pub fn is_tight_with(bytes: usize) -> bool {
-    let addresses = [&DESK.total, &DESK.others].map(|word| word.load(Ordering::Acquire) as *const AtomicU64);
+    let addresses = [&CONTROL_PAGE.total, &CONTROL_PAGE.others]
+        .map(|word| word.load(Ordering::Acquire) as *const AtomicU64);
     // SAFETY: null, or in the ledger and its board, which stay mapped.
     let parts = addresses.map(|address| unsafe { address.as_ref() });
     // Another process may have written anything there.
@@ -55,7 +56,7 @@ pub fn is_tight_with(bytes: usize) -> bool {
         .into_iter()
         .flatten()
         .fold(bytes as u64, |sum, part| sum.saturating_add(part.load(Ordering::Relaxed)));
-    parts[0].is_some() && sum >= DESK.tight_bytes.load(Ordering::Relaxed)
+    parts[0].is_some() && sum >= CONTROL_PAGE.tight_bytes.load(Ordering::Relaxed)
 }
 
 /// Sets a word that is never reset.
