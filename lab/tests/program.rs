@@ -6,9 +6,10 @@ mod support;
 
 use support::{can_manage, lab, Scratch};
 
-/// Fills 40 MiB with words, uses half of it, and says what it found.
-const JOB: &str = "my @lines = map { \"line number $_ of many, some of which are alike\" } 1..300000; \
-                   my $sum = 0; $sum += length $_ for @lines[0..150000]; print \"$sum\\n\"";
+/// Fills 200 MiB with words, uses half of it, and says what it found. It runs long enough that the
+/// samples of its use find the peak.
+const JOB: &str = "my @lines = map { \"line number $_ of many, some of which are alike\" } 1..1500000; \
+                   my $sum = 0; $sum += length $_ for @lines[0..750000]; print \"$sum\\n\"";
 
 fn is_root() -> bool {
     // SAFETY: asks for a number.
