@@ -22,7 +22,7 @@ fn versus() -> Vec<&'static str> {
     match is_root() && zswap.exists() {
         true => vec!["--versus", "kernel-zswap"],
         false => {
-            println!("skipped: the kernel's zswap: needs root and zswap");
+            testkit::skip!("swap", "the kernel's zswap needs root and a kernel that has it");
             Vec::new()
         }
     }
@@ -45,7 +45,7 @@ fn every_side_runs_as_often_and_is_exported() {
     let output = lab(&arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() && said.contains("another comparison") {
-        println!("skipped: {said}");
+        testkit::skip!("swap", "{said}");
         return;
     }
     assert!(output.status.success(), "{said}");

@@ -36,7 +36,7 @@ const AWAY_NS: u64 = 2_000_000;
 const AWAY_NS_MAX: u64 = 8_000_000;
 const AT_REST_NS: u64 = 100_000_000;
 /// How long the watch makes room by itself while the budget is exceeded.
-const HELP_NS: u64 = 2_000_000;
+const OVER_BUDGET_NS: u64 = 2_000_000;
 
 /// What the watch remembers between looks.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ impl Lifecycle<'_> {
     /// program's where that is permitted, and takes its CPU.
     fn reclaim_over_budget(&self, now: u64) {
         let budget = self.accounts.budget();
-        while self.accounts.total() > budget && sys::now_ns() - now < HELP_NS {
+        while self.accounts.total() > budget && sys::now_ns() - now < OVER_BUDGET_NS {
             if !self.reclaimer.reclaim_step() {
                 return;
             }
