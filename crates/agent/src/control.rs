@@ -74,10 +74,10 @@ pub fn set_alive(alive: bool) {
     control_page().is_alive.store(alive.into(), Ordering::Release);
 }
 
-/// In a forked child: there is no control thread and no pager any more. The parent's tables stay as
-/// dead weight; its key does not.
-pub fn forget() {
-    set_alive(false);
+/// In a forked child: there is no pager any more. The parent's tables stay as dead weight; its key
+/// does not. Whether there is a control thread stays as it is: the program's threads that wait for
+/// this one's reply would take "none" for leave to go on.
+pub fn forget_pager() {
     control_page().has_pager.store(0, Ordering::Release);
     swap::forget();
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
@@ -430,7 +430,7 @@ extern "C" fn begin_child(channel: usize) {
     threads::forget();
     keep_spare();
     if channel == RESTART {
-        forget();
+        forget_pager();
         set_alive(true);
         run(0);
     } else {
@@ -462,7 +462,7 @@ fn inherit(channel: i32) {
         Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
         Some(message) if message.word() == channel::COMPLETE => {
             // Everything is in place, and the parent's tables are dead weight.
-            forget();
+            forget_pager();
             set_alive(!fork::expects_filter());
             fork::taken();
             if is_alive() {
