@@ -1,8 +1,11 @@
-"""Two million sales: joined with the items sold, summed by kind and day, and the best three of each shop."""
+"""Sales, two million or as many as the argument says: joined with the items sold, summed by kind and
+day, and the best three of each shop."""
+import sys
+
 import numpy as np
 import pandas as pd
 
-rows = 2_000_000
+rows = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
 random = np.random.default_rng(7)
 sales = pd.DataFrame({
     "shop": random.integers(0, 5000, rows),
