@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A JVM in a container without swap, with 320 MiB: 3 million records, summed and sorted. Needs a
 # JDK; installs nothing. With a heap that is large enough the kernel kills it. XMX= has the JVM
-# choose its heap by the container's limit: 80 MiB, too small, so it throws OutOfMemoryError, also
+# choose its heap by the container's limit: 126 MiB, too small, so it throws OutOfMemoryError, also
 # under uzswap.
 . "$(dirname "$0")/compare.sh"
 need javac java
