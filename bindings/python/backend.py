@@ -1,9 +1,7 @@
 """Builds the wheel: maturin, and the program `uzswap` beside the module.
 
 maturin packs either a module or programs. So the program is built here, put where maturin finds the wheel's scripts, and
-the rest is maturin's. `UZSWAP_PROFILE` names another profile of cargo's than `release` for both; `UZSWAP_PROGRAM` is the path of
-a program that was built already; `UZSWAP_COMPATIBILITY` is for what machines the wheel is to be, in maturin's words (`pypi`,
-`manylinux_2_34`), if not for this one alone.
+the rest is maturin's. Both are built with the same flags and features, so that cargo compiles what they share once.
 """
 
 import json
@@ -16,7 +14,8 @@ import maturin
 from maturin import get_requires_for_build_wheel  # noqa: F401  (what pip calls)
 
 HERE = Path(__file__).resolve().parent
-PROFILE = os.environ.get("UZSWAP_PROFILE", "release")
+ROOT = HERE.parent.parent
+PACKAGING = ROOT / "crates" / "program" / "packaging"
 
 
 class UnsupportedOperation(Exception):
@@ -32,16 +31,12 @@ def scripts_folder():
 
 def build_program():
     """Builds the program and puts it among the wheel's scripts."""
-    scripts = scripts_folder()
-    if "UZSWAP_PROGRAM" in os.environ:
-        shutil.copy2(os.environ["UZSWAP_PROGRAM"], scripts / "uzswap")
-        return
-    command = ["cargo", "build", "--package", "uzswap", "--bin", "uzswap", "--profile", PROFILE]
-    command += ["--message-format", "json-render-diagnostics"]
-    output = subprocess.run(command, cwd=HERE.parent.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [PACKAGING / "cargo", "build", "--package", "uzswap", "--bin", "uzswap", "--release"]
+    command += ["--features", "zstd,deflate,iaa", "--message-format", "json-render-diagnostics"]
+    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     made = [message["executable"] for message in messages if message.get("executable")]
-    shutil.copy2(made[-1], scripts / "uzswap")
+    shutil.copy2(made[-1], scripts_folder() / "uzswap")
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
@@ -51,9 +46,14 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     build_program()
-    # Not before: maturin takes these words for wheels, and not for their metadata.
-    words = f"--profile {PROFILE} --compatibility {os.environ.get('UZSWAP_COMPATIBILITY', 'off')}"
-    os.environ.setdefault("MATURIN_PEP517_ARGS", words)
+    # maturin runs the cargo that this names.
+    os.environ["CARGO"] = str(PACKAGING / "cargo")
+    # The wheel's name says which C library it needs at least; not that of the metadata before it.
+    os.environ.setdefault("MATURIN_PEP517_ARGS", "--compatibility pypi")
+    # The time of the wheel's files: of the last change, unless the builder names another.
+    if "SOURCE_DATE_EPOCH" not in os.environ:
+        log = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        os.environ["SOURCE_DATE_EPOCH"] = log.stdout.strip() or "315532800"
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 

@@ -52,10 +52,10 @@ fn main() {
         }
     }
     // They replace those of the workspace's own configuration, so its alignment is named again.
-    agent.env(
-        "RUSTFLAGS",
-        "-Ctarget-feature=+crt-static -Crelocation-model=pie -Cllvm-args=-align-all-functions=6",
-    );
+    let own =
+        ["-Ctarget-feature=+crt-static", "-Crelocation-model=pie", "-Cllvm-args=-align-all-functions=6"];
+    let flags = own.map(str::to_owned).into_iter().chain(remapped_paths());
+    agent.env("CARGO_ENCODED_RUSTFLAGS", flags.collect::<Vec<_>>().join("\x1f"));
     let built = out.join("agent").join(&target).join("release/uzswap-agent");
     build(agent, &built, &out.join("uzswap-agent"));
     let head = std::fs::read(&built).expect("it was built");
@@ -96,6 +96,9 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
             "profile.release.codegen-units=16",
         ]);
     }
+    for flag in remapped_paths() {
+        cargo.args(["--config", &format!("build.rustflags=['{flag}']")]);
+    }
     // What the outer cargo says about its own build must not steer the inner one; which linker a
     // target needs is no such thing.
     for (name, _) in std::env::vars_os() {
@@ -115,6 +118,13 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
         }
     }
     cargo
+}
+
+/// Flags of the outer build that hide where the sources lie. All parts of a package need them.
+fn remapped_paths() -> Vec<String> {
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let is_remap = |flag: &&str| flag.starts_with("--remap-path-prefix=");
+    flags.split('\x1f').filter(is_remap).map(str::to_owned).collect()
 }
 
 /// Whether cargo runs clippy, which needs no object.

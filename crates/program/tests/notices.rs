@@ -156,7 +156,10 @@ fn notices(crates: &[Crate]) -> String {
         "# Third-party notices\n\n\
          uzswap contains the works of others listed here. Each is under the licence that stands with it; uzswap itself is under MIT or\n\
          Apache-2.0 (LICENSE-MIT, LICENSE-APACHE). Programs also contain the Rust standard library (MIT OR Apache-2.0, copyright of The Rust\n\
-         Project contributors, https://www.rust-lang.org).\n\n\
+         Project contributors, https://www.rust-lang.org). The agent inside the program, and all of a static program, contain parts of the GNU C\n\
+         Library (LGPL-2.1-or-later, copyright of the Free Software Foundation and others, https://www.gnu.org/software/libc/) and of GCC's\n\
+         runtime library (GPL-3.0-or-later with the GCC Runtime Library Exception, which allows that). Who wants another version of the C\n\
+         library in them builds uzswap there.\n\n\
          Made by `crates/program/tests/notices.rs` from the sources that were compiled.\n\n## Libraries in C\n",
     );
     for (name, library, path) in C_LIBRARIES {
@@ -263,6 +266,7 @@ fn packages_have_the_notices() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     assert!(read("crates/program/Cargo.toml").contains("THIRD-PARTY-NOTICES.md\", \"usr/share/doc/uzswap/\""));
     assert!(read("pyproject.toml").contains("THIRD-PARTY-NOTICES.md"));
+    assert!(read("crates/program/packaging/archive").contains("THIRD-PARTY-NOTICES"));
     // `cargo package` follows links.
     let link = root().join("crates/program/THIRD-PARTY-NOTICES.md");
     assert_eq!(link.canonicalize().unwrap(), root().join("THIRD-PARTY-NOTICES.md").canonicalize().unwrap());

@@ -1,31 +1,4 @@
-# Installs, uses, removes and purges a package on an overlay over this machine's files. Arguments:
-# the package, a directory for the overlay. In mounts of its own, which end with it. Status 77: this
-# cannot be done here.
-set -eu
-package=$1 base=$2
-cannot() { echo "$1"; exit 77; }
-
-mount --make-rprivate / || cannot "mounts cannot be made private"
-mkdir -p "$base"
-mount -t tmpfs tmpfs "$base" || cannot "no tmpfs can be mounted"
-mkdir "$base/upper" "$base/work" "$base/root"
-root=$base/root
-mount -t overlay overlay -o "lowerdir=/,upperdir=$base/upper,workdir=$base/work" "$root" || cannot "no overlay can be mounted"
-mount --rbind /proc "$root/proc"
-for directory in dev run tmp; do
-    mount -t tmpfs tmpfs "$root/$directory"
-done
-chmod 1777 "$root/tmp"
-# Devices of its own: owners and modes change.
-mknod -m 0666 "$root/dev/null" c 1 3 || cannot "no devices can be made"
-mknod -m 0666 "$root/dev/urandom" c 1 9
-if [ -c /dev/userfaultfd ]; then
-    mknod -m 0600 "$root/dev/userfaultfd" c $((0x$(stat -c %t /dev/userfaultfd))) $((0x$(stat -c %T /dev/userfaultfd)))
-fi
-# By these the program would know a container, where other things help.
-rm -f "$root/.dockerenv"
-cp "$package" "$root/tmp/uzswap.deb"
-cat > "$root/tmp/inside" <<'INSIDE'
+# In the root of `try.sh`: the Debian package.
 set -ex
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 if dpkg --status uzswap >/dev/null 2>&1; then
@@ -34,7 +7,7 @@ fi
 if getent group uzswap; then
     exit 77
 fi
-apt-get install --yes --no-install-recommends --option Dpkg::Use-Pty=0 /tmp/uzswap.deb
+apt-get install --yes --no-install-recommends --option Dpkg::Use-Pty=0 "$1"
 dpkg --status uzswap | grep '^Status: install ok installed'
 dpkg --listfiles uzswap > /tmp/files
 grep -qx /usr/share/doc/uzswap/THIRD-PARTY-NOTICES.md /tmp/files
@@ -46,6 +19,8 @@ for file in /usr/share/man/man1/uzswap-run.1.gz /usr/share/bash-completion/compl
     grep -F -x "$file" /tmp/files
     test -s "$file" || grep '^path-exclude' -r /etc/dpkg/dpkg.cfg.d
 done
+
+. /tmp/manage.sh
 
 # The group may page, as an ordinary user.
 group=$(getent group uzswap | cut -d: -f3)
@@ -85,5 +60,3 @@ fi
 while read -r file; do
     test -d "$file" || test ! -e "$file"
 done < /tmp/files
-INSIDE
-exec chroot "$root" sh /tmp/inside

@@ -1,0 +1,233 @@
+//! The Debian package and the archive of the static program, of what the tests were built with:
+//! installed and used; the Debian package is removed and purged, too.
+//!
+//! All of that happens on an overlay over this machine's files, in mounts of its own: the machine
+//! stays as it is. The commands are in `tests/installed`. The long tests make the packages and the
+//! wheel as they are released, and use them in Debian 12 and 13 without compilers:
+//!
+//! ```text
+//! cargo test -p uzswap --test installed -- --ignored --nocapture --test-threads 1
+//! ```
+//!
+//! `UZSWAP_TEST_PACKAGES` names a folder with packages that were made before.
+
+#[allow(dead_code)]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::{has, Scratch};
+
+/// A path in the program's folder.
+fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The plugin of nbdkit that was built for the tests.
+fn plugin() -> PathBuf {
+    let name = "libnbdkit_uzswap_plugin.so";
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let found = [deps.join(name), deps.parent().unwrap().join(name)].into_iter().find(|file| file.exists());
+    found.expect("built for the tests")
+}
+
+fn text(output: &Output) -> String {
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}\n{out}\n{error}", output.status)
+}
+
+/// Runs a command that is to succeed; the last line of what it printed.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+}
+
+/// Whether `cargo deb` is there.
+fn has_cargo_deb() -> bool {
+    let output = Command::new(env!("CARGO")).args(["deb", "--version"]).output();
+    let has = output.is_ok_and(|output| output.status.success());
+    if !has {
+        testkit::skip!("tool", "cargo-deb is not installed (cargo install cargo-deb)");
+    }
+    has
+}
+
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        testkit::skip!("root", "only root may install packages");
+    }
+    is_root
+}
+
+/// Packs what the tests were built with in a directory; the package's path.
+fn pack(script: &str, directory: &Path) -> PathBuf {
+    fs::create_dir_all(directory).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_uzswap"), directory.join("uzswap")).unwrap();
+    fs::copy(plugin(), directory.join("libnbdkit_uzswap_plugin.so")).unwrap();
+    PathBuf::from(run(Command::new(own(script)).arg(directory).env("CARGO", env!("CARGO"))))
+}
+
+/// Packs twice; one of the packages, which are the same.
+fn pack_twice(script: &str, scratch: &Scratch) -> PathBuf {
+    let [one, other] = ["first", "again"].map(|name| pack(script, &scratch.path(name)));
+    assert!(fs::read(&one).unwrap() == fs::read(other).unwrap(), "two packages of the same programs differ");
+    one
+}
+
+/// Runs a script of `tests/installed` with a package over a root's files.
+fn try_package(script: &str, package: &Path, scratch: &Scratch, root: &Path) {
+    let mut tried = Command::new("unshare");
+    tried.args(["--mount", "--fork", "--kill-child", "sh"]).arg(own("tests/installed/try.sh"));
+    tried.arg(own("tests/installed").join(script)).arg(package).arg(scratch.path("mount")).arg(root);
+    let output = tried.output().unwrap();
+    // Its own way to say that it cannot be tried here.
+    if output.status.code() == Some(77) {
+        testkit::skip!("kernel", "{}", text(&output));
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_package_is_installed_used_and_purged() {
+    let tools = ["dpkg-deb", "dpkg-shlibdeps", "apt-get", "unshare", "setpriv"];
+    if !is_root() || !tools.into_iter().all(has) || !has_cargo_deb() {
+        return;
+    }
+    let scratch = Scratch::new("debian");
+    let package = pack_twice("debian/package", &scratch);
+    let field = |name: &str| run(Command::new("dpkg-deb").arg("--field").arg(&package).arg(name));
+    assert_eq!((field("Package").as_str(), field("Section").as_str()), ("uzswap", "utils"));
+    assert!(
+        field("Depends").contains("libc6") && field("Recommends").contains("nbdkit"),
+        "{}",
+        field("Depends")
+    );
+    try_package("debian.sh", &package, &scratch, Path::new("/"));
+}
+
+#[test]
+fn an_archive_is_unpacked_and_used() {
+    if !is_root() || !["unshare", "sha256sum"].into_iter().all(has) {
+        return;
+    }
+    let scratch = Scratch::new("archive");
+    let archive = pack_twice("packaging/archive", &scratch);
+    let sum = archive.with_extension("gz.sha256");
+    run(Command::new("sha256sum").arg("--check").arg(sum).current_dir(archive.parent().unwrap()));
+    try_package("archive.sh", &archive, &scratch, Path::new("/"));
+}
+
+/// Makes the packages as they are released, or finds those that were made; the archive, the wheel
+/// and the Debian package.
+fn released(scratch: &Scratch) -> [PathBuf; 3] {
+    let folder = std::env::var_os("UZSWAP_TEST_PACKAGES").map(PathBuf::from).unwrap_or_else(|| {
+        let folder = scratch.path("packages");
+        fs::create_dir_all(&folder).unwrap();
+        for script in ["packaging/archive", "debian/package"] {
+            let package = PathBuf::from(run(&mut Command::new(own(script))));
+            fs::copy(&package, folder.join(package.file_name().unwrap())).unwrap();
+        }
+        let mut wheel = Command::new("python3");
+        wheel.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]);
+        run(wheel.arg(&folder).arg(own("../..")));
+        folder
+    });
+    [".tar.gz", ".whl", ".deb"].map(|end| {
+        let mut files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let found = files.find(|path| path.to_str().unwrap().ends_with(end));
+        found.unwrap_or_else(|| panic!("no {end} in {}", folder.display()))
+    })
+}
+
+/// A Debian with what the packages need and no compiler. Its files come from the mirror.
+fn debian(suite: &str, scratch: &Scratch) -> Option<PathBuf> {
+    let root = scratch.path(suite);
+    let mut maker = Command::new("mmdebstrap");
+    maker.args(["--variant=minbase", "--include=python3-numpy,python3-venv,mandoc", suite]).arg(&root);
+    let output = maker.output().unwrap();
+    if !output.status.success() {
+        testkit::skip!("tool", "mmdebstrap {suite}: {}", text(&output));
+        return None;
+    }
+    let compilers = ["cc", "gcc", "clang", "rustc", "cargo"].map(|name| root.join("usr/bin").join(name));
+    assert_eq!(compilers.into_iter().find(|path| path.exists()), None);
+    Some(root)
+}
+
+/// Checks that nothing in the wheel asks for a newer glibc than its name says: module, program, and
+/// the object in the program. The names of the C library's versions are strings in all of them.
+fn check_wheel(wheel: &Path, scratch: &Scratch) {
+    let folder = scratch.path("wheel");
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder));
+    let name = wheel.file_name().unwrap().to_str().unwrap();
+    let version = name.split("manylinux_2_").nth(1).unwrap_or_else(|| panic!("{name} is for every glibc"));
+    let version: u32 = version.split('_').next().unwrap().parse().unwrap();
+    let mut files = vec![folder.join("uzswap/_native.abi3.so")];
+    files.extend(fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path().join("scripts/uzswap")));
+    files.retain(|path| path.exists());
+    assert_eq!(files.len(), 2, "module and program");
+    for file in files {
+        let bytes = fs::read(&file).unwrap();
+        let wanted = bytes.windows(10).filter(|bytes| bytes.starts_with(b"GLIBC_2."));
+        let number =
+            |text: &str| text.split(|sign: char| !sign.is_ascii_digit()).next().unwrap().parse().ok();
+        let most = wanted.filter_map(|bytes| number(std::str::from_utf8(&bytes[8..]).ok()?)).max();
+        assert!(most.is_some_and(|most: u32| most <= version), "{}: GLIBC_2.{most:?}", file.display());
+    }
+}
+
+#[test]
+#[ignore = "compiles everything again as it is released, and asks PyPI and Debian's mirror"]
+fn packages_work_where_there_is_no_toolchain() {
+    if !is_root() || !["unshare", "mmdebstrap"].into_iter().all(has) || !has_cargo_deb() {
+        return;
+    }
+    let scratch = Scratch::new("released");
+    let [archive, wheel, package] = released(&scratch);
+    check_wheel(&wheel, &scratch);
+    for suite in ["bookworm", "trixie"] {
+        let Some(root) = debian(suite, &scratch) else { continue };
+        for (script, package) in [("archive.sh", &archive), ("wheel.sh", &wheel), ("debian.sh", &package)] {
+            println!("{suite}: {script}");
+            try_package(script, package, &scratch, &root);
+        }
+    }
+    // The archive's program needs no file of a distribution.
+    let empty = scratch.path("empty");
+    fs::create_dir(&empty).unwrap();
+    run(Command::new("tar").arg("-C").arg(&empty).args(["--strip-components=1", "-xzf"]).arg(&archive));
+    let said = run(Command::new("chroot").arg(&empty).args(["/bin/uzswap", "--version"]));
+    assert_eq!(said, concat!("uzswap ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+#[ignore = "compiles everything twice as it is released"]
+fn two_folders_make_the_same_archive() {
+    let scratch = Scratch::new("folders");
+    let files = Command::new("git").args(["ls-files", "-z"]).current_dir(own("../..")).output();
+    let Some(files) = files.ok().filter(|output| output.status.success()) else {
+        testkit::skip!("tool", "git does not list the sources");
+        return;
+    };
+    let archives = ["one", "another"].map(|name| {
+        let folder = scratch.path(name);
+        for file in String::from_utf8(files.stdout.clone()).unwrap().split_terminator('\0') {
+            let (from, to) = (own("../..").join(file), folder.join(file));
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            match fs::read_link(&from) {
+                Ok(link) => symlink(link, to).unwrap(),
+                Err(_) => drop(fs::copy(from, to).unwrap()),
+            }
+        }
+        let mut script = Command::new(folder.join("crates/program/packaging/archive"));
+        fs::read(run(script.env("SOURCE_DATE_EPOCH", "1700000000").env_remove("CARGO_TARGET_DIR"))).unwrap()
+    });
+    assert!(archives[0] == archives[1], "the archives differ");
+}
