@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Two Dask workers with 280 MiB each: six million orders joined with customers, in partitions that
 # the workers keep. Needs python3; installs distributed, pandas and pyarrow from PyPI into
-# DIRECTORY/venv. First bare, then with Dask's own limit (the nannies restart the workers again and
-# again; ended after 120 s), then with each worker under `uzswap run`.
+# DIRECTORY/venv. First bare, then with Dask's own limit (workers spill to disk and pause, or are
+# restarted; ended after 120 s), then with each worker under `uzswap run`.
 . "$(dirname "$0")/compare.sh"
 need python3
 [ -e "$work/venv/bin/python" ] || python3 -m venv "$work/venv"

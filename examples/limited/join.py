@@ -35,13 +35,13 @@ def customers(part):
 
 
 def spilled(dask_worker):
-    disk = getattr(dask_worker.data, "disk", None)
-    return sum(size.disk for size in disk.weight_by_key.values()) if disk else 0
+    total = getattr(dask_worker.data, "spilled_total", None)
+    return total.disk if total else 0
 
 
 def main():
-    # Shuffled partitions stay in the workers' memory.
-    dask.config.set({"distributed.p2p.storage.disk": False})
+    # Shuffled partitions stay in the workers' memory: the method "p2p" writes them to disk.
+    dask.config.set({"dataframe.shuffle.method": "tasks"})
     cluster = None
     if len(sys.argv) < 2:
         limit = os.environ.get("WORKER_LIMIT", "0")
