@@ -324,11 +324,12 @@ fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::er
     let settings = accounts.ledger().settings();
     let without = settings.without;
     accounts.open_recorder();
-    let staging_bytes = (accounts.budget() / 100).clamp(4 << 20, 256 << 20) as usize;
+    let folio_pages = settings.folio_bytes as usize / PAGE_SIZE;
+    let staging_bytes = pager::staging_bytes(accounts.budget(), folio_pages);
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
     let config = Config {
-        folio_pages: settings.folio_bytes as usize / PAGE_SIZE,
+        folio_pages,
         staging_pages: staging_bytes / PAGE_SIZE,
         handlers: cpu_count,
         own: start::own_ranges(),

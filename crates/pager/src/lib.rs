@@ -42,7 +42,7 @@ mod trial;
 mod units;
 
 pub use accounts::{Accounts, Counter};
-pub use config::{Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
+pub use config::{staging_bytes, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
 pub use fault::DISK_THREADS;
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;

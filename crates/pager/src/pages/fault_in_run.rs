@@ -29,7 +29,7 @@ impl Pages {
             return None;
         }
         let mut run = RunGuard::of(first);
-        run.extend(&self.table, (skipped + window).div_ceil(BLOCK_PAGES));
+        run.extend(&self.table, (skipped + window).div_ceil(BLOCK_PAGES).min(EXTENT_SLOTS));
         let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
         let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
         if is_stored && self.has_swap && !reads_disk {

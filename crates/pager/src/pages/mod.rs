@@ -25,7 +25,9 @@ mod events;
 mod evict;
 mod extents;
 mod fault_in;
+mod fault_in_folio;
 mod fault_in_run;
+mod folios;
 mod fork_point;
 mod from_disk;
 mod guard;
@@ -73,6 +75,7 @@ use own_threads::OwnThreads;
 pub(crate) use own_threads::ThreadsState;
 pub(crate) use staging::Staging;
 use table::AddressTable;
+pub(crate) use table::Block;
 
 /// How an attempt to register a range ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +207,11 @@ impl Pages {
         self.backend.move_out_extent(self, base)
     }
 
+    /// Moves a whole huge page out with one call: see [`EvictBackend::move_out_folio`].
+    pub fn evict_folio(&self, base: usize) -> bool {
+        self.backend.move_out_folio(self, base)
+    }
+
     /// Whether a frame goes with its page: then frames are kept ready, and runs move with one call.
     pub fn moves_frames(&self) -> bool {
         self.backend.moves_frames()
@@ -289,6 +297,7 @@ impl Pages {
     /// after a page has been moved away.
     pub fn stop_recycling(&self) {
         self.recycles.store(false, Ordering::Release);
+        self.staging.give_back_folios();
     }
 
     /// Whether frames are filled again.

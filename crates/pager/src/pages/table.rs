@@ -30,8 +30,8 @@ use sys::{arena, PAGE_SIZE};
 use crate::sync::{lock_bits, sleep_ns, try_lock_bits, unlock_bits};
 use crate::units::{block_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-/// Blocks that one transition may concern.
-pub const RUN_BLOCKS: usize = 8;
+/// Blocks that one transition may concern: those of a huge page.
+pub const RUN_BLOCKS: usize = 32;
 
 const LEAF_BITS: usize = 30;
 const LEAF_BLOCKS: usize = (1 << LEAF_BITS) / BLOCK_BYTES;
@@ -80,6 +80,10 @@ const COMPRESSING: u32 = 1 << 3;
 /// Flag: a thread reads pages of the block from the swap file, without the lock. No second one
 /// does.
 const READING: u32 = 1 << 4;
+/// Flag: the block left as a part of a huge page that left whole, and no page of it has been the
+/// kernel's since: nothing is mapped in the page table's place of that huge page, so that a whole
+/// one can be moved there. A hint: without it the kernel would move page by page.
+const WHOLE: u32 = 1 << 5;
 /// Added to the state of each page that is read so. Any change of the state ends it: the page may
 /// be another by then, also when it is stored again.
 const WATCHED: u64 = 8;
@@ -288,6 +292,21 @@ impl BlockGuard<'_> {
         }
     }
 
+    /// Notes that the block left as a part of a huge page that left whole.
+    pub(super) fn set_whole(&self) {
+        self.block.word.fetch_or(WHOLE, Ordering::Relaxed);
+    }
+
+    /// Notes that a whole huge page cannot come back to where the block is.
+    pub(super) fn clear_whole(&self) {
+        self.block.word.fetch_and(!WHOLE, Ordering::Relaxed);
+    }
+
+    /// Whether the block left so, and no page of it has been the kernel's since.
+    pub fn is_whole(&self) -> bool {
+        self.block.has(WHOLE)
+    }
+
     /// Whether a thread reads pages of the block from the swap file.
     pub fn is_reading(&self) -> bool {
         self.block.has(READING)
@@ -366,6 +385,9 @@ impl BlockGuard<'_> {
             }
         }
         self.block.pages.store(pages, Ordering::Relaxed);
+        if mask != 0 && to.is_kernels() {
+            self.clear_whole();
+        }
     }
 }
 
@@ -465,8 +487,10 @@ impl<'a> RunGuard<'a> {
         self.blocks[..self.count].iter().flatten()
     }
 
-    /// Mask of the pages whose state passes `test`; bit 0 is the first block's first page.
+    /// Mask of the pages of up to eight blocks whose state passes `test`; bit 0 is the first
+    /// block's first page.
     pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u128 {
+        debug_assert!(self.count * BLOCK_PAGES <= 128, "a mask has room for 128 pages");
         self.iter()
             .enumerate()
             .fold(0, |mask, (index, block)| mask | u128::from(block.mask_of(&test)) << (index * BLOCK_PAGES))

@@ -6,8 +6,9 @@ use sys::futex;
 
 use crate::accounts::Counter;
 use crate::pages::{now_ms, Compressed, EXTENT_PAGES, EXTENT_SLOTS};
-use crate::units::{bytes_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{bytes_of, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BLOCKS, FOLIO_PAGES};
 
+use super::clock::FOLIO;
 use super::free_list::{STREAM_PAGES_LEFT, STREAM_PAGES_MIN};
 use super::promotion::PROMOTE_MS;
 use super::watermarks::{next_action, Action, Figures, Stream};
@@ -318,9 +319,18 @@ impl Reclaimer<'_> {
         if self.free_pages() >= floor && total <= budget {
             return;
         }
+        // A folio that was compressed leaves no frames for single pages: it is given back as a
+        // whole, and the kernel makes others below the low water mark.
+        if self.pages.moves_folios() && total + bytes_of(floor as u64) <= low {
+            return;
+        }
         // Twice: once out of the program, once into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
-            if self.free_pages() >= enough && total <= budget || !self.reclaim_step() {
+            let is_ready = match pages >= FOLIO_PAGES {
+                true => self.pages.staging().ready_folios() > 0,
+                false => self.free_pages() >= enough,
+            };
+            if is_ready && total <= budget || !self.reclaim_step() {
                 break;
             }
         }
@@ -365,7 +375,7 @@ impl Reclaimer<'_> {
         }
         self.evict_run(pages);
         self.request_free_pages();
-        self.compress_to_an_extent() || self.free_pages() >= STREAM_PAGES_MIN
+        self.compress_to_an_extent(pages) || self.free_pages() >= STREAM_PAGES_MIN
     }
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
@@ -442,7 +452,7 @@ impl Reclaimer<'_> {
     fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.reclaim.streaming.load(Ordering::Relaxed);
         if wide && self.pages.moves_frames() {
-            let progress = if self.pages.staging().has_room_for_extent() {
+            let progress = if self.has_room() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
@@ -459,6 +469,26 @@ impl Reclaimer<'_> {
         }
     }
 
+    /// Whether as many pages may be staged yet as go with one call. Ready folios make way when
+    /// there is nothing to compress.
+    fn has_room(&self) -> bool {
+        let staging = self.pages.staging();
+        match self.pages.moves_folios() {
+            true => {
+                if !staging.has_room_for_folio() && staging.queued_slots() == 0 {
+                    staging.give_back_folios();
+                }
+                staging.has_room_for_folio()
+            }
+            false => staging.has_room_for_extent(),
+        }
+    }
+
+    /// Moves a folio out; false when it cannot go as a whole.
+    fn evict_folio(&self, base: usize) -> bool {
+        !self.pages.is_held(&self.files.maps) && self.pages.evict_folio(base)
+    }
+
     /// Moves the next block out, into an empty slot if it has none; false when there is none that
     /// can be moved.
     fn evict_into(&self, slot: u32, role: Role) -> bool {
@@ -471,7 +501,12 @@ impl Reclaimer<'_> {
                     self.reclaim.back_off();
                     break;
                 };
-                evicted = self.evict(&mut spare, base, mask, role);
+                if mask == FOLIO && !self.has_room() {
+                    self.offer_again((base, mask));
+                    break;
+                }
+                evicted = mask == FOLIO && self.evict_folio(base)
+                    || self.evict(&mut spare, base, mask & ALL_PAGES, role);
                 if evicted {
                     break;
                 }
@@ -515,22 +550,32 @@ impl Reclaimer<'_> {
         // What finds no room waits until there is room for an extent: one block at a time they
         // would cost eight times the calls and interrupts. So what lies before a gap does not end
         // it, though it come to some blocks more.
-        while left > 0 && self.pages.staging().has_room_for_extent() {
+        // A folio more waits in the queue: a worker compresses it while the program uses the last.
+        let is_ahead = || self.pages.staging().queued_slots() >= 2 * FOLIO_BLOCKS;
+        while (left > 0 || pages >= FOLIO_PAGES && !is_ahead()) && self.has_room() {
             let mut went = 0;
             self.if_direct_reclaim_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
                 went > 0
             });
+            if went == 0 && left == 0 {
+                return;
+            }
             left = left.saturating_sub(went.max(1));
         }
     }
 
-    /// Compresses until as many pages can be brought in with one call as an extent has, when
+    /// Compresses until as many pages can be brought in with one call as an extent has, or a folio
+    /// after a folio, when
     /// workers alone do not keep up; false when it does not come to that.
-    fn compress_to_an_extent(&self) -> bool {
-        let has_extent =
-            || self.pages.staging().ready_extents() > 0 || self.pages.staging().has_room_for_extent();
-        for _ in 0..HELP_SLOTS {
+    fn compress_to_an_extent(&self, pages: usize) -> bool {
+        let (staging, is_folio) = (self.pages.staging(), pages >= FOLIO_PAGES);
+        let has_extent = || match is_folio {
+            // The kernel zeroes what it makes, so frames that others leave soon are waited for.
+            true => staging.ready_folios() > 0 || staging.queued_slots() == 0 && staging.has_room_for_folio(),
+            false => staging.ready_extents() > 0 || staging.has_room_for_extent(),
+        };
+        for _ in 0..if is_folio { 2 * FOLIO_BLOCKS } else { HELP_SLOTS } {
             if has_extent() {
                 return true;
             }
@@ -552,6 +597,12 @@ impl Reclaimer<'_> {
             self.reclaim.back_off();
             return 0;
         };
+        if mask == FOLIO && self.evict_folio(base) {
+            self.note_look(began, true);
+            return FOLIO_BLOCKS;
+        }
+        // What does not go as a whole is split by the first block that goes.
+        let mask = mask & ALL_PAGES;
         let mut count = 1;
         while mask == ALL_PAGES && count < EXTENT_SLOTS {
             let Some(candidate) = self.next_candidate() else { break };
@@ -808,9 +859,9 @@ mod tests {
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
-        assert!(pager.reclaimer().compress_to_an_extent());
+        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES));
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
-        assert!(pager.reclaimer().compress_to_an_extent(), "there is one");
+        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }
 }

@@ -45,7 +45,7 @@ use crate::embedded;
 use crate::place::Place;
 use crate::rights;
 use crate::size::{self, Size};
-use crate::ways;
+use crate::ways::{self, Eviction, Finding, Ways};
 
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
@@ -77,7 +77,8 @@ pub struct Arguments {
     compressor: Option<String>,
     #[command(flatten)]
     swap: swap::SwapArguments,
-    /// Memory evicted together: 16K, 32K or 64K; 2M is accepted and means 64K
+    /// Memory evicted together: 16K, 32K, 64K, or 2M: where memory is huge pages, they leave whole,
+    /// and return whole to threads that read or write in order (slower to fill); 64K elsewhere
     #[arg(long, value_name = "SIZE", default_value = "64K")]
     folio: String,
     /// Pages in a request to the compressor, 1 to 8, for measurements; plain zswap uses 1 [default:
@@ -261,7 +262,9 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         bail!("--folio {}: choose 16K, 32K, 64K or 2M", arguments.folio);
     }
     if folio > 64 << 10 {
-        eprintln!("uzswap: --folio {}: the same as 64K, the most that is stored as one", arguments.folio);
+        if let Some(why) = no_huge_pages(ways::without()?) {
+            eprintln!("uzswap: --folio {}: the same as 64K, as {why}", arguments.folio);
+        }
     }
     let registry = uzswap::registry();
     let compressor = match &arguments.compressor {
@@ -291,6 +294,23 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         ..Settings::default()
     };
     Ok((settings, algorithm.is_emulated()))
+}
+
+/// Why huge pages do not leave as a whole here; `without`: see [`ways::without`].
+fn no_huge_pages(without: u32) -> Option<&'static str> {
+    let ways = Ways::of_this_kernel(without);
+    let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    match modes {
+        _ if ways.eviction != Eviction::Move => Some("pages are not moved here (UFFDIO_MOVE, Linux 6.8)"),
+        _ if ways.finding != Finding::Scan => {
+            Some("huge pages are not told from others here (PAGEMAP_SCAN, Linux 6.7)")
+        }
+        Err(_) => Some("this kernel has no transparent huge pages"),
+        Ok(modes) if modes.contains("[never]") => {
+            Some("transparent huge pages are off (/sys/kernel/mm/transparent_hugepage/enabled)")
+        }
+        Ok(_) => None,
+    }
 }
 
 /// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing

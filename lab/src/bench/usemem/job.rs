@@ -26,6 +26,9 @@ pub struct JobArgs {
     /// Bytes of each.
     #[arg(long)]
     pub bytes: usize,
+    /// Ask for huge pages.
+    #[arg(long)]
+    pub huge: bool,
     /// What memory is filled with.
     #[command(flatten)]
     pub data: DataArguments,
@@ -141,6 +144,9 @@ impl Task {
         command.arg0("uzswap-lab").args(["bench", "usemem-task"]);
         command.arg("--index").arg(index.to_string()).arg("--tasks").arg(args.tasks.to_string());
         command.arg("--bytes").arg(args.bytes.to_string());
+        if args.huge {
+            command.arg("--huge");
+        }
         command.args(args.data.words());
         if args.progress {
             command.arg("--progress");

@@ -69,6 +69,9 @@ pub struct UsememArgs {
     /// Pages that one request to the compressor holds, as of `uzswap run`
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
     batch: Option<u32>,
+    /// Ask for huge pages for the tasks' memory (MADV_HUGEPAGE)
+    #[arg(long)]
+    huge: bool,
     #[command(flatten)]
     data: data::DataArguments,
     /// Also run the job unmanaged, in a memory cgroup as large, with the kernel's zswap before a
@@ -104,6 +107,7 @@ struct Outcome<'a> {
     /// Files; empty for index words and random bytes.
     pages: &'a [PathBuf],
     random: bool,
+    huge: bool,
     managed: managed::Managed,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_zswap: Option<versus::KernelZswap>,
@@ -176,6 +180,7 @@ impl UsememArgs {
                 ram_bytes: plan.ram_bytes,
                 pages: &plan.job.data.pages,
                 random: plan.job.data.random,
+                huge: plan.job.huge,
                 managed,
                 kernel_zswap,
                 ratios,
@@ -221,7 +226,7 @@ impl UsememArgs {
         }
         let data = data::DataArguments { pages, random: self.data.random };
         Ok(Plan {
-            job: job::JobArgs { tasks, bytes, data, progress: false },
+            job: job::JobArgs { tasks, bytes, huge: self.huge, data, progress: false },
             ram_bytes,
             swap: self.swap.clone(),
             folio: self.folio.clone(),
@@ -250,6 +255,7 @@ impl Plan {
         arguments.push(self.job.tasks.to_string().into());
         arguments.push("--bytes".into());
         arguments.push(self.job.bytes.to_string().into());
+        arguments.extend(self.job.huge.then(|| "--huge".into()));
         arguments.extend(self.job.data.words());
         if progress.is_terminal {
             arguments.push("--progress".into());
@@ -271,6 +277,7 @@ mod tests {
             folio: None,
             compressor: None,
             batch: None,
+            huge: false,
             data: data::DataArguments::default(),
             versus: None,
             json: false,

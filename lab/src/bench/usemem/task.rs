@@ -72,6 +72,8 @@ pub struct TaskArgs {
     tasks: usize,
     #[arg(long)]
     bytes: usize,
+    #[arg(long)]
+    huge: bool,
     #[command(flatten)]
     data: DataArguments,
     #[arg(long)]
@@ -98,7 +100,7 @@ impl TaskArgs {
     /// When a byte is not as it was written.
     pub fn run(&self) -> Result<()> {
         let task = Task {
-            memory: Region::map(self.bytes).context("cannot map the task's memory")?,
+            memory: Region::map(self.bytes, self.huge).context("cannot map the task's memory")?,
             data: Data::open(&self.data, self.index, self.tasks)?,
             clock: Clock::cheapest(),
             index: self.index,
@@ -206,9 +208,15 @@ struct Region {
 }
 
 impl Region {
-    fn map(bytes: usize) -> Result<Self> {
+    /// Maps memory, of huge pages if the kernel has them.
+    fn map(bytes: usize, huge: bool) -> Result<Self> {
         ensure!(bytes > 0 && bytes.is_multiple_of(PAGE_SIZE), "{bytes} bytes are not whole pages");
-        Ok(Region { at: sys::memory::map(bytes)?.as_ptr().cast(), pages: bytes / PAGE_SIZE })
+        let at = sys::memory::map(bytes)?;
+        if huge {
+            // SAFETY: mapped just now.
+            unsafe { sys::memory::prefer_huge_pages(at, bytes) };
+        }
+        Ok(Region { at: at.as_ptr().cast(), pages: bytes / PAGE_SIZE })
     }
 
     fn page(&self, number: usize) -> *mut Page {
@@ -253,7 +261,7 @@ mod tests {
 
     fn task(pages: usize) -> Task {
         Task {
-            memory: Region::map(pages * PAGE_SIZE).unwrap(),
+            memory: Region::map(pages * PAGE_SIZE, false).unwrap(),
             data: Data::Words,
             clock: Clock::cheapest(),
             index: 1,
