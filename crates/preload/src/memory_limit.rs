@@ -4,12 +4,13 @@
 //! one by the machine's memory: a nursery that suits 24 GiB is used from end to end all the time,
 //! and no choice of pages makes room for it in 64 MiB. Under `run` there is such a limit, though no
 //! control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says,
-//! unless the group's is lower. Only reading those files is met, and only by the C library's
-//! functions; nothing else of them changes.
+//! unless the group's is lower and the user did not ask for this one (a `!` behind the number).
+//! Only reading those files is met, and only by the C library's functions; nothing else of them
+//! changes.
 
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use doorway::control_page::end;
 
@@ -27,6 +28,8 @@ const PATH_BYTES_MAX: usize = 1024;
 
 /// The limit that is shown, in bytes; 0 for what is there.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
+/// The user asked for it: it is shown in the place of a lower one, too.
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
 static OPEN: Next = Next::new(c"open");
 static OPEN64: Next = Next::new(c"open64");
@@ -45,7 +48,10 @@ pub fn prepare() {
     let text = unsafe { libc::getenv(c"UZSWAP_CGROUP_LIMIT".as_ptr()) };
     if !text.is_null() {
         // SAFETY: getenv returns terminated strings.
-        SHOWN.store(number(unsafe { CStr::from_ptr(text) }.to_bytes()).unwrap_or(0), Ordering::Relaxed);
+        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+        let asked = text.strip_suffix(b"!");
+        IS_ASKED.store(asked.is_some(), Ordering::Relaxed);
+        SHOWN.store(number(asked.unwrap_or(text)).unwrap_or(0), Ordering::Relaxed);
     }
 }
 
@@ -85,7 +91,8 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     })
 }
 
-/// A file to be read in the place of `path`, where that shows a limit that is higher: a descriptor.
+/// A file to be read in the place of `path`, where that shows a limit that is not to be seen: a
+/// descriptor.
 ///
 /// # Safety
 /// Terminated, or what can be no address.
@@ -128,7 +135,8 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
             let len = system::read_at(file, &mut text, 0);
             system::close(file);
             // One without a limit says "max", or a number near 2^63.
-            if number(&text[..len]).is_some_and(|real| real <= limit) {
+            let is_lower = number(&text[..len]).is_some_and(|real| real <= limit);
+            if is_lower && !IS_ASKED.load(Ordering::Relaxed) {
                 return None;
             }
         }

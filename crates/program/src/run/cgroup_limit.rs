@@ -10,11 +10,27 @@ use crate::size;
 /// for.
 const BUDGETS: u64 = 16;
 
+/// What the program is to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShownLimit {
+    /// The limit.
+    pub bytes: u64,
+    /// The user asked for it. It is shown where the actual one is lower, too, as in a container.
+    pub is_asked: bool,
+}
+
+impl ShownLimit {
+    /// As the preload object reads it.
+    pub fn word(self) -> String {
+        format!("{}{}", self.bytes, if self.is_asked { "!" } else { "" })
+    }
+}
+
 /// What the program is to read: `None` for what is there. `asked` is a size, "real", or nothing.
 ///
 /// # Errors
 /// What is wrong with the size.
-pub fn shown_bytes(asked: Option<&str>, budget_bytes: u64) -> Result<Option<u64>> {
+pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit>> {
     match asked {
         Some("real") => Ok(None),
         Some(text) => {
@@ -22,12 +38,13 @@ pub fn shown_bytes(asked: Option<&str>, budget_bytes: u64) -> Result<Option<u64>
                 size::parse(text).map_err(|error| anyhow!("--cgroup-limit: {error}, and no \"real\""))?;
             match amount.bytes()? {
                 0 => bail!("--cgroup-limit {text}: no program works with that; real is what is there"),
-                bytes => Ok(Some(bytes)),
+                bytes => Ok(Some(ShownLimit { bytes, is_asked: true })),
             }
         }
         None => {
             let bytes = budget_bytes.saturating_mul(BUDGETS);
-            Ok(size::machine_bytes().is_ok_and(|machine| bytes < machine).then_some(bytes))
+            let is_less = size::machine_bytes().is_ok_and(|machine| bytes < machine);
+            Ok(is_less.then_some(ShownLimit { bytes, is_asked: false }))
         }
     }
 }
@@ -38,12 +55,13 @@ mod tests {
 
     #[test]
     fn a_limit_is_shown_where_it_is_one() {
-        assert_eq!(shown_bytes(Some("real"), 1 << 20).unwrap(), None);
-        assert_eq!(shown_bytes(Some("3G"), 1 << 20).unwrap(), Some(3 << 30));
-        assert_eq!(shown_bytes(None, 1 << 20).unwrap(), Some(16 << 20));
-        assert_eq!(shown_bytes(None, 1 << 60).unwrap(), None);
+        let word = |asked, budget| shown(asked, budget).unwrap().map(ShownLimit::word);
+        assert_eq!(word(Some("real"), 1 << 20), None);
+        assert_eq!(word(Some("3G"), 1 << 20).as_deref(), Some("3221225472!"));
+        assert_eq!(word(None, 1 << 20).as_deref(), Some("16777216"));
+        assert_eq!(word(None, 1 << 60), None);
         for wrong in ["much", "0"] {
-            assert!(shown_bytes(Some(wrong), 1).unwrap_err().to_string().contains("--cgroup-limit"));
+            assert!(shown(Some(wrong), 1).unwrap_err().to_string().contains("--cgroup-limit"));
         }
     }
 }

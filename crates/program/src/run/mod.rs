@@ -90,7 +90,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
     /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
-    /// real: the actual one [default: 16 times --ram, if that is less]
+    /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less]
     #[arg(long, value_name = "SIZE|real")]
     cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
@@ -130,8 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     // It has files of its own by now.
     drop(object);
     let (mut settings, emulated) = settings(arguments)?;
-    let cgroup_limit_bytes =
-        cgroup_limit::shown_bytes(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
+    let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
     let swap = arguments.swap.open()?;
     settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
     let mut output = output::Output::create(&arguments.report)?;
@@ -177,7 +176,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         &object_path,
         &agent_path,
         &signals,
-        &process::Shown { cgroup_limit_bytes, reaper },
+        &process::Shown { cgroup_limit, reaper },
     ) {
         Ok(child) => child,
         Err(error) => {
@@ -195,8 +194,13 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
-    let mut figures =
-        report::Report::new(&supervisor, started.elapsed(), status, cgroup_limit_bytes, emulated);
+    let mut figures = report::Report::new(
+        &supervisor,
+        started.elapsed(),
+        status,
+        cgroup_limit.map(|limit| limit.bytes),
+        emulated,
+    );
     let told = supervisor.history.take().map(|history| history.tell(supervisor.books().tree()));
     if let Some(told) = &told {
         output.write(&arguments.program, &figures, told)?;

@@ -11,6 +11,7 @@ use std::process::Command;
 use doorway::limits;
 use doorway::runtime::is_runtime;
 
+use super::cgroup_limit::ShownLimit;
 use super::signals::Signals;
 use super::{program_file, reaper};
 use crate::standard;
@@ -28,7 +29,7 @@ const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 /// What the program sees in the place of what is there.
 pub struct Shown {
     /// The memory limit of its control group.
-    pub cgroup_limit_bytes: Option<u64>,
+    pub cgroup_limit: Option<ShownLimit>,
     /// The parent of orphans.
     pub reaper: u32,
 }
@@ -56,7 +57,7 @@ pub fn spawn(
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
     // Of a uzswap that this one runs under.
     environment.remove(OsStr::new(LIMIT_VARIABLE));
-    let limit = shown.cgroup_limit_bytes.map(|bytes| (LIMIT_VARIABLE, bytes.to_string().into()));
+    let limit = shown.cgroup_limit.map(|limit| (LIMIT_VARIABLE, limit.word().into()));
     let own = [("LD_PRELOAD", preload), ("UZSWAP_SOCKET", socket.into()), ("UZSWAP_AGENT", agent.into())];
     environment.extend(own.into_iter().chain(limit).map(|(name, value)| (name.into(), value)));
     environment.remove(OsStr::new(PARENT_VARIABLE));
