@@ -35,7 +35,7 @@ impl Race {
         let race = Race { program: path("race"), setuid: path("race-setuid"), directory: directory.clone() };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/race.c");
         assert!(compile_with(&["-static", "-pthread"], &source, Path::new(&race.program)));
-        std::fs::copy(&race.program, &race.setuid).unwrap();
+        testkit::copy_program(&race.program, &race.setuid);
         std::fs::set_permissions(&race.setuid, std::fs::Permissions::from_mode(0o4755)).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
         // Started by an ordinary user it is root, unless the file system forbids.

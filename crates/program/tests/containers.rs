@@ -48,7 +48,7 @@ impl Containers {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traps.c");
         std::fs::create_dir(containers.path("work")).unwrap();
         assert!(compile_with(&[], &source, &containers.path("work/workload")));
-        std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), containers.path("work/uzswap")).unwrap();
+        testkit::copy_program(env!("CARGO_BIN_EXE_uzswap"), containers.path("work/uzswap"));
         for name in [".", "work", "root", "root/etc", "root/run", "root/tmp", "root/var/tmp"] {
             let everybody = std::fs::Permissions::from_mode(0o777);
             std::fs::set_permissions(containers.path(name), everybody).unwrap();

@@ -90,7 +90,7 @@ fn a_setuid_program_in_a_tree() {
     let directory = std::env::temp_dir().join(format!("uzswap-setuid-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let program = directory.join("work");
-    std::fs::copy(workload, &program).unwrap();
+    testkit::copy_program(workload, &program);
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
     let program = program.to_str().unwrap();

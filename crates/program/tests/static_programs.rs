@@ -94,7 +94,7 @@ fn a_static_program_with_another_root() {
     let scratch = Scratch::new("static-root");
     let root = scratch.path("root");
     std::fs::create_dir_all(root.join("proc")).unwrap();
-    std::fs::copy(program, root.join("workload")).unwrap();
+    testkit::copy_program(program, root.join("workload"));
     let root = root.display();
     let script = format!("mount --bind /proc {root}/proc && exec chroot {root} /workload plain 64");
     is_managed("root", "40M", &["unshare", "-m", "sh", "-c", &script]);

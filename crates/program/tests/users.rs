@@ -33,7 +33,7 @@ impl Public {
         let public = Public(directory);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traps.c");
         assert!(compile_with(&[], &source, &public.path("workload")));
-        std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), public.path("uzswap")).unwrap();
+        testkit::copy_program(env!("CARGO_BIN_EXE_uzswap"), public.path("uzswap"));
         Some(public)
     }
 

@@ -106,6 +106,18 @@ fn record() -> Option<PathBuf> {
     folder.is_dir().then(|| folder.join("skipped"))
 }
 
+/// Copies a program that is to be started. In a process of its own: while a file is open for
+/// writing here, another test's thread may fork, and as long as its child has that descriptor the
+/// copy cannot be started ("Text file busy").
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
+    let mut copy = std::process::Command::new("cp");
+    let status = copy.arg("--").arg(from.as_ref()).arg(to.as_ref()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{copy:?}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -206,7 +206,7 @@ pub fn capable(directory: &Path) -> Option<String> {
         return None;
     }
     let path = directory.join("uzswap-capable");
-    std::fs::copy(env!("CARGO_BIN_EXE_uzswap"), &path).unwrap();
+    testkit::copy_program(env!("CARGO_BIN_EXE_uzswap"), &path);
     let output = Command::new("setcap").arg("cap_sys_ptrace+ep").arg(&path).output().unwrap();
     if !output.status.success() {
         testkit::skip!("disk", "{}", String::from_utf8_lossy(&output.stderr));
