@@ -71,6 +71,18 @@ fn group_of(process: i32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
 }
 
+/// Where the threads of a process are, as far as gdb is there and can read its memory within a
+/// while: what serves that memory may stand still by now.
+fn backtraces(process: i32) -> String {
+    let mut gdb = Command::new("timeout");
+    gdb.args(["-s", "KILL", "20", "gdb", "-batch", "-ex", "thread apply all backtrace 16"]);
+    let output = gdb.arg("-p").arg(process.to_string()).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let text =
+        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let is_place = |line: &&str| line.starts_with('#') || line.starts_with("Thread ");
+    text.lines().filter(is_place).map(|line| format!("    {line}\n")).collect()
+}
+
 /// What every thread of a group waits for; those that wait for the same are counted.
 fn threads_of(group: u32) -> String {
     let mut text = String::new();
@@ -85,6 +97,7 @@ fn threads_of(group: u32) -> String {
         for (thread, count) in alike {
             writeln!(text, "  {count} of {thread}").unwrap();
         }
+        text += &backtraces(process);
     }
     text
 }
@@ -93,8 +106,8 @@ fn thread(task: &Path) -> String {
     let read = |name: &str| read_to_string(task.join(name)).unwrap_or_default().trim().to_owned();
     let status = read("status");
     let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("gone").trim();
-    // Only the number of the call: its arguments differ from thread to thread.
-    let call = read("syscall").split(' ').next().unwrap_or("").to_owned();
+    // The number of the call and its first arguments: of futex(2) the word, and what it was.
+    let call = read("syscall").split(' ').take(4).collect::<Vec<_>>().join(" ");
     let stack = read("stack").replace('\n', "\n      ");
     format!("{}: {state}, in {}, system call {call}\n      {stack}", read("comm"), read("wchan"))
 }
