@@ -566,8 +566,7 @@ impl Reclaimer<'_> {
     }
 
     /// Compresses until as many pages can be brought in with one call as an extent has, or a folio
-    /// after a folio, when
-    /// workers alone do not keep up; false when it does not come to that.
+    /// after a folio, when workers alone do not keep up; false when it does not come to that.
     fn compress_to_an_extent(&self, pages: usize) -> bool {
         let (staging, is_folio) = (self.pages.staging(), pages >= FOLIO_PAGES);
         let has_extent = || match is_folio {

@@ -103,13 +103,7 @@ impl EvictBackend for ByMove {
                 moved |= left;
                 busy = busy.or(shared.map(|start| (start, page_at(at, count) - start)));
             }
-            if moved != 0 {
-                pages.staging.arrived(slot, moved);
-                pages.staging.set_owner(slot, base);
-                block.change(moved, PageState::Kernel, PageState::Staged);
-                pages.policy.evicted(block.history(), moved);
-                block.set_slot(slot);
-            }
+            note_staged(pages, &block, slot, moved);
             // Only now may events be read: one that discards these pages must find them in the
             // table.
             drop(quiet);
@@ -174,14 +168,7 @@ impl EvictBackend for ByMove {
             }
         }
         for (index, block) in run.iter().enumerate() {
-            let (slot, mask) = (first + index as u32, part(moved, index));
-            if mask != 0 {
-                pages.staging.arrived(slot, mask);
-                pages.staging.set_owner(slot, block.base());
-                block.change(mask, PageState::Kernel, PageState::Staged);
-                pages.policy.evicted(block.history(), mask);
-                block.set_slot(slot);
-            }
+            note_staged(pages, block, first + index as u32, part(moved, index));
         }
         // Only now may events be read: one that discards these pages must find them in the table.
         drop(quiet);
@@ -228,13 +215,7 @@ impl EvictBackend for ByMove {
             pages.staging.spoil_folio(first);
         }
         for ((slot, block), mask) in (first..).zip(run.iter()).zip(moved) {
-            if mask != 0 {
-                pages.staging.arrived(slot, mask);
-                pages.staging.set_owner(slot, block.base());
-                block.change(mask, PageState::Kernel, PageState::Staged);
-                pages.policy.evicted(block.history(), mask);
-                block.set_slot(slot);
-            }
+            note_staged(pages, block, slot, mask);
             if progress.stop.is_none() {
                 block.set_whole();
             }
@@ -303,6 +284,17 @@ impl EvictBackend for ByMove {
 
     /// They are ready pages.
     unsafe fn came_as_copies(&self, _staging: &Staging, _slot: u32, _mask: u32) {}
+}
+
+/// Notes which pages of a block, if any, a move brought into `slot`.
+fn note_staged(pages: &Pages, block: &BlockGuard<'_>, slot: u32, moved: u32) {
+    if moved != 0 {
+        pages.staging.arrived(slot, moved);
+        pages.staging.set_owner(slot, block.base());
+        block.change(moved, PageState::Kernel, PageState::Staged);
+        pages.policy.evicted(block.history(), moved);
+        block.set_slot(slot);
+    }
 }
 
 /// Moves adjacent pages of a block into a slot; returns those that left, and where a shared one is
