@@ -6,8 +6,10 @@
 //!   thread control block; the list there leads to the mutexes.
 //! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear
 //!   one, the lock of its list of threads, which every thread takes before it ends. The kernel
-//!   tells of the word to its thread alone, so it is asked for where the agent is brought in, and
-//!   `preload/cleared.rs` notes what is named later.
+//!   tells of the word to its thread alone, so it is asked for where the agent is brought in and
+//!   where a thread begins (`preload/threads.rs`), since that may end before the next look, and
+//!   `preload/cleared.rs` notes what is named later. Threads that begin without the preload object
+//!   are found by looks alone.
 //! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` notes
 //!   each that the C library initialises. Notes count at once: the page is not chosen from then on.
 //! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing

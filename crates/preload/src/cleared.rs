@@ -1,15 +1,19 @@
 //! Words that the kernel clears when a thread ends: their pages stay in memory (see the pager's
 //! `kept`).
 //!
-//! Threads of the C library have theirs in their control blocks. Here are noted those that a
-//! program names itself, by clone(2) or by a system call's number. What a program's own instruction
-//! for system calls names is not seen.
+//! Noted here are those of threads that the C library makes ([`crate::threads`]), which are in the
+//! threads' control blocks, and those that a program names itself, by clone(2) or by a system call's
+//! number. What a program's own instruction for system calls names is not seen.
 
 use core::ffi::{c_int, c_long};
 
 use crate::calls::raw_syscall;
 use crate::control_page::CONTROL_PAGE;
 use crate::system;
+
+/// From the word to the list of robust mutexes, in glibc's control blocks of all architectures
+/// (struct pthread: `tid`, `robust_head`).
+const LIST_BEHIND_BYTES: usize = 16;
 
 /// The calling thread's word; 0 where the kernel does not tell.
 pub fn of_this_thread() -> usize {
@@ -18,6 +22,17 @@ pub fn of_this_thread() -> usize {
     // SAFETY: an address is written to the variable.
     unsafe { raw_syscall(libc::SYS_prctl, arguments) };
     address
+}
+
+/// Notes the calling thread's word, and its list of robust mutexes, which the C library has next to
+/// it, on the next page sometimes.
+pub fn note_this_thread() {
+    let word = of_this_thread();
+    CONTROL_PAGE.cleared.note(word);
+    let list = word + LIST_BEHIND_BYTES;
+    if word != 0 && list / doorway::PAGE_SIZE != word / doorway::PAGE_SIZE {
+        CONTROL_PAGE.cleared.note(list);
+    }
 }
 
 /// Notes what a system call, made by its number, names.

@@ -18,7 +18,7 @@ use crate::calls::raw_syscall;
 use crate::control_page::{
     has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, CONTROL_PAGE,
 };
-use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks};
+use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads};
 
 /// A child by a bare clone() forks, which has no agent; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
@@ -284,6 +284,7 @@ unsafe extern "C" fn child() {
     sharing::forget();
     forks.attending.store(0, Ordering::Release);
     scratch::forget();
+    threads::forget();
     forks.listener.store(0, Ordering::Release);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {

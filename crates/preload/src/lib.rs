@@ -38,6 +38,7 @@ mod start;
 mod system;
 mod target;
 mod tasks;
+mod threads;
 
 /// What is left of a panic without a standard library: none is known.
 #[cfg(all(panic = "abort", not(test)))]

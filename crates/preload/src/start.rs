@@ -6,7 +6,7 @@ use core::ops::Range;
 use crate::control_page::{self, CONTROL_PAGE};
 use crate::{
     cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
-    sharing,
+    sharing, threads,
 };
 
 /// Most variables that the agent is given.
@@ -38,6 +38,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     memory_limit::prepare();
     limits::prepare();
     parent::prepare();
+    threads::prepare();
     fork::install();
     control_page::note_process();
     CONTROL_PAGE.is_alive.store(1, core::sync::atomic::Ordering::Release);
