@@ -2,8 +2,8 @@
 //! `kept`).
 //!
 //! Noted here are those of threads that the C library makes ([`crate::threads`]), which are in the
-//! threads' control blocks, and those that a program names itself, by clone(2) or by a system call's
-//! number. What a program's own instruction for system calls names is not seen.
+//! threads' control blocks, and those that a program names itself, by clone(2) or by the number of
+//! a system call. What a program's own instruction for system calls names is not seen.
 
 use core::ffi::{c_int, c_long};
 

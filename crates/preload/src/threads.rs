@@ -5,11 +5,11 @@
 //! says why it must stay in memory). A thread that lived shorter had it moved out in the meantime,
 //! and pthread_join() waited for ever: in 4 of 16 runs with up to 3,200 threads that slept for 3 to
 //! 15 ms on new stacks and ended by exit(2), in less memory than even the pool needed; in 0 of 34
-//! since threads begin here. Only the thread itself can ask the kernel where its word is, so a thread begins here,
-//! and goes on to the program's function by a jump: pthread_exit() and cancellation unwind the
-//! stack, and find no frame of this object.
+//! since threads begin here. Only the thread itself can ask the kernel where its word is. It jumps
+//! to the program's function then: pthread_exit() and cancellation unwind the stack, and find no
+//! frame of this object.
 //!
-//! The C library's own threads do not come here: nobody joins them.
+//! The C library's own threads do not begin here. They are not joined.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -30,8 +30,8 @@ const PLACES: usize = 64;
 /// How often a place is looked for before a thread is made that does not begin here.
 const LOOKS_MAX: usize = 100;
 
-/// What a thread goes on with. It is the creating thread's, and then the new thread's, which gives
-/// it back.
+/// What a thread is to call. It is the creating thread's, and then the new thread's, which gives it
+/// back.
 struct Place {
     is_taken: AtomicBool,
     /// A function and its argument.
@@ -71,7 +71,7 @@ pub fn forget() {
     ALL.iter().for_each(|place| place.is_taken.store(false, Ordering::Relaxed));
 }
 
-/// The new thread's first step: what it goes on with.
+/// The new thread's first step. Returns what it is to call.
 unsafe extern "C" fn begin(place: *const c_void) -> Onward {
     // SAFETY: `create` passed it, and it is this thread's until it is given back.
     let place = unsafe { &*place.cast::<Place>() };
