@@ -57,6 +57,13 @@ pub struct Watch {
     waited: Option<u32>,
 }
 
+/// The part of a budget that a process has of all that is used, a 64th at least: it may have just
+/// begun.
+fn part_of(budget: u64, own: u64, all: u64) -> u64 {
+    let part = u128::from(budget) * u128::from(own) / u128::from(all.max(own).max(1));
+    (part as u64).max(budget / 64)
+}
+
 impl Lifecycle<'_> {
     /// One look: publishes this process's use, registers new mappings, wakes workers. Returns the
     /// total use and the time in nanoseconds until the next look is due.
@@ -141,9 +148,15 @@ impl Lifecycle<'_> {
     }
 
     /// Fits what may be on its way to the number of processes: in one of them it is memory that the
-    /// others lack.
+    /// others lack. The policy's time passes by this process's part of the budget.
     fn share_ways(&self) {
-        let bytes = (self.accounts.budget() / WAYS_PART / self.accounts.pagers().max(1) as u64) as usize;
+        let (budget, pagers) = (self.accounts.budget(), self.accounts.pagers().max(1) as u64);
+        let part = match pagers {
+            1 => budget,
+            _ => part_of(budget, self.program.gauge().resident_bytes(), self.accounts.total()),
+        };
+        self.pages.policy().set_memory(pages_in(part));
+        let bytes = (budget / WAYS_PART / pagers) as usize;
         self.pages.staging().limit(pages_in(bytes));
         if let Some(file) = self.pages.store().swap_file() {
             file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
@@ -240,5 +253,19 @@ impl Lifecycle<'_> {
         }
         // At most a twentieth of the time goes into this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::part_of;
+
+    #[test]
+    fn a_process_has_the_part_of_the_budget_that_it_uses() {
+        assert_eq!(part_of(64 << 20, 30 << 20, 60 << 20), 32 << 20);
+        assert_eq!(part_of(64 << 20, 0, 60 << 20), 1 << 20, "it has just begun");
+        assert_eq!(part_of(64 << 20, 70 << 20, 60 << 20), 64 << 20, "measured before the others");
+        assert_eq!(part_of(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(part_of(0, 0, 0), 0);
     }
 }

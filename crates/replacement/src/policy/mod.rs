@@ -20,7 +20,10 @@
 //! of every page, which hardware alone could set.
 //!
 //! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a
-//! thirty-second of memory holds.
+//! thirty-second of memory holds. Where several processes share a budget, memory is a process's
+//! part of it ([`Policy::set_memory`]): with ticks of the whole budget, all pages of one of thirty
+//! processes had come in the last tick, none could go, and 600 pages were looked at for each that
+//! went.
 
 mod history;
 mod leaps;
@@ -44,13 +47,15 @@ const AHEAD: Score = 7;
 /// The state of a policy: counters and rates, no pages.
 pub struct Policy {
     /// Pages a tick.
-    tick_pages: u64,
+    tick_pages: AtomicU64,
     /// Pages that came.
     came: AtomicU64,
     /// Pages that returned because they were needed.
     returned: AtomicU64,
     /// Ticks until then.
     tick: AtomicU64,
+    /// Pages that will have come when the present tick ends.
+    tick_ends: AtomicU64,
     /// Classes whose pages go now, a bit each, and these with those whose pages go along.
     going: AtomicU64,
     along: AtomicU64,
@@ -91,18 +96,30 @@ pub struct Returned {
 impl Policy {
     /// For a memory of about so many pages.
     pub fn new(pages: u64) -> Self {
-        let tick_pages = (pages / TICKS).max(1);
+        let tick_pages = tick_of(pages);
         let rates = Rates::new(tick_pages);
         let going = rates.choose();
         let count = || AtomicU64::new(0);
         Policy {
-            tick_pages,
+            tick_pages: AtomicU64::new(tick_pages),
             came: count(),
             returned: count(),
             tick: count(),
+            tick_ends: AtomicU64::new(tick_pages),
             going: AtomicU64::new(going.first),
             along: AtomicU64::new(going.along),
             rates,
+        }
+    }
+
+    /// Memory is about so many pages from now on. Changes of less than a quarter are ignored: what
+    /// is known of the past was counted in the ticks of then.
+    pub fn set_memory(&self, pages: u64) {
+        let (old, new) = (self.tick_pages.load(Ordering::Relaxed), tick_of(pages));
+        if new.abs_diff(old) * 4 > old {
+            self.tick_pages.store(new, Ordering::Relaxed);
+            self.tick_ends.fetch_min(self.came.load(Ordering::Relaxed) + new, Ordering::Relaxed);
+            self.rates.set_tick(new);
         }
     }
 
@@ -134,7 +151,7 @@ impl Policy {
             };
             if is_needed {
                 sum.pages += 1;
-                sum.distance_pages += u64::from(ticks) * self.tick_pages;
+                sum.distance_pages += u64::from(ticks) * self.tick_pages.load(Ordering::Relaxed);
             }
             history.set_in(index, score, tick);
         }
@@ -161,11 +178,13 @@ impl Policy {
     fn pass(&self, mask: u32) -> u64 {
         let count = u64::from(mask.count_ones());
         let came = self.came.fetch_add(count, Ordering::Relaxed) + count;
-        let tick = self.tick.load(Ordering::Relaxed);
+        let (tick, ends) = (self.tick.load(Ordering::Relaxed), self.tick_ends.load(Ordering::Relaxed));
+        let next = ends + self.tick_pages.load(Ordering::Relaxed);
         // The first of the threads that come by at the end of a tick.
-        if came / self.tick_pages > tick
-            && self.tick.compare_exchange(tick, tick + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        if came >= ends
+            && self.tick_ends.compare_exchange(ends, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
+            self.tick.fetch_add(1, Ordering::Relaxed);
             self.rates.age();
             self.choose_classes();
         }
@@ -252,6 +271,11 @@ impl Policy {
     }
 }
 
+/// Pages a tick, of a memory of so many.
+fn tick_of(pages: u64) -> u64 {
+    (pages / TICKS).max(1)
+}
+
 /// Ages that are told apart.
 const AGES: u8 = 8;
 
@@ -317,6 +341,34 @@ mod tests {
         assert_eq!(first, other);
         let (first, other) = returned(false);
         assert_ne!(first, other);
+    }
+
+    /// A process whose part of the budget is a thirtieth: its pages were new for as long as it takes
+    /// to exchange them all, and nothing was to go.
+    #[test]
+    fn in_a_smaller_memory_pages_are_old_sooner() {
+        let policy = Policy::new(32 * TICKS * 30);
+        let (history, others) = (History::default(), History::default());
+        let is_old = || !is_new(history.page(0), policy.tick.load(Ordering::Relaxed));
+        policy.touched(&others, 0xffff);
+        policy.set_memory(32 * TICKS);
+        let mut ticks = policy.tick.load(Ordering::Relaxed);
+        // Ticks of 32 pages, two blocks.
+        for _ in 0..8 {
+            policy.touched(&others, 0xffff);
+            policy.touched(&others, 0xffff);
+            ticks += 1;
+            assert_eq!(policy.tick.load(Ordering::Relaxed), ticks);
+        }
+        policy.touched(&history, 0xffff);
+        assert!(!is_old());
+        (0..2).for_each(|_| policy.touched(&others, 0xffff));
+        assert!(is_old());
+        // Hardly another memory.
+        policy.set_memory(38 * TICKS);
+        assert_eq!(policy.tick_pages.load(Ordering::Relaxed), 32);
+        policy.set_memory(u64::MAX);
+        assert_eq!(policy.tick_pages.load(Ordering::Relaxed), u64::MAX / TICKS);
     }
 
     #[test]

@@ -50,8 +50,8 @@ struct Account {
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
     /// The same for pages that were never seen to come back, of which there are most: as many more
-    /// as pages come in a tick.
-    assumed: f32,
+    /// as pages come in a tick. As f32.
+    assumed: AtomicU32,
 }
 
 fn get(cell: &AtomicU32) -> f32 {
@@ -75,8 +75,15 @@ fn assumed(class: Class) -> f32 {
 impl Rates {
     /// Of a memory to which so many pages come in a tick.
     pub fn new(tick_pages: u64) -> Self {
-        let assumed = ASSUMED + tick_pages as f32;
-        Rates { accounts: std::array::from_fn(|_| Account::default()), assumed }
+        let rates =
+            Rates { accounts: std::array::from_fn(|_| Account::default()), assumed: AtomicU32::new(0) };
+        rates.set_tick(tick_pages);
+        rates
+    }
+
+    /// So many pages come in a tick from now on.
+    pub fn set_tick(&self, tick_pages: u64) {
+        set(&self.assumed, ASSUMED + tick_pages as f32);
     }
 
     pub fn went(&self, class: Class) {
@@ -116,7 +123,7 @@ impl Rates {
 
     fn rate(&self, class: Class) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        let weight = if class / AGES == 0 { self.assumed } else { ASSUMED };
+        let weight = if class / AGES == 0 { get(&self.assumed) } else { ASSUMED };
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
