@@ -23,7 +23,7 @@
 //! thirty-second of memory holds. Where several processes share a budget, memory is a process's
 //! part of it ([`Policy::set_memory`]): with ticks of the whole budget, all pages of one of thirty
 //! processes had come in the last tick, none could go, and 600 pages were looked at for each that
-//! went.
+//! did.
 
 mod history;
 mod leaps;
@@ -343,8 +343,8 @@ mod tests {
         assert_ne!(first, other);
     }
 
-    /// A process whose part of the budget is a thirtieth: its pages were new for as long as it takes
-    /// to exchange them all, and nothing was to go.
+    /// A process whose part of the budget is a thirtieth: until nearly all of its pages had been
+    /// exchanged they were all new, and none could be evicted.
     #[test]
     fn in_a_smaller_memory_pages_are_old_sooner() {
         let policy = Policy::new(32 * TICKS * 30);
