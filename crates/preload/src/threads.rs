@@ -13,8 +13,8 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::ptr::null;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::next::{Next, Onward};
 use crate::{cleared, control_page, system};
@@ -30,20 +30,40 @@ const PLACES: usize = 64;
 /// How often a place is looked for before a thread is made that does not begin here.
 const LOOKS_MAX: usize = 100;
 
+/// The place is no thread's.
+const FREE: usize = 0;
+/// The creating thread is done, and the new one has not begun.
+const GIVEN: usize = 1;
+
 /// What a thread is to call. It is the creating thread's, and then the new thread's, which gives it
 /// back.
 struct Place {
-    is_taken: AtomicBool,
+    /// [`FREE`], [`GIVEN`], or the creating thread as the C library names it: a forked child's
+    /// thread has the name of the one that forked.
+    owner: AtomicUsize,
     /// A function and its argument.
     routine: UnsafeCell<(*const c_void, *mut c_void)>,
 }
 
-// SAFETY: `routine` is used by the thread that has taken the place, or was given it.
+// SAFETY: `routine` is written by the owner before it makes the thread, and read by that thread
+// before it frees the place.
 unsafe impl Sync for Place {}
 
-static ALL: [Place; PLACES] = [const {
-    Place { is_taken: AtomicBool::new(false), routine: UnsafeCell::new((null(), core::ptr::null_mut())) }
-}; PLACES];
+impl Place {
+    const fn new() -> Self {
+        Place { owner: AtomicUsize::new(FREE), routine: UnsafeCell::new((null(), null_mut())) }
+    }
+
+    fn change(&self, from: usize, to: usize) -> bool {
+        self.owner.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn free(&self) {
+        self.owner.store(FREE, Ordering::Release);
+    }
+}
+
+static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
 
 /// Looks up what threads are made by. To be called by the object's constructor.
 pub fn prepare() {
@@ -52,13 +72,16 @@ pub fn prepare() {
     }
 }
 
-fn take() -> Option<&'static Place> {
-    let takes = |place: &&Place| {
-        !place.is_taken.load(Ordering::Relaxed)
-            && place.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    };
+/// The calling thread. Never [`FREE`] or [`GIVEN`]: it is an address.
+fn own() -> usize {
+    // SAFETY: reads the thread pointer.
+    unsafe { libc::pthread_self() as usize }
+}
+
+fn take(places: &'static [Place]) -> Option<&'static Place> {
+    let takes = |place: &&Place| place.owner.load(Ordering::Relaxed) == FREE && place.change(FREE, own());
     for _ in 0..LOOKS_MAX {
-        if let Some(place) = ALL.iter().find(takes) {
+        if let Some(place) = places.iter().find(takes) {
             return Some(place);
         }
         system::yield_now();
@@ -66,18 +89,23 @@ fn take() -> Option<&'static Place> {
     None
 }
 
-/// In a forked child, which lacks the threads that had places.
+/// In a forked child, which lacks all threads but this one. That may be making a thread, and have
+/// forked in a signal handler.
 pub fn forget() {
-    ALL.iter().for_each(|place| place.is_taken.store(false, Ordering::Relaxed));
+    forget_others(&ALL);
+}
+
+fn forget_others(places: &[Place]) {
+    places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != own()).for_each(Place::free);
 }
 
 /// The new thread's first step. Returns what it is to call.
 unsafe extern "C" fn begin(place: *const c_void) -> Onward {
-    // SAFETY: `create` passed it, and it is this thread's until it is given back.
+    // SAFETY: `create` passed it, and no other thread uses it until this one frees it.
     let place = unsafe { &*place.cast::<Place>() };
     // SAFETY: as above.
     let (function, argument) = unsafe { *place.routine.get() };
-    place.is_taken.store(false, Ordering::Release);
+    place.free();
     cleared::note_this_thread();
     Onward { function, answer: argument as isize }
 }
@@ -121,21 +149,24 @@ unsafe extern "C" fn trampoline() {
     )
 }
 
-/// Makes a thread by `make`, which is given the function and the argument that it begins with.
+/// Makes a thread by `make`, which is given the function and the argument that it begins with, and
+/// returns 0 when there is a thread; else that has not begun and never does.
 fn create(
+    places: &'static [Place],
     routine: *const c_void,
     argument: *mut c_void,
     make: impl Fn(*const c_void, *mut c_void) -> c_int,
 ) -> c_int {
     // A process that shares this one's memory may be ended at any time, with a place taken.
-    let place = if control_page::is_own_process() { take() } else { None };
+    let place = if control_page::is_own_process() { take(places) } else { None };
     let Some(place) = place else { return make(routine, argument) };
     // SAFETY: this thread's from take() on.
     unsafe { *place.routine.get() = (routine, argument) };
     let answer = make(trampoline as *const c_void, (&raw const *place).cast_mut().cast());
-    // 0 is what both functions answer when there is a thread.
-    if answer != 0 {
-        place.is_taken.store(false, Ordering::Release);
+    match answer {
+        // Unless the thread has begun, and freed it: it may be another's by now.
+        0 => _ = place.change(own(), GIVEN),
+        _ => place.free(),
     }
     answer
 }
@@ -154,7 +185,9 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: the C library's function of this name.
     let Some(next) = (unsafe { CREATE.function::<Create>() }) else { return libc::ENOSYS };
     // SAFETY: the caller's arguments; a function of the same type that does as the caller's does.
-    create(routine, argument, |routine, argument| unsafe { next(thread, attributes, routine, argument) })
+    create(&ALL, routine, argument, |routine, argument| unsafe {
+        next(thread, attributes, routine, argument)
+    })
 }
 
 /// thrd_create(3), whose functions return numbers: the trampoline returns nothing itself.
@@ -172,7 +205,7 @@ pub unsafe extern "C" fn thrd_create(
     // SAFETY: the C library's function of this name.
     let Some(next) = (unsafe { CREATE_C11.function::<CreateC11>() }) else { return ERROR };
     // SAFETY: as pthread_create.
-    create(routine, argument, |routine, argument| unsafe { next(thread, routine, argument) })
+    create(&ALL, routine, argument, |routine, argument| unsafe { next(thread, routine, argument) })
 }
 
 #[cfg(test)]
@@ -187,42 +220,63 @@ mod tests {
         (argument.addr() * 2) as *mut c_void
     }
 
-    /// All are alive at once, fewer than notes.
+    /// As many as there are places, which no other test uses.
     #[test]
     fn threads_begin_with_their_own_arguments_and_are_noted() {
+        static OWN: [Place; PLACES] = [const { Place::new() }; PLACES];
         control_page::note_process();
-        // More at a time than there are places.
-        let threads: Vec<libc::pthread_t> = (1..=2 * PLACES)
-            .map(|number| {
-                let mut thread = 0;
+        // SAFETY: the C library's function of this name.
+        let next = unsafe { CREATE.function::<Create>() }.expect("the C library makes threads");
+        let make = |number: usize| {
+            let mut thread: libc::pthread_t = 0;
+            let out = (&raw mut thread).cast();
+            let answer = create(&OWN, double as *const c_void, number as *mut c_void, |routine, argument| {
                 // SAFETY: an out variable, no attributes, a function of the right type.
-                let answer = unsafe {
-                    pthread_create(
-                        (&raw mut thread).cast(),
-                        null(),
-                        double as *const c_void,
-                        number as *mut c_void,
-                    )
-                };
-                assert_eq!(answer, 0);
-                thread
-            })
-            .collect();
+                unsafe { next(out, null(), routine, argument) }
+            });
+            assert_eq!(answer, 0);
+            thread
+        };
+        let threads: Vec<libc::pthread_t> = (1..=PLACES).map(make).collect();
         for (number, thread) in (1..).zip(threads) {
-            let mut result = core::ptr::null_mut();
+            let mut result = null_mut();
             // SAFETY: made above, and joined once.
             assert_eq!(unsafe { libc::pthread_join(thread, &mut result) }, 0);
             assert_eq!(result.addr(), 2 * number);
         }
-        assert!(ALL.iter().all(|place| !place.is_taken.load(Ordering::Relaxed)));
+        assert!(OWN.iter().all(|place| place.owner.load(Ordering::Relaxed) == FREE));
     }
 
     #[test]
     fn a_thread_that_is_not_made_gives_its_place_back() {
+        static OWN: [Place; 2] = [const { Place::new() }; 2];
         control_page::note_process();
-        for _ in 0..2 * PLACES {
-            let answer = create(null(), core::ptr::null_mut(), |_, _| libc::EAGAIN);
+        for _ in 0..5 {
+            let answer = create(&OWN, null(), null_mut(), |routine, _| {
+                assert_eq!(routine, trampoline as *const c_void, "there was a place");
+                libc::EAGAIN
+            });
             assert_eq!(answer, libc::EAGAIN);
         }
+    }
+
+    /// A signal handler forked in the midst of pthread_create(): the child's next thread was given
+    /// the place of the one that had not begun.
+    #[test]
+    fn a_forked_child_keeps_the_place_that_its_thread_uses_and_no_other() {
+        static OWN: [Place; 4] = [const { Place::new() }; 4];
+        control_page::note_process();
+        // A thread that was not forked, and one of this thread's that had not begun.
+        OWN[0].owner.store(own() + 8, Ordering::Relaxed);
+        assert_eq!(create(&OWN, null(), null_mut(), |_, _| 0), 0);
+        let owners = || [0, 1, 2, 3].map(|index| OWN[index].owner.load(Ordering::Relaxed));
+        assert_eq!(owners(), [own() + 8, GIVEN, FREE, FREE]);
+        create(&OWN, null(), null_mut(), |_, place| {
+            assert_eq!(place.cast_const().cast(), &raw const OWN[2]);
+            forget_others(&OWN);
+            assert_eq!(owners(), [FREE, FREE, own(), FREE]);
+            0
+        });
+        assert_eq!(owners(), [FREE, FREE, GIVEN, FREE]);
     }
 }
