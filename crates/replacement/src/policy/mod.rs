@@ -97,8 +97,8 @@ impl Policy {
     /// For a memory of about so many pages.
     pub fn new(pages: u64) -> Self {
         let tick_pages = tick_of(pages);
-        let rates = Rates::new(tick_pages);
-        let going = rates.choose();
+        let rates = Rates::new();
+        let going = rates.choose(tick_pages);
         let count = || AtomicU64::new(0);
         Policy {
             tick_pages: AtomicU64::new(tick_pages),
@@ -119,7 +119,6 @@ impl Policy {
         if new.abs_diff(old) * 4 > old {
             self.tick_pages.store(new, Ordering::Relaxed);
             self.tick_ends.fetch_min(self.came.load(Ordering::Relaxed) + new, Ordering::Relaxed);
-            self.rates.set_tick(new);
         }
     }
 
@@ -198,7 +197,7 @@ impl Policy {
     }
 
     fn choose_classes(&self) {
-        let going = self.rates.choose();
+        let going = self.rates.choose(self.tick_pages.load(Ordering::Relaxed));
         self.going.store(going.first, Ordering::Relaxed);
         self.along.store(going.along, Ordering::Relaxed);
     }
@@ -378,14 +377,15 @@ mod tests {
         // Never seen to come back; all that goes at first has been there for three quarters of a
         // memory.
         assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
-        assert_eq!(policy.rates.choose(), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
+        let tick_pages = policy.tick_pages.load(Ordering::Relaxed);
+        assert_eq!(policy.rates.choose(tick_pages), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
         for _ in 0..100 {
             policy.rates.seen(7);
             policy.rates.seen(6);
             policy.rates.seen(0);
         }
         policy.rates.note_seen();
-        let going = policy.rates.choose();
+        let going = policy.rates.choose(tick_pages);
         // Assumed: 0.8 for the oldest, 0.9 to 1.2 for those a little younger, 3 and more for what
         // came lately.
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));

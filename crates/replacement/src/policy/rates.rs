@@ -49,9 +49,6 @@ struct Account {
 /// All classes.
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
-    /// The same for pages that were never seen to come back, of which there are most: as many more
-    /// as pages come in a tick. As f32.
-    assumed: AtomicU32,
 }
 
 fn get(cell: &AtomicU32) -> f32 {
@@ -73,17 +70,8 @@ fn assumed(class: Class) -> f32 {
 }
 
 impl Rates {
-    /// Of a memory to which so many pages come in a tick.
-    pub fn new(tick_pages: u64) -> Self {
-        let rates =
-            Rates { accounts: std::array::from_fn(|_| Account::default()), assumed: AtomicU32::new(0) };
-        rates.set_tick(tick_pages);
-        rates
-    }
-
-    /// So many pages come in a tick from now on.
-    pub fn set_tick(&self, tick_pages: u64) {
-        set(&self.assumed, ASSUMED + tick_pages as f32);
+    pub fn new() -> Self {
+        Rates { accounts: std::array::from_fn(|_| Account::default()) }
     }
 
     pub fn went(&self, class: Class) {
@@ -121,16 +109,19 @@ impl Rates {
         }
     }
 
-    fn rate(&self, class: Class) -> f32 {
+    fn rate(&self, class: Class, tick_pages: u64) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        let weight = if class / AGES == 0 { get(&self.assumed) } else { ASSUMED };
+        // Most pages were never seen to come back: what is assumed of them counts for as much more
+        // as pages come in a tick.
+        let weight = if class / AGES == 0 { ASSUMED + tick_pages as f32 } else { ASSUMED };
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
     /// The classes that go: those with the lowest rates, until they are enough of what there is.
-    pub fn choose(&self) -> Going {
+    /// `tick_pages` come in a tick.
+    pub fn choose(&self, tick_pages: u64) -> Going {
         let mut order: [(f32, Class); CLASSES] =
-            std::array::from_fn(|class| (self.rate(class as Class), class as Class));
+            std::array::from_fn(|class| (self.rate(class as Class, tick_pages), class as Class));
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let all: f32 = self.accounts.iter().map(|account| get(&account.present)).sum();
         if all == 0.0 {
