@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use support::{workload_in, Scratch};
 use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 
-/// For 96 MiB of which each takes 0.56 in the pool, with room: in 60 MiB hardly anything was left
-/// for pages in use, and runs without moves took from 12 to over 70 s.
+/// For 96 MiB that compress to 54: in 60 MiB hardly anything was left for pages in use, and runs
+/// without moves took from 12 to over 70 s.
 const BUDGET: &str = "76M";
 
 /// The workload, or `None` where nothing can be managed or compiled.
@@ -35,7 +35,7 @@ fn a_first_thread_that_ends_keeps_its_budget() {
         assert_paged(mode, &reports);
         for (way, report) in reports {
             let peak = report["ram_peak_bytes"].as_u64().unwrap();
-            assert!(peak > 50 << 20, "{mode}, {way}: a peak of {} MiB of 96", peak >> 20);
+            assert!(peak > 66 << 20, "{mode}, {way}: a peak of {} MiB of 96", peak >> 20);
         }
     }
 }
