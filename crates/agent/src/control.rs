@@ -23,6 +23,9 @@ static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Room under the budget that registering is started with, up to half of a small budget.
 const HEAD_START_BYTES: u64 = 128 << 20;
+/// The same where one process uses nearly all and says what it maps: what it can touch between two
+/// looks that come in time.
+const HEAD_START_ALONE_BYTES: u64 = 24 << 20;
 /// Below this a process is not worth a pager: its threads and tables would take more than can be
 /// saved.
 const MANAGED_BYTES_MIN: u64 = 4 << 20;
@@ -218,15 +221,23 @@ fn live() -> bool {
     share_figures(accounts);
     let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
-        if !wait_for(accounts, &statm, half_of, || false) {
+        if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
             return Ok(None);
         }
         let pager = set_up(accounts)?;
         // Relatives have something registered, or will have it as soon as they are to inherit this
         // pager.
-        if !wait_for(accounts, &statm, tight_at, fork::has_forked) {
+        let registers_at = |look: &Look| {
+            let mark = look.registers_at(control_page::is_shared());
+            // New mappings are announced from there on.
+            control_page().tight_bytes.store(mark, Ordering::Relaxed);
+            mark
+        };
+        if !wait_for(accounts, &statm, registers_at, fork::has_forked) {
             return Ok(None);
         }
+        let tight = tight_at(pager::Accounts::budget(accounts));
+        control_page().tight_bytes.store(tight, Ordering::Relaxed);
         pager.refresh_mappings();
         Ok(Some(pager))
     });
@@ -266,25 +277,45 @@ fn share_figures(accounts: &'static Ledgered) {
     control_page().total.store(own, Ordering::Release);
 }
 
-/// The use at which the program's memory is registered: early enough that a fast program does not
-/// overrun the budget before the next look. From then on each first touch that is not one of a run
-/// is a fault that a handler serves, which is three times what the kernel takes.
+/// The use at which memory is tight, with room for what several processes touch between two looks.
 fn tight_at(budget: u64) -> u64 {
     (budget / 6 * 5).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
 }
 
-/// The use at which paging is set up, which takes some milliseconds, and nothing is registered yet.
-fn half_of(budget: u64) -> u64 {
-    budget / 2
+/// What a look shows, in bytes.
+struct Look {
+    budget: u64,
+    /// Of the tree.
+    total: u64,
+    /// Of this process.
+    own: u64,
+    /// Mapped by this process and never touched, or given back.
+    untouched: u64,
 }
 
-/// Publishes this process's use until the tree's is up to `mark` of the budget and, if it has no
-/// pager yet, its own is worth one. Ends early when `is_over`. False when the program has given up
-/// rights.
+impl Look {
+    /// The use of the tree at which the program's memory is registered: early enough that a fast
+    /// program does not overrun the budget before the next look, and no earlier. From then on each
+    /// first touch that is not one of a run is a fault that a handler serves, which is ten times
+    /// what the kernel takes, so a program that just fits is not to get there.
+    ///
+    /// Most of what is mapped and untouched stays so (stacks, an allocator's reserves), and looks
+    /// come often where there is more of it than room.
+    fn registers_at(&self, says_what_it_maps: bool) -> u64 {
+        let tight = tight_at(self.budget);
+        if !says_what_it_maps || self.own < self.total / 8 * 7 {
+            return tight;
+        }
+        self.budget.saturating_sub(HEAD_START_ALONE_BYTES + self.untouched / 4).max(tight)
+    }
+}
+
+/// Publishes this process's use until the tree's is up to `mark` and, if it has no pager yet, its
+/// own is worth one. Ends early when `is_over`. False when the program has given up rights.
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
-    mark: fn(u64) -> u64,
+    mark: impl Fn(&Look) -> u64,
     is_over: fn() -> bool,
 ) -> bool {
     use pager::Accounts;
@@ -297,7 +328,8 @@ fn wait_for(
         let untouched = procfs::sizes(text)
             .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(not_program));
         accounts.publish(own, 0, 0, 0);
-        let (total, mark) = (accounts.total(), mark(accounts.budget()));
+        let (budget, total) = (accounts.budget(), accounts.total());
+        let mark = mark(&Look { budget, total, own, untouched });
         // Nothing is paged yet, so a pause is nothing but not to begin.
         let pauses = is_pause_wanted(accounts);
         accounts.slot().into_iter().for_each(|slot| slot.set_paused(pauses));
@@ -652,6 +684,33 @@ fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
         }
         if !sleep(accounts, next_ns) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{tight_at, Look};
+
+    const MIB: u64 = 1 << 20;
+
+    fn look(budget: u64, others: u64, own: u64, untouched: u64) -> Look {
+        Look { budget: budget * MIB, total: (others + own) * MIB, own: own * MIB, untouched: untouched * MIB }
+    }
+
+    #[test]
+    fn one_large_process_has_nearly_all_of_its_budget_before_it_is_paged() {
+        let alone = look(320, 10, 250, 40);
+        assert_eq!(alone.registers_at(true), (320 - 24 - 10) * MIB);
+        assert_eq!(alone.registers_at(false), tight_at(320 * MIB), "its mappings come unseen");
+        assert_eq!(look(320, 100, 250, 40).registers_at(true), tight_at(320 * MIB), "another is large");
+    }
+
+    #[test]
+    fn no_program_is_registered_earlier_than_several() {
+        for (budget, untouched) in [(24, 0), (320, 4000), (4096, 100_000)] {
+            let mark = look(budget, 0, budget / 2, untouched).registers_at(true);
+            assert_eq!(mark, tight_at(budget * MIB), "{budget} MiB with {untouched} MiB untouched");
         }
     }
 }
