@@ -221,6 +221,7 @@ fn live() -> bool {
     share_figures(accounts);
     let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
+        // Setting up takes some milliseconds, and registers nothing yet.
         if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
             return Ok(None);
         }
@@ -236,8 +237,7 @@ fn live() -> bool {
         if !wait_for(accounts, &statm, registers_at, fork::has_forked) {
             return Ok(None);
         }
-        let tight = tight_at(pager::Accounts::budget(accounts));
-        control_page().tight_bytes.store(tight, Ordering::Relaxed);
+        share_figures(accounts);
         pager.refresh_mappings();
         Ok(Some(pager))
     });
@@ -296,8 +296,8 @@ struct Look {
 impl Look {
     /// The use of the tree at which the program's memory is registered: early enough that a fast
     /// program does not overrun the budget before the next look, and no earlier. From then on each
-    /// first touch that is not one of a run is a fault that a handler serves, which is ten times
-    /// what the kernel takes, so a program that just fits is not to get there.
+    /// first touch that is not one of a run is a fault that a handler serves, which takes far
+    /// longer than the kernel, so a program that just fits is not to get there.
     ///
     /// Most of what is mapped and untouched stays so (stacks, an allocator's reserves), and looks
     /// come often where there is more of it than room.
