@@ -71,6 +71,11 @@ impl Gauge {
         self.growth.store(bytes.max(before - before.div_ceil(GROWTH_FADES)), Ordering::Relaxed);
     }
 
+    /// Whether memory has lately grown without faults, so that no handler made room for it.
+    pub fn grows_unseen(&self) -> bool {
+        self.growth.load(Ordering::Relaxed) > 0
+    }
+
     /// The total from which on workers are to run: half-way between the low water mark and the
     /// budget.
     pub fn pressure_mark(&self) -> u64 {

@@ -16,9 +16,9 @@ use sys::futex;
 const TRIAL_MS: i32 = 1;
 /// Faults in a row that others served, after which a handler rests.
 const LOST_MAX: u32 = 8;
-/// One in so many faults is looked at for the processor it came from: the look costs as much as a
-/// fault.
-const LOOK_EVERY: u32 = 16;
+/// One in so many faults is looked at for the processor it came from: the look costs more than a
+/// fault. The more rarely the longer it was this handler's own.
+const LOOK_EVERY: std::ops::Range<u32> = 16..32;
 /// Looks in a row that found the program elsewhere, after which a handler rests.
 const ELSEWHERE_MAX: u32 = 2;
 /// How long a handler rests, at first and after several rests in a row.
@@ -47,7 +47,9 @@ pub(crate) struct Handlers {
 /// What one handler knows of how useful it was.
 #[derive(Debug)]
 pub(crate) struct Record {
-    won: u32,
+    /// Faults until the next look, and between looks.
+    look_in: u32,
+    look_every: u32,
     /// The thread served last, and when that was done.
     thread: u32,
     served_ns: u64,
@@ -59,12 +61,37 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new() -> Self {
-        Record { won: 0, thread: 0, served_ns: 0, in_a_row: 0, lost: 0, elsewhere: 0, rest_ns: REST_NS.start }
+        Record {
+            look_in: LOOK_EVERY.start,
+            look_every: LOOK_EVERY.start,
+            thread: 0,
+            served_ns: 0,
+            in_a_row: 0,
+            lost: 0,
+            elsewhere: 0,
+            rest_ns: REST_NS.start,
+        }
     }
 
     /// To be called when a fault was served.
     pub(crate) fn served(&mut self) {
         self.served_ns = sys::now_ns();
+    }
+
+    /// Whether it is time to look where the program runs.
+    fn is_look_due(&mut self) -> bool {
+        self.look_in = self.look_in.saturating_sub(1);
+        self.look_in == 0
+    }
+
+    /// Notes whether it runs here.
+    fn looked(&mut self, is_here: bool) {
+        self.look_every = if is_here { (self.look_every * 2).min(LOOK_EVERY.end) } else { LOOK_EVERY.start };
+        self.look_in = self.look_every;
+        match is_here {
+            true => (self.elsewhere, self.rest_ns) = (0, REST_NS.start),
+            false => self.elsewhere += 1,
+        }
     }
 
     /// To be called when there was a message, and another handler read it.
@@ -89,7 +116,6 @@ impl Handlers {
     pub(crate) fn won(&self, record: &mut Record, thread: u32, read_ns: u64) {
         self.served.fetch_add(1, Ordering::Relaxed);
         record.lost = 0;
-        record.won = record.won.wrapping_add(1);
         let waited = thread != record.thread && read_ns < record.served_ns + WAITED_NS;
         record.in_a_row = if waited { record.in_a_row + 1 } else { 0 };
         record.thread = thread;
@@ -98,15 +124,13 @@ impl Handlers {
             record.in_a_row = 0;
         }
         let alone = self.resting.load(Ordering::Acquire) + self.listening.load(Ordering::Acquire) == 1;
-        if alone || !record.won.is_multiple_of(LOOK_EVERY) {
+        if alone || !record.is_look_due() {
             return;
         }
-        match sys::procfs::processor_of(thread) {
-            Some(processor) if processor != sys::cpu::current() => {
-                record.elsewhere += 1;
-                self.call(processor as u32);
-            }
-            _ => (record.elsewhere, record.rest_ns) = (0, REST_NS.start),
+        let elsewhere = sys::procfs::processor_of(thread).filter(|cpu| *cpu != sys::cpu::current());
+        record.looked(elsewhere.is_none());
+        if let Some(cpu) = elsewhere {
+            self.call(cpu as u32);
         }
     }
 
@@ -201,6 +225,18 @@ impl Handlers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longer_a_program_stays_the_more_rarely_it_is_looked_for() {
+        let mut record = Record::new();
+        let mut next_look = |is_here: bool| {
+            let faults = (1..).find(|_| record.is_look_due()).expect("at last");
+            record.looked(is_here);
+            faults
+        };
+        let here = true;
+        assert_eq!([here, here, here, !here, here, here].map(&mut next_look), [16, 32, 32, 32, 16, 32]);
+    }
 
     #[test]
     fn one_that_rests_is_called_when_a_message_stays() {

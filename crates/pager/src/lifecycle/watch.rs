@@ -34,6 +34,8 @@ const DRIFT_BYTES: u64 = 256 << 10;
 const AWAY_TIGHT_NS: u64 = 1_000_000;
 const AWAY_NS: u64 = 2_000_000;
 const AWAY_NS_MAX: u64 = 8_000_000;
+/// And where handlers see all that comes in.
+const AWAY_SEEN_NS: u64 = 8_000_000;
 const AT_REST_NS: u64 = 100_000_000;
 /// How long the watch makes room by itself while the budget is exceeded.
 const OVER_BUDGET_NS: u64 = 2_000_000;
@@ -71,7 +73,7 @@ impl Lifecycle<'_> {
         let now = sys::now_ns();
         let gauge = self.program.gauge();
         let total = self.program.measure(self.pages);
-        self.note_growth(watch, now);
+        let came_in = self.note_growth(watch, now);
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
@@ -86,7 +88,8 @@ impl Lifecycle<'_> {
             watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
         let low = gauge.low_water();
-        if total > gauge.pressure_mark() {
+        let is_seen = self.reclaimer.is_seen(came_in);
+        if total > if is_seen { self.accounts.budget() } else { gauge.pressure_mark() } {
             self.reclaimer.request_reclaim();
         }
         self.reclaim_over_budget(now);
@@ -113,16 +116,19 @@ impl Lifecycle<'_> {
         // tight and moves.
         let away_ns = match now - watch.changed_ns {
             AT_REST_NS.. => AWAY_NS_MAX,
+            _ if is_seen => AWAY_SEEN_NS,
             _ if total > low => AWAY_TIGHT_NS,
             _ => AWAY_NS,
         };
         (total, away_ns)
     }
 
-    /// Notes what has changed since the last look, and how much of it no handler has seen.
-    fn note_growth(&self, watch: &mut Watch, now: u64) {
+    /// Notes what has changed since the last look, and how much of it no handler has seen. Returns
+    /// how many pages handlers brought in.
+    fn note_growth(&self, watch: &mut Watch, now: u64) -> u64 {
         let (resident, arrived) = (self.program.gauge().resident_bytes(), self.reclaimer.arrived());
-        let seen = arrived.wrapping_sub(watch.arrived).saturating_mul(PAGE_SIZE as u64);
+        let came_in = arrived.wrapping_sub(watch.arrived);
+        let seen = came_in.saturating_mul(PAGE_SIZE as u64);
         // At the first look all of it is new.
         if watch.resident != 0 {
             let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
@@ -132,6 +138,7 @@ impl Lifecycle<'_> {
             watch.changed_ns = now;
         }
         (watch.resident, watch.arrived) = (resident, arrived);
+        came_in
     }
 
     /// Makes room while the budget is exceeded, for a short while. What grows without faults waits
