@@ -34,8 +34,6 @@ const DRIFT_BYTES: u64 = 256 << 10;
 const AWAY_TIGHT_NS: u64 = 1_000_000;
 const AWAY_NS: u64 = 2_000_000;
 const AWAY_NS_MAX: u64 = 8_000_000;
-/// And where handlers see all that comes in.
-const AWAY_SEEN_NS: u64 = 8_000_000;
 const AT_REST_NS: u64 = 100_000_000;
 /// How long the watch makes room by itself while the budget is exceeded.
 const OVER_BUDGET_NS: u64 = 2_000_000;
@@ -116,8 +114,7 @@ impl Lifecycle<'_> {
         // tight and moves.
         let away_ns = match now - watch.changed_ns {
             AT_REST_NS.. => AWAY_NS_MAX,
-            _ if is_seen => AWAY_SEEN_NS,
-            _ if total > low => AWAY_TIGHT_NS,
+            _ if total > low && !is_seen => AWAY_TIGHT_NS,
             _ => AWAY_NS,
         };
         (total, away_ns)
