@@ -50,6 +50,14 @@ fn main() {
     }
 }
 
+/// Whether something holds within ten seconds: figures are published every few milliseconds.
+fn soon(holds: impl Fn() -> bool) -> bool {
+    (0..2000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        holds()
+    })
+}
+
 fn space() -> Space {
     Space::builder().ram(BUDGET).on_message(|text| eprintln!("{text}")).start().unwrap()
 }
@@ -121,7 +129,7 @@ fn swap_forks() {
     let mut region = space.region(2 * BUDGET as usize).unwrap();
     for round in 1..=2 {
         noise(region.as_mut_slice_of(), round);
-        assert!(space.stats().disk_pages > 0, "{:?}", space.stats());
+        assert!(soon(|| space.stats().disk_pages > 0), "{:?}", space.stats());
         assert_eq!(in_child(|| check_noise(region.as_slice_of(), round)), 0);
         check_noise(region.as_slice_of(), round);
     }
@@ -245,11 +253,7 @@ fn budget() {
     // A smaller budget is reached.
     space.set_ram(BUDGET / 2).unwrap();
     let goal = BUDGET / 2 + BUDGET / 50 + (8 << 20);
-    let is_reached = (0..2000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        space.stats().used_bytes <= goal
-    });
-    assert!(is_reached, "{:?}", space.stats());
+    assert!(soon(|| space.stats().used_bytes <= goal), "{:?}", space.stats());
 }
 
 /// Memory of the process's own that is given back makes no room for regions.
@@ -330,11 +334,7 @@ fn many() {
     let stats = space.stats();
     assert_eq!((stats.regions, stats.region_bytes), (0, 0));
     // What was discarded is in no pool.
-    let is_empty = (0..2000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        space.stats().stored_pages == 0
-    });
-    assert!(is_empty, "{:?}", space.stats());
+    assert!(soon(|| space.stats().stored_pages == 0), "{:?}", space.stats());
 }
 
 fn fill(region: &mut Region, version: u64) {
@@ -555,11 +555,7 @@ fn fork_without_reports() {
     assert!(space.stats().stored_pages > 0);
     fork_and_check(space, &mut region);
     // Everything was in, and goes out again.
-    let is_reached = (0..2000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        space.stats().used_bytes <= BUDGET + (8 << 20)
-    });
-    assert!(is_reached, "{:?}", space.stats());
+    assert!(soon(|| space.stats().used_bytes <= BUDGET + (8 << 20)), "{:?}", space.stats());
     // Past the C library: the child has nothing, rather than zeroes.
     // SAFETY: as fork(2); the child reads one byte and ends.
     unsafe {

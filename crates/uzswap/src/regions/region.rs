@@ -48,7 +48,10 @@ impl Region {
         let room = room_for(len).ok_or(SpaceError::Full(len))?;
         let start = space.inner.take(room, None)?;
         space.inner.counters.region_bytes.fetch_add(len, Ordering::Relaxed);
-        space.inner.counters.regions.fetch_add(1, Ordering::Relaxed);
+        if space.inner.counters.regions.fetch_add(1, Ordering::Relaxed) == 0 {
+            // The control thread sleeps long while there is no region.
+            space.inner.mailbox.ring();
+        }
         Ok(Region { start, len, room, space })
     }
 
