@@ -110,6 +110,14 @@ pub(crate) fn blocks(count: usize) -> usize {
     base
 }
 
+/// Blocks of which the fourth lacks a page.
+pub(crate) fn blocks_with_a_gap(count: usize) -> usize {
+    let base = blocks(count);
+    // SAFETY: the mapping made above.
+    unsafe { libc::madvise((base + 3 * BLOCK_BYTES) as *mut _, sys::PAGE_SIZE, libc::MADV_DONTNEED) };
+    base
+}
+
 pub(crate) fn write(base: usize, page: usize, value: usize) {
     // SAFETY: tests pass pages of their own mappings.
     unsafe { (page_at(base, page) as *mut usize).write_volatile(value) };

@@ -90,7 +90,10 @@ impl Lifecycle<'_> {
         if total > if is_seen { self.accounts.budget() } else { gauge.pressure_mark() } {
             self.reclaimer.request_reclaim();
         }
-        self.reclaim_over_budget(now);
+        // For a short while: what grows without faults waits for no handler, and one worker beside
+        // it may not keep up; this thread comes before the program's where that is permitted, and
+        // takes its CPU.
+        self.reclaimer.reclaim_over_budget(|| sys::now_ns() - now < OVER_BUDGET_NS);
         if total > low {
             self.reclaimer.request_writeback();
         }
@@ -136,19 +139,6 @@ impl Lifecycle<'_> {
         }
         (watch.resident, watch.arrived) = (resident, arrived);
         came_in
-    }
-
-    /// Makes room while the budget is exceeded, for a short while. What grows without faults waits
-    /// for no handler, and one worker beside it may not keep up; this thread comes before the
-    /// program's where that is permitted, and takes its CPU.
-    fn reclaim_over_budget(&self, now: u64) {
-        let budget = self.accounts.budget();
-        while self.accounts.total() > budget && sys::now_ns() - now < OVER_BUDGET_NS {
-            if !self.reclaimer.reclaim_step() {
-                return;
-            }
-            self.program.measure(self.pages);
-        }
     }
 
     /// Fits what may be on its way to the number of processes: in one of them it is memory that the

@@ -130,7 +130,7 @@ impl Reclaimer<'_> {
         let mut looked = Looked::default();
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
-        self.reclaim.note_looked_at(looked.pages);
+        self.evictions.note_looked_at(looked.pages);
         for (count, by) in [
             (Counter::LookedAt, looked.pages),
             (Counter::Spared, looked.spared),

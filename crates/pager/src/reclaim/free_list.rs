@@ -2,7 +2,7 @@
 //! scattered; runs need whole extents.
 
 use crate::pages::EXTENT_PAGES;
-use crate::units::{pages_in, BLOCK_PAGES};
+use crate::units::{bytes_of, pages_in, BLOCK_PAGES};
 
 use super::Reclaimer;
 
@@ -27,6 +27,11 @@ impl Reclaimer<'_> {
         }
     }
 
+    /// Bytes under the low water mark within which ready pages are kept.
+    pub(super) fn headroom(&self) -> u64 {
+        bytes_of(self.pages.staging().pages_max()) as u64
+    }
+
     /// Ready pages that are kept for single pages.
     pub(crate) fn ready_reserve(&self) -> usize {
         (self.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
@@ -43,7 +48,7 @@ impl Reclaimer<'_> {
     /// may be staged is ready.
     pub(crate) fn lacks_extents(&self) -> bool {
         let ready = self.free_pages();
-        let of_use = match self.reclaim.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
+        let of_use = match self.evictions.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
             true => ready.saturating_sub(self.scattered()),
             false => ready,
         };
@@ -78,5 +83,84 @@ impl Reclaimer<'_> {
             false => extent().or_else(|| staging.discard_scattered()),
         }
         .unwrap_or(0)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::super::{Role, Step};
+    use super::*;
+    use crate::trial::{blocks, pager};
+    use crate::units::BLOCK_BYTES;
+
+    #[test]
+    fn ready_pages_are_given_back_by_the_extent() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        let staging = pager.pages().staging();
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        assert_eq!(pager.reclaimer().give_back_ready(false), 0);
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
+        assert_eq!(staging.queued_slots(), 8, "eight blocks went");
+        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "nothing is left");
+        let room = staging.pages_max() - staging.pages();
+        for _ in 0..8 {
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
+        }
+        assert_eq!(staging.ready_extents(), 1);
+        assert_eq!((pager.reclaimer().give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
+        assert_eq!(staging.pages_max() - staging.pages(), room + EXTENT_PAGES);
+    }
+
+    #[test]
+    fn frames_that_lie_scattered_are_no_stock_for_runs() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        let staging = pager.pages().staging();
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        for _ in 0..12 {
+            pager.reclaimer().look_again();
+            assert!(pager.reclaimer().evict_step());
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
+        }
+        assert_eq!(
+            (staging.ready_pages(), staging.ready_extents(), pager.reclaimer().scattered()),
+            (192, 0, 192)
+        );
+        assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
+        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
+        assert!(
+            pager.reclaimer().lacks_extents(),
+            "though more is ready than the {} kept",
+            pager.reclaimer().stream_reserve()
+        );
+        while pager.pages().staging().has_room_for_extent() {
+            pager.reclaimer().look_again();
+            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
+        }
+        assert_eq!(staging.queued_slots(), 16, "two extents");
+        pager.reclaimer().workers.stream();
+        assert!(pager.reclaimer().reclaim_until_low());
+        assert!(!pager.reclaimer().lacks_extents() && staging.ready_extents() == 1, "one was compressed");
+        assert!(
+            pager.reclaimer().scattered() <= pager.reclaimer().scattered_max()
+                || pager.pages().staging().has_room_for_extent()
+        );
+        let (ready, scattered) = (staging.ready_pages(), pager.reclaimer().scattered());
+        assert!(scattered > 0);
+        assert_eq!(
+            pager.reclaimer().give_back_ready(true),
+            BLOCK_PAGES,
+            "scattered frames go before extents"
+        );
+        assert_eq!(
+            (staging.ready_pages(), pager.reclaimer().scattered()),
+            (ready - BLOCK_PAGES, scattered - BLOCK_PAGES)
+        );
+        assert_eq!(
+            (pager.reclaimer().give_back_ready(false), staging.ready_extents()),
+            (EXTENT_PAGES, 0),
+            "with one call"
+        );
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `steps` | what a worker and a handler do to make room, a step at a time |
+//! | `workers` | threads that make room beside the handlers, and when they are woken |
+//! | `direct` | what handlers do before they serve a fault |
 //! | `watermarks` | what a worker does next, a pure function of figures |
+//! | `steps` | moving pages out of the program and compressing them, a step at a time |
+//! | `evictions` | whether blocks go by the extent, and whether looking for more is worth its while |
 //! | `clock` | which pages go |
 //! | `free_list` | frames that are ready for pages to come in |
 //! | `swap_out` | what goes to the swap file |
@@ -15,11 +18,14 @@
 //! the pool, is `pages`' business.
 
 mod clock;
+mod direct;
+mod evictions;
 mod free_list;
 mod promotion;
 mod steps;
 mod swap_out;
 mod watermarks;
+mod workers;
 
 use std::sync::atomic::AtomicU32;
 use std::sync::Mutex;
@@ -35,15 +41,19 @@ use crate::quiesce::Quiesce;
 use crate::registrations::Registrations;
 
 use clock::Hand;
+use direct::DirectReclaim;
+use evictions::Evictions;
 use promotion::Promotion;
-use steps::Reclaim;
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) use steps::{Role, Step};
 use swap_out::Swap;
+use workers::Workers;
 
 /// What those who reclaim share. Only [`Reclaimer`] uses it.
 pub(crate) struct ReclaimState {
-    reclaim: Reclaim,
+    workers: Workers,
+    direct: DirectReclaim,
+    evictions: Evictions,
     hand: Mutex<Hand>,
     promotion: Promotion,
     swap: Swap,
@@ -54,7 +64,9 @@ impl ReclaimState {
     /// pages, `has_swap_file` whether pages can be written to disk.
     pub fn new(promotes: bool, has_swap_file: bool) -> Self {
         ReclaimState {
-            reclaim: Reclaim::new(),
+            workers: Workers::new(),
+            direct: DirectReclaim::new(),
+            evictions: Evictions::new(),
             hand: Mutex::new(Hand::new()),
             promotion: Promotion::new(promotes),
             swap: Swap::new(has_swap_file),
@@ -65,7 +77,9 @@ impl ReclaimState {
 /// Who makes room: what it has of its own, and what it uses of other parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Reclaimer<'a> {
-    reclaim: &'a Reclaim,
+    workers: &'a Workers,
+    direct: &'a DirectReclaim,
+    evictions: &'a Evictions,
     hand: &'a Mutex<Hand>,
     promotion: &'a Promotion,
     swap: &'a Swap,
@@ -90,9 +104,11 @@ impl<'a> Reclaimer<'a> {
         accounts: &'static dyn Accounts,
         config: &Config,
     ) -> Self {
-        let ReclaimState { reclaim, hand, promotion, swap } = state;
+        let ReclaimState { workers, direct, evictions, hand, promotion, swap } = state;
         Reclaimer {
-            reclaim,
+            workers,
+            direct,
+            evictions,
             hand,
             promotion,
             swap,
@@ -121,17 +137,17 @@ impl Reclaimer<'_> {
 
     /// Notes pages that came in, any of which may go out again.
     pub fn note_arrivals(&self, pages: usize) {
-        self.reclaim.note_arrivals(pages);
+        self.evictions.note_arrivals(pages);
     }
 
     /// Pages that handlers ever brought in.
     pub fn arrived(&self) -> u64 {
-        self.reclaim.arrived()
+        self.evictions.arrived()
     }
 
     /// There are new mappings: looking for pages to evict may be worth its while.
     pub fn look_again(&self) {
-        self.reclaim.look_again();
+        self.evictions.look_again();
     }
 
     /// Raised when faults wait for the disk; the threads that read sleep on it.
@@ -151,23 +167,25 @@ impl Reclaimer<'_> {
 
     /// Waits until no handler reclaims. The halt forbids that others begin.
     pub fn wait_for_direct_reclaim(&self) {
-        self.reclaim.wait_for_direct_reclaim();
+        self.direct.wait();
     }
 
     /// Threads that reclaim, read from or write to the swap file.
     pub fn threads(&self) -> u32 {
-        self.reclaim.workers() + self.swap.threads()
+        self.workers.count() + self.swap.threads()
     }
 
     /// Has all these threads look whether they are to stand still.
     pub fn wake_all(&self) {
-        self.reclaim.wake_all();
+        self.workers.wake_all();
         self.swap.wake_all();
     }
 
     /// In a forked child, which has none of these threads.
     pub fn reset(&self) {
-        self.reclaim.reset();
+        self.workers.reset();
+        self.direct.reset();
+        self.evictions.look_again();
         self.reset_swap();
     }
 }

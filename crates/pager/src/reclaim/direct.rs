@@ -1,0 +1,301 @@
+//! Room that handlers make, before they serve a fault.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
+use crate::units::{bytes_of, BLOCK_PAGES, FOLIO_BLOCKS, FOLIO_PAGES};
+
+use super::free_list::STREAM_PAGES_MIN;
+use super::steps::{Role, Step};
+use super::Reclaimer;
+
+/// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the
+/// wait.
+pub(super) const RESTOCK_PAGES: usize = 16;
+/// Steps of a handler while the budget is exceeded, before it leaves the rest to a worker.
+const OVER_BUDGET_STEPS: u32 = 4;
+/// Slots that a handler compresses at most before it does without an extent.
+const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
+
+/// Handlers that are reclaiming.
+pub(super) struct DirectReclaim {
+    running: AtomicU32,
+}
+
+impl DirectReclaim {
+    pub fn new() -> Self {
+        DirectReclaim { running: AtomicU32::new(0) }
+    }
+
+    /// In a forked child, which has none of the threads.
+    pub fn reset(&self) {
+        self.running.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until no handler reclaims. The halt forbids that others begin.
+    pub fn wait(&self) {
+        while self.running.load(Ordering::SeqCst) > 0 {
+            sys::thread::sleep_ns(20_000);
+        }
+    }
+}
+
+impl Reclaimer<'_> {
+    /// Called by handlers before a fault is served, for the `pages` that the last one brought in:
+    /// makes as many ready.
+    ///
+    /// For single pages on the spot, not by a worker on another CPU: while one runs, every page
+    /// that moves, in or out, interrupts the other CPU for the TLB's sake, which in a virtual
+    /// machine costs more than compressing the page. A random walk through a heap of 133 MiB in 80
+    /// took 27 s of system time with a worker beside it and 9 s on one CPU (2-CPU VM, November
+    /// 2026). Runs of pages move by one system call and one interrupt: see
+    /// [`Reclaimer::evict_for_run`]. Beside that, workers are for what handlers do not see: memory
+    /// that grows without faults.
+    ///
+    /// `read_on` reads events while this waits for the disk.
+    pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
+        let (low, budget) = (self.low_water(), self.accounts.budget());
+        let total = self.accounts.total();
+        if total + self.headroom() < low {
+            if pages >= EXTENT_PAGES / 2 && self.may_share() {
+                self.request_free_pages();
+            }
+            return;
+        }
+        if pages >= BLOCK_PAGES && total <= budget && self.evict_for_run(pages) {
+            return;
+        }
+        // Single pages and short runs are paid for sixteen at a time, which is cheaper and leaves
+        // most faults alone.
+        let (floor, enough) = match pages {
+            0..BLOCK_PAGES => (self.handlers.max(pages), RESTOCK_PAGES),
+            _ => (self.ready_reserve(), self.ready_reserve()),
+        };
+        if self.free_pages() >= floor && total <= budget {
+            return;
+        }
+        // A folio that was compressed leaves no frames for single pages: it is given back as a
+        // whole, and the kernel makes others below the low water mark.
+        if self.pages.moves_folios() && total + bytes_of(floor as u64) <= low {
+            return;
+        }
+        // Twice: once out of the program, once into the pool.
+        for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
+            let is_ready = match pages >= FOLIO_PAGES {
+                true => self.pages.staging().ready_folios() > 0,
+                false => self.free_pages() >= enough,
+            };
+            if is_ready && total <= budget || !self.reclaim_step() {
+                break;
+            }
+        }
+        let total = self.measure();
+        if pages < BLOCK_PAGES && total > self.gauge.pressure_mark() {
+            self.give_back_some(enough);
+        }
+        if total > budget {
+            let mut steps = 0..OVER_BUDGET_STEPS;
+            let found = self.reclaim_over_budget(|| steps.next().is_some());
+            if self.accounts.total() > budget {
+                self.request_reclaim();
+            }
+            if !found {
+                self.throttle();
+            }
+            self.wait_for_disk(read_on);
+        }
+    }
+
+    /// Makes room while the budget is exceeded and `goes_on` allows another step; false when there
+    /// was nothing to reclaim.
+    pub fn reclaim_over_budget(&self, mut goes_on: impl FnMut() -> bool) -> bool {
+        let budget = self.accounts.budget();
+        while self.measure() > budget && goes_on() {
+            if !self.reclaim_step() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives some frames back to the system beside the `kept` ones that are ready: the pool has
+    /// grown, as it does when less dense pages went than came.
+    fn give_back_some(&self, kept: usize) {
+        for _ in 0..2 * RESTOCK_PAGES.div_ceil(BLOCK_PAGES) + 2 {
+            if self.free_pages() > kept {
+                self.give_back_ready(false);
+                return;
+            }
+            if !self.reclaim_step() {
+                return;
+            }
+        }
+    }
+
+    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2
+    /// ms from 8 MiB on. Not when nothing can go: two hundred MiB that are read-only cost a
+    /// collector's write barrier twenty seconds of such waits.
+    fn throttle(&self) {
+        if !self.can_move_out() {
+            return;
+        }
+        let over = self.accounts.total().saturating_sub(self.accounts.budget());
+        sys::thread::sleep_ns((over / 40).min(200_000));
+    }
+
+    /// Moves as many pages out as a run brought in, for a worker to compress while the program and
+    /// this handler go on. False when the workers cannot keep up, or there is none on another CPU.
+    fn evict_for_run(&self, pages: usize) -> bool {
+        if !self.may_share() {
+            return false;
+        }
+        self.evict_run(pages);
+        self.request_free_pages();
+        self.compress_to_an_extent(pages) || self.free_pages() >= STREAM_PAGES_MIN
+    }
+
+    /// Whether runs can be shared out between a handler and a worker on another CPU.
+    fn may_share(&self) -> bool {
+        self.pages.moves_frames() && self.handlers > 1 && self.workers.count() > 0
+    }
+
+    /// Moves out about as many pages as came in, an extent at a time where the clock offers
+    /// neighbours.
+    fn evict_run(&self, pages: usize) {
+        let mut left = pages.div_ceil(BLOCK_PAGES);
+        if left < EXTENT_SLOTS {
+            for _ in 0..left {
+                if !self.evict_step() {
+                    return;
+                }
+            }
+            return;
+        }
+        // What finds no room waits until there is room for an extent: one block at a time they
+        // would cost eight times the calls and interrupts. So what lies before a gap does not end
+        // it, though it come to some blocks more.
+        // A folio more waits in the queue: a worker compresses it while the program uses the last.
+        let is_ahead = || self.pages.staging().queued_slots() >= 2 * FOLIO_BLOCKS;
+        while (left > 0 || pages >= FOLIO_PAGES && !is_ahead()) && self.has_room() {
+            let mut went = 0;
+            self.if_direct_reclaim_is_allowed(|| {
+                went = self.evict_neighbours(Role::Handler);
+                went > 0
+            });
+            if went == 0 && left == 0 {
+                return;
+            }
+            left = left.saturating_sub(went.max(1));
+        }
+    }
+
+    /// Compresses until as many pages can be brought in with one call as an extent has, or a folio
+    /// after a folio, when workers alone do not keep up; false when it does not come to that.
+    fn compress_to_an_extent(&self, pages: usize) -> bool {
+        let (staging, is_folio) = (self.pages.staging(), pages >= FOLIO_PAGES);
+        let has_extent = || match is_folio {
+            // The kernel zeroes what it makes, so frames that others leave soon are waited for.
+            true => staging.ready_folios() > 0 || staging.queued_slots() == 0 && staging.has_room_for_folio(),
+            false => staging.ready_extents() > 0 || staging.has_room_for_extent(),
+        };
+        for _ in 0..if is_folio { 2 * FOLIO_BLOCKS } else { HELP_SLOTS } {
+            if has_extent() {
+                return true;
+            }
+            if !self.if_direct_reclaim_is_allowed(|| self.compress_oldest() == Step::Progress) {
+                return false;
+            }
+        }
+        has_extent()
+    }
+
+    /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
+    pub(crate) fn reclaim_step(&self) -> bool {
+        self.if_direct_reclaim_is_allowed(|| self.direct_reclaim_step())
+    }
+
+    /// Has a handler reclaim unless a halt forbids it; false then.
+    pub(crate) fn if_direct_reclaim_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
+        // Announced before the halt is looked at, as the halt is raised before this is looked at.
+        self.direct.running.fetch_add(1, Ordering::SeqCst);
+        let progress = self.quiesce.allows_direct_reclaim() && help();
+        self.direct.running.fetch_sub(1, Ordering::SeqCst);
+        progress
+    }
+
+    fn direct_reclaim_step(&self) -> bool {
+        if self.is_backed_up() {
+            self.request_writeback();
+            return false;
+        }
+        let is_rich = self.accounts.total() > self.low_water() && self.free_pages() > self.ready_reserve();
+        let streaming = self.workers.is_streaming();
+        is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler) == Step::Progress
+    }
+
+    /// Moves one block out on behalf of a handler, as far as staging has room.
+    pub(crate) fn evict_step(&self) -> bool {
+        self.if_direct_reclaim_is_allowed(|| {
+            self.room().is_some_and(|slot| self.evict_into(slot, Role::Handler))
+        })
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::trial::{blocks, blocks_with_a_gap, pager};
+    use crate::units::BLOCK_BYTES;
+
+    #[test]
+    fn a_handler_gives_frames_back_and_keeps_some() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(8);
+        pager.register(base..base + 8 * BLOCK_BYTES);
+        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
+        while staging.ready_pages() < 3 * BLOCK_PAGES {
+            reclaimer.look_again();
+            assert!(reclaimer.evict_step() && reclaimer.compress_oldest() == Step::Progress);
+        }
+        reclaimer.give_back_some(RESTOCK_PAGES);
+        assert_eq!(staging.ready_pages(), 2 * BLOCK_PAGES);
+        reclaimer.give_back_some(RESTOCK_PAGES);
+        assert_eq!(staging.ready_pages(), BLOCK_PAGES);
+        // It makes more before it gives some back.
+        reclaimer.look_again();
+        reclaimer.give_back_some(RESTOCK_PAGES);
+        assert_eq!(staging.ready_pages(), BLOCK_PAGES);
+        assert!(pager.pages().pages_out() > 3 * BLOCK_PAGES);
+    }
+
+    #[test]
+    fn a_run_with_a_gap_goes_by_extents_behind_it() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks_with_a_gap(32);
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        pager.reclaimer().evict_run(EXTENT_PAGES);
+        assert_eq!(
+            pager.pages().staging().queued_slots(),
+            3 + 1 + 8,
+            "an extent, though four blocks were left to move"
+        );
+    }
+
+    #[test]
+    fn a_handler_compresses_until_there_is_an_extent() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks(32);
+        let staging = pager.pages().staging();
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        while pager.pages().staging().has_room_for_extent() {
+            // However long the last look took.
+            pager.reclaimer().look_again();
+            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
+        }
+        assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
+        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES));
+        assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
+        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES), "there is one");
+        assert_eq!(staging.queued_slots(), 24);
+    }
+}

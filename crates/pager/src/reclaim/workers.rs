@@ -1,0 +1,301 @@
+//! Workers: threads that make room beside the handlers, and when they are woken.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use sys::futex;
+
+use crate::accounts::Counter;
+use crate::pages::EXTENT_PAGES;
+use crate::units::bytes_of;
+
+use super::direct::RESTOCK_PAGES;
+use super::free_list::STREAM_PAGES_LEFT;
+use super::promotion::PROMOTE_MS;
+use super::steps::{Role, Step};
+use super::watermarks::{next_action, Action, Figures, Stream};
+use super::Reclaimer;
+
+/// Pages that handlers bring in between two looks of another thread when they measure more often
+/// than it does.
+const SEEN_PAGES: u64 = 4 * RESTOCK_PAGES as u64;
+/// How long a worker sleeps that nobody wakes.
+const SLEEP_NS: u64 = 50_000_000;
+
+/// How many workers there are, and what wakes them.
+pub(super) struct Workers {
+    /// Raised when there may be something to reclaim; workers sleep on it.
+    pressure: AtomicU32,
+    count: AtomicU32,
+    /// Those that are awake.
+    working: AtomicU32,
+    /// Runs of pages come in, and a worker is to compress what goes out for them.
+    streaming: AtomicBool,
+}
+
+impl Workers {
+    pub fn new() -> Self {
+        Workers {
+            pressure: AtomicU32::new(0),
+            count: AtomicU32::new(0),
+            working: AtomicU32::new(0),
+            streaming: AtomicBool::new(false),
+        }
+    }
+
+    /// In a forked child, which has none.
+    pub fn reset(&self) {
+        self.count.store(0, Ordering::Relaxed);
+        self.working.store(0, Ordering::Relaxed);
+        self.streaming.store(false, Ordering::Relaxed);
+    }
+
+    /// There is one more.
+    pub fn begin(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Has all of them look whether they are to stand still.
+    pub fn wake_all(&self) {
+        self.pressure.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.pressure, i32::MAX);
+    }
+
+    /// Wakes one if all sleep.
+    pub fn wake(&self) {
+        self.pressure.fetch_add(1, Ordering::Release);
+        if self.working.load(Ordering::Acquire) == 0 {
+            futex::wake(&self.pressure, 1);
+        }
+    }
+
+    /// One that is awake does not keep up.
+    fn wake_another(&self) {
+        if self.working.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed) {
+            futex::wake(&self.pressure, 1);
+        }
+    }
+
+    /// How often they were woken.
+    fn asked(&self) -> u32 {
+        self.pressure.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until woken, at most `ns`. `seen` is what [`Workers::asked`] was before the work.
+    fn sleep(&self, seen: u32, ns: u64) {
+        futex::wait(&self.pressure, seen, Some(ns));
+    }
+
+    /// Runs come in from now on; whether they did not before.
+    pub fn stream(&self) -> bool {
+        !self.streaming.swap(true, Ordering::Relaxed)
+    }
+
+    pub fn is_streaming(&self) -> bool {
+        self.streaming.load(Ordering::Relaxed)
+    }
+}
+
+/// What was when a worker was last awake.
+#[derive(Default)]
+struct Woken {
+    asked: u32,
+    arrived: u64,
+}
+
+impl Reclaimer<'_> {
+    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is
+    /// none.
+    pub(crate) fn run(&self) {
+        self.workers.begin();
+        self.pages.add_own_thread();
+        let mut last = Woken::default();
+        loop {
+            let seen = self.workers.asked();
+            let is_wanted = self.is_wanted(seen, &mut last);
+            if !self.quiesce.worker_enters() {
+                return;
+            }
+            self.workers.working.fetch_add(1, Ordering::AcqRel);
+            let worked = is_wanted && self.reclaim_until_low();
+            // However that ended: a handler that wants more says so again, and wakes a worker.
+            self.workers.streaming.store(false, Ordering::Relaxed);
+            self.workers.working.fetch_sub(1, Ordering::AcqRel);
+            // Not counted as working: a thread with something urgent wakes another.
+            let more = !worked && self.promote_cold();
+            self.quiesce.worker_leaves();
+            if !worked {
+                let ns = if more { u64::from(PROMOTE_MS) * 1_000_000 } else { SLEEP_NS };
+                self.workers.sleep(seen, ns);
+            }
+        }
+    }
+
+    /// Whether a worker that is awake looks for work: not when nobody woke it and handlers see to
+    /// the room.
+    fn is_wanted(&self, asked: u32, last: &mut Woken) -> bool {
+        let before = std::mem::replace(last, Woken { asked, arrived: self.arrived() });
+        asked != before.asked || !self.is_seen(last.arrived.wrapping_sub(before.arrived))
+    }
+
+    /// Whether handlers, which brought in so many pages lately, see all that this process grows by.
+    /// They measure as they make room, more often than others look. Who makes room beside them, on
+    /// another CPU, has every page that moves interrupt it: a worker and the control thread that
+    /// ran for 7 % of the time took 9 to 14 % of a handler's.
+    pub fn is_seen(&self, came_in: u64) -> bool {
+        came_in >= SEEN_PAGES && !self.gauge.grows_unseen()
+    }
+
+    /// Works while there is something to do; false when there was nothing.
+    pub(super) fn reclaim_until_low(&self) -> bool {
+        let mut worked = false;
+        let mut total = self.measure();
+        let mut turn = 0u32;
+        while !self.quiesce.is_on() {
+            turn += 1;
+            if self.is_backed_up() {
+                // What does not compress, or little, is no gain before it is on disk.
+                self.request_writeback();
+                sys::thread::sleep_ns(200_000);
+                total = self.measure();
+                continue;
+            }
+            if turn.is_multiple_of(8) {
+                total = self.measure();
+                if total > self.accounts.budget() {
+                    self.workers.wake_another();
+                }
+            }
+            let figures = self.figures(total);
+            match next_action(&figures) {
+                Action::GiveBack => {
+                    let given = bytes_of(self.give_back_ready(figures.stream.is_some()));
+                    total = total.saturating_sub(given as u64);
+                }
+                Action::Compress => {
+                    self.compress_oldest();
+                }
+                Action::MakeExtent => match self.pages.staging().make_fresh_extent() {
+                    true => total += bytes_of(EXTENT_PAGES) as u64,
+                    false => return worked,
+                },
+                Action::Reclaim => {
+                    if self.step(Role::Worker) == Step::Nothing {
+                        self.swap.note_nothing_left();
+                        self.request_writeback();
+                        self.note_stuck(total);
+                        return worked;
+                    }
+                }
+                Action::Rest => return worked,
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// The figures that decide what a worker does next. Those of a stream take locks, and are asked
+    /// for while there is one.
+    fn figures(&self, total_bytes: u64) -> Figures {
+        let stream = self.workers.is_streaming().then(|| Stream {
+            left_pages: STREAM_PAGES_LEFT,
+            is_fragmented: self.evictions.goes_by_extents()
+                && self.scattered() > self.scattered_max()
+                && !self.pages.staging().has_room_for_extent(),
+            lacks_extents: self.lacks_extents(),
+            queued_slots: self.pages.staging().queued_slots(),
+        });
+        Figures {
+            total_bytes,
+            low_bytes: self.low_water(),
+            headroom_bytes: self.headroom(),
+            ready_pages: self.free_pages(),
+            reserve_pages: self.ready_reserve(),
+            stream,
+        }
+    }
+
+    fn note_stuck(&self, total: u64) {
+        if total > self.accounts.budget() {
+            self.accounts.add(Counter::OverBudget, 1);
+        }
+    }
+
+    /// Has a worker see to it that there are pages for runs.
+    pub(super) fn request_free_pages(&self) {
+        if self.lacks_extents() && self.workers.stream() {
+            self.wake_workers();
+        }
+    }
+
+    /// Wakes a worker, unless there was nothing to move out a moment ago.
+    pub(crate) fn request_reclaim(&self) {
+        if !self.evictions.backs_off() {
+            self.wake_workers();
+        }
+    }
+
+    /// Wakes one worker if all sleep.
+    pub(crate) fn wake_workers(&self) {
+        self.workers.wake();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::trial::pager;
+
+    #[test]
+    fn growth_that_no_handler_sees_is_remembered_for_a_while() {
+        let Some(pager) = pager(false) else { return };
+        let reclaimer = pager.reclaimer();
+        let is_seen = || [SEEN_PAGES - 1, SEEN_PAGES].map(|pages| reclaimer.is_seen(pages));
+        assert_eq!(is_seen(), [false, true], "with few faults handlers hardly measure");
+        reclaimer.gauge.note_growth(1 << 20);
+        for _ in 0..64 {
+            assert_eq!(is_seen(), [false; 2]);
+            reclaimer.gauge.note_growth(0);
+        }
+        (0..1000).for_each(|_| reclaimer.gauge.note_growth(0));
+        assert_eq!(is_seen(), [false, true]);
+    }
+
+    #[test]
+    fn a_worker_leaves_the_room_to_handlers_that_see_all_growth() {
+        let Some(pager) = pager(false) else { return };
+        let (reclaimer, mut last) = (pager.reclaimer(), Woken::default());
+        let mut is_wanted = |pages: u64| {
+            reclaimer.note_arrivals(pages as usize);
+            reclaimer.is_wanted(reclaimer.workers.asked(), &mut last)
+        };
+        assert!(is_wanted(0), "nobody else looks when nothing comes in");
+        assert!(!is_wanted(SEEN_PAGES));
+        reclaimer.workers.wake();
+        assert!(is_wanted(SEEN_PAGES), "somebody asked");
+        assert!(!is_wanted(SEEN_PAGES), "once");
+        reclaimer.gauge.note_growth(1 << 20);
+        assert!(is_wanted(SEEN_PAGES), "no handler sees all of it");
+    }
+
+    #[test]
+    fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
+        let Some(pager) = pager(false) else { return };
+        pager.reclaimer().direct_reclaim(1, &|| {});
+        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
+        assert!(!pager.reclaimer().workers.is_streaming(), "there is no worker");
+        pager.reclaimer().workers.begin();
+        pager.reclaimer().direct_reclaim(1, &|| {});
+        assert!(!pager.reclaimer().workers.is_streaming(), "single pages are had from the kernel");
+        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
+        assert!(pager.reclaimer().workers.is_streaming());
+        assert!(pager.reclaimer().reclaim_until_low());
+        let ready = pager.pages().staging().ready_pages();
+        assert!(ready >= pager.reclaimer().stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(pager.pages().staging().ready_extents() > 0);
+        assert!(!pager.reclaimer().reclaim_until_low(), "that is enough");
+    }
+}
