@@ -240,8 +240,8 @@ impl Policy {
         for index in each(present & !armed) {
             if history.is_armed(index) {
                 tracked.used |= 1 << index;
-                if let Page::In { score, .. } = history.page(index) {
-                    history.set_in(index, score, tick);
+                if let Page::In { score, came } = history.page(index) {
+                    history.set_in(index, score_in_use(score, history::age(came, tick)), tick);
                 }
             }
         }
@@ -322,9 +322,32 @@ fn score_of(old: Score, ticks: u16) -> Score {
     }
 }
 
+/// The score of a page of score `old` that was used at some time in so many ticks: as if it had
+/// returned after half of them. It comes no later for that: it may have been used often.
+fn score_in_use(old: Score, ticks: u16) -> Score {
+    let new = score_of(old, ticks / 2);
+    match old {
+        0 | AHEAD => new,
+        old => new.min(old),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_use_that_is_seen_brings_a_score_nearer() {
+        assert_eq!([0, AHEAD].map(|old| score_in_use(old, 40)), [4, 4], "nothing was known");
+        assert_eq!([3, 4, 5, 6].map(|old| score_in_use(old, 6)), [2, 3, 3, 4], "halfway");
+        assert_eq!([1, 2, 3].map(|old| score_in_use(old, 200)), [1, 2, 3], "and never further");
+        let policy = Policy::new(1024);
+        let history = History::default();
+        policy.touched(&history, 1);
+        history.set_armed(0);
+        assert_eq!(policy.choose_tracked(&history, 1, 0, 1).used, 1);
+        assert_eq!(history.page(0), Page::In { score: 1, came: 0 });
+    }
 
     #[test]
     fn the_first_page_of_a_run_is_remembered_as_the_others_are() {
