@@ -63,13 +63,13 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     };
     let number_of = |object: &[u8]| u16::from_le_bytes([object[1], object[2]]);
     let mut stored: Vec<(Page, Vec<u8>)> = Vec::new();
-    for _ in 0..400 {
+    for _ in 0..800 {
         let pages: Vec<Page> = (0..8).map(|_| page(0)).collect();
         let objects = compress(context.as_mut(), &pages, PAGE_SIZE);
         stored.extend(pages.into_iter().zip(objects.into_iter().map(|object| object.expect("it shrinks"))));
     }
     let (first, last) = (&stored[0].1, &stored[stored.len() - 1].1);
-    assert_ne!(number_of(last), 0, "no set was trained in 3200 pages");
+    assert_ne!(number_of(last), 0, "no set was trained in 6400 pages");
     assert!(last.len() < first.len(), "{} bytes after training, {} before", last.len(), first.len());
     let number = number_of(last);
     let own = stored.iter().filter(|(_, object)| number_of(object) == number).count() as u64;
@@ -81,17 +81,29 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     }
     assert!(trained_sets().contains(&(number, 0)), "{:?}", trained_sets());
 
-    // Pages change: another set comes without waiting for long, and the first is free for the next
-    // one.
-    let mut last = number;
-    for _ in 0..1200 {
-        let pages: Vec<Page> = (0..8).map(|_| page(5)).collect();
-        for object in compress(context.as_mut(), &pages, PAGE_SIZE).into_iter().flatten() {
-            last = number_of(&object);
-            release(Object::whole(&object), 1);
+    // Pages change, and are dropped at once: a set would save nothing.
+    let mut others = |is_kept: bool| -> Vec<Vec<u8>> {
+        let mut kept = Vec::new();
+        for _ in 0..1200 {
+            let pages: Vec<Page> = (0..8).map(|_| page(5)).collect();
+            let objects = compress(context.as_mut(), &pages, PAGE_SIZE).into_iter().flatten();
+            match is_kept {
+                true => kept.extend(objects),
+                false => objects.for_each(|object| release(Object::whole(&object), 1)),
+            }
         }
-    }
+        kept
+    };
+    others(false);
+    assert_eq!(trained_sets(), [(number, 0)]);
+    // Another set comes for those that stay, and the first is freed.
+    let kept = others(true);
+    let last = number_of(kept.last().expect("they shrink"));
     assert!(last != number, "no other set was trained in 9600 pages");
+    let of_first = kept.iter().filter(|object| number_of(object) == number);
+    of_first.for_each(|object| release(Object::whole(object), 1));
+    others(false);
+    assert!(trained_sets().iter().all(|&(alive, _)| alive != number), "{:?}", trained_sets());
 
     // Text has sets of its own.
     let words = ["page ", "memory ", "of ", "the ", "cold ", "store ", "and ", "heap, ", "kept ", "long "];
@@ -110,7 +122,8 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
         page
     };
     let (mut first, mut latest) = (0, 0);
-    for round in 0..400 {
+    let mut kept = Vec::new();
+    for round in 0..800 {
         let pages: Vec<Page> = (0..8).map(|_| text()).collect();
         let objects = compress(context.as_mut(), &pages, PAGE_SIZE);
         let total: usize = objects.iter().flatten().map(Vec::len).sum();
@@ -122,9 +135,10 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
             let object = object.as_ref().expect("text shrinks");
             assert_eq!(object[0], KIND_PAGE);
             assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect("its set is alive") == *page);
-            release(Object::whole(object), 1);
         }
+        kept.extend(objects.into_iter().flatten());
     }
+    kept.iter().for_each(|object| release(Object::whole(object), 1));
     assert!(latest * 50 < first * 49, "{latest} bytes after training, {first} before");
     let alive = trained_page_sets();
     assert!(!alive.is_empty() && alive.iter().all(|&(_, pages)| pages == 0), "{alive:?}");

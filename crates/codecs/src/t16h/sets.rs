@@ -1,6 +1,12 @@
 //! The codebook sets of this process: numbered, immutable, trained as pages go by, freed with their
 //! last page.
+//!
+//! A set takes 270 KiB and its training 768, and in small memories that counts: a set is trained
+//! when there are pages enough to save what it takes, and memory that is not in use is given back
+//! to the system. All of it is allocated with the first context.
 
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
@@ -15,6 +21,8 @@ const SAMPLES: usize = 256;
 const SAMPLE_EVERY: u64 = 4;
 /// Pages over which sizes are compared.
 const WINDOW: u64 = 1024;
+/// Pages stored before there is a training.
+const PAGES_FIRST: u64 = 2048;
 /// Windows from one training to the next when nothing changes: at first, and at most. Each training
 /// in vain doubles them.
 const WAIT_FIRST: u32 = 32;
@@ -39,6 +47,18 @@ struct Slot {
     set: Option<Arc<Set>>,
     /// 0: unused.
     number: u16,
+}
+
+impl Slot {
+    /// Forgets the set, to which no page refers, and gives its memory back; not while a context
+    /// holds it.
+    fn free(&mut self) {
+        if let Some(set) = self.set.as_mut().and_then(Arc::get_mut) {
+            self.number = 0;
+            // SAFETY: a slot's set is used under a number, and it is built before it has one.
+            give_back(unsafe { set.memory() });
+        }
+    }
 }
 
 /// Sums over pages: how many, their bytes before the code and after it.
@@ -67,6 +87,8 @@ struct Progress {
     /// Windows to wait before the next training, and how many there were to wait at first.
     wait: u32,
     wait_first: u32,
+    /// Pages that must be stored for a training to be worth it.
+    pages_min: u64,
     next_number: u16,
 }
 
@@ -74,8 +96,9 @@ struct Progress {
 pub(crate) struct Sets {
     family: Family,
     slots: RwLock<[Slot; TRAINED_MAX]>,
-    /// Pages that refer to each slot's set.
+    /// Pages that refer to each slot's set, and to the built-in one.
     pages: [AtomicU64; TRAINED_MAX],
+    builtin_pages: AtomicU64,
     /// Slot + 1 of the set to code with; 0: the built-in one.
     current: AtomicU64,
     progress: Mutex<Progress>,
@@ -123,15 +146,17 @@ impl Sets {
                 number: 0,
             })),
             pages: [const { AtomicU64::new(0) }; TRAINED_MAX],
+            builtin_pages: AtomicU64::new(0),
             current: AtomicU64::new(0),
             progress: Mutex::new(Progress {
                 trainer: Trainer::new(SAMPLES),
-                collecting: true,
+                collecting: false,
                 seen: 0,
                 window: Window::default(),
                 expected: None,
-                wait: WAIT_FIRST,
+                wait: 0,
                 wait_first: WAIT_FIRST,
+                pages_min: PAGES_FIRST,
                 next_number: 1,
             }),
         }
@@ -161,19 +186,29 @@ impl Sets {
 
     /// A page was coded with `held`.
     pub(crate) fn retain(&self, held: &Held) {
-        if let Held::Trained(at, _) = held {
-            self.pages[*at].fetch_add(1, Ordering::Relaxed);
-        }
+        match held {
+            Held::Trained(at, _) => self.pages[*at].fetch_add(1, Ordering::Relaxed),
+            Held::Builtin(_) => self.builtin_pages.fetch_add(1, Ordering::Relaxed),
+        };
     }
 
     /// The last reference of a page to the set `number` is gone.
     pub(crate) fn release(&self, number: u16) {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(at) = slots.iter().position(|slot| slot.number == number && number != 0) {
-            // A number released more often than retained must not wrap.
-            let _ = self.pages[at]
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pages| Some(pages.saturating_sub(1)));
-        }
+        let pages = match number {
+            0 => Some(&self.builtin_pages),
+            _ => slots.iter().position(|slot| slot.number == number).map(|at| &self.pages[at]),
+        };
+        // A number released more often than retained must not wrap.
+        let _ = pages.map(|pages| {
+            pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pages| Some(pages.saturating_sub(1)))
+        });
+    }
+
+    /// Pages stored with any set of the family.
+    fn stored(&self) -> u64 {
+        let trained: u64 = self.pages.iter().map(|pages| pages.load(Ordering::Relaxed)).sum();
+        trained + self.builtin_pages.load(Ordering::Relaxed)
     }
 
     /// Numbers of the trained sets that are alive, and their pages.
@@ -200,6 +235,7 @@ impl Sets {
             return;
         }
         let window = std::mem::take(window);
+        self.free_unused();
         if progress.collecting {
             return;
         }
@@ -210,9 +246,8 @@ impl Sets {
             progress.wait = progress.wait.min(progress.wait_first / WAIT_SHORTER);
         }
         progress.wait = progress.wait.saturating_sub(1);
-        if progress.wait == 0 && self.free_slots().next().is_some() {
+        if progress.wait == 0 && self.stored() >= progress.pages_min && self.free_slots().next().is_some() {
             progress.collecting = true;
-            progress.trainer.restart();
         }
     }
 
@@ -229,19 +264,25 @@ impl Sets {
         if !progress.trainer.step() {
             return;
         }
-        let installed = self.install(free, progress.next_number, &progress.trainer);
-        if let Some(number) = installed {
-            progress.next_number = number.checked_add(1).unwrap_or(1);
+        let (number, stored) = (progress.next_number, self.stored());
+        let trained = self.install(free, number, &progress.trainer, stored);
+        match trained {
+            Trained::Installed => {
+                progress.next_number = number.checked_add(1).unwrap_or(1);
+                (progress.wait_first, progress.pages_min) = (WAIT_FIRST, PAGES_FIRST);
+            }
+            Trained::Refused => progress.wait_first = (2 * progress.wait_first).min(WAIT_MAX),
+            Trained::TooFewPages(pages) => progress.pages_min = pages,
         }
-        progress.wait_first = match installed {
-            Some(_) => WAIT_FIRST,
-            None => (2 * progress.wait_first).min(WAIT_MAX),
+        progress.wait = match trained {
+            Trained::TooFewPages(_) => 0,
+            _ => progress.wait_first,
         };
-        progress.wait = progress.wait_first;
         progress.expected = None;
         progress.window = Window::default();
         progress.collecting = false;
         progress.trainer.restart();
+        give_back(progress.trainer.unused());
     }
 
     /// The slots whose set no page refers to and that are not the current one.
@@ -256,9 +297,22 @@ impl Sets {
         (0..TRAINED_MAX).filter(move |&at| free[at])
     }
 
+    /// Frees the sets that no page refers to any more.
+    fn free_unused(&self) {
+        for at in self.free_slots() {
+            let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let slot = &mut slots[at];
+            // As in `install`: holders first, then pages.
+            let is_held = slot.set.as_mut().and_then(Arc::get_mut).is_none();
+            if slot.number != 0 && !is_held && self.pages[at].load(Ordering::Acquire) == 0 {
+                slot.free();
+            }
+        }
+    }
+
     /// Builds the set in the free slot and makes it the current one if it saves enough on the
-    /// samples.
-    fn install(&self, at: usize, number: u16, trainer: &Trainer) -> Option<u16> {
+    /// samples, and of the `stored` pages.
+    fn install(&self, at: usize, number: u16, trainer: &Trainer, stored: u64) -> Trained {
         let before = trainer.bits(self.current().set());
         let gain_parts = GAIN_PARTS[self.free_slots().count()];
         let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -266,17 +320,46 @@ impl Sets {
         // Under the write lock no context can take hold of it; one that did before keeps its count
         // up. A page is counted while its context holds the set, so that the count of pages is read
         // after that of holders.
-        let set = Arc::get_mut(slot.set.as_mut()?)?;
+        let Some(set) = slot.set.as_mut().and_then(Arc::get_mut) else { return Trained::Refused };
         if self.pages[at].load(Ordering::Acquire) != 0 {
-            return None;
+            return Trained::Refused;
         }
         slot.number = 0;
         set.build(number, trainer.lengths());
-        if trainer.bits(set) * gain_parts > before * (gain_parts - 1) {
-            return None;
+        let after = trainer.bits(set);
+        if after * gain_parts > before * (gain_parts - 1) {
+            slot.free();
+            return Trained::Refused;
+        }
+        // As much is saved by page of what is stored, once all of it was coded anew.
+        let worth = size_of::<Set>() as u64 * 8 * SAMPLES as u64 / (before - after).max(1);
+        if stored < worth {
+            slot.free();
+            return Trained::TooFewPages(worth);
         }
         slot.number = number;
         self.current.store(at as u64 + 1, Ordering::Relaxed);
-        Some(number)
+        Trained::Installed
+    }
+}
+
+/// What a training came to.
+enum Trained {
+    Installed,
+    /// The set saves hardly more than the current one.
+    Refused,
+    /// It would save more than it takes once so many pages are stored.
+    TooFewPages(u64),
+}
+
+/// Gives the whole pages of memory that is not in use back to the system.
+fn give_back(memory: &mut [MaybeUninit<u8>]) {
+    let start = memory.as_ptr() as usize;
+    let first = start.next_multiple_of(sys::PAGE_SIZE) - start;
+    let Some(memory) = memory.get_mut(first..) else { return };
+    let len = memory.len() & !(sys::PAGE_SIZE - 1);
+    if len > 0 {
+        // SAFETY: whole pages that are borrowed here, and hold nothing.
+        unsafe { sys::memory::discard(NonNull::from(memory).cast(), len) };
     }
 }

@@ -1,5 +1,6 @@
 //! Sets of codebooks: lengths, and the tables that both directions use.
 
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use super::huffman::{self, LEN_MAX};
@@ -92,6 +93,16 @@ impl Set {
                 }
             }
         }
+    }
+
+    /// Its memory, for the owner to give back while the set is not in use: what it holds does not
+    /// matter until [`Set::build`].
+    ///
+    /// # Safety
+    /// The set is built before it is used again, and what is written are bytes of any value.
+    pub unsafe fn memory(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: this set's memory; all its fields are integers.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Set>()) }
     }
 
     /// The set's number, which its objects carry.

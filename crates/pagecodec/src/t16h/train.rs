@@ -1,5 +1,7 @@
 //! Making a set from sample pages: k-means over histograms, the distance being the coded length.
 
+use std::mem::MaybeUninit;
+
 use super::books::{Lengths, Set, BOOKS, CONTEXTS};
 use super::huffman;
 use super::Coder;
@@ -60,6 +62,15 @@ impl Trainer {
     pub fn restart(&mut self) {
         self.samples.clear();
         self.step = 0;
+    }
+
+    /// Memory of samples that are not there, for the owner to give back while none are collected:
+    /// what it holds does not matter.
+    pub fn unused(&mut self) -> &mut [MaybeUninit<u8>] {
+        let rest = self.samples.spare_capacity_mut();
+        let bytes = std::mem::size_of_val(rest);
+        // SAFETY: the same memory by the byte; bytes that may be anything have no alignment.
+        unsafe { std::slice::from_raw_parts_mut(rest.as_mut_ptr().cast(), bytes) }
     }
 
     /// One round for one context; returns whether all are done. Does nothing before the samples are
@@ -135,4 +146,20 @@ fn bits(histogram: &Histogram, costs: &[[u8; BOOKS]; 256]) -> [u32; BOOKS] {
         }
     }
     bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_samples_take_is_unused_without_them() {
+        let mut trainer = Trainer::new(BOOKS);
+        let all = BOOKS * CONTEXTS * 256 * size_of::<u16>();
+        assert_eq!(trainer.unused().len(), all);
+        (0..BOOKS).for_each(|_| trainer.add(&Coder::new()));
+        assert!(trainer.is_full() && trainer.unused().is_empty());
+        trainer.restart();
+        assert_eq!(trainer.unused().len(), all);
+    }
 }
