@@ -331,7 +331,7 @@ impl Sets {
             slot.free();
             return Trained::Refused;
         }
-        // As much is saved by page of what is stored, once all of it was coded anew.
+        // The stored pages are like the samples, and all are coded with the set in the end.
         let worth = size_of::<Set>() as u64 * 8 * SAMPLES as u64 / (before - after).max(1);
         if stored < worth {
             slot.free();

@@ -18,7 +18,7 @@ use super::Reclaimer;
 /// Pages that handlers bring in between two looks of another thread when they measure more often
 /// than it does.
 const SEEN_PAGES: u64 = 4 * RESTOCK_PAGES as u64;
-/// How long a worker sleeps that nobody wakes.
+/// How long a worker sleeps unless it is woken.
 const SLEEP_NS: u64 = 50_000_000;
 
 /// How many workers there are, and what wakes them.
@@ -134,7 +134,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether a worker that is awake looks for work: not when nobody woke it and handlers see to
+    /// Whether a worker that is awake looks for work: not when it woke by itself and handlers make
     /// the room.
     fn is_wanted(&self, asked: u32, last: &mut Woken) -> bool {
         let before = std::mem::replace(last, Woken { asked, arrived: self.arrived() });
@@ -272,10 +272,10 @@ mod tests {
             reclaimer.note_arrivals(pages as usize);
             reclaimer.is_wanted(reclaimer.workers.asked(), &mut last)
         };
-        assert!(is_wanted(0), "nobody else looks when nothing comes in");
+        assert!(is_wanted(0), "no handler looks when nothing comes in");
         assert!(!is_wanted(SEEN_PAGES));
         reclaimer.workers.wake();
-        assert!(is_wanted(SEEN_PAGES), "somebody asked");
+        assert!(is_wanted(SEEN_PAGES), "it was woken");
         assert!(!is_wanted(SEEN_PAGES), "once");
         reclaimer.gauge.note_growth(1 << 20);
         assert!(is_wanted(SEEN_PAGES), "no handler sees all of it");
