@@ -4,10 +4,11 @@
 #
 #   examples/tour/tour.sh jobs uzswap-lab bench program --ram 67% --versus kernel-zswap --
 #
-# PROGRAMS="pandas java" does only these. What a job needs is fetched into the directory once, from
-# crates.io, npm and Debian: syn, TypeScript and RxJS, the kernel's source (package
-# linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want networkx and pandas.
-# A job that lacks something is left out, and that is said.
+# PROGRAMS="pandas java" does only these. PEOPLE=20000, ROWS=200000 and SOURCE=fs/ext2 make the jobs
+# of networkx, pandas and the kernel smaller, for slow machines. What a job needs is fetched into the
+# directory once, from crates.io, npm and Debian: syn, TypeScript and RxJS, the kernel's source
+# (package linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want networkx and
+# pandas. A job that lacks something is left out, and that is said.
 set -eu
 . "$(dirname "$0")/../try.sh"
 
@@ -41,14 +42,14 @@ end
 fi
 if wanted networkx python3; then
     if python3 -c 'import networkx' 2> /dev/null; then
-        try networkx python3 python3 "$here/graph.py"
+        try networkx python3 python3 "$here/graph.py" ${PEOPLE:-}
     else
         echo "networkx: skipped, python3 has no networkx" >&2
     fi
 fi
 if wanted pandas python3; then
     if python3 -c 'import pandas' 2> /dev/null; then
-        try pandas python3 python3 "$here/frame.py"
+        try pandas python3 python3 "$here/frame.py" ${ROWS:-}
     else
         echo "pandas: skipped, python3 has no pandas" >&2
     fi
@@ -64,8 +65,9 @@ if wanted kernel make; then
             tar -C "$work" -xJf $source
             make -s -C "$work/linux-source-6.1" defconfig prepare scripts > /dev/null
         fi
-        built="$work/linux-source-6.1/fs/ext4"
-        try kernel make sh -c "find $built -name '*.o' -delete && make -s -j2 -C $work/linux-source-6.1 fs/ext4/"
+        directory=${SOURCE:-fs/ext4}
+        built="$work/linux-source-6.1/$directory"
+        try kernel make sh -c "find $built -name '*.o' -delete && make -s -j2 -C $work/linux-source-6.1 $directory/"
     else
         echo "kernel: skipped, there is no $source" >&2
     fi
