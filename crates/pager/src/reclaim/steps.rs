@@ -12,6 +12,11 @@ const LOOK_NS_MAX: u64 = 1_000_000;
 /// sign of memory that cannot go.
 const LOOK_NS_PAGE: u64 = 1_000;
 
+/// Of the pages that may be staged, the part that is used where single blocks go, and so many in any
+/// case.
+const SINGLES_PART: usize = 4;
+const SINGLES_MIN: usize = 8 * BLOCK_PAGES;
+
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -36,14 +41,17 @@ impl Reclaimer<'_> {
             && (!self.evictions.backs_off() || self.pages.staging().queued_slots() > 0)
     }
 
-    /// A slot to move a block into, if that many pages may be staged yet.
+    /// A slot to move a block into, if that many pages may be staged yet. Where single blocks go,
+    /// fewer may: the longer they wait to be compressed, the more of their pages are wanted back,
+    /// and frames that are ready are memory that the program lacks.
     pub(crate) fn room(&self) -> Option<u32> {
-        let room = self.pages.staging().pages_max().saturating_sub(self.pages.staging().pages());
-        if room >= BLOCK_PAGES {
-            self.pages.staging().take_empty()
-        } else {
-            None
-        }
+        let staging = self.pages.staging();
+        let most = match self.evictions.goes_by_extents() {
+            true => staging.pages_max(),
+            false => (staging.pages_max() / SINGLES_PART).max(SINGLES_MIN).min(staging.pages_max()),
+        };
+        let has_room = staging.pages() + BLOCK_PAGES <= most;
+        has_room.then(|| staging.take_empty()).flatten()
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
@@ -61,8 +69,6 @@ impl Reclaimer<'_> {
                 return Step::Progress;
             }
         }
-        // The queue is kept as long as staging allows: the longer it is, the better second chances
-        // tell hot from cold.
         match self.room() {
             Some(slot) if self.evict_into(slot, role) => Step::Progress,
             _ => self.compress_oldest(),
@@ -223,6 +229,8 @@ mod tests {
         let Some(pager) = pager(false) else { return };
         let base = blocks_with_a_gap(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
+        // Where most goes so, single blocks may wait as long.
+        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
         let evict = |_| {
             // However long the last look took.
             pager.reclaimer().look_again();
