@@ -110,9 +110,8 @@ impl Gauge {
 }
 
 /// A sixty-fourth under the budget, or a thirty-second up to 2 MiB, 1 to 16 MiB, but not more than
-/// a quarter. Four times what the
-/// process has grown by between looks if that is more, up to a sixteenth: new mappings fill
-/// without faults until a look finds it.
+/// a quarter. Four times what the process has grown by between looks if that is more, up to a
+/// sixteenth: new mappings fill without faults until a look finds it.
 fn low_water(budget: u64, growth: u64) -> u64 {
     let least = (budget / 64).max((budget / 32).min(2 << 20)).clamp(1 << 20, 16 << 20).min(budget / 4);
     budget - growth.saturating_mul(4).min(budget / 16).max(least)
