@@ -4,7 +4,7 @@
 #
 #   examples/tour/tour.sh jobs uzswap-lab bench program --ram 67% --versus kernel-zswap --
 #
-# PROGRAMS="pandas java" does only these. PEOPLE=20000, ROWS=200000 and SOURCE=fs/ext2 make the jobs
+# PROGRAMS="pandas java" does only these. PEOPLE=20000, ROWS=200000 and SOURCE=fs/jbd2 make the jobs
 # of networkx, pandas and the kernel smaller, for slow machines. What a job needs is fetched into
 # the directory once, from crates.io, npm and Debian: syn, TypeScript and RxJS, the kernel's source
 # (package linux-source-6.1, with flex, bison, bc and libelf-dev). The Python jobs want networkx and
