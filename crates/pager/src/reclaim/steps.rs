@@ -12,10 +12,10 @@ const LOOK_NS_MAX: u64 = 1_000_000;
 /// sign of memory that cannot go.
 const LOOK_NS_PAGE: u64 = 1_000;
 
-/// Of the pages that may be staged, the part that is used where single blocks go, and so many in
-/// any case.
+/// Of the pages that may be staged, the part that is used where single blocks go, and the pages that
+/// may wait to be compressed in any case.
 const SINGLES_PART: usize = 4;
-const SINGLES_MIN: usize = 8 * BLOCK_PAGES;
+const SINGLES_MIN: usize = 4 * BLOCK_PAGES;
 
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +43,17 @@ impl Reclaimer<'_> {
 
     /// A slot to move a block into, if that many pages may be staged yet. Where single blocks go,
     /// fewer may: the longer they wait to be compressed, the more of their pages are wanted back,
-    /// and frames that are ready are memory that the program lacks.
+    /// and frames that are ready are memory that the program lacks. Some may wait however many are
+    /// ready, or there would be nothing to do while the budget is exceeded.
     pub(crate) fn room(&self) -> Option<u32> {
         let staging = self.pages.staging();
-        let most = match self.evictions.goes_by_extents() {
-            true => staging.pages_max(),
-            false => (staging.pages_max() / SINGLES_PART).max(SINGLES_MIN).min(staging.pages_max()),
+        let (pages, most, ready) = (staging.pages(), staging.pages_max(), staging.ready_pages());
+        let may_wait = match self.evictions.goes_by_extents() {
+            true => most,
+            false => (most / SINGLES_PART).saturating_sub(ready).max(SINGLES_MIN),
         };
-        let has_room = staging.pages() + BLOCK_PAGES <= most;
+        let waiting = pages.saturating_sub(ready);
+        let has_room = pages + BLOCK_PAGES <= most && waiting + BLOCK_PAGES <= may_wait;
         has_room.then(|| staging.take_empty()).flatten()
     }
 
@@ -239,6 +242,28 @@ mod tests {
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
         assert_eq!(pager.pages().staging().pages(), 16 * BLOCK_PAGES - 1);
+    }
+
+    #[test]
+    fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks_with_a_gap(32);
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
+        let go = || {
+            let evict = || {
+                reclaimer.look_again();
+                reclaimer.evict_step()
+            };
+            (0..).take_while(|_| evict()).count()
+        };
+        let part = staging.pages_max() / SINGLES_PART / BLOCK_PAGES;
+        assert_eq!(go(), part, "all of the part waits");
+        while staging.queued_slots() > 0 {
+            assert_eq!(reclaimer.compress_oldest(), Step::Progress);
+        }
+        assert!(staging.ready_pages() >= (part - 1) * BLOCK_PAGES, "now all of it is ready");
+        assert_eq!(go(), SINGLES_MIN / BLOCK_PAGES);
     }
 
     #[test]
