@@ -12,8 +12,8 @@ const LOOK_NS_MAX: u64 = 1_000_000;
 /// sign of memory that cannot go.
 const LOOK_NS_PAGE: u64 = 1_000;
 
-/// Of the pages that may be staged, the part that is used where single blocks go, and the pages that
-/// may wait to be compressed in any case.
+/// Of the pages that may be staged, the part that is used where single blocks go, and the pages
+/// that may wait to be compressed in any case.
 const SINGLES_PART: usize = 4;
 const SINGLES_MIN: usize = 4 * BLOCK_PAGES;
 
