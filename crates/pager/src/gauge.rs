@@ -109,11 +109,11 @@ impl Gauge {
     }
 }
 
-/// A sixty-fourth under the budget, or a thirty-second up to 2 MiB, 1 to 16 MiB, but not more than
-/// a quarter. Four times what the process has grown by between looks if that is more, up to a
-/// sixteenth: new mappings fill without faults until a look finds it.
+/// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter. Four times what the
+/// process has grown by between looks if that is more, up to a sixteenth: new mappings fill
+/// without faults until a look finds it.
 fn low_water(budget: u64, growth: u64) -> u64 {
-    let least = (budget / 64).max((budget / 32).min(2 << 20)).clamp(1 << 20, 16 << 20).min(budget / 4);
+    let least = (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4);
     budget - growth.saturating_mul(4).min(budget / 16).max(least)
 }
 
@@ -125,8 +125,7 @@ mod tests {
     fn the_low_water_mark_is_a_little_under_the_budget() {
         let under = |budget: u64| budget - low_water(budget, 0);
         assert_eq!([0, 4, 1 << 20].map(under), [0, 1, 1 << 18], "at most a quarter");
-        assert_eq!([8 << 20, 32 << 20].map(under), [1 << 20; 2]);
-        assert_eq!([64 << 20, 128 << 20].map(under), [2 << 20; 2]);
+        assert_eq!([8 << 20, 64 << 20].map(under), [1 << 20; 2]);
         assert_eq!((under(512 << 20), under(1 << 40)), (8 << 20, 16 << 20));
         let levels = (0..1 << 12u64).map(|step| step << 18);
         assert!(levels.into_iter().is_sorted_by_key(|budget| low_water(budget, 0)));

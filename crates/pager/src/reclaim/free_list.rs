@@ -118,21 +118,17 @@ mod tests {
         let base = blocks(32);
         let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
-        let go_singly = |blocks: usize| {
-            (0..blocks).for_each(|_| {
-                pager.reclaimer().look_again();
-                assert!(pager.reclaimer().evict_step());
-                assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
-            });
-        };
-        go_singly(8);
-        assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
-        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
-        go_singly(4);
+        for _ in 0..12 {
+            pager.reclaimer().look_again();
+            assert!(pager.reclaimer().evict_step());
+            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
+        }
         assert_eq!(
             (staging.ready_pages(), staging.ready_extents(), pager.reclaimer().scattered()),
             (192, 0, 192)
         );
+        assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
+        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
         assert!(
             pager.reclaimer().lacks_extents(),
             "though more is ready than the {} kept",

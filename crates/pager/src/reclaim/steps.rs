@@ -12,11 +12,6 @@ const LOOK_NS_MAX: u64 = 1_000_000;
 /// sign of memory that cannot go.
 const LOOK_NS_PAGE: u64 = 1_000;
 
-/// Of the pages that may be staged, the part that is used where single blocks go, and the pages
-/// that may wait to be compressed in any case.
-const SINGLES_PART: usize = 4;
-const SINGLES_MIN: usize = 4 * BLOCK_PAGES;
-
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -41,20 +36,14 @@ impl Reclaimer<'_> {
             && (!self.evictions.backs_off() || self.pages.staging().queued_slots() > 0)
     }
 
-    /// A slot to move a block into, if that many pages may be staged yet. Where single blocks go,
-    /// fewer may: the longer they wait to be compressed, the more of their pages are wanted back,
-    /// and frames that are ready are memory that the program lacks. Some may wait however many are
-    /// ready, or there would be nothing to do while the budget is exceeded.
+    /// A slot to move a block into, if that many pages may be staged yet.
     pub(crate) fn room(&self) -> Option<u32> {
-        let staging = self.pages.staging();
-        let (pages, most, ready) = (staging.pages(), staging.pages_max(), staging.ready_pages());
-        let may_wait = match self.evictions.goes_by_extents() {
-            true => most,
-            false => (most / SINGLES_PART).saturating_sub(ready).max(SINGLES_MIN),
-        };
-        let waiting = pages.saturating_sub(ready);
-        let has_room = pages + BLOCK_PAGES <= most && waiting + BLOCK_PAGES <= may_wait;
-        has_room.then(|| staging.take_empty()).flatten()
+        let room = self.pages.staging().pages_max().saturating_sub(self.pages.staging().pages());
+        if room >= BLOCK_PAGES {
+            self.pages.staging().take_empty()
+        } else {
+            None
+        }
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
@@ -72,6 +61,8 @@ impl Reclaimer<'_> {
                 return Step::Progress;
             }
         }
+        // The queue is kept as long as staging allows: the longer it is, the better second chances
+        // tell hot from cold.
         match self.room() {
             Some(slot) if self.evict_into(slot, role) => Step::Progress,
             _ => self.compress_oldest(),
@@ -232,8 +223,6 @@ mod tests {
         let Some(pager) = pager(false) else { return };
         let base = blocks_with_a_gap(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
-        // Where most goes so, single blocks may wait as long.
-        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
         let evict = |_| {
             // However long the last look took.
             pager.reclaimer().look_again();
@@ -242,28 +231,6 @@ mod tests {
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
         assert_eq!(pager.pages().staging().pages(), 16 * BLOCK_PAGES - 1);
-    }
-
-    #[test]
-    fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
-        let Some(pager) = pager(false) else { return };
-        let base = blocks_with_a_gap(32);
-        pager.register(base..base + 32 * BLOCK_BYTES);
-        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
-        let go = || {
-            let evict = || {
-                reclaimer.look_again();
-                reclaimer.evict_step()
-            };
-            (0..).take_while(|_| evict()).count()
-        };
-        let part = staging.pages_max() / SINGLES_PART / BLOCK_PAGES;
-        assert_eq!(go(), part, "all of the part waits");
-        while staging.queued_slots() > 0 {
-            assert_eq!(reclaimer.compress_oldest(), Step::Progress);
-        }
-        assert!(staging.ready_pages() >= (part - 1) * BLOCK_PAGES, "now all of it is ready");
-        assert_eq!(go(), SINGLES_MIN / BLOCK_PAGES);
     }
 
     #[test]
