@@ -1,6 +1,7 @@
 //! Private anonymous mappings.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -202,6 +203,20 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
 }
 
+/// Gives the whole pages of memory that holds nothing back to the system, where that can be: what
+/// is locked stays, so that it need not be made again.
+pub fn give_back(memory: &mut [MaybeUninit<u8>]) {
+    let start = memory.as_ptr() as usize;
+    let first = start.next_multiple_of(PAGE_SIZE) - start;
+    let Some(memory) = memory.get_mut(first..) else { return };
+    let len = memory.len() & !(PAGE_SIZE - 1);
+    if len > 0 {
+        // SAFETY: whole pages that are borrowed here, and may hold anything afterwards. An error
+        // leaves them as they are.
+        unsafe { libc::madvise(memory.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Makes all pages of the range and locks them in memory.
 ///
 /// # Safety
@@ -300,6 +315,31 @@ pub fn outwait_readers() -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::procfs::{kilobytes_field, ProcFile};
+
+    #[test]
+    fn whole_pages_are_given_back_and_locked_ones_stay() {
+        if crate::is_emulated() {
+            return;
+        }
+        let at = map(4 * PAGE_SIZE).unwrap();
+        // SAFETY: mapped just now.
+        let memory = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), 4 * PAGE_SIZE) };
+        let give = |memory: &mut [u8]| {
+            memory.fill(1);
+            // SAFETY: the same bytes, which may hold anything afterwards.
+            give_back(unsafe { &mut *(std::ptr::from_mut(&mut memory[1..3 * PAGE_SIZE]) as *mut _) });
+            memory.iter().step_by(PAGE_SIZE).map(|byte| *byte).collect::<Vec<u8>>()
+        };
+        assert_eq!(give(memory), [1, 0, 0, 1]);
+        give_back(&mut []);
+        // SAFETY: this test's mapping.
+        match unsafe { lock(at, 4 * PAGE_SIZE) } {
+            Ok(()) => assert_eq!(give(memory), [1; 4]),
+            Err(error) => println!("not locked: {error}"),
+        }
+        // SAFETY: as above.
+        unsafe { unmap(at, 4 * PAGE_SIZE) };
+    }
 
     #[test]
     fn a_limit_on_data_does_not_count_the_arena() {

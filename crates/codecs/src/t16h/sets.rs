@@ -5,8 +5,6 @@
 //! when there are pages enough to save what it takes, and memory that is not in use is given back
 //! to the system. All of it is allocated with the first context.
 
-use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
@@ -44,7 +42,7 @@ pub(crate) enum Family {
 
 struct Slot {
     /// Written only while no page and no context uses it.
-    set: Option<Arc<Set>>,
+    set: Option<Arc<Box<Set>>>,
     /// 0: unused.
     number: u16,
 }
@@ -56,7 +54,7 @@ impl Slot {
         if let Some(set) = self.set.as_mut().and_then(Arc::get_mut) {
             self.number = 0;
             // SAFETY: a slot's set is used under a number, and it is built before it has one.
-            give_back(unsafe { set.memory() });
+            sys::memory::give_back(unsafe { set.memory() });
         }
     }
 }
@@ -107,7 +105,7 @@ pub(crate) struct Sets {
 /// What a request codes with: a set kept alive for as long as the request runs.
 pub(crate) enum Held {
     Builtin(Family),
-    Trained(usize, Arc<Set>),
+    Trained(usize, Arc<Box<Set>>),
 }
 
 impl Held {
@@ -142,7 +140,8 @@ impl Sets {
         Sets {
             family,
             slots: RwLock::new(std::array::from_fn(|_| Slot {
-                set: Some(Arc::from(Set::blank())),
+                // Boxed: to move it would touch its memory.
+                set: Some(Arc::new(Set::blank())),
                 number: 0,
             })),
             pages: [const { AtomicU64::new(0) }; TRAINED_MAX],
@@ -244,6 +243,7 @@ impl Sets {
             // Other pages than the set was made for: do not wait for long.
             *expected = window;
             progress.wait = progress.wait.min(progress.wait_first / WAIT_SHORTER);
+            progress.pages_min = PAGES_FIRST;
         }
         progress.wait = progress.wait.saturating_sub(1);
         if progress.wait == 0 && self.stored() >= progress.pages_min && self.free_slots().next().is_some() {
@@ -275,14 +275,14 @@ impl Sets {
             Trained::TooFewPages(pages) => progress.pages_min = pages,
         }
         progress.wait = match trained {
-            Trained::TooFewPages(_) => 0,
+            Trained::TooFewPages(_) => progress.wait_first / WAIT_SHORTER,
             _ => progress.wait_first,
         };
         progress.expected = None;
         progress.window = Window::default();
         progress.collecting = false;
         progress.trainer.restart();
-        give_back(progress.trainer.unused());
+        sys::memory::give_back(progress.trainer.unused());
     }
 
     /// The slots whose set no page refers to and that are not the current one.
@@ -350,16 +350,4 @@ enum Trained {
     Refused,
     /// It would save more than it takes once so many pages are stored.
     TooFewPages(u64),
-}
-
-/// Gives the whole pages of memory that is not in use back to the system.
-fn give_back(memory: &mut [MaybeUninit<u8>]) {
-    let start = memory.as_ptr() as usize;
-    let first = start.next_multiple_of(sys::PAGE_SIZE) - start;
-    let Some(memory) = memory.get_mut(first..) else { return };
-    let len = memory.len() & !(sys::PAGE_SIZE - 1);
-    if len > 0 {
-        // SAFETY: whole pages that are borrowed here, and hold nothing.
-        unsafe { sys::memory::discard(NonNull::from(memory).cast(), len) };
-    }
 }
