@@ -40,9 +40,14 @@ pub(crate) enum Family {
     Page,
 }
 
+/// A set and who holds it. Boxed, because an `Arc<Set>` is made by moving the set, which would touch
+/// all of its memory.
+#[expect(clippy::redundant_allocation, reason = "see above")]
+type SharedSet = Arc<Box<Set>>;
+
 struct Slot {
     /// Written only while no page and no context uses it.
-    set: Option<Arc<Box<Set>>>,
+    set: Option<SharedSet>,
     /// 0: unused.
     number: u16,
 }
@@ -105,7 +110,7 @@ pub(crate) struct Sets {
 /// What a request codes with: a set kept alive for as long as the request runs.
 pub(crate) enum Held {
     Builtin(Family),
-    Trained(usize, Arc<Box<Set>>),
+    Trained(usize, SharedSet),
 }
 
 impl Held {
@@ -140,7 +145,6 @@ impl Sets {
         Sets {
             family,
             slots: RwLock::new(std::array::from_fn(|_| Slot {
-                // Boxed: to move it would touch its memory.
                 set: Some(Arc::new(Set::blank())),
                 number: 0,
             })),
