@@ -328,7 +328,7 @@ mod tests {
             memory.fill(1);
             // SAFETY: the same bytes, which may hold anything afterwards.
             give_back(unsafe { &mut *(std::ptr::from_mut(&mut memory[1..3 * PAGE_SIZE]) as *mut _) });
-            memory.iter().step_by(PAGE_SIZE).map(|byte| *byte).collect::<Vec<u8>>()
+            memory.iter().step_by(PAGE_SIZE).copied().collect::<Vec<u8>>()
         };
         assert_eq!(give(memory), [1, 0, 0, 1]);
         give_back(&mut []);

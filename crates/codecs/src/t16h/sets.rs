@@ -40,9 +40,8 @@ pub(crate) enum Family {
     Page,
 }
 
-/// A set and who holds it. Boxed, because an `Arc<Set>` is made by moving the set, which would touch
-/// all of its memory.
-#[expect(clippy::redundant_allocation, reason = "see above")]
+/// A set and who holds it. Boxed, because an `Arc<Set>` is made by moving the set, which would
+/// touch all of its memory.
 type SharedSet = Arc<Box<Set>>;
 
 struct Slot {
