@@ -110,10 +110,11 @@ impl Reclaimer<'_> {
     /// was nothing to reclaim.
     pub fn reclaim_over_budget(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         let budget = self.accounts.budget();
-        while self.measure() > budget && goes_on() {
+        while self.accounts.total() > budget && goes_on() {
             if !self.reclaim_step() {
                 return false;
             }
+            self.measure();
         }
         true
     }
