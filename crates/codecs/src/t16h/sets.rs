@@ -46,7 +46,7 @@ type SharedSet = Arc<Box<Set>>;
 
 struct Slot {
     /// Written only while no page and no context uses it.
-    set: Option<SharedSet>,
+    set: SharedSet,
     /// 0: unused.
     number: u16,
 }
@@ -55,7 +55,7 @@ impl Slot {
     /// Forgets the set, to which no page refers, and gives its memory back; not while a context
     /// holds it.
     fn free(&mut self) {
-        if let Some(set) = self.set.as_mut().and_then(Arc::get_mut) {
+        if let Some(set) = Arc::get_mut(&mut self.set) {
             self.number = 0;
             // SAFETY: a slot's set is used under a number, and it is built before it has one.
             sys::memory::give_back(unsafe { set.memory() });
@@ -143,10 +143,7 @@ impl Sets {
     fn new(family: Family) -> Sets {
         Sets {
             family,
-            slots: RwLock::new(std::array::from_fn(|_| Slot {
-                set: Some(Arc::new(Set::blank())),
-                number: 0,
-            })),
+            slots: RwLock::new(std::array::from_fn(|_| Slot { set: Arc::new(Set::blank()), number: 0 })),
             pages: [const { AtomicU64::new(0) }; TRAINED_MAX],
             builtin_pages: AtomicU64::new(0),
             current: AtomicU64::new(0),
@@ -169,10 +166,7 @@ impl Sets {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match self.current.load(Ordering::Relaxed) as usize {
             0 => Held::Builtin(self.family),
-            at => match &slots[at - 1].set {
-                Some(set) => Held::Trained(at - 1, set.clone()),
-                None => Held::Builtin(self.family),
-            },
+            at => Held::Trained(at - 1, slots[at - 1].set.clone()),
         }
     }
 
@@ -183,7 +177,7 @@ impl Sets {
         }
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let at = slots.iter().position(|slot| slot.number == number)?;
-        slots[at].set.clone().map(|set| Held::Trained(at, set))
+        Some(Held::Trained(at, slots[at].set.clone()))
     }
 
     /// A page was coded with `held`.
@@ -295,7 +289,7 @@ impl Sets {
         let free: [bool; TRAINED_MAX] = std::array::from_fn(|at| {
             at + 1 != current
                 && self.pages[at].load(Ordering::Relaxed) == 0
-                && slots[at].set.as_ref().is_some_and(|set| Arc::strong_count(set) == 1)
+                && Arc::strong_count(&slots[at].set) == 1
         });
         (0..TRAINED_MAX).filter(move |&at| free[at])
     }
@@ -306,7 +300,7 @@ impl Sets {
             let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             let slot = &mut slots[at];
             // As in `install`: holders first, then pages.
-            let is_held = slot.set.as_mut().and_then(Arc::get_mut).is_none();
+            let is_held = Arc::get_mut(&mut slot.set).is_none();
             if slot.number != 0 && !is_held && self.pages[at].load(Ordering::Acquire) == 0 {
                 slot.free();
             }
@@ -323,7 +317,7 @@ impl Sets {
         // Under the write lock no context can take hold of it; one that did before keeps its count
         // up. A page is counted while its context holds the set, so that the count of pages is read
         // after that of holders.
-        let Some(set) = slot.set.as_mut().and_then(Arc::get_mut) else { return Trained::Refused };
+        let Some(set) = Arc::get_mut(&mut slot.set) else { return Trained::Refused };
         if self.pages[at].load(Ordering::Acquire) != 0 {
             return Trained::Refused;
         }
