@@ -17,6 +17,10 @@ pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
 /// fewer, extents are given back that a handler has the kernel make again a moment later.
 pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 
+/// Of the pages that may be staged, the part that is used where single blocks go, and the least.
+const SINGLES_PART: usize = 4;
+const SINGLES_MIN: usize = 8 * BLOCK_PAGES;
+
 impl Reclaimer<'_> {
     /// Pages that may be brought in before others have to leave: frames that wait to be moved in,
     /// or, where the kernel makes frames for them, room under the low water mark.
@@ -32,9 +36,20 @@ impl Reclaimer<'_> {
         bytes_of(self.pages.staging().pages_max()) as u64
     }
 
+    /// Pages that may be staged now, waiting or ready. Where single blocks go they are few: the
+    /// longer those wait, the more of their pages are wanted back, and frames that are ready are
+    /// memory that the program lacks.
+    pub(crate) fn staged_max(&self) -> usize {
+        let most = self.pages.staging().pages_max();
+        match self.evictions.goes_by_extents() || self.pages.moves_folios() {
+            true => most,
+            false => (most / SINGLES_PART).max(SINGLES_MIN).min(most),
+        }
+    }
+
     /// Ready pages that are kept for single pages.
     pub(crate) fn ready_reserve(&self) -> usize {
-        (self.handlers * READY_PER_HANDLER).min(self.pages.staging().pages_max() / 4)
+        (self.handlers * READY_PER_HANDLER).min(self.staged_max() / 4)
     }
 
     /// Ready pages in whole extents that are kept for runs.

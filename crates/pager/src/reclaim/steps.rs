@@ -38,12 +38,20 @@ impl Reclaimer<'_> {
 
     /// A slot to move a block into, if that many pages may be staged yet.
     pub(crate) fn room(&self) -> Option<u32> {
-        let room = self.pages.staging().pages_max().saturating_sub(self.pages.staging().pages());
-        if room >= BLOCK_PAGES {
-            self.pages.staging().take_empty()
-        } else {
-            None
-        }
+        self.may_stage(BLOCK_PAGES).then(|| self.slot()).flatten()
+    }
+
+    /// A slot to move a block into, if the pages that go anyway leave room for it.
+    fn slot(&self) -> Option<u32> {
+        let staging = self.pages.staging();
+        (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
+    }
+
+    /// Whether that many more pages may be staged now. Something may wait however many are ready, or
+    /// in other threads' hands: there must be something to compress.
+    fn may_stage(&self, pages: usize) -> bool {
+        let staging = self.pages.staging();
+        staging.pages() + pages <= self.staged_max() || staging.queued_slots() == 0
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
@@ -52,7 +60,7 @@ impl Reclaimer<'_> {
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide && self.pages.moves_frames() {
-            let progress = if self.has_room() {
+            let progress = if self.may_stage(BLOCK_PAGES) && self.has_room() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
@@ -61,8 +69,6 @@ impl Reclaimer<'_> {
                 return Step::Progress;
             }
         }
-        // The queue is kept as long as staging allows: the longer it is, the better second chances
-        // tell hot from cold.
         match self.room() {
             Some(slot) if self.evict_into(slot, role) => Step::Progress,
             _ => self.compress_oldest(),
@@ -161,7 +167,7 @@ impl Reclaimer<'_> {
             self.evictions.note_gone(true);
         } else {
             for index in 0..count {
-                let mut spare = self.room();
+                let mut spare = self.slot();
                 if spare.is_none() {
                     break;
                 }
@@ -231,6 +237,31 @@ mod tests {
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
         assert_eq!(pager.pages().staging().pages(), 16 * BLOCK_PAGES - 1);
+    }
+
+    #[test]
+    fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
+        let Some(pager) = pager(false) else { return };
+        let base = blocks_with_a_gap(32);
+        pager.register(base..base + 32 * BLOCK_BYTES);
+        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
+        let go = || {
+            let goes = || {
+                reclaimer.look_again();
+                reclaimer.evict_step()
+            };
+            (0..).take_while(|_| goes()).count()
+        };
+        let part = reclaimer.staged_max() / BLOCK_PAGES;
+        assert!(part * BLOCK_PAGES < staging.pages_max(), "{part}");
+        assert_eq!(go(), part, "all of the part waits");
+        while staging.queued_slots() > 0 {
+            assert_eq!(reclaimer.compress_oldest(), Step::Progress);
+        }
+        assert!(staging.pages() + BLOCK_PAGES > reclaimer.staged_max(), "now all of it is ready");
+        assert_eq!(go(), 1, "one has to be compressed before others go");
+        (0..8).for_each(|_| reclaimer.evictions.note_gone(true));
+        assert!(go() > 1, "extents have all of staging");
     }
 
     #[test]
