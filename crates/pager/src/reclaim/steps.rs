@@ -47,8 +47,8 @@ impl Reclaimer<'_> {
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
 
-    /// Whether that many more pages may be staged now. Something may wait however many are ready, or
-    /// in other threads' hands: there must be something to compress.
+    /// Whether that many more pages may be staged now. Something may wait however many are ready,
+    /// or in other threads' hands: there must be something to compress.
     fn may_stage(&self, pages: usize) -> bool {
         let staging = self.pages.staging();
         staging.pages() + pages <= self.staged_max() || staging.queued_slots() == 0
