@@ -40,6 +40,7 @@ pub struct Hand {
 #[derive(Default)]
 struct Looked {
     pages: u64,
+    barred: u64,
     spared: u64,
     tried: u64,
     armed: u64,
@@ -131,6 +132,7 @@ impl Reclaimer<'_> {
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
         self.evictions.note_looked_at(looked.pages);
+        self.evictions.note_barred(looked.barred);
         for (count, by) in [
             (Counter::LookedAt, looked.pages),
             (Counter::Spared, looked.spared),
@@ -172,10 +174,12 @@ impl Reclaimer<'_> {
                     continue;
                 }
                 let Ok(block) = self.pages.table().block(base) else { continue };
-                if block.is_compressing() {
-                    continue;
-                }
-                let mask = mask & !block.refused_at(now_ms()) & !self.kept.of(base);
+                let present = mask;
+                let mask = match block.is_compressing() {
+                    true => 0,
+                    false => mask & !block.refused_at(now_ms()) & !self.kept.of(base),
+                };
+                looked.barred += u64::from((present & !mask).count_ones());
                 if mask == 0 {
                     continue;
                 }

@@ -11,6 +11,9 @@ use crate::pages::now_ms;
 const BACKOFF_MS: u32 = 2;
 const BACKOFF_MS_MAX: u32 = 32;
 pub(super) const BACKOFF_PAGES: u64 = 512;
+/// A look that took longer, and came by more pages that could not go, is not repeated at once.
+const LOOK_NS_MAX: u64 = 1_000_000;
+const BARRED_PAGES: u64 = 1024;
 /// All of what went, for [`Evictions::by_extent`].
 const ALL: u32 = 1 << 16;
 
@@ -25,8 +28,16 @@ pub(super) struct Evictions {
     /// Pages that came in, ever, and by then.
     arrived: AtomicU64,
     arrived_then: AtomicU64,
-    /// Present pages that the policy was asked about.
+    /// Present pages that the policy was asked about, and those that could not go.
     looked_at: AtomicU64,
+    barred: AtomicU64,
+}
+
+/// How far the counts had come when a look began.
+pub(super) struct Look {
+    began_ns: u64,
+    looked_at: u64,
+    barred: u64,
 }
 
 impl Evictions {
@@ -38,6 +49,7 @@ impl Evictions {
             arrived: AtomicU64::new(0),
             arrived_then: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
+            barred: AtomicU64::new(0),
         }
     }
 
@@ -56,9 +68,33 @@ impl Evictions {
         self.looked_at.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Pages that the policy was ever asked about.
-    pub fn looked_at(&self) -> u64 {
-        self.looked_at.load(Ordering::Relaxed)
+    /// Notes pages that a look came by and that could not go.
+    pub fn note_barred(&self, pages: u64) {
+        self.barred.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// A look for something to move out begins.
+    pub fn begin_look(&self) -> Look {
+        Look {
+            began_ns: sys::now_ns(),
+            looked_at: self.looked_at.load(Ordering::Relaxed),
+            barred: self.barred.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes how a look ended. One that took long is not repeated at once if it was what could not
+    /// go that took the time: memory is full of that, and looking takes a small part of the time
+    /// only. On a slow or busy machine looks take long, too, and have to go on: the budget is held
+    /// by them.
+    pub fn end_look(&self, look: &Look, evicted: bool) {
+        let ns = sys::now_ns() - look.began_ns;
+        let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
+        let barred = self.barred.load(Ordering::Relaxed) - look.barred;
+        match ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at) {
+            true => self.back_off(((ns * 8 / 1_000_000) as u32).clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX)),
+            false if evicted => self.note_found(),
+            false => {}
+        }
     }
 
     /// Notes that an extent went, or that one block did by itself.
@@ -83,13 +119,6 @@ impl Evictions {
         self.back_off((self.backoff_ms.load(Ordering::Relaxed) * 2).clamp(BACKOFF_MS, BACKOFF_MS_MAX));
     }
 
-    /// Something was found, but looking for it took long: memory is full of what cannot be moved
-    /// out. Looking takes a small part of the time only.
-    pub fn note_found_late(&self, ns: u64) {
-        let ms = (ns * 8 / 1_000_000) as u32;
-        self.back_off(ms.clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX));
-    }
-
     fn back_off(&self, ms: u32) {
         self.backoff_ms.store(ms, Ordering::Relaxed);
         self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
@@ -97,7 +126,7 @@ impl Evictions {
     }
 
     /// Something was found.
-    pub fn note_found(&self) {
+    fn note_found(&self) {
         if self.backoff_ms.load(Ordering::Relaxed) != 0 {
             self.backoff_ms.store(0, Ordering::Relaxed);
         }
@@ -109,5 +138,27 @@ impl Evictions {
         ms != 0
             && now_ms().wrapping_sub(self.backoff_since_ms.load(Ordering::Relaxed)) < ms
             && self.arrived().wrapping_sub(self.arrived_then.load(Ordering::Relaxed)) < BACKOFF_PAGES
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_take_long_go_on_unless_what_cannot_go_took_the_time() {
+        let evictions = Evictions::new();
+        let backs_off = |looked_at: u64, barred: u64| {
+            let look = evictions.begin_look();
+            evictions.note_looked_at(looked_at);
+            evictions.note_barred(barred);
+            let began_ns = look.began_ns - 10 * LOOK_NS_MAX;
+            evictions.end_look(&Look { began_ns, ..look }, true);
+            evictions.backoff_ms.swap(0, Ordering::Relaxed) != 0
+        };
+        assert!(!backs_off(100_000, 0), "a slow machine");
+        assert!(!backs_off(100_000, 50_000));
+        assert!(!backs_off(1, BARRED_PAGES));
+        assert!(backs_off(100_000, 100_001));
     }
 }

@@ -6,12 +6,6 @@ use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BLOCKS};
 use super::clock::FOLIO;
 use super::Reclaimer;
 
-/// A look for something to move out that takes longer than this is not repeated at once.
-const LOOK_NS_MAX: u64 = 1_000_000;
-/// And so much longer for each page that could have gone and that the policy spared: that is no
-/// sign of memory that cannot go.
-const LOOK_NS_PAGE: u64 = 1_000;
-
 /// Who reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -101,7 +95,7 @@ impl Reclaimer<'_> {
         let mut spare = Some(slot);
         let mut evicted = false;
         if !self.evictions.backs_off() {
-            let began = self.begin_look();
+            let look = self.evictions.begin_look();
             for _ in 0..64 {
                 let Some((base, mask)) = self.next_candidate() else {
                     self.evictions.note_nothing();
@@ -117,7 +111,7 @@ impl Reclaimer<'_> {
                     break;
                 }
             }
-            self.note_look(began, evicted);
+            self.evictions.end_look(&look, evicted);
         }
         if let Some(slot) = spare {
             self.pages.staging().give(slot);
@@ -141,13 +135,13 @@ impl Reclaimer<'_> {
         if self.evictions.backs_off() {
             return 0;
         }
-        let began = self.begin_look();
+        let look = self.evictions.begin_look();
         let Some((base, mask)) = self.next_candidate() else {
             self.evictions.note_nothing();
             return 0;
         };
         if mask == FOLIO && self.evict_folio(base) {
-            self.note_look(began, true);
+            self.evictions.end_look(&look, true);
             return FOLIO_BLOCKS;
         }
         // What does not go as a whole is split by the first block that goes.
@@ -177,7 +171,7 @@ impl Reclaimer<'_> {
                 }
             }
         }
-        self.note_look(began, evicted);
+        self.evictions.end_look(&look, evicted);
         if evicted {
             count
         } else {
@@ -185,24 +179,11 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// When a look begins, and how many pages had been looked at by then.
-    fn begin_look(&self) -> (u64, u64) {
-        (sys::now_ns(), self.evictions.looked_at())
-    }
-
-    /// Notes how a look for candidates went.
-    fn note_look(&self, (began_ns, looked_at): (u64, u64), evicted: bool) {
-        let pages = self.evictions.looked_at() - looked_at;
-        match sys::now_ns() - began_ns {
-            ns if ns > LOOK_NS_MAX + pages * LOOK_NS_PAGE => self.evictions.note_found_late(ns),
-            _ if evicted => self.evictions.note_found(),
-            _ => {}
-        }
-    }
-
     /// Moves the pages of one block out, if nothing forbids that now.
     fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
+        let pages = u64::from(mask.count_ones());
         if self.pages.is_held(&self.files.maps) {
+            self.evictions.note_barred(pages);
             return false;
         }
         let _registrations = match self.pages.keeps_mappings().then(|| self.registrations.try_lock()) {
@@ -211,8 +192,9 @@ impl Reclaimer<'_> {
             Some(Err(_)) => return false,
         };
         let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
-        if evicted {
-            self.evictions.note_gone(false);
+        match evicted {
+            true => self.evictions.note_gone(false),
+            false => self.evictions.note_barred(pages),
         }
         evicted
     }
