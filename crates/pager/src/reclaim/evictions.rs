@@ -90,7 +90,7 @@ impl Evictions {
         let ns = sys::now_ns() - look.began_ns;
         let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
         let barred = self.barred.load(Ordering::Relaxed) - look.barred;
-        match ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at) {
+        match ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at / 4) {
             true => self.back_off(((ns * 8 / 1_000_000) as u32).clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX)),
             false if evicted => self.note_found(),
             false => {}
@@ -157,8 +157,8 @@ mod tests {
             evictions.backoff_ms.swap(0, Ordering::Relaxed) != 0
         };
         assert!(!backs_off(100_000, 0), "a slow machine");
-        assert!(!backs_off(100_000, 50_000));
+        assert!(!backs_off(100_000, 25_000));
         assert!(!backs_off(1, BARRED_PAGES));
-        assert!(backs_off(100_000, 100_001));
+        assert!(backs_off(100_000, 25_001));
     }
 }
