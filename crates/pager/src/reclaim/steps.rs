@@ -32,7 +32,7 @@ impl Reclaimer<'_> {
 
     /// A slot to move a block into, if that many pages may be staged yet.
     pub(crate) fn room(&self) -> Option<u32> {
-        self.may_stage(BLOCK_PAGES).then(|| self.slot()).flatten()
+        self.may_stage_block().then(|| self.slot()).flatten()
     }
 
     /// A slot to move a block into, if the pages that go anyway leave room for it.
@@ -41,11 +41,11 @@ impl Reclaimer<'_> {
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
 
-    /// Whether that many more pages may be staged now. Something may wait however many are ready,
-    /// or in other threads' hands: there must be something to compress.
-    fn may_stage(&self, pages: usize) -> bool {
+    /// Whether another block may be staged now. One may wait however many pages are ready, or in
+    /// other threads' hands: there must be something to compress.
+    fn may_stage_block(&self) -> bool {
         let staging = self.pages.staging();
-        staging.pages() + pages <= self.staged_max() || staging.queued_slots() == 0
+        staging.pages() + BLOCK_PAGES <= self.staged_max() || staging.queued_slots() == 0
     }
 
     /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
@@ -54,7 +54,7 @@ impl Reclaimer<'_> {
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide && self.pages.moves_frames() {
-            let progress = if self.may_stage(BLOCK_PAGES) && self.has_room() {
+            let progress = if self.may_stage_block() && self.has_room() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
