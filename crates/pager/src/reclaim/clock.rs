@@ -18,8 +18,11 @@ use super::Reclaimer;
 
 /// The mask of a candidate that is a whole huge page, to go as one.
 pub(crate) const FOLIO: u32 = u32::MAX;
-/// Runs of present pages that one look may find.
+/// Runs of present pages that one scan may find.
 const RUNS: usize = 128;
+/// A scan that finds fewer pages is in vain for the rest: it costs as much as looking at so many. A
+/// collector's write barrier makes thousands of mappings of a page each, and most of them empty.
+const SCAN_PAGES: usize = 8;
 
 /// The clock hand: where in the address space the reclaimer looks next.
 pub struct Hand {
@@ -198,7 +201,7 @@ impl Reclaimer<'_> {
                     return Some((base, going));
                 }
             }
-            if !self.scan(hand) {
+            if !self.scan(hand, looked) {
                 hand.at = 0;
                 if hand.leaps.round() && hand.offered == 0 {
                     wraps += 1;
@@ -282,7 +285,7 @@ impl Reclaimer<'_> {
     }
 
     /// Fills the hand with the next present runs; false at the end of the address space.
-    fn scan(&self, hand: &mut Hand) -> bool {
+    fn scan(&self, hand: &mut Hand, looked: &mut Looked) -> bool {
         loop {
             let mapping = self.registrations.lock().expect("no panic while held").from(hand.at);
             let Some(mapping) = mapping else { return false };
@@ -290,6 +293,8 @@ impl Reclaimer<'_> {
             let (count, walked) = self.pages.tracker().look(start, mapping.end, &mut hand.runs);
             hand.at = walked.max(start + PAGE_SIZE);
             (hand.next, hand.count) = (0, count);
+            let found: u64 = hand.runs[..count].iter().map(|run| run.end - run.start).sum();
+            looked.barred += SCAN_PAGES.saturating_sub(pages_in(found as usize)) as u64;
             hand.leave_last_folio(start, mapping.end);
             if count > 0 {
                 return true;

@@ -14,6 +14,9 @@ pub(super) const BACKOFF_PAGES: u64 = 512;
 /// A look that took longer, and came by more pages that could not go, is not repeated at once.
 const LOOK_NS_MAX: u64 = 1_000_000;
 const BARRED_PAGES: u64 = 1024;
+/// The part of the time that looks may take which are not worth their while.
+const LOOK_PART: u64 = 8;
+const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
 /// All of what went, for [`Evictions::by_extent`].
 const ALL: u32 = 1 << 16;
 
@@ -31,6 +34,17 @@ pub(super) struct Evictions {
     /// Present pages that the policy was asked about, and those that could not go.
     looked_at: AtomicU64,
     barred: AtomicU64,
+}
+
+/// What a look for something to move out came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It went.
+    Evicted,
+    /// It could not go.
+    Barred,
+    /// Nowhere was anything.
+    Nothing,
 }
 
 /// How far the counts had come when a look began.
@@ -68,7 +82,8 @@ impl Evictions {
         self.looked_at.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Notes pages that a look came by and that could not go.
+    /// Notes pages that a look came by and that could not go, or mappings that it looked through
+    /// in vain, as so many pages.
     pub fn note_barred(&self, pages: u64) {
         self.barred.fetch_add(pages, Ordering::Relaxed);
     }
@@ -86,14 +101,18 @@ impl Evictions {
     /// go that took the time: memory is full of that, and looking takes a small part of the time
     /// only. On a slow or busy machine looks take long, too, and have to go on: the budget is held
     /// by them.
-    pub fn end_look(&self, look: &Look, evicted: bool) {
+    pub fn end_look(&self, look: &Look, found: Found) {
         let ns = sys::now_ns() - look.began_ns;
         let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
         let barred = self.barred.load(Ordering::Relaxed) - look.barred;
-        match ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at / 4) {
-            true => self.back_off(((ns * 8 / 1_000_000) as u32).clamp(BACKOFF_MS, 8 * BACKOFF_MS_MAX)),
-            false if evicted => self.note_found(),
-            false => {}
+        let long_ms = ((ns * LOOK_PART / 1_000_000) as u32).min(LOOK_BACKOFF_MS_MAX);
+        if found == Found::Nothing {
+            let longer_ms = self.backoff_ms.load(Ordering::Relaxed) * 2;
+            self.back_off(longer_ms.clamp(BACKOFF_MS, BACKOFF_MS_MAX).max(long_ms));
+        } else if ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at / 4) {
+            self.back_off(long_ms.max(BACKOFF_MS));
+        } else if found == Found::Evicted {
+            self.note_found();
         }
     }
 
@@ -112,11 +131,6 @@ impl Evictions {
     /// There are new mappings: looking for something to move out may be worth its while.
     pub fn look_again(&self) {
         self.backoff_ms.store(0, Ordering::Relaxed);
-    }
-
-    /// Nothing was found anywhere.
-    pub fn note_nothing(&self) {
-        self.back_off((self.backoff_ms.load(Ordering::Relaxed) * 2).clamp(BACKOFF_MS, BACKOFF_MS_MAX));
     }
 
     fn back_off(&self, ms: u32) {
@@ -153,12 +167,28 @@ mod tests {
             evictions.note_looked_at(looked_at);
             evictions.note_barred(barred);
             let began_ns = look.began_ns - 10 * LOOK_NS_MAX;
-            evictions.end_look(&Look { began_ns, ..look }, true);
+            evictions.end_look(&Look { began_ns, ..look }, Found::Evicted);
             evictions.backoff_ms.swap(0, Ordering::Relaxed) != 0
         };
         assert!(!backs_off(100_000, 0), "a slow machine");
         assert!(!backs_off(100_000, 25_000));
         assert!(!backs_off(1, BARRED_PAGES));
         assert!(backs_off(100_000, 25_001));
+    }
+
+    #[test]
+    fn to_find_nothing_takes_a_small_part_of_the_time() {
+        let evictions = Evictions::new();
+        let backs_off_for = |ns: u64| {
+            let look = evictions.begin_look();
+            evictions.end_look(&Look { began_ns: look.began_ns - ns, ..look }, Found::Nothing);
+            evictions.backoff_ms.load(Ordering::Relaxed)
+        };
+        assert_eq!(backs_off_for(0), BACKOFF_MS);
+        assert_eq!(backs_off_for(0), 2 * BACKOFF_MS, "twice as long each time");
+        let long_ms = backs_off_for(20_000_000);
+        assert!((160..=LOOK_BACKOFF_MS_MAX).contains(&long_ms), "{long_ms}");
+        assert_eq!(backs_off_for(0), BACKOFF_MS_MAX);
+        assert_eq!(backs_off_for(10_000_000_000), LOOK_BACKOFF_MS_MAX);
     }
 }

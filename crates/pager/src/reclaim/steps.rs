@@ -4,6 +4,7 @@ use crate::pages::{Compressed, EXTENT_SLOTS};
 use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BLOCKS};
 
 use super::clock::FOLIO;
+use super::evictions::Found;
 use super::Reclaimer;
 
 /// Who reclaims.
@@ -93,30 +94,31 @@ impl Reclaimer<'_> {
     /// can be moved.
     pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
-        let mut evicted = false;
+        let mut found = Found::Barred;
         if !self.evictions.backs_off() {
             let look = self.evictions.begin_look();
             for _ in 0..64 {
                 let Some((base, mask)) = self.next_candidate() else {
-                    self.evictions.note_nothing();
+                    found = Found::Nothing;
                     break;
                 };
                 if mask == FOLIO && !self.has_room() {
                     self.offer_again((base, mask));
                     break;
                 }
-                evicted = mask == FOLIO && self.evict_folio(base)
-                    || self.evict(&mut spare, base, mask & ALL_PAGES, role);
-                if evicted {
+                if mask == FOLIO && self.evict_folio(base)
+                    || self.evict(&mut spare, base, mask & ALL_PAGES, role)
+                {
+                    found = Found::Evicted;
                     break;
                 }
             }
-            self.evictions.end_look(&look, evicted);
+            self.evictions.end_look(&look, found);
         }
         if let Some(slot) = spare {
             self.pages.staging().give(slot);
         }
-        evicted
+        found == Found::Evicted
     }
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
@@ -137,11 +139,11 @@ impl Reclaimer<'_> {
         }
         let look = self.evictions.begin_look();
         let Some((base, mask)) = self.next_candidate() else {
-            self.evictions.note_nothing();
+            self.evictions.end_look(&look, Found::Nothing);
             return 0;
         };
         if mask == FOLIO && self.evict_folio(base) {
-            self.evictions.end_look(&look, true);
+            self.evictions.end_look(&look, Found::Evicted);
             return FOLIO_BLOCKS;
         }
         // What does not go as a whole is split by the first block that goes.
@@ -171,7 +173,7 @@ impl Reclaimer<'_> {
                 }
             }
         }
-        self.evictions.end_look(&look, evicted);
+        self.evictions.end_look(&look, if evicted { Found::Evicted } else { Found::Barred });
         if evicted {
             count
         } else {
