@@ -15,6 +15,27 @@ pub struct ContextError {
     pub reason: String,
 }
 
+/// What both tiers made of the same pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierSample {
+    /// How many pages.
+    pub pages: u64,
+    /// Bytes of their objects of the first tier.
+    pub quick_bytes: u64,
+    /// Bytes of their objects of the second.
+    pub dense_bytes: u64,
+}
+
+/// Which of an algorithm's two tiers new objects belong to.
+pub trait Tiers: Send + Sync {
+    /// Requests make objects of the second tier at once from now on, or no longer. Objects that
+    /// exist stay as they are.
+    fn set_dense(&self, dense: bool);
+
+    /// What both tiers made of some of the pages that were compressed lately.
+    fn sample(&self) -> TierSample;
+}
+
 /// A compressor: shared, immutable, able to make contexts.
 pub trait Algorithm: Send + Sync {
     /// The full name, parameters included, by which it can be asked for anywhere: `lz4`, `zstd:3`,
@@ -63,10 +84,10 @@ pub trait Algorithm: Send + Sync {
         let _ = (object, pages);
     }
 
-    /// Whether there is a second tier: contexts can make denser objects of this algorithm's own
-    /// ([`Context::promote`]), which take longer to make and to read.
-    fn promotes(&self) -> bool {
-        false
+    /// The two tiers of an algorithm that has a second: its contexts can make denser objects of its
+    /// own ([`Context::promote`]), which take longer to make and to read.
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        None
     }
 
     /// Names of the forms that a page can take in this algorithm's objects, for reports; none when
@@ -112,7 +133,7 @@ pub trait Context: Send {
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
 
     /// Makes objects denser and fills every result; for algorithms that have a second tier
-    /// ([`Algorithm::promotes`]). The new objects are the algorithm's like the old ones, which stay
+    /// ([`Algorithm::tiers`]). The new objects are the algorithm's like the old ones, which stay
     /// valid.
     fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
         request.results.fill(Err(UnitError::NoSpace));

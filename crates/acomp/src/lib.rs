@@ -27,7 +27,7 @@ mod registry;
 mod request;
 mod software;
 
-pub use algorithm::{Algorithm, Context, ContextError, FORMS_MAX};
+pub use algorithm::{Algorithm, Context, ContextError, TierSample, Tiers, FORMS_MAX};
 pub use registry::{Registry, UnknownAlgorithm};
 pub use request::{CompressRequest, DecompressRequest, Object, Page, PromoteRequest, UnitError, UnitResult};
 pub use software::{Software, UnitCodec};

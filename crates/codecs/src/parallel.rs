@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, PromoteRequest,
-    Registry, UnitResult, PAGE_SIZE, UNIT_SIZE_MAX,
+    Registry, Tiers, UnitResult, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 
 /// Most threads of a compressor, the caller's included: more than units in a request find nothing
@@ -101,8 +101,8 @@ impl Algorithm for Parallel {
         self.inner.forget(object, pages);
     }
 
-    fn promotes(&self) -> bool {
-        self.inner.promotes()
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        self.inner.tiers()
     }
 
     fn forms(&self) -> &'static [&'static str] {

@@ -1,36 +1,183 @@
 //! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their
-//! store finds them cold and asks for it.
+//! store finds them cold and asks for it; or they are stored as `t16h` at once, while the store asks
+//! for that.
 //!
 //! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A
 //! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
 //! own coder has packed. The other forms stay.
+//!
+//! One page in [`SAMPLE_EVERY`] is coded by both tiers, so that the store knows what the second
+//! saves.
 
-use acomp::{CompressRequest, Context, DecompressRequest, PromoteRequest, Registry, UnitError, PAGE_SIZE};
-use pagecodec::Isa;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, PromoteRequest, Registry,
+    TierSample, Tiers, UnitError, PAGE_SIZE,
+};
 
 use crate::forced;
 use crate::t16h::{self, Dense, T16h};
 
+/// One page in so many is coded by both tiers.
+const SAMPLE_EVERY: u64 = 32;
+/// Sampled pages after which the older ones count half.
+const SAMPLED_MAX: u64 = 512;
+
 /// Adds the family `auto-t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
     forced::register(registry, "auto-t16h", "auto-t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| {
-        T16h { name, isa, first_tier: Some(context) }
+        Tiered { objects: T16h { name, isa }, choice: Arc::default() }
     });
 }
 
-/// What works with `isa`.
-fn context(isa: Isa) -> Box<dyn Context> {
-    Box::new(TiersContext { auto: crate::auto::context(isa), dense: Dense::new(isa) })
+struct Tiered {
+    /// The second tier, which reads objects of both.
+    objects: T16h,
+    choice: Arc<Choice>,
+}
+
+/// Which tier new objects belong to, and what both made of samples. Sums of several threads may
+/// miss a page now and then.
+#[derive(Default)]
+struct Choice {
+    is_dense: AtomicBool,
+    pages: AtomicU64,
+    quick_bytes: AtomicU64,
+    dense_bytes: AtomicU64,
+}
+
+impl Choice {
+    fn add(&self, quick: usize, dense: usize) {
+        for (sum, by) in [(&self.pages, 1), (&self.quick_bytes, quick), (&self.dense_bytes, dense)] {
+            sum.fetch_add(by as u64, Ordering::Relaxed);
+        }
+        if self.pages.load(Ordering::Relaxed) >= SAMPLED_MAX {
+            for sum in [&self.pages, &self.quick_bytes, &self.dense_bytes] {
+                sum.store(sum.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Tiers for Choice {
+    fn set_dense(&self, dense: bool) {
+        self.is_dense.store(dense, Ordering::Relaxed);
+    }
+
+    fn sample(&self) -> TierSample {
+        TierSample {
+            pages: self.pages.load(Ordering::Relaxed),
+            quick_bytes: self.quick_bytes.load(Ordering::Relaxed),
+            dense_bytes: self.dense_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Algorithm for Tiered {
+    fn name(&self) -> &str {
+        self.objects.name()
+    }
+
+    fn batch_size(&self) -> usize {
+        self.objects.batch_size()
+    }
+
+    fn keeps_account(&self) -> bool {
+        self.objects.keeps_account()
+    }
+
+    fn forget(&self, object: Object<'_>, pages: usize) {
+        self.objects.forget(object, pages);
+    }
+
+    fn forms(&self) -> &'static [&'static str] {
+        self.objects.forms()
+    }
+
+    fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
+        self.objects.count_forms(object, pages, counts);
+    }
+
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        Some(&*self.choice)
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+        Ok(Box::new(TiersContext {
+            auto: crate::auto::context(self.objects.isa),
+            dense: Dense::new(self.objects.isa),
+            choice: self.choice.clone(),
+            until_sample: SAMPLE_EVERY,
+            other: Box::new([0; PAGE_SIZE]),
+        }))
+    }
 }
 
 struct TiersContext {
     auto: Box<dyn Context>,
     dense: Dense,
+    choice: Arc<Choice>,
+    /// Pages until the next one that is a sample.
+    until_sample: u64,
+    /// What the other tier makes of a sample.
+    other: Box<[u8; PAGE_SIZE]>,
+}
+
+impl TiersContext {
+    /// Which page of a request of so many is a sample, if one is.
+    fn next_sample(&mut self, pages: usize) -> Option<usize> {
+        let at = self.until_sample as usize;
+        if at >= pages {
+            self.until_sample -= pages as u64;
+            return None;
+        }
+        self.until_sample = SAMPLE_EVERY - (pages - 1 - at) as u64;
+        Some(at)
+    }
+
+    /// Codes a page by the tier that did not make its object, and drops the result.
+    fn sample(&mut self, request: &CompressRequest<'_, '_>, at: usize, is_dense: bool) {
+        let Some(Ok(len)) = request.results.get(at).copied() else { return };
+        let other = match is_dense {
+            true => {
+                let mut results = [Err(UnitError::NoSpace)];
+                self.auto.compress(&mut CompressRequest {
+                    pages: &request.pages[at..=at],
+                    unit_size: PAGE_SIZE,
+                    outputs: &mut [&mut self.other[..]],
+                    results: &mut results,
+                });
+                results[0].unwrap_or(PAGE_SIZE)
+            }
+            false => match self.dense.promote(&request.outputs[at][..len], &mut self.other[..]) {
+                Ok(dense) => {
+                    t16h::release(Object::whole(&self.other[..dense]), 1);
+                    dense
+                }
+                Err(_) => len,
+            },
+        };
+        let (quick, dense) = if is_dense { (other, len) } else { (len, other) };
+        self.choice.add(quick, dense);
+    }
 }
 
 impl Context for TiersContext {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
-        self.auto.compress(request);
+        let is_dense = self.choice.is_dense.load(Ordering::Relaxed);
+        match is_dense {
+            true => self.dense.compress(request),
+            false => self.auto.compress(request),
+        }
+        if request.unit_size != PAGE_SIZE {
+            return;
+        }
+        if let Some(at) = self.next_sample(request.pages.len()) {
+            self.sample(request, at, is_dense);
+            t16h::advance();
+        }
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uzswap::acomp::{Algorithm, Context, ContextError, Object};
+use uzswap::acomp::{Algorithm, Context, ContextError, Object, Tiers};
 
 /// Any algorithm, but units that do not shrink are kept.
 pub(crate) struct KeepsRaw(pub(crate) Arc<dyn Algorithm>);
@@ -32,8 +32,8 @@ impl Algorithm for KeepsRaw {
         self.0.forget(object, pages);
     }
 
-    fn promotes(&self) -> bool {
-        self.0.promotes()
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        self.0.tiers()
     }
 
     fn forms(&self) -> &'static [&'static str] {

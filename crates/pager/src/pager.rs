@@ -37,7 +37,7 @@ impl Pager {
     /// [`StartError`] names what is missing.
     pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
         let system = |what| move |source| StartError::System { what, source };
-        let promotes = store.promotes();
+        let has_tiers = store.has_tiers();
         let (pages, features) = Pages::new(&config, store, accounts)?;
         // The caller, which is to be the control thread.
         pages.add_own_thread();
@@ -45,7 +45,7 @@ impl Pager {
         Ok(Pager {
             gate: Gate::open(features, pages.discard_window().is_some())?,
             fault: FaultState::new(&config).map_err(system("memory for waiting faults"))?,
-            reclaim: ReclaimState::new(promotes, pages.store().swap_file().is_some()),
+            reclaim: ReclaimState::new(has_tiers, pages.store().swap_file().is_some()),
             program: Program::new(&config, accounts)?,
             quiesce: Quiesce::default(),
             lifecycle: LifecycleState::new(own_page),

@@ -52,7 +52,7 @@ mod tree;
 mod writeback;
 mod zswap;
 
-pub use acomp::{Page, PAGE_SIZE};
+pub use acomp::{Page, TierSample, PAGE_SIZE};
 pub use balance::Costs;
 pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NODES_MAX, POOLS_MAX};
 pub use counters::{Counters, GroupUsage};

@@ -4,7 +4,7 @@
 //! The pages are pinned during that, as by a reader: a thread that wants one of them waits for as
 //! long as sixteen objects take.
 
-use acomp::{Object, PromoteRequest, UnitError, MAX_BATCH};
+use acomp::{Object, PromoteRequest, TierSample, UnitError, MAX_BATCH};
 
 use crate::config::{Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
@@ -35,8 +35,22 @@ struct Cold {
 
 impl Zswap {
     /// Whether the current compressor has a second tier.
-    pub fn promotes(&self) -> bool {
-        self.pools.current(1).pool().algorithm.promotes()
+    pub fn has_tiers(&self) -> bool {
+        self.pools.current(1).pool().algorithm.tiers().is_some()
+    }
+
+    /// What both tiers of the current compressor made of some of the pages that were stored lately;
+    /// `None` when it has no second.
+    pub fn tier_sample(&self) -> Option<TierSample> {
+        self.pools.current(1).pool().algorithm.tiers().map(|tiers| tiers.sample())
+    }
+
+    /// Pages are stored in the second tier at once from now on, or no longer, if there is one. It
+    /// holds for all stores with this compressor.
+    pub fn set_dense(&self, dense: bool) {
+        if let Some(tiers) = self.pools.current(1).pool().algorithm.tiers() {
+            tiers.set_dense(dense);
+        }
     }
 
     /// Promotes the pages of up to `leaves_max` leaves of a group that had no turn yet, the oldest
@@ -74,7 +88,7 @@ impl Zswap {
             let entry = leaf.entry(slot);
             if entry.pages() == 1
                 && !entry.is_raw()
-                && self.pools.of_objects(entry.pool()).algorithm.promotes()
+                && self.pools.of_objects(entry.pool()).algorithm.tiers().is_some()
             {
                 cold.pinned |= 1 << slot;
                 cold.entries[slot] = entry;

@@ -27,7 +27,7 @@ fn report(leaves: u64, pages: u64) -> PromoteReport {
 fn the_oldest_become_denser_once_and_stay_what_they_are() {
     let trim = Trim::tiered("tiers", 8);
     let zswap = store_of(&trim);
-    assert!(zswap.promotes());
+    assert!(zswap.has_tiers());
     assert_eq!(zswap.promote(A, 100, 100), report(0, 0), "no such group");
     let all = pages(64, 1);
     for key in (0..64).step_by(16) {
@@ -81,7 +81,7 @@ fn pages_without_a_denser_object_stay() {
     assert_eq!(zswap.promote(A, 100, 100), report(1, 0), "it is dense already");
     // Of another compressor's pool, which has one tier.
     zswap.set_compressor(Trim::new("plain", 1)).unwrap();
-    assert!(!zswap.promotes());
+    assert!(!zswap.has_tiers());
     let others = pages(16, 4);
     zswap.store(A, 16, &refs(&others)).unwrap();
     assert_eq!(zswap.promote(A, 100, 100), report(1, 0));

@@ -50,7 +50,6 @@ pub fn register(registry: &mut Registry) {
     forced::register(registry, "t16h", "t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| T16h {
         name,
         isa,
-        first_tier: None,
     });
 }
 
@@ -108,13 +107,10 @@ pub fn trained_page_sets() -> Vec<(u16, u64)> {
     sets(Family::Page).alive()
 }
 
-/// `t16h` itself, and with a first tier `auto-t16h` ([`crate::tiers`]).
+/// `t16h` itself. What it says of its objects holds for `auto-t16h`, too ([`crate::tiers`]).
 pub(crate) struct T16h {
     pub(crate) name: String,
     pub(crate) isa: Isa,
-    /// Makes the contexts of a compressor that stores pages otherwise and reads and promotes these
-    /// objects.
-    pub(crate) first_tier: Option<fn(Isa) -> Box<dyn Context>>,
 }
 
 impl Algorithm for T16h {
@@ -151,15 +147,8 @@ impl Algorithm for T16h {
         }
     }
 
-    fn promotes(&self) -> bool {
-        self.first_tier.is_some()
-    }
-
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(match self.first_tier {
-            Some(context) => context(self.isa),
-            None => Box::new(Dense::new(self.isa)),
-        })
+        Ok(Box::new(Dense::new(self.isa)))
     }
 }
 

@@ -150,6 +150,7 @@ impl Lifecycle<'_> {
             _ => part_of(budget, self.program.gauge().resident_bytes(), self.accounts.total()),
         };
         self.pages.policy().set_memory(pages_in(part));
+        self.reclaimer.choose_density(part);
         let bytes = (budget / WAYS_PART / pagers) as usize;
         self.pages.staging().limit(pages_in(bytes));
         if let Some(file) = self.pages.store().swap_file() {

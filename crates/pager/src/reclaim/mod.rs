@@ -11,6 +11,7 @@
 //! | `free_list` | frames that are ready for pages to come in |
 //! | `swap_out` | what goes to the swap file |
 //! | `promotion` | denser objects for cold pages |
+//! | `density` | whether pages are stored densely at once |
 //!
 //! All of it is methods of [`Reclaimer`], which sees these parts of a pager and no others. A
 //! handler that makes room may have to wait for the disk while events are its to read: it passes
@@ -18,6 +19,7 @@
 //! the pool, is `pages`' business.
 
 mod clock;
+mod density;
 mod direct;
 mod evictions;
 mod free_list;
@@ -41,6 +43,7 @@ use crate::quiesce::Quiesce;
 use crate::registrations::Registrations;
 
 use clock::Hand;
+use density::Density;
 use direct::DirectReclaim;
 use evictions::Evictions;
 use promotion::Promotion;
@@ -56,19 +59,21 @@ pub(crate) struct ReclaimState {
     evictions: Evictions,
     hand: Mutex<Hand>,
     promotion: Promotion,
+    density: Density,
     swap: Swap,
 }
 
 impl ReclaimState {
-    /// No thread reclaims yet. `promotes` says whether the pool has denser compressors for cold
-    /// pages, `has_swap_file` whether pages can be written to disk.
-    pub fn new(promotes: bool, has_swap_file: bool) -> Self {
+    /// No thread reclaims yet. `has_tiers` says whether the pool has a denser compressor beside the
+    /// first, `has_swap_file` whether pages can be written to disk.
+    pub fn new(has_tiers: bool, has_swap_file: bool) -> Self {
         ReclaimState {
             workers: Workers::new(),
             direct: DirectReclaim::new(),
             evictions: Evictions::new(),
             hand: Mutex::new(Hand::new()),
-            promotion: Promotion::new(promotes),
+            promotion: Promotion::new(),
+            density: Density::new(has_tiers),
             swap: Swap::new(has_swap_file),
         }
     }
@@ -82,6 +87,7 @@ pub(crate) struct Reclaimer<'a> {
     evictions: &'a Evictions,
     hand: &'a Mutex<Hand>,
     promotion: &'a Promotion,
+    density: &'a Density,
     swap: &'a Swap,
     accounts: &'static dyn Accounts,
     gauge: &'a Gauge,
@@ -104,13 +110,14 @@ impl<'a> Reclaimer<'a> {
         accounts: &'static dyn Accounts,
         config: &Config,
     ) -> Self {
-        let ReclaimState { workers, direct, evictions, hand, promotion, swap } = state;
+        let ReclaimState { workers, direct, evictions, hand, promotion, density, swap } = state;
         Reclaimer {
             workers,
             direct,
             evictions,
             hand,
             promotion,
+            density,
             swap,
             accounts,
             gauge: program.gauge(),

@@ -19,8 +19,6 @@ const COLD_PERCENT: u32 = 50;
 
 /// What the workers know of promotion.
 pub(crate) struct Promotion {
-    /// Whether the compressor has a second tier.
-    has_tiers: bool,
     /// Whether some worker is at it.
     busy: AtomicBool,
     /// When one was last, in milliseconds.
@@ -30,10 +28,10 @@ pub(crate) struct Promotion {
 }
 
 impl Promotion {
-    pub(crate) fn new(has_tiers: bool) -> Self {
+    pub(crate) fn new() -> Self {
         let long_ago = now_ms().wrapping_sub(1 << 16);
         let (busy, last_ms, saved) = (AtomicBool::new(false), AtomicU32::new(long_ago), AtomicU64::new(0));
-        Promotion { has_tiers, busy, last_ms, saved }
+        Promotion { busy, last_ms, saved }
     }
 }
 
@@ -41,8 +39,8 @@ impl Reclaimer<'_> {
     /// Promotes some cold pages, unless another thread does or did a moment ago; whether there is
     /// more to do. What that saves is had from the system at the end, by compacting the pool.
     pub(crate) fn promote_cold(&self) -> bool {
-        let Promotion { has_tiers, busy, last_ms, saved } = &self.promotion;
-        if !has_tiers || busy.swap(true, Ordering::Acquire) {
+        let Promotion { busy, last_ms, saved } = &self.promotion;
+        if !self.density.promotes_cold() || busy.swap(true, Ordering::Acquire) {
             return false;
         }
         let mut more = true;

@@ -8,7 +8,7 @@ use swapfile::{Engine, Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, Sw
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, PromoteRequest,
-    Software, UnitCodec, UnitError, UnitResult,
+    Software, TierSample, Tiers, UnitCodec, UnitError, UnitResult,
 };
 
 /// Leaves out the zeroes that end a page, and keeps a sum to find damage. With two tiers its
@@ -69,6 +69,15 @@ fn unpadded(object: &[u8]) -> Option<(&[u8], bool)> {
     }
 }
 
+/// Its second tier is for promotion alone.
+impl Tiers for Trim {
+    fn set_dense(&self, _dense: bool) {}
+
+    fn sample(&self) -> TierSample {
+        TierSample::default()
+    }
+}
+
 impl Algorithm for Trim {
     fn name(&self) -> &str {
         &self.name
@@ -94,8 +103,8 @@ impl Algorithm for Trim {
         assert!(self.alive.fetch_sub(1, Ordering::Relaxed) > 0);
     }
 
-    fn promotes(&self) -> bool {
-        self.tiers
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        self.tiers.then_some(self)
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
