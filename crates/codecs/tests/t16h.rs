@@ -185,6 +185,43 @@ fn both_tiers_return_every_class() {
 }
 
 #[test]
+fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
+    for isa in pagecodec::Isa::available() {
+        let tiered = algorithm(&format!("auto-t16h:{isa}"));
+        let (tiers, mut context) = (tiered.tiers().expect("two tiers"), tiered.context().expect("memory"));
+        let mut auto = algorithm(&format!("auto:{isa}")).context().expect("memory");
+        let pages = make(CLASSES.iter().find(|class| class.0 == "hash table").unwrap(), 640);
+        let mut bytes = [0, 0];
+        for (number, dense) in [false, true].into_iter().enumerate() {
+            tiers.set_dense(dense);
+            for pages in pages.chunks(MAX_BATCH) {
+                let objects = compress(context.as_mut(), pages, PAGE_SIZE);
+                assert_eq!(objects == compress(auto.as_mut(), pages, PAGE_SIZE), !dense);
+                for (object, page) in objects.iter().zip(pages) {
+                    let object = object.as_ref().expect("it shrinks");
+                    bytes[number] += object.len();
+                    assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect("whole") == page);
+                    tiered.forget(Object::whole(object), 1);
+                }
+            }
+            // Of either tier's requests one page in 32 is a sample.
+            let sample = tiers.sample();
+            assert!((16 * (number + 1)..=21 * (number + 1)).contains(&(sample.pages as usize)), "{sample:?}");
+            let saved = sample.quick_bytes * 100 / sample.dense_bytes;
+            assert!(saved > 105, "{sample:?}");
+        }
+        assert!(bytes[1] < bytes[0], "{bytes:?}");
+        // Pages that do not shrink, and units of more pages, are no samples.
+        let before = tiers.sample();
+        let mut random = Random(3);
+        let noise: Vec<Page> = (0..64).map(|_| std::array::from_fn(|_| random.next() as u8)).collect();
+        noise.chunks(MAX_BATCH).for_each(|pages| drop(compress(context.as_mut(), pages, PAGE_SIZE)));
+        compress(context.as_mut(), &pages[..64], 8 * PAGE_SIZE);
+        assert_eq!(tiers.sample(), before);
+    }
+}
+
+#[test]
 fn damaged_objects_are_not_promoted_or_to_something() {
     let mut context = algorithm("auto-t16h").context().expect("memory");
     let mut random = Random(9);

@@ -7,6 +7,7 @@ use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::config::HANDLERS_MAX;
+use crate::reclaim::DensityTrial;
 use crate::units::{bytes_of, pages_in};
 
 use super::Lifecycle;
@@ -51,6 +52,7 @@ pub struct Watch {
     counted: u64,
     runs: Vec<Run>,
     share_ns: u64,
+    density: DensityTrial,
     maintained_ns: u64,
     reported: bool,
     /// Faults served at the last look, if a message was waiting then.
@@ -100,7 +102,7 @@ impl Lifecycle<'_> {
         self.reclaimer.publish_swap();
         if now - watch.share_ns > SHARE_NS {
             watch.share_ns = now;
-            self.share_ways();
+            self.share_ways(&mut watch.density);
         }
         if now - watch.maintained_ns > MAINTAIN_NS {
             watch.maintained_ns = now;
@@ -143,14 +145,14 @@ impl Lifecycle<'_> {
 
     /// Fits what may be on its way to the number of processes: in one of them it is memory that the
     /// others lack. The policy's time passes by this process's part of the budget.
-    fn share_ways(&self) {
+    fn share_ways(&self, density: &mut DensityTrial) {
         let (budget, pagers) = (self.accounts.budget(), self.accounts.pagers().max(1) as u64);
         let part = match pagers {
             1 => budget,
             _ => part_of(budget, self.program.gauge().resident_bytes(), self.accounts.total()),
         };
         self.pages.policy().set_memory(pages_in(part));
-        self.reclaimer.choose_density(part);
+        self.reclaimer.choose_density(density, part);
         let bytes = (budget / WAYS_PART / pagers) as usize;
         self.pages.staging().limit(pages_in(bytes));
         if let Some(file) = self.pages.store().swap_file() {

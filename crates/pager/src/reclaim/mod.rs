@@ -44,6 +44,7 @@ use crate::registrations::Registrations;
 
 use clock::Hand;
 use density::Density;
+pub(crate) use density::DensityTrial;
 use direct::DirectReclaim;
 use evictions::Evictions;
 use promotion::Promotion;

@@ -1,5 +1,5 @@
 //! Promotion: a worker that has nothing else to do has the store make the objects of cold pages
-//! denser, a little at a time.
+//! denser, a little at a time, where [`super::density`] has it do so.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ impl Reclaimer<'_> {
     /// more to do. What that saves is had from the system at the end, by compacting the pool.
     pub(crate) fn promote_cold(&self) -> bool {
         let Promotion { busy, last_ms, saved } = &self.promotion;
-        if !self.density.promotes_cold() || busy.swap(true, Ordering::Acquire) {
+        if busy.swap(true, Ordering::Acquire) {
             return false;
         }
         let mut more = true;

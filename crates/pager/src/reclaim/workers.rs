@@ -114,8 +114,9 @@ impl Reclaimer<'_> {
         self.pages.add_own_thread();
         let mut last = Woken::default();
         loop {
-            let seen = self.workers.asked();
+            let (seen, arrived) = (self.workers.asked(), last.arrived);
             let is_wanted = self.is_wanted(seen, &mut last);
+            let came_in = last.arrived.wrapping_sub(arrived);
             if !self.quiesce.worker_enters() {
                 return;
             }
@@ -125,7 +126,7 @@ impl Reclaimer<'_> {
             self.workers.streaming.store(false, Ordering::Relaxed);
             self.workers.working.fetch_sub(1, Ordering::AcqRel);
             // Not counted as working: a thread with something urgent wakes another.
-            let more = !worked && self.promote_cold();
+            let more = !worked && self.density.promotes_cold(came_in) && self.promote_cold();
             self.quiesce.worker_leaves();
             if !worked {
                 let ns = if more { u64::from(PROMOTE_MS) * 1_000_000 } else { SLEEP_NS };

@@ -52,6 +52,8 @@ pub struct Policy {
     came: AtomicU64,
     /// Pages that returned because they were needed.
     returned: AtomicU64,
+    /// The same by how many ticks they had been out.
+    returned_after: [AtomicU64; TICKS as usize],
     /// Ticks until then.
     tick: AtomicU64,
     /// Pages that will have come when the present tick ends.
@@ -104,6 +106,7 @@ impl Policy {
             tick_pages: AtomicU64::new(tick_pages),
             came: count(),
             returned: count(),
+            returned_after: [const { AtomicU64::new(0) }; TICKS as usize],
             tick: count(),
             tick_ends: AtomicU64::new(tick_pages),
             going: AtomicU64::new(going.first),
@@ -150,6 +153,9 @@ impl Policy {
             };
             if is_needed {
                 sum.pages += 1;
+                if let Some(count) = self.returned_after.get(usize::from(ticks)) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
                 sum.distance_pages += u64::from(ticks) * self.tick_pages.load(Ordering::Relaxed);
             }
             history.set_in(index, score, tick);
@@ -161,6 +167,11 @@ impl Policy {
     /// Pages that have returned because they were needed, all in all.
     pub fn all_returned(&self) -> u64 {
         self.returned.load(Ordering::Relaxed)
+    }
+
+    /// The same of those that were out for so many ticks, for less than a memory's worth.
+    pub fn returned_after(&self) -> [u64; TICKS as usize] {
+        std::array::from_fn(|ticks| self.returned_after[ticks].load(Ordering::Relaxed))
     }
 
     /// Pages went out.
