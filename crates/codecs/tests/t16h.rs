@@ -190,7 +190,7 @@ fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
         let tiered = algorithm(&format!("auto-t16h:{isa}"));
         let (tiers, mut context) = (tiered.tiers().expect("two tiers"), tiered.context().expect("memory"));
         let mut auto = algorithm(&format!("auto:{isa}")).context().expect("memory");
-        let pages = make(CLASSES.iter().find(|class| class.0 == "hash table").unwrap(), 640);
+        let pages = make(CLASSES.iter().find(|class| class.0 == "objects").unwrap(), 640);
         let mut bytes = [0, 0];
         for (number, dense) in [false, true].into_iter().enumerate() {
             tiers.set_dense(dense);
