@@ -1,6 +1,6 @@
 //! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their
-//! store finds them cold and asks for it; or they are stored as `t16h` at once, while the store asks
-//! for that.
+//! store finds them cold and asks for it; or they are stored so at once, while the store asks for
+//! that.
 //!
 //! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A
 //! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
