@@ -121,15 +121,15 @@ impl Reclaimer<'_> {
         let stay = memory.saturating_sub(pool) / PAGE_SIZE as u64;
         cold_gains.store(more * 100 >= stay * COLD_GAIN_PERCENT, Ordering::Relaxed);
         let counters = store.counters();
-        let back = counters.zswpin - trial.loaded;
+        let back = counters.zswpin.saturating_sub(trial.loaded);
         let memory_pages = memory / PAGE_SIZE as u64;
         if back < memory_pages / DECIDED_PER_MEMORY {
             return;
         }
-        let out = counters.zswpout - trial.stored;
+        let out = counters.zswpout.saturating_sub(trial.stored);
         let (returned, after) = (policy.all_returned(), policy.returned_after());
-        let lately = std::array::from_fn(|ticks| after[ticks] - trial.returned_after[ticks]);
-        let spared = spared_percent(&lately, returned - trial.returned, more, memory_pages);
+        let lately = std::array::from_fn(|ticks| after[ticks].saturating_sub(trial.returned_after[ticks]));
+        let spared = spared_percent(&lately, returned.saturating_sub(trial.returned), more, memory_pages);
         (trial.loaded, trial.stored) = (counters.zswpin, counters.zswpout);
         (trial.returned, trial.returned_after) = (returned, after);
         let before = is_dense.load(Ordering::Relaxed);
