@@ -6,7 +6,7 @@
 //! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
 //! own coder has packed. The other forms stay.
 //!
-//! One page in [`SAMPLE_EVERY`] is coded by both tiers, so that the store knows what the second
+//! One page in 32 is coded by both tiers, so that the store knows what the second
 //! saves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
