@@ -50,9 +50,6 @@ use crate::ways::{self, Eviction, Finding, Ways};
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
 
-/// The compressor for the memory of programs: quick, and dense where pages keep coming back.
-const DEFAULT_COMPRESSOR: &str = "auto-t16h";
-
 /// The preload object's memory file.
 const OBJECT_NAME: &CStr = c"libuzswap.so";
 
@@ -62,7 +59,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 2G python3 train.py
   uzswap run --ram 50% --report usage.json -- make -j8
   uzswap run --ram 4G --report usage.html -- ./job       a page with charts, for a browser
-  uzswap run --ram auto --compressor t16h -- redis-server
+  uzswap run --ram auto --compressor auto-t16h -- redis-server
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
 The report has budget and use, stored pages and their forms, faults and their latency, and programs that could not be \
@@ -76,7 +73,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
     ram: String,
     /// Compressor for cold pages; an unknown name lists the known ones
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_COMPRESSOR)]
+    #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
     compressor: String,
     #[command(flatten)]
     swap: swap::SwapArguments,
