@@ -10,7 +10,7 @@
 //! | `t16` | the page codec of `pagecodec` |
 //! | `t16h` | the dense second tier for cold pages: T16H, or `auto`'s other forms |
 //! | `parallel:THREADS,NAME` | any of the others, the units of a request spread over threads ([`parallel`]); not among [`register_all`] |
-//! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold |
+//! | `auto-t16h` | two tiers: `auto`, and `t16h` for what the store finds cold, or at once while it asks for that |
 //!
 //! `zstd` and `deflate` are in builds with the features of their names, which are on by default.
 //!

@@ -6,8 +6,7 @@
 //! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
 //! own coder has packed. The other forms stay.
 //!
-//! One page in 32 is coded by both tiers, so that the store knows what the second
-//! saves.
+//! One page in 32 is coded by both tiers, so that the store knows what the second saves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::forced;
 use crate::t16h::{self, Dense, T16h};
 
 /// One page in so many is coded by both tiers.
-const SAMPLE_EVERY: u64 = 32;
+const SAMPLE_EVERY: usize = 32;
 /// Sampled pages after which the older ones count half.
 const SAMPLED_MAX: u64 = 512;
 
@@ -120,7 +119,7 @@ struct TiersContext {
     dense: Dense,
     choice: Arc<Choice>,
     /// Pages until the next one that is a sample.
-    until_sample: u64,
+    until_sample: usize,
     /// What the other tier makes of a sample.
     other: Box<[u8; PAGE_SIZE]>,
 }
@@ -128,12 +127,12 @@ struct TiersContext {
 impl TiersContext {
     /// Which page of a request of so many is a sample, if one is.
     fn next_sample(&mut self, pages: usize) -> Option<usize> {
-        let at = self.until_sample as usize;
+        let at = self.until_sample;
         if at >= pages {
-            self.until_sample -= pages as u64;
+            self.until_sample -= pages;
             return None;
         }
-        self.until_sample = SAMPLE_EVERY - (pages - 1 - at) as u64;
+        self.until_sample = SAMPLE_EVERY - (pages - 1 - at);
         Some(at)
     }
 
@@ -176,7 +175,6 @@ impl Context for TiersContext {
         }
         if let Some(at) = self.next_sample(request.pages.len()) {
             self.sample(request, at, is_dense);
-            t16h::advance();
         }
     }
 

@@ -24,6 +24,22 @@ fn report(leaves: u64, pages: u64) -> PromoteReport {
 }
 
 #[test]
+fn the_current_compressor_is_asked_for_its_tiers() {
+    let trim = Trim::tiered("tiers", 8);
+    let zswap = store_of(&trim);
+    zswap.store(A, 0, &refs(&pages(16, 1))).unwrap();
+    assert_eq!(zswap.tier_sample().map(|sample| sample.pages), Some(16));
+    for dense in [true, false] {
+        zswap.set_dense(dense);
+        assert_eq!(trim.dense.load(Ordering::Relaxed), dense);
+    }
+    zswap.set_compressor(Trim::new("plain", 1)).unwrap();
+    assert_eq!(zswap.tier_sample(), None);
+    zswap.set_dense(true);
+    assert!(!trim.dense.load(Ordering::Relaxed), "it is another one's business");
+}
+
+#[test]
 fn the_oldest_become_denser_once_and_stay_what_they_are() {
     let trim = Trim::tiered("tiers", 8);
     let zswap = store_of(&trim);

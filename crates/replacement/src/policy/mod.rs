@@ -405,6 +405,23 @@ mod tests {
     }
 
     #[test]
+    fn returns_are_counted_by_how_long_pages_were_out() {
+        let policy = Policy::new(32 * TICKS);
+        let (history, others) = (History::default(), History::default());
+        let pass_ticks = |ticks: u64| (0..2 * ticks).for_each(|_| policy.touched(&others, 0xffff));
+        policy.touched(&history, 0xffff);
+        policy.evicted(&history, 0xffff);
+        pass_ticks(3);
+        // Of eight pages two were asked for.
+        policy.returned(&history, 0x00ff, 0x0003, false);
+        assert_eq!((policy.all_returned(), policy.returned_after()[3]), (2, 2));
+        pass_ticks(TICKS);
+        policy.returned(&history, 0xff00, 0xff00, false);
+        assert_eq!(policy.all_returned(), 10);
+        assert_eq!(policy.returned_after().iter().sum::<u64>(), 2, "the others were out for longer");
+    }
+
+    #[test]
     fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
         let policy = Policy::new(1 << 20);
         let history = History::default();

@@ -1,7 +1,7 @@
 //! A compressor whose faults are asked for, and pages for it.
 #![allow(dead_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use swapfile::{Engine, Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, SwapFile};
@@ -29,6 +29,8 @@ pub struct Trim {
     pub decompressions: Arc<[AtomicU64; 9]>,
     /// Objects made and not yet forgotten.
     pub alive: Arc<AtomicI64>,
+    /// Whether it was asked for dense objects.
+    pub dense: AtomicBool,
 }
 
 impl Trim {
@@ -51,6 +53,7 @@ impl Trim {
             requests: Arc::default(),
             decompressions: Arc::default(),
             alive: Arc::default(),
+            dense: AtomicBool::new(false),
         }
     }
 }
@@ -69,12 +72,14 @@ fn unpadded(object: &[u8]) -> Option<(&[u8], bool)> {
     }
 }
 
-/// Its second tier is for promotion alone.
+/// Its second tier is for promotion alone: it only notes what it is asked for.
 impl Tiers for Trim {
-    fn set_dense(&self, _dense: bool) {}
+    fn set_dense(&self, dense: bool) {
+        self.dense.store(dense, Ordering::Relaxed);
+    }
 
     fn sample(&self) -> TierSample {
-        TierSample::default()
+        TierSample { pages: self.units.load(Ordering::Relaxed), ..TierSample::default() }
     }
 }
 
