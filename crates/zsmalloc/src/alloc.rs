@@ -1,16 +1,14 @@
 //! Allocating and freeing, in bulk.
 
-use std::sync::atomic::Ordering;
-
 use sys::PAGE_SIZE;
 
 use crate::class::OBJECT_BYTES_MAX;
 use crate::entry::{Object, Place};
-use crate::frame::{kind, Field, FRAME_BYTES};
+use crate::frame::{kind, Field};
 use crate::handles::Handle;
 use crate::mixed;
 use crate::pool::{AllocError, Pool};
-use crate::shard::{Shard, HOLES_BYTES_MIN};
+use crate::shard::Shard;
 use crate::supply::Taker;
 
 /// Objects that one lock of a shard, and of a class when they are of one, serves.
@@ -85,9 +83,7 @@ impl Pool {
             }
         }
         let node = nid.min(self.supplies.len() as u8 - 1);
-        if self.has_many_holes() {
-            self.tidy();
-        }
+        self.tidy();
         let mut shard = self.shards.lock();
         let mut done = 0;
         while done < sizes.len() {
@@ -106,17 +102,6 @@ impl Pool {
             self.entry(handle).publish();
         }
         Ok(())
-    }
-
-    /// Whether holes are an eighth of the mixed zspages, and weigh in the pool.
-    #[inline]
-    fn has_many_holes(&self) -> bool {
-        let totals = self.shards.totals();
-        let dead = totals.dead_bytes();
-        dead > HOLES_BYTES_MIN
-            && dead > self.tidy_above.load(Ordering::Relaxed)
-            && dead > totals.mixed_zspages.load(Ordering::Relaxed) * FRAME_BYTES / 8
-            && dead > self.bytes() / 32
     }
 
     /// Allocates objects that are not visible yet: the first, and those after it that are of the

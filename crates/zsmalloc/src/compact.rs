@@ -10,8 +10,6 @@
 //! not fill a zspage goes to mixed ones. A class whose slots fit its objects badly goes to mixed
 //! zspages as a whole.
 
-use std::sync::atomic::Ordering;
-
 use sys::PAGE_SIZE;
 
 use crate::entry::{Entry, Object, Place};
@@ -26,10 +24,6 @@ const PASS_BYTES_MIN: u64 = 1 << 20;
 /// ... as a fraction of the pool too.
 const PASS_DIVISOR: u64 = 16;
 
-/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the
-/// walk over the handles to pay.
-const TIDY_BYTES: u64 = 4 << 20;
-
 /// Passes of one compaction: beside threads that free all the time it would never end.
 const PASSES_MAX: usize = 64;
 
@@ -38,7 +32,7 @@ const WASTE_DIVISOR: u64 = 128;
 
 /// Marks of a pass: what to do with the objects of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+pub(crate) enum Mark {
     Keep,
     ToClass,
     ToMixed,
@@ -46,21 +40,32 @@ enum Mark {
 
 /// A zspage in use, as one look at all of them found it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Seen {
-    node: u8,
-    kind: u16,
-    live: u32,
-    number: u32,
+pub(crate) struct Seen {
+    pub(crate) node: u8,
+    pub(crate) kind: u16,
+    pub(crate) live: u32,
+    pub(crate) number: u32,
     resident: u8,
 }
 
+impl Seen {
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        u64::from(self.resident) * PAGE_SIZE as u64
+    }
+
+    /// Whether both are of one class, or mixed, and of one node.
+    pub(crate) fn is_alike(&self, other: &Seen) -> bool {
+        (self.node, self.kind) == (other.node, other.kind)
+    }
+}
+
 /// A zspage to empty.
-struct Source {
-    number: u32,
-    mark: Mark,
-    live_bytes: u64,
+pub(crate) struct Source {
+    pub(crate) number: u32,
+    pub(crate) mark: Mark,
+    pub(crate) live_bytes: u64,
     /// Bytes that come free when all its objects have gone elsewhere.
-    gain: u64,
+    pub(crate) gain: u64,
 }
 
 impl Pool {
@@ -103,34 +108,13 @@ impl Pool {
     }
 
     /// Pages of zspages, without those kept for the next ones.
-    fn held_pages(&self) -> usize {
+    pub(crate) fn held_pages(&self) -> usize {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
-    }
-
-    /// One pass over mixed zspages an eighth of which, or more, is holes. Called when holes are a
-    /// good part of the pool, so that a pool without compaction stays dense.
-    pub(crate) fn tidy(&self) {
-        let Some(_only) = self.compaction.try_lock() else { return };
-        let mut sources = Vec::new();
-        self.each_zspage(|seen| {
-            let live_bytes = u64::from(seen.live);
-            let resident = u64::from(seen.resident) * PAGE_SIZE as u64;
-            if seen.kind == kind::MIXED && live_bytes * 8 <= resident * 7 {
-                let gain = resident - live_bytes;
-                sources.push(Source { number: seen.number, mark: Mark::ToMixed, live_bytes, gain });
-            }
-        });
-        // The emptiest give most for least.
-        sources.sort_by_key(|source| source.live_bytes);
-        take_within(&mut sources, TIDY_BYTES);
-        self.pass(sources, &mut Vec::new());
-        let left = self.shards.totals().dead_bytes();
-        self.tidy_above.store(left + 2 * FRAME_BYTES, Ordering::Relaxed);
     }
 
     /// Looks at every zspage that takes part in compaction: classes' ones, and mixed ones that are
     /// not open.
-    fn each_zspage(&self, mut look: impl FnMut(Seen)) {
+    pub(crate) fn each_zspage(&self, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
             let (kind, live) = (frame.kind.get(), frame.live.get());
@@ -149,7 +133,7 @@ impl Pool {
         zspages.sort_unstable();
         let (counts, _) = self.shards.count(0..self.table.len() as u16);
         let mut sources = Vec::new();
-        for group in zspages.chunk_by(|one, other| (one.node, one.kind) == (other.node, other.kind)) {
+        for group in zspages.chunk_by(Seen::is_alike) {
             match group[0].kind {
                 kind::MIXED => sources.extend(group.iter().filter_map(mixed_source)),
                 class => {
@@ -179,7 +163,7 @@ impl Pool {
         let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
         sources.extend(group[..count].iter().map(|zspage| {
             let live_bytes = u64::from(zspage.live) * slot_bytes;
-            let gain = (u64::from(zspage.resident) * PAGE_SIZE as u64).saturating_sub(match mark {
+            let gain = zspage.resident_bytes().saturating_sub(match mark {
                 // Into slots that are there already.
                 Mark::ToClass if full > 0 => 0,
                 _ => payload * u64::from(zspage.live) / objects,
@@ -189,7 +173,7 @@ impl Pool {
     }
 
     /// Empties `sources` as far as possible.
-    fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> Passed {
+    pub(crate) fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> Passed {
         marks.clear();
         marks.resize(self.frames.count() as usize, Mark::Keep);
         let mut class_sources = Vec::new();
@@ -293,7 +277,7 @@ impl Pool {
     }
 
     /// Closes the open mixed zspages of all shards.
-    fn close_mixed(&self) {
+    pub(crate) fn close_mixed(&self) {
         for shard in self.shards.iter() {
             let mut shard = shard.lock();
             let Shard { open, ledger, .. } = &mut *shard;
@@ -333,7 +317,7 @@ struct Moves {
 }
 
 /// How a pass ended.
-enum Passed {
+pub(crate) enum Passed {
     Moved,
     /// Everything to move was in use.
     Stuck,
@@ -347,7 +331,7 @@ enum Moved {
 }
 
 /// Keeps the first sources whose live bytes fit into `budget`, and one at least.
-fn take_within(sources: &mut Vec<Source>, budget: u64) {
+pub(crate) fn take_within(sources: &mut Vec<Source>, budget: u64) {
     let mut live_bytes = 0;
     let fits = sources.iter().take_while(|source| {
         live_bytes += source.live_bytes;
@@ -361,7 +345,7 @@ fn take_within(sources: &mut Vec<Source>, budget: u64) {
 fn mixed_source(zspage: &Seen) -> Option<Source> {
     let live = u64::from(zspage.live);
     debug_assert!(live <= FRAME_BYTES as u64);
-    let gain = (u64::from(zspage.resident) * PAGE_SIZE as u64).saturating_sub(live);
+    let gain = zspage.resident_bytes().saturating_sub(live);
     let worth = gain > live / WASTE_DIVISOR;
     worth.then_some(Source { number: zspage.number, mark: Mark::ToMixed, live_bytes: live, gain })
 }

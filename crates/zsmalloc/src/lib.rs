@@ -47,6 +47,7 @@ mod stats;
 mod supply;
 mod sync;
 mod table;
+mod tidy;
 mod uniform;
 
 pub use class::{Geometry, OBJECT_BYTES_MAX};

@@ -3,7 +3,6 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
 
 use sys::PAGE_SIZE;
 
@@ -17,6 +16,7 @@ use crate::lock::Lock;
 use crate::read::ReadGuard;
 use crate::shard::{Shards, SHARDS};
 use crate::supply::Supply;
+use crate::tidy::Tidied;
 use crate::uniform::{ClassList, Ground};
 
 /// How a pool is made.
@@ -59,9 +59,7 @@ pub struct Pool {
     pub(crate) supplies: Vec<Supply>,
     pub(crate) shards: Shards,
     pub(crate) faults: Faults,
-    /// Bytes of holes below which the next tidying is not worth it: the last one left this many,
-    /// and some.
-    pub(crate) tidy_above: AtomicUsize,
+    pub(crate) tidied: Tidied,
     /// Held by the one thread that compacts.
     pub(crate) compaction: Lock<()>,
     lists: Lists,
@@ -126,7 +124,7 @@ impl Pool {
             supplies: (0..config.nodes).map(|node| Supply::new(node, config.nodes > 1)).collect(),
             shards: Shards::new(table.len(), nodes)?,
             faults: Faults::new(),
-            tidy_above: AtomicUsize::new(0),
+            tidied: Tidied::default(),
             compaction: Lock::new(()),
             lists: Lists::new(table.len() * nodes)?,
         })

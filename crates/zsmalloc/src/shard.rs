@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use sys::PAGE_SIZE;
 
 use crate::blocks;
-use crate::frame::FRAME_BYTES;
 use crate::handles::FreeHandles;
 use crate::lock::{Lock, Locked};
 use crate::mixed::OpenSet;
@@ -23,8 +22,8 @@ use crate::mixed::OpenSet;
 pub(crate) const SHARDS: usize = 8;
 /// A shard's count of a class goes to the totals when it has come to so many bytes.
 const CLASS_FLUSH_BYTES: u32 = 8192;
-/// A shard's count of holes goes to the totals when it has come to so many bytes.
-const DEAD_FLUSH_BYTES: u64 = 16_384;
+/// A shard's counts of holes and of payload go to the totals when they have come to so many bytes.
+const FLUSH_BYTES: u64 = 16_384;
 
 /// A shard.
 pub(crate) struct Shard {
@@ -65,6 +64,8 @@ pub(crate) struct Totals {
     pub(crate) mixed_zspages: AtomicUsize,
     /// Bytes of freed objects in mixed zspages.
     dead_bytes: AtomicI64,
+    /// Bytes asked for, of all classes.
+    payload_bytes: AtomicI64,
 }
 
 impl Totals {
@@ -73,6 +74,7 @@ impl Totals {
             classes: std::iter::repeat_with(Tally::default).take(classes).collect(),
             mixed_zspages: AtomicUsize::new(0),
             dead_bytes: AtomicI64::new(0),
+            payload_bytes: AtomicI64::new(0),
         }
     }
 
@@ -86,6 +88,12 @@ impl Totals {
     #[inline]
     pub(crate) fn dead_bytes(&self) -> usize {
         self.dead_bytes.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Payload bytes of all classes, but for what shards have not reported.
+    #[inline]
+    pub(crate) fn all_payload_bytes(&self) -> usize {
+        self.payload_bytes.load(Ordering::Relaxed).max(0) as usize
     }
 }
 
@@ -101,6 +109,7 @@ pub(crate) struct Ledger {
     deltas: NonNull<Delta>,
     classes: usize,
     dead_bytes: i64,
+    payload_bytes: i64,
     /// Whether the page of deltas was ever written.
     used: bool,
 }
@@ -124,6 +133,11 @@ impl Ledger {
         let delta = unsafe { &mut *self.deltas.as_ptr().add(usize::from(class)) };
         delta.objects += objects;
         delta.bytes += bytes;
+        self.payload_bytes += i64::from(bytes);
+        if self.payload_bytes.unsigned_abs() >= FLUSH_BYTES {
+            totals.payload_bytes.fetch_add(self.payload_bytes, Ordering::Relaxed);
+            self.payload_bytes = 0;
+        }
         if delta.bytes.unsigned_abs() >= CLASS_FLUSH_BYTES || delta.objects.unsigned_abs() >= 1 << 10 {
             totals.classes[usize::from(class)].add(i64::from(delta.objects), i64::from(delta.bytes));
             *delta = Delta::default();
@@ -134,7 +148,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn count_dead(&mut self, bytes: i64, totals: &Totals) {
         self.dead_bytes += bytes;
-        if self.dead_bytes.unsigned_abs() >= DEAD_FLUSH_BYTES {
+        if self.dead_bytes.unsigned_abs() >= FLUSH_BYTES {
             totals.dead_bytes.fetch_add(self.dead_bytes, Ordering::Relaxed);
             self.dead_bytes = 0;
         }
@@ -180,6 +194,7 @@ impl Shards {
                 deltas: unsafe { block.add(index * stride).cast() },
                 classes,
                 dead_bytes: 0,
+                payload_bytes: 0,
                 used: false,
             },
         };
@@ -293,9 +308,6 @@ fn stack_tag() -> (usize, usize) {
     let tag = (&raw const mark as usize) >> 20;
     (tag, (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) % SHARDS)
 }
-
-/// Bytes of holes that are never worth moving objects for.
-pub(crate) const HOLES_BYTES_MIN: usize = 4 * FRAME_BYTES;
 
 #[cfg(test)]
 mod tests {

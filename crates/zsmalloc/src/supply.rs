@@ -17,6 +17,10 @@ use crate::lock::Lock;
 /// milliseconds. To fault a page in and give it back costs 1.5 us (Zen 5 in a virtual machine),
 /// four times what the objects in it cost.
 const CACHED_BYTES_MAX: usize = 8 << 20;
+/// A small pool keeps one part in so many of its pages at most, or so many pages: as much again as
+/// a fifth of the pool was kept otherwise, of which the program could have used every page.
+const CACHED_DIVISOR: usize = 32;
+const CACHED_PAGES_MIN: usize = 64;
 /// Frames given back at once.
 const DISCARD_FRAMES: usize = 16;
 
@@ -57,13 +61,16 @@ pub(crate) struct Supply {
     cached_pages_max: AtomicUsize,
     /// Pages resident in zspages and free frames.
     pages: AtomicUsize,
+    /// Those in free frames: [`Free::cached_pages`], to be read without the lock.
+    cached_pages: AtomicUsize,
 }
 
 impl Supply {
     /// The supply of `node`; `bind` asks the system for memory of that node.
     pub(crate) fn new(node: u8, bind: bool) -> Self {
         let cached_pages_max = AtomicUsize::new(CACHED_BYTES_MAX / PAGE_SIZE);
-        Supply { node, bind, free: Lock::default(), cached_pages_max, pages: AtomicUsize::new(0) }
+        let (pages, cached_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Supply { node, bind, free: Lock::default(), cached_pages_max, pages, cached_pages }
     }
 
     /// Pages resident in zspages and in free frames.
@@ -73,7 +80,13 @@ impl Supply {
 
     /// Pages of those that are in free frames.
     pub(crate) fn cached_pages(&self) -> usize {
-        self.free.lock().cached_pages
+        self.cached_pages.load(Ordering::Relaxed)
+    }
+
+    /// How many pages free frames may keep now.
+    fn cached_pages_max(&self) -> usize {
+        let share = (self.pages() / CACHED_DIVISOR).max(CACHED_PAGES_MIN);
+        self.cached_pages_max.load(Ordering::Relaxed).min(share)
     }
 
     /// Frames that allocations may have without more address space.
@@ -93,7 +106,7 @@ impl Supply {
         }
         let number = if free.newest != 0 {
             let number = free.newest - 1;
-            unlink(frames, &mut free, number);
+            self.unlink(frames, &mut free, number);
             number
         } else {
             let number = free.bare - 1;
@@ -151,7 +164,7 @@ impl Supply {
         frame.kind.set(kind::FREE);
         let mut free = self.free.lock();
         self.put(frames, &mut free, number);
-        let max = self.cached_pages_max.load(Ordering::Relaxed);
+        let max = self.cached_pages_max();
         if free.cached_pages > max {
             // Somewhat deeper, so that a pool that shrinks makes few calls.
             drop(free);
@@ -180,6 +193,7 @@ impl Supply {
         }
         free.newest = number + 1;
         free.cached_pages += usize::from(frame.resident.get());
+        self.cached_pages.store(free.cached_pages, Ordering::Relaxed);
     }
 
     /// Gives pages of free frames back to the system, the oldest first, until at most `keep` pages
@@ -191,7 +205,7 @@ impl Supply {
             let mut free = self.free.lock();
             while count < DISCARD_FRAMES && free.cached_pages > keep {
                 let number = free.oldest - 1;
-                unlink(frames, &mut free, number);
+                self.unlink(frames, &mut free, number);
                 batch[count] = number;
                 count += 1;
             }
@@ -248,20 +262,21 @@ impl Supply {
             self.pages.fetch_sub(resident - keep, Ordering::Relaxed);
         }
     }
-}
 
-/// Takes a frame with pages off the list.
-fn unlink(frames: &Frames, free: &mut Free, number: u32) {
-    let frame = frames.get(number);
-    let (prev, next) = (frame.prev.get(), frame.next.get());
-    match prev {
-        0 => free.newest = next,
-        prev => frames.get(prev - 1).next.set(next),
+    /// Takes a frame with pages off the list.
+    fn unlink(&self, frames: &Frames, free: &mut Free, number: u32) {
+        let frame = frames.get(number);
+        let (prev, next) = (frame.prev.get(), frame.next.get());
+        match prev {
+            0 => free.newest = next,
+            prev => frames.get(prev - 1).next.set(next),
+        }
+        match next {
+            0 => free.oldest = prev,
+            next => frames.get(next - 1).prev.set(prev),
+        }
+        free.cached_pages -= usize::from(frame.resident.get());
+        self.cached_pages.store(free.cached_pages, Ordering::Relaxed);
+        free.count -= 1;
     }
-    match next {
-        0 => free.oldest = prev,
-        next => frames.get(next - 1).prev.set(prev),
-    }
-    free.cached_pages -= usize::from(frame.resident.get());
-    free.count -= 1;
 }
