@@ -24,6 +24,8 @@ pub struct TierSample {
     pub quick_bytes: u64,
     /// Bytes of their objects of the second.
     pub dense_bytes: u64,
+    /// Bytes of memory that the algorithm itself takes about when it makes objects of the second.
+    pub memory_bytes: u64,
 }
 
 /// Which of an algorithm's two tiers new objects belong to.

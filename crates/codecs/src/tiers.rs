@@ -70,6 +70,7 @@ impl Tiers for Choice {
             pages: self.pages.load(Ordering::Relaxed),
             quick_bytes: self.quick_bytes.load(Ordering::Relaxed),
             dense_bytes: self.dense_bytes.load(Ordering::Relaxed),
+            memory_bytes: t16h::MEMORY_BYTES,
         }
     }
 }

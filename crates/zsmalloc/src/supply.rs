@@ -17,8 +17,8 @@ use crate::lock::Lock;
 /// milliseconds. To fault a page in and give it back costs 1.5 us (Zen 5 in a virtual machine),
 /// four times what the objects in it cost.
 const CACHED_BYTES_MAX: usize = 8 << 20;
-/// A small pool keeps one part in so many of its pages at most, or so many pages: as much again as
-/// a fifth of the pool was kept otherwise, of which the program could have used every page.
+/// Of a small pool one part in so many is kept at most, or so many pages: it was a fifth of a pool
+/// of 9 MB, memory that the program could use.
 const CACHED_DIVISOR: usize = 32;
 const CACHED_PAGES_MIN: usize = 64;
 /// Frames given back at once.

@@ -22,6 +22,7 @@ use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
 use crate::forced;
 use crate::unit::{decompress_pages, LEN};
+pub(crate) use sets::MEMORY_BYTES;
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
 

@@ -31,6 +31,9 @@ const WAIT_SHORTER: u32 = 16;
 /// are free: the first comes at once, the last must be worth it.
 const GAIN_PARTS: [u64; TRAINED_MAX + 1] = [1, 12, 25, 50, 100];
 
+/// What the sets of both families take while pages go by, about: two each, and the samples of one.
+pub(crate) const MEMORY_BYTES: u64 = 4 * size_of::<Set>() as u64 + (768 << 10);
+
 /// What a set is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {

@@ -143,14 +143,14 @@ impl Reclaimer<'_> {
 }
 
 /// How many pages more stay in memory if the `stored` ones, which take `pool` bytes, become as
-/// dense as samples did.
+/// dense as samples did, beside what that takes itself.
 fn pages_more(pool: u64, stored: u64, sample: Option<TierSample>) -> u64 {
     let Some(sample) = sample.filter(|sample| sample.pages >= SAMPLED_MIN) else { return 0 };
     let quick = u128::from(sample.quick_bytes.max(1));
     let saved = u128::from(pool) * u128::from(sample.quick_bytes.saturating_sub(sample.dense_bytes)) / quick;
     // Each page that stays is one object less.
-    let (saved, page) = (saved as u64, PAGE_SIZE as u64);
-    let object = (pool - saved) / stored.max(1);
+    let (saved, page) = ((saved as u64).saturating_sub(sample.memory_bytes), PAGE_SIZE as u64);
+    let object = pool.saturating_sub(saved) / stored.max(1);
     saved / page.saturating_sub(object).max(page / 4)
 }
 
@@ -175,7 +175,12 @@ mod tests {
 
     fn more(pool: u64, ratio: (u64, u64), dense_percent: u64) -> u64 {
         let stored = pool * ratio.0 / ratio.1 / PAGE_SIZE as u64;
-        let sample = TierSample { pages: 100, quick_bytes: 100_000, dense_bytes: 1000 * dense_percent };
+        let sample = TierSample {
+            pages: 100,
+            quick_bytes: 100_000,
+            dense_bytes: 1000 * dense_percent,
+            memory_bytes: 0,
+        };
         pages_more(pool, stored, Some(sample))
     }
 
@@ -186,11 +191,13 @@ mod tests {
         assert_eq!(more(40 * MIB, (4, 1), 100), 0);
         assert_eq!(more(40 * MIB, (4, 1), 120), 0, "some pages are better off as they are");
         assert_eq!(pages_more(MIB, 1, None), 0);
-        let few = TierSample { pages: SAMPLED_MIN - 1, quick_bytes: 2, dense_bytes: 1 };
+        let few = TierSample { pages: SAMPLED_MIN - 1, quick_bytes: 2, dense_bytes: 1, memory_bytes: 0 };
         assert_eq!(pages_more(MIB, 1024, Some(few)), 0);
         let enough = TierSample { pages: SAMPLED_MIN, ..few };
         assert!(pages_more(MIB, 1024, Some(enough)) > 0);
         assert!(pages_more(MIB, 0, Some(enough)) > 0, "nothing is stored any more");
+        let takes = |memory_bytes| pages_more(MIB, 1024, Some(TierSample { memory_bytes, ..enough }));
+        assert_eq!([takes(0), takes(MIB / 4), takes(MIB)], [146, 78, 0], "what the tier itself takes");
     }
 
     #[test]
