@@ -56,7 +56,7 @@ impl Reclaimer<'_> {
     pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
         let (low, budget) = (self.low_water(), self.accounts.budget());
         let total = self.accounts.total();
-        if total + self.headroom() < low {
+        if total + self.headroom(pages >= BLOCK_PAGES) < low {
             if pages >= EXTENT_PAGES / 2 && self.may_share() {
                 self.request_free_pages();
             }

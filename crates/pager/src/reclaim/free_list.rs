@@ -31,9 +31,15 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Bytes under the low water mark within which ready pages are kept.
-    pub(super) fn headroom(&self) -> u64 {
-        bytes_of(self.pages.staging().pages_max()) as u64
+    /// Bytes under the low water mark within which ready pages are kept, for runs or for single
+    /// pages: as many as are kept. Below that the kernel makes frames, and nothing has to leave:
+    /// what is not used up to here is memory that the program lacks.
+    pub(super) fn headroom(&self, for_runs: bool) -> u64 {
+        let pages = match for_runs {
+            true => self.pages.staging().pages_max(),
+            false => self.ready_reserve(),
+        };
+        bytes_of(pages) as u64
     }
 
     /// Pages that may be staged now, waiting or ready. Where single blocks go they are few: the

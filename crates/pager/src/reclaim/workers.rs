@@ -212,7 +212,7 @@ impl Reclaimer<'_> {
         Figures {
             total_bytes,
             low_bytes: self.low_water(),
-            headroom_bytes: self.headroom(),
+            headroom_bytes: self.headroom(stream.is_some()),
             ready_pages: self.free_pages(),
             reserve_pages: self.ready_reserve(),
             stream,
