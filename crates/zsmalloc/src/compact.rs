@@ -120,6 +120,11 @@ impl Pool {
             let (kind, live) = (frame.kind.get(), frame.live.get());
             if kind != kind::FREE && live > 0 && !(kind == kind::MIXED && live::is_open(&frame.live)) {
                 let (node, resident) = (frame.node.get(), frame.resident.get());
+                // A frame that becomes another zspage just now could seem to hold anything.
+                let live = live.min(match kind {
+                    kind::MIXED => FRAME_BYTES as u32,
+                    class => u32::from(self.table.geometry(class - kind::CLASS).slots),
+                });
                 look(Seen { node, kind, live, number, resident });
             }
         }

@@ -124,9 +124,10 @@ impl Pool {
         let mut sources = Vec::new();
         for group in zspages.chunk_by(Seen::is_alike) {
             let geometry = self.table.geometry(group[0].kind - kind::CLASS);
+            let slots = u32::from(geometry.slots);
             let objects: u32 = group.iter().map(|zspage| zspage.live).sum();
-            let needed = objects.div_ceil(u32::from(geometry.slots)) as usize;
-            sources.extend(group[..group.len() - needed].iter().map(|zspage| {
+            let surplus = group.len() - objects.div_ceil(slots) as usize;
+            sources.extend(group[..surplus].iter().map(|zspage| {
                 let live_bytes = u64::from(zspage.live) * u64::from(geometry.slot_bytes);
                 let gain = zspage.resident_bytes();
                 Source { number: zspage.number, mark: Mark::ToClass, live_bytes, gain }
