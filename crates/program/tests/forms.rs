@@ -135,11 +135,13 @@ fn a_long_name_of_a_compressor_is_kept_whole() {
     assert_eq!(output.status.code(), Some(125));
 }
 
-/// Builds a heap that is twice as large as what it gets, rests until it has become smaller or a
-/// minute is over, and reads all of it.
+/// Builds a heap that is three times as large as what it gets, and so large that denser pages save
+/// more than their codebooks take; rests until it has become smaller or a minute is over, and reads
+/// all of it.
 const RESTING: &str = r#"
-import time
-objects = [{'number': i, 'name': 'k%d' % i, 'words': ['w%d' % (i % 97), str(i) * 3]} for i in range(120000)]
+import gc, time
+gc.disable()
+objects = [{'number': i, 'name': 'k%d' % i, 'words': ['w%d' % (i % 97), str(i) * 3]} for i in range(300000)]
 def resident(): return next(int(line.split()[1]) for line in open('/proc/self/status') if 'RssAnon' in line)
 before, end = resident(), time.monotonic() + 60
 while resident() > before - 512 and time.monotonic() < end: time.sleep(0.05)
@@ -154,7 +156,7 @@ fn pages_at_rest_become_denser_where_there_are_two_tiers() {
     let scratch = Scratch::new("tiers");
     let script = scratch.write("job.py", RESTING);
     let (output, report) = managed(
-        "40M",
+        "56M",
         &scratch,
         &["--compressor", "auto-t16h", "--verify"],
         &["python3", script.to_str().unwrap()],
@@ -162,7 +164,7 @@ fn pages_at_rest_become_denser_where_there_are_two_tiers() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     let expected: u64 =
-        (0..120000u64).map(|i| i + 3 * i.to_string().len() as u64 + format!("k{i}").len() as u64).sum();
+        (0..300_000u64).map(|i| i + 3 * i.to_string().len() as u64 + format!("k{i}").len() as u64).sum();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected.to_string());
     assert!(report["promoted"].as_u64().unwrap() > 500, "{report:#}");
     assert!(said.contains("became denser"), "{said}");
