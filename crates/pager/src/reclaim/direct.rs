@@ -1,6 +1,6 @@
 //! Room that handlers make, before they serve a fault.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::units::{bytes_of, BLOCK_PAGES, FOLIO_BLOCKS, FOLIO_PAGES};
@@ -20,11 +20,13 @@ const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
 /// Handlers that are reclaiming.
 pub(super) struct DirectReclaim {
     running: AtomicU32,
+    /// How many pages had come in when a handler last measured.
+    measured_at: AtomicU64,
 }
 
 impl DirectReclaim {
     pub fn new() -> Self {
-        DirectReclaim { running: AtomicU32::new(0) }
+        DirectReclaim { running: AtomicU32::new(0), measured_at: AtomicU64::new(0) }
     }
 
     /// In a forked child, which has none of the threads.
@@ -55,7 +57,10 @@ impl Reclaimer<'_> {
     /// `read_on` reads events while this waits for the disk.
     pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
         let (low, budget) = (self.low_water(), self.accounts.budget());
-        let total = self.accounts.total();
+        let mut total = self.accounts.total();
+        if total + self.headroom(true) >= low {
+            total = self.measure_after(RESTOCK_PAGES as u64);
+        }
         if total + self.headroom(pages >= BLOCK_PAGES) < low {
             if pages >= EXTENT_PAGES / 2 && self.may_share() {
                 self.request_free_pages();
@@ -89,7 +94,7 @@ impl Reclaimer<'_> {
                 break;
             }
         }
-        let total = self.measure();
+        let total = self.measure_after(0);
         if pages < BLOCK_PAGES && total > self.gauge.pressure_mark() {
             self.give_back_some(enough);
         }
@@ -104,6 +109,17 @@ impl Reclaimer<'_> {
             }
             self.wait_for_disk(read_on);
         }
+    }
+
+    /// The total of all processes, measured again if `pages` have come in since a handler did. Who
+    /// goes by what another thread measured milliseconds ago may go past the budget.
+    fn measure_after(&self, pages: u64) -> u64 {
+        let arrived = self.arrived();
+        if arrived.wrapping_sub(self.direct.measured_at.load(Ordering::Relaxed)) < pages {
+            return self.accounts.total();
+        }
+        self.direct.measured_at.store(arrived, Ordering::Relaxed);
+        self.measure()
     }
 
     /// Makes room while the budget is exceeded and `goes_on` allows another step; false when there
@@ -267,6 +283,24 @@ mod tests {
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
         assert!(pager.pages().pages_out() > 3 * BLOCK_PAGES);
+    }
+
+    #[test]
+    fn what_came_in_near_the_mark_is_measured() {
+        let Some(pager) = pager(false) else { return };
+        let (reclaimer, pages) = (pager.reclaimer(), RESTOCK_PAGES as u64);
+        let measured_at = || reclaimer.direct.measured_at.load(Ordering::Relaxed);
+        reclaimer.note_arrivals(RESTOCK_PAGES - 1);
+        reclaimer.measure_after(pages);
+        assert_eq!(measured_at(), 0);
+        reclaimer.note_arrivals(1);
+        reclaimer.measure_after(pages);
+        assert_eq!(measured_at(), pages);
+        reclaimer.note_arrivals(1);
+        reclaimer.measure_after(pages);
+        assert_eq!(measured_at(), pages, "a moment ago");
+        reclaimer.measure_after(0);
+        assert_eq!(measured_at(), pages + 1, "asked to");
     }
 
     #[test]
