@@ -138,6 +138,9 @@ impl Pool {
     }
 
     fn tidy_sources(&self, mut sources: Vec<Source>) {
+        if sources.is_empty() {
+            return;
+        }
         // The emptiest give most for least.
         sources.sort_by_key(|source| source.live_bytes);
         take_within(&mut sources, TIDY_BYTES);
