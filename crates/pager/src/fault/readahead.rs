@@ -5,11 +5,12 @@
 //! starts a new stream with a window of one page, so random access pays for one page only. Entries
 //! are single words, raced upon without harm.
 //!
-//! Neighbours are sometimes faulted by chance, and then what came ahead is wasted. Whether a window
-//! was used is known when the thread's next fault is behind its end; a stream that is forgotten
-//! before had its last window in vain. So it is counted for every size of window how many were
-//! continued, apart for pages that were out and for first touches, and a size whose windows mostly
-//! end is not used, but for a trial now and then.
+//! Neighbours are sometimes faulted by chance, and then what came ahead is wasted. A window counts
+//! as used when the thread's next fault is behind its end, and as wasted when its stream is
+//! forgotten before; where the kernel shows which pages are used, these decide in both cases. So it
+//! is counted for every size of window how many were used, apart for pages that were out and for
+//! first touches, and a size whose windows are mostly wasted is not used, but for a trial now and
+//! then.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,6 +21,8 @@ const NEXT_BITS: u32 = 56;
 const SIZES: usize = 8;
 /// Outcomes of windows that are remembered: with more, both counts are halved.
 const OUTCOMES: u32 = 128;
+/// So many per cent of windows must be continued.
+const PAYS_PERCENT: u32 = 55;
 /// Windows of a size that are assumed to have been continued at first.
 const ASSUMED: u32 = 8;
 /// One in so many windows is as long as it would be if nothing was known.
@@ -54,12 +57,12 @@ impl Outcomes {
         self.0.store(ended << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Whether windows of this size pay: at a hit rate of 40 % the hits save more than the misses
-    /// cost.
+    /// Whether windows of this size pay. A page that comes in vain costs a fifth of a fault, and
+    /// takes the place of another one that may return.
     pub fn pays(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
-        kept * 5 >= (kept + ended) * 2
+        kept * 100 >= (kept + ended) * PAYS_PERCENT
     }
 }
 
@@ -79,8 +82,8 @@ pub struct Stream {
     column: usize,
     log: u32,
     over: Over,
-    /// Unused pages of the last window of a stream that was forgotten for this one, without its
-    /// first.
+    /// Unused pages of its last window, or of that of a stream that was forgotten for this one,
+    /// without its first.
     wasted: u64,
 }
 
@@ -139,8 +142,8 @@ impl Streams {
     }
 
     /// Finds or starts the stream of a fault at `page` by `thread`. `used` returns how many pages
-    /// of a range were used, if that can be seen; it is asked about the last window of a stream
-    /// that is forgotten for this one.
+    /// of a range were used, if that can be seen; it is asked about the last window of the stream,
+    /// or of one that is forgotten for it.
     pub fn find(
         &self,
         thread: u32,
@@ -148,26 +151,31 @@ impl Streams {
         over: Over,
         used: impl Fn(std::ops::Range<u64>) -> Option<u64>,
     ) -> Stream {
+        // Pages that are filled or mapped come unarmed, and look used.
+        let used_ahead = |ahead: u64, next: u64, over: Over| match over {
+            Over::Out if ahead > 0 => Some(used(next.saturating_sub(ahead)..next)?.min(ahead)),
+            _ => None,
+        };
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
-            let Some((_, log, next)) = parts(entry.load(Ordering::Relaxed)) else { continue };
+            let Some((was_over, log, next)) = parts(entry.load(Ordering::Relaxed)) else { continue };
             // Some of what follows a window may have been in memory.
             let gap = if log == 0 { 1 } else { 1 << log };
             if page.wrapping_sub(next) < gap {
+                let ahead = (1 << log) - 1;
+                let used = used_ahead(ahead, next, was_over).unwrap_or(ahead);
                 if log > 0 {
-                    self.outcomes(over, log).note(true);
+                    self.outcomes(over, log).note(used * 2 >= ahead);
                 }
-                return Stream { row, column, log: self.grown(over, log), over, wasted: 0 };
+                return Stream { row, column, log: self.grown(over, log), over, wasted: ahead - used };
             }
         }
         let column = self.turn[row].fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
         let mut wasted = 0;
         if let Some((over, log @ 1.., next)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
             let ahead = (1 << log) - 1;
-            // Pages that are filled or mapped come unarmed, and look used.
-            let seen = if over == Over::Out { used(next.saturating_sub(ahead)..next) } else { None };
-            let used = seen.unwrap_or(0).min(ahead);
-            self.outcomes(over, log).note(used * 5 >= ahead * 2);
+            let used = used_ahead(ahead, next, over).unwrap_or(0);
+            self.outcomes(over, log).note(used * 2 >= ahead);
             wasted = ahead - used;
         }
         Stream { row, column, log: 0, over, wasted }
@@ -259,6 +267,25 @@ mod tests {
         // And when streams are streams again, windows grow again.
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
+    }
+
+    #[test]
+    fn windows_that_are_continued_and_not_used_are_in_vain() {
+        // A thread that uses each fourth page, and none between.
+        let widest = |seen: Option<u64>| {
+            let streams = Streams::new(64);
+            let (mut page, mut wide) = (0, 0);
+            for fault in 0..1000 {
+                let stream = streams.find(3, page, Over::Out, |_| seen);
+                wide += u32::from(fault >= 500 && stream.window() > 1);
+                page += stream.window() as u64;
+                streams.ended(stream, page);
+            }
+            wide
+        };
+        assert_eq!(widest(None), 500, "nothing is seen");
+        assert!(widest(Some(0)) < 100, "{}", widest(Some(0)));
+        assert_eq!(widest(Some(64)), 500, "all of it is used");
     }
 
     #[test]

@@ -148,8 +148,8 @@ impl FaultService<'_> {
     }
 
     /// How many pages of a range, given by their numbers, are present and were used; `None` where
-    /// that cannot be seen. This is a system call: it is made when a stream of windows of more than
-    /// one page has ended, not at each fault.
+    /// that cannot be seen. This is a system call: it is made behind windows of more than one page,
+    /// not at each fault.
     fn used_of(&self, pages: std::ops::Range<u64>) -> Option<u64> {
         let tracker = self.pages.tracker();
         if !tracker.sees_uses() {
