@@ -109,11 +109,12 @@ impl Gauge {
     }
 }
 
-/// A sixty-fourth under the budget, 1 to 16 MiB, but not more than a quarter. Four times what the
-/// process has grown by between looks if that is more, up to a sixteenth: new mappings fill
-/// without faults until a look finds it.
+/// A sixty-fourth under the budget, 512 KiB to 16 MiB, but not more than a quarter. Where memory
+/// grows without faults it is 1 MiB at least, and four times what it has grown by between looks if
+/// that is more, up to a sixteenth: new mappings fill until a look finds it.
 fn low_water(budget: u64, growth: u64) -> u64 {
-    let least = (budget / 64).clamp(1 << 20, 16 << 20).min(budget / 4);
+    let least = if growth > 0 { 1 << 20 } else { 512 << 10 };
+    let least = (budget / 64).clamp(least, 16 << 20).min(budget / 4);
     budget - growth.saturating_mul(4).min(budget / 16).max(least)
 }
 
@@ -125,7 +126,7 @@ mod tests {
     fn the_low_water_mark_is_a_little_under_the_budget() {
         let under = |budget: u64| budget - low_water(budget, 0);
         assert_eq!([0, 4, 1 << 20].map(under), [0, 1, 1 << 18], "at most a quarter");
-        assert_eq!([8 << 20, 64 << 20].map(under), [1 << 20; 2]);
+        assert_eq!([8 << 20, 32 << 20, 64 << 20].map(under), [1 << 19, 1 << 19, 1 << 20]);
         assert_eq!((under(512 << 20), under(1 << 40)), (8 << 20, 16 << 20));
         let levels = (0..1 << 12u64).map(|step| step << 18);
         assert!(levels.into_iter().is_sorted_by_key(|budget| low_water(budget, 0)));
@@ -136,5 +137,6 @@ mod tests {
         let under = |growth: u64| (128 << 20) - low_water(128 << 20, growth);
         assert_eq!([0, 1 << 20, 2 << 20].map(under), [2 << 20, 4 << 20, 8 << 20]);
         assert_eq!([1 << 30, u64::MAX].map(under), [8 << 20; 2], "a sixteenth at most");
+        assert_eq!((32 << 20) - low_water(32 << 20, 1), 1 << 20, "1 MiB at least");
     }
 }
