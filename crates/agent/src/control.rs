@@ -239,6 +239,7 @@ fn live() -> bool {
         }
         share_figures(accounts);
         pager.refresh_mappings();
+        start::give_back_stack();
         Ok(Some(pager))
     });
     match managed {

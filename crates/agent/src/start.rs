@@ -1,6 +1,7 @@
 //! How the agent's first thread starts, and what of the process's memory is its own.
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use doorway::limits;
@@ -24,15 +25,32 @@ pub fn add_own_range(range: Range<usize>) {
     }
 }
 
+fn added_ranges() -> impl Iterator<Item = Range<usize>> {
+    let added = &RANGES[..RANGE_COUNT.load(Ordering::Relaxed)];
+    added.iter().map(|range| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed))
+}
+
 /// Ranges that must never be paged, in address order: the arena and what was added.
 pub fn own_ranges() -> Vec<Range<usize>> {
-    let added = &RANGES[..RANGE_COUNT.load(Ordering::Relaxed)];
-    let bounds =
-        |range: &[AtomicUsize; 2]| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed);
-    let mut ranges: Vec<_> = added.iter().map(bounds).collect();
+    let mut ranges: Vec<_> = added_ranges().collect();
     ranges.push(arena::range());
     ranges.sort_by_key(|range| range.start);
     ranges
+}
+
+/// Gives back what deeper calls have used of the stack that the calling thread runs on, if it is
+/// one of the ranges added: setting up takes 200 KiB.
+pub fn give_back_stack() {
+    /// What calls from here on use all the time, and more than the red zone.
+    const LEFT_BYTES: usize = 16 << 10;
+    let here = 0u8;
+    let at = std::hint::black_box(&raw const here).addr();
+    let Some(stack) = added_ranges().find(|range| range.contains(&at)) else { return };
+    let end = at.saturating_sub(LEFT_BYTES) & !(PAGE_SIZE - 1);
+    if let (Some(memory), true) = (NonNull::new(stack.start as *mut u8), end > stack.start) {
+        // SAFETY: the thread's own stack, below all that its calls have left there.
+        unsafe { sys::memory::discard(memory, end - stack.start) };
+    }
 }
 
 /// Reserves the arena: generous where address space costs nothing, what a limit has room for under
