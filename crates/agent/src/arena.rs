@@ -53,29 +53,44 @@ impl Arena {
     }
 }
 
+impl Arena {
+    /// A block, and whether it holds zeroes.
+    fn take(&self, layout: Layout) -> (*mut u8, bool) {
+        let (at, is_zero) = match class_of(layout) {
+            Some(class) => self.with(|state| state.small(class)),
+            None => (self.with(|state| state.big(layout)), true),
+        };
+        if at.is_null() {
+            broken::note_refused(layout.size());
+        }
+        (at, is_zero)
+    }
+}
+
 fn class_of(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(CLASS_MIN).next_power_of_two();
     (size <= CLASS_MAX).then(|| (size / CLASS_MIN).trailing_zeros() as usize)
 }
 
 impl State {
-    fn small(&mut self, class: usize) -> *mut u8 {
+    /// A block of a class, and whether it was never used, so that it holds zeroes.
+    fn small(&mut self, class: usize) -> (*mut u8, bool) {
         let head = self.free[class];
         if !head.is_null() {
             // SAFETY: a free block's first word links to the next.
             self.free[class] = unsafe { head.cast::<*mut u8>().read() };
-            return head;
+            return (head, false);
         }
         let size = CLASS_MIN << class;
         let at = self.chunk.next_multiple_of(size);
         if at + size > self.chunk_end {
-            let Ok(chunk) = arena::take(CHUNK, PAGE_SIZE) else { return null_mut() };
+            let Ok(chunk) = arena::take(CHUNK, PAGE_SIZE) else { return (null_mut(), false) };
             self.chunk = chunk.as_ptr() as usize;
             self.chunk_end = self.chunk + CHUNK;
             return self.small(class);
         }
         self.chunk = at + size;
-        at as *mut u8
+        (at as *mut u8, true)
     }
 
     fn big(&mut self, layout: Layout) -> *mut u8 {
@@ -94,22 +109,14 @@ impl State {
 // and never unmapped.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let at = match class_of(layout) {
-            Some(class) => self.with(|state| state.small(class)),
-            None => self.with(|state| state.big(layout)),
-        };
-        if at.is_null() {
-            broken::note_refused(layout.size());
-        }
-        at
+        self.take(layout).0
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout, unchanged.
-        let at = unsafe { self.alloc(layout) };
+        let (at, is_zero) = self.take(layout);
         // Pages fresh from the arena are zero already, and large tables rely on not being touched
         // here.
-        if !at.is_null() && class_of(layout).is_some() {
+        if !at.is_null() && !is_zero {
             // SAFETY: just allocated, at least as long as the layout.
             unsafe { at.write_bytes(0, layout.size()) };
         }

@@ -6,20 +6,24 @@
 //! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
 //! own coder has packed. The other forms stay.
 //!
-//! One page in 32 is coded by both tiers, so that the store knows what the second saves.
+//! Of one page in 32 it is found out what the other tier would make of it, so that the store knows
+//! what the second saves. As long as that is not in use, it takes some 0.1 MiB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, PromoteRequest, Registry,
     TierSample, Tiers, UnitError, PAGE_SIZE,
 };
+use pagecodec::t16h::Estimator;
+use pagecodec::Isa;
 
+use crate::auto;
 use crate::forced;
 use crate::t16h::{self, Dense, T16h};
 
-/// One page in so many is coded by both tiers.
+/// One page in so many is a sample, whose size in both tiers is known.
 const SAMPLE_EVERY: usize = 32;
 /// Sampled pages after which the older ones count half.
 const SAMPLED_MAX: u64 = 512;
@@ -27,7 +31,7 @@ const SAMPLED_MAX: u64 = 512;
 /// Adds the family `auto-t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
     forced::register(registry, "auto-t16h", "auto-t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| {
-        Tiered { objects: T16h { name, isa }, choice: Arc::default() }
+        Tiered { objects: T16h { name, isa }, choice: Arc::new(Choice::new(isa)) }
     });
 }
 
@@ -39,15 +43,25 @@ struct Tiered {
 
 /// Which tier new objects belong to, and what both made of samples. Sums of several threads may
 /// miss a page now and then.
-#[derive(Default)]
 struct Choice {
     is_dense: AtomicBool,
     pages: AtomicU64,
     quick_bytes: AtomicU64,
     dense_bytes: AtomicU64,
+    estimator: Mutex<Estimator>,
 }
 
 impl Choice {
+    fn new(isa: Isa) -> Self {
+        Choice {
+            is_dense: AtomicBool::new(false),
+            pages: AtomicU64::new(0),
+            quick_bytes: AtomicU64::new(0),
+            dense_bytes: AtomicU64::new(0),
+            estimator: Mutex::new(Estimator::with_isa(isa)),
+        }
+    }
+
     fn add(&self, quick: usize, dense: usize) {
         for (sum, by) in [(&self.pages, 1), (&self.quick_bytes, quick), (&self.dense_bytes, dense)] {
             sum.fetch_add(by as u64, Ordering::Relaxed);
@@ -106,23 +120,20 @@ impl Algorithm for Tiered {
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
         Ok(Box::new(TiersContext {
-            auto: crate::auto::context(self.objects.isa),
-            dense: Dense::new(self.objects.isa),
+            codec: Dense::new(self.objects.isa),
             choice: self.choice.clone(),
             until_sample: SAMPLE_EVERY,
-            other: Box::new([0; PAGE_SIZE]),
         }))
     }
 }
 
 struct TiersContext {
-    auto: Box<dyn Context>,
-    dense: Dense,
+    /// Of the second tier, and with the first one's within. What the second alone needs is not
+    /// touched before it is used.
+    codec: Dense,
     choice: Arc<Choice>,
     /// Pages until the next one that is a sample.
     until_sample: usize,
-    /// What the other tier makes of a sample.
-    other: Box<[u8; PAGE_SIZE]>,
 }
 
 impl TiersContext {
@@ -137,29 +148,18 @@ impl TiersContext {
         Some(at)
     }
 
-    /// Codes a page by the tier that did not make its object, and drops the result.
+    /// Finds out what the tier that did not make a page's object would have made of it.
     fn sample(&mut self, request: &CompressRequest<'_, '_>, at: usize, is_dense: bool) {
         let Some(Ok(len)) = request.results.get(at).copied() else { return };
-        let other = match is_dense {
-            true => {
-                let mut results = [Err(UnitError::NoSpace)];
-                self.auto.compress(&mut CompressRequest {
-                    pages: &request.pages[at..=at],
-                    unit_size: PAGE_SIZE,
-                    outputs: &mut [&mut self.other[..]],
-                    results: &mut results,
-                });
-                results[0].unwrap_or(PAGE_SIZE)
+        let page = request.pages[at];
+        let (quick, dense) = match is_dense {
+            true => (self.codec.quick_len(page), len),
+            false => {
+                // Another context's sample is as good.
+                let Ok(mut estimator) = self.choice.estimator.try_lock() else { return };
+                (len, self.codec.promoted_len(&mut estimator, &request.outputs[at][..len], page))
             }
-            false => match self.dense.promote(&request.outputs[at][..len], &mut self.other[..]) {
-                Ok(dense) => {
-                    t16h::release(Object::whole(&self.other[..dense]), 1);
-                    dense
-                }
-                Err(_) => len,
-            },
         };
-        let (quick, dense) = if is_dense { (other, len) } else { (len, other) };
         self.choice.add(quick, dense);
     }
 }
@@ -168,8 +168,8 @@ impl Context for TiersContext {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
         let is_dense = self.choice.is_dense.load(Ordering::Relaxed);
         match is_dense {
-            true => self.dense.compress(request),
-            false => self.auto.compress(request),
+            true => self.codec.compress(request),
+            false => auto::compress(self.codec.quick(), request),
         }
         if request.unit_size != PAGE_SIZE {
             return;
@@ -180,7 +180,7 @@ impl Context for TiersContext {
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
-        self.dense.decompress(request);
+        self.codec.decompress(request);
     }
 
     fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
@@ -190,7 +190,7 @@ impl Context for TiersContext {
             request.objects.iter().zip(request.outputs.iter_mut()).zip(request.results.iter_mut())
         {
             *result = match object.len() {
-                ..=PAGE_SIZE => self.dense.promote(object.linear(&mut bounce), output),
+                ..=PAGE_SIZE => self.codec.promote(object.linear(&mut bounce), output),
                 _ => Err(UnitError::Failed),
             };
         }

@@ -50,6 +50,7 @@ mod sets;
 pub mod sparse;
 pub mod t16;
 pub mod t16h;
+mod zeroed;
 
 pub use isa::Isa;
 pub use probe::{distinct_prefixes, same_filled, PROBE_WORDS};

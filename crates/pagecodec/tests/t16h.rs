@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use pagecodec::t16h::{builtin, builtin_page, Coder, Lengths, Set, Trainer, BOOKS};
+use pagecodec::t16h::{builtin, builtin_page, Coder, Estimator, Lengths, Set, Trainer, BOOKS};
 use pagecodec::{t16, t16h, Isa};
 use support::{Page, Random, CLASSES};
 
@@ -44,6 +44,24 @@ fn every_class_returns_to_the_same_t16_object() {
         t16::decode(Isa::best(), back, &mut decoded).expect("a T16 object");
         assert!(decoded == page, "{name}");
     }
+}
+
+#[test]
+fn lengths_are_estimated_to_four_bytes() {
+    let mut coder = Coder::new();
+    let mut estimators: Vec<_> = Isa::available().map(Estimator::with_isa).collect();
+    for (name, page) in pages() {
+        let object = t16_of(&page);
+        let made = [dense(&mut coder, builtin(), &object).len(), dense_page(&mut coder, &page).len()];
+        for estimator in &mut estimators {
+            let told = [estimator.object_len(&object).expect("a T16 object"), estimator.page_len(&page)];
+            assert!(
+                made.iter().zip(told).all(|(made, told)| made.abs_diff(told) <= 4),
+                "{name}: {told:?} {made:?}"
+            );
+        }
+    }
+    assert_eq!(estimators[0].object_len(&[0xff; 40]), None, "damaged");
 }
 
 fn dense_page(coder: &mut Coder, page: &Page) -> Vec<u8> {

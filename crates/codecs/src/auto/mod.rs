@@ -68,30 +68,35 @@ struct AutoContext {
     bounce: Box<[u8]>,
 }
 
+/// What a context of `auto` does with `request`.
+pub(crate) fn compress(codec: &mut PageCodec, request: &mut CompressRequest<'_, '_>) {
+    request.assert_valid();
+    let pages_per_unit = request.unit_size / PAGE_SIZE;
+    let mut counts = Counts::default();
+    // Each page is fetched while the one before is compressed.
+    if let Some(page) = request.pages.first() {
+        t16::prefetch(*page);
+    }
+    let outputs = request.outputs.iter_mut().zip(request.results.iter_mut());
+    for (number, (output, result)) in outputs.enumerate() {
+        let first = number * pages_per_unit;
+        let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
+        *result = match pages {
+            [page] => {
+                let next = request.pages.get(first + 1).unwrap_or(page);
+                let done = codec.compress(page, next, output);
+                counts.add(done.ok().map(|(kind, _)| kind));
+                done.map(|(_, len)| len)
+            }
+            pages => unit::compress(codec, pages, output, |kind| counts.add(kind)),
+        };
+    }
+    kind::publish(&counts);
+}
+
 impl Context for AutoContext {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
-        request.assert_valid();
-        let pages_per_unit = request.unit_size / PAGE_SIZE;
-        let mut counts = Counts::default();
-        // Each page is fetched while the one before is compressed.
-        if let Some(page) = request.pages.first() {
-            t16::prefetch(*page);
-        }
-        let outputs = request.outputs.iter_mut().zip(request.results.iter_mut());
-        for (number, (output, result)) in outputs.enumerate() {
-            let first = number * pages_per_unit;
-            let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
-            *result = match pages {
-                [page] => {
-                    let next = request.pages.get(first + 1).unwrap_or(page);
-                    let done = self.codec.compress(page, next, output);
-                    counts.add(done.ok().map(|(kind, _)| kind));
-                    done.map(|(_, len)| len)
-                }
-                pages => unit::compress(&mut self.codec, pages, output, |kind| counts.add(kind)),
-            };
-        }
-        kind::publish(&counts);
+        compress(&mut self.codec, request);
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {

@@ -17,6 +17,7 @@ use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, UnitError,
     UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
+use pagecodec::t16h::Estimator;
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
 use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
@@ -211,6 +212,26 @@ impl Dense {
         sets.retain(&held);
         sets.observe(&self.coder, t16.len(), len);
         Ok(1 + len)
+    }
+
+    /// What `auto` works with.
+    pub(crate) fn quick(&mut self) -> &mut PageCodec {
+        &mut self.codec
+    }
+
+    /// How many bytes `auto` makes of `page`.
+    pub(crate) fn quick_len(&mut self, page: &Page) -> usize {
+        let made = self.codec.compress(page, page, &mut self.bounce[..PAGE_SIZE]);
+        made.map_or(PAGE_SIZE, |(_, len)| len)
+    }
+
+    /// How many bytes [`Dense::promote`] would make of `object`, which holds `page`.
+    pub(crate) fn promoted_len(&mut self, estimator: &mut Estimator, object: &[u8], page: &Page) -> usize {
+        let len = match object.first() {
+            Some(&kind) if kind == Kind::Lz as u8 => Some(estimator.page_len(page)),
+            _ => self.codec.t16_of_object(object).and_then(|t16| estimator.object_len(t16)),
+        };
+        len.map_or(object.len(), |len| object.len().min(1 + len))
     }
 
     fn promote_lz(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use pagecodec::t16h::{builtin, builtin_page, Coder, Set, Trainer};
+use pagecodec::t16h::{builtin, builtin_page, reserve_builtin, Coder, Set, Trainer};
 
 /// Trained sets that can be in use at a time. When all are, training waits until one has lost its
 /// last page.
@@ -131,19 +131,14 @@ pub(crate) fn sets(family: Family) -> &'static Sets {
     static T16: OnceLock<Sets> = OnceLock::new();
     static PAGE: OnceLock<Sets> = OnceLock::new();
     match family {
-        Family::T16 => T16.get_or_init(|| {
-            builtin();
-            Sets::new(family)
-        }),
-        Family::Page => PAGE.get_or_init(|| {
-            builtin_page();
-            Sets::new(family)
-        }),
+        Family::T16 => T16.get_or_init(|| Sets::new(family)),
+        Family::Page => PAGE.get_or_init(|| Sets::new(family)),
     }
 }
 
 impl Sets {
     fn new(family: Family) -> Sets {
+        reserve_builtin();
         Sets {
             family,
             slots: RwLock::new(std::array::from_fn(|_| Slot { set: Arc::new(Set::blank()), number: 0 })),

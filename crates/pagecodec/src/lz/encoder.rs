@@ -5,6 +5,7 @@ use super::index::{Index, PADDING};
 use super::matches::Matches;
 use super::streams::{Coded, Streams};
 use super::{HEADER, INPUT_MAX};
+use crate::zeroed::zeroed;
 use crate::Isa;
 
 /// Bytes that are copied at a time where there are literals.
@@ -110,14 +111,9 @@ impl Encoder {
     /// When the machine lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(isa.is_available(), "this machine lacks {isa}");
-        let work = Box::new(Work {
-            source: [0; INPUT_MAX + PADDING],
-            index: Index::NEW,
-            matches: Matches::NEW,
-            streams: Streams::NEW,
-            many_long: false,
-            literals: [0; INPUT_MAX + LITERALS_STEP_MAX],
-        });
+        // SAFETY: all fields are integers, false, or empty ranges of zero, for which zero bytes are
+        // a value.
+        let work = unsafe { zeroed::<Work>().assume_init() };
         Encoder { isa, work }
     }
 

@@ -66,9 +66,6 @@ impl Hashed {
 }
 
 impl Index {
-    pub(crate) const NEW: Index =
-        Index { table: [0; 1 << TABLE_BITS], candidates: [0; 4096 + 128], mask: [0; 66], salt: 0 };
-
     /// Empties the table. Entries of zero name position 0, which is never used as a candidate, so
     /// that an empty table matches nothing.
     pub(crate) fn clear(&mut self) {

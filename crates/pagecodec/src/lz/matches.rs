@@ -24,11 +24,6 @@ pub(super) struct Records {
     pub(super) ends: [u16; PART_RECORDS + 1],
 }
 
-impl Records {
-    const NEW: Records =
-        Records { starts: [0; PART_RECORDS], sources: [0; PART_RECORDS], ends: [0; PART_RECORDS + 1] };
-}
-
 /// All parts' matches.
 pub(super) struct Matches {
     pub(super) records: [Records; PARTS],
@@ -37,9 +32,6 @@ pub(super) struct Matches {
 }
 
 impl Matches {
-    pub(super) const NEW: Matches =
-        Matches { records: [Records::NEW; PARTS], taken: [const { 0..0 }; PARTS] };
-
     /// The parts' records, and which of them count.
     #[inline(always)]
     pub(super) fn parts(&self) -> impl Iterator<Item = (&Records, Range<usize>)> {

@@ -48,14 +48,6 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) const NEW: Streams = Streams {
-        coded: Coded { len: 0, count: 0, literals: 0, extended: 0, anchor: 0, odd: 0 },
-        sequences: [0; SEQUENCES],
-        runs: [0; SEQUENCES],
-        packed: [0; SEQUENCES / 2],
-        extensions: [0; EXTENSIONS],
-    };
-
     /// The sequences.
     pub(super) fn sequences(&self) -> &[u16] {
         &self.sequences[..self.coded.count]

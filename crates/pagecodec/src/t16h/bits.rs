@@ -5,6 +5,7 @@
 //! its back. That way eight streams, which a reader needs to have something to do while it waits
 //! for its tables, cost hardly more bytes than four.
 
+use crate::zeroed::zeroed;
 use crate::Isa;
 
 use super::books::{CONTEXTS, TABLE};
@@ -65,14 +66,10 @@ pub(super) const fn in_order(stream: usize, bits: u64) -> u64 {
 
 impl Streams {
     pub(crate) fn new() -> Box<Self> {
-        Box::new(Streams {
-            bytes: [[0; STREAM_MAX]; STREAMS],
-            ends: [0; STREAMS],
-            pending: [0; STREAMS],
-            pending_len: [0; STREAMS],
-            input: [0; BEFORE + INPUT_MAX + BEHIND],
-            input_end: BEFORE,
-        })
+        // SAFETY: all fields are integers, for which zero bytes are a value.
+        let mut streams = unsafe { zeroed::<Streams>().assume_init() };
+        streams.input_end = BEFORE;
+        streams
     }
 
     pub(crate) fn clear(&mut self) {

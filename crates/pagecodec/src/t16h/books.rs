@@ -1,9 +1,10 @@
 //! Sets of codebooks: lengths, and the tables that both directions use.
 
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::huffman::{self, LEN_MAX};
+use crate::zeroed::zeroed;
 
 /// Symbol contexts.
 pub const CONTEXTS: usize = 6;
@@ -54,16 +55,8 @@ pub struct Set {
 impl Set {
     /// Memory for a set, as yet unusable.
     pub fn blank() -> Box<Set> {
-        let layout = std::alloc::Layout::new::<Set>();
-        // SAFETY: the layout has a size, all fields are integers for which zero bytes are a value,
-        // and a box frees with the same layout.
-        unsafe {
-            let memory = std::alloc::alloc_zeroed(layout);
-            if memory.is_null() {
-                std::alloc::handle_alloc_error(layout);
-            }
-            Box::from_raw(memory.cast())
-        }
+        // SAFETY: all fields are integers, for which zero bytes are a value.
+        unsafe { zeroed::<Set>().assume_init() }
     }
 
     /// The set `number` with these lengths.
@@ -75,10 +68,14 @@ impl Set {
 
     /// Makes this memory the set `number`. Objects of the set it was before can no longer be read.
     pub fn build(&mut self, number: u16, lengths: &Lengths) {
+        self.build_from(number, |context, book| lengths.0[context][book]);
+    }
+
+    fn build_from(&mut self, number: u16, lengths: impl Fn(usize, usize) -> [u8; 256]) {
         self.number = number;
         for context in 0..CONTEXTS {
             for book in 0..BOOKS {
-                let lens = &lengths.0[context][book];
+                let lens = &lengths(context, book);
                 let codes = huffman::codes(lens);
                 let table = &mut self.tables[context][book];
                 // What no code begins with decodes to something, one bit at a time.
@@ -131,19 +128,77 @@ impl Set {
     }
 }
 
+/// A set that comes with this library, as its packed lengths. Its tables are built when they are
+/// first needed.
+pub(super) struct Builtin {
+    packed: &'static [u8; Lengths::PACKED],
+    /// Memory for the tables, until they are built.
+    reserved: Mutex<Option<Box<Set>>>,
+    set: OnceLock<Box<Set>>,
+}
+
+pub(super) static T16: Builtin = Builtin::new(include_bytes!("builtin.lengths"));
+pub(super) static PAGE: Builtin = Builtin::new(include_bytes!("builtin-page.lengths"));
+
+impl Builtin {
+    const fn new(packed: &'static [u8; Lengths::PACKED]) -> Self {
+        Builtin { packed, reserved: Mutex::new(None), set: OnceLock::new() }
+    }
+
+    fn reserve(&self) {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserved.is_none() && self.set.get().is_none() {
+            *reserved = Some(Set::blank());
+        }
+    }
+
+    fn get(&self) -> &Set {
+        self.set.get_or_init(|| {
+            let reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let mut set = reserved.unwrap_or_else(Set::blank);
+            set.build_from(0, |context, book| self.lens(context, book));
+            set
+        })
+    }
+
+    /// The code lengths of a codebook's symbols.
+    pub(super) fn lens(&self, context: usize, book: usize) -> [u8; 256] {
+        let bytes = &self.packed[(context * BOOKS + book) * 128..][..128];
+        std::array::from_fn(|symbol| bytes[symbol / 2] >> (symbol % 2 * 4) & 15)
+    }
+}
+
 /// Set 0 for T16 objects, trained on the heaps of several programs (`examples/t16h_train.rs`), for
 /// when there is none better.
 pub fn builtin() -> &'static Set {
-    static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
-    BUILTIN.get_or_init(|| unpacked(include_bytes!("builtin.lengths")))
+    T16.get()
 }
 
 /// Set 0 for pages as page LZ.
 pub fn builtin_page() -> &'static Set {
-    static BUILTIN: OnceLock<Box<Set>> = OnceLock::new();
-    BUILTIN.get_or_init(|| unpacked(include_bytes!("builtin-page.lengths")))
+    PAGE.get()
 }
 
-fn unpacked(bytes: &[u8]) -> Box<Set> {
-    Set::new(0, &Lengths::unpack(bytes).expect("the built-in sets are valid"))
+/// Allocates the memory of both built-in sets, so that building them, when they are first asked
+/// for, allocates nothing. It is not touched before.
+pub fn reserve_builtin() {
+    T16.reserve();
+    PAGE.reserve();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_sets_are_what_their_packed_lengths_say() {
+        reserve_builtin();
+        for (builtin, set) in [(&T16, builtin()), (&PAGE, builtin_page())] {
+            let lengths = Lengths::unpack(builtin.packed).expect("valid prefix codes");
+            let unpacked = Set::new(0, &lengths);
+            assert!(
+                set.costs == unpacked.costs && set.codes == unpacked.codes && set.tables == unpacked.tables
+            );
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod avx2;
 mod avx512;
 mod bits;
 mod books;
+mod estimate;
 mod huffman;
 #[cfg(target_arch = "x86_64")]
 mod pack;
@@ -20,7 +21,8 @@ mod symbols;
 mod tags;
 mod train;
 
-pub use books::{builtin, builtin_page, Lengths, Set, BOOKS, CONTEXTS};
+pub use books::{builtin, builtin_page, reserve_builtin, Lengths, Set, BOOKS, CONTEXTS};
+pub use estimate::Estimator;
 pub use train::{Trainer, TRAINING_ROUNDS};
 
 use crate::t16::{self, Layout};

@@ -9,6 +9,7 @@ use crate::lanes::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{Xmm, Ymm};
 use crate::t16::{Layout, OBJECT_MAX, PAGE_SIZE};
+use crate::zeroed::zeroed;
 use crate::{lz, Isa};
 
 /// Most symbols of one context: the literals of page LZ over the most raw words.
@@ -75,15 +76,15 @@ pub(crate) struct Symbols {
 
 impl Symbols {
     pub(crate) fn new(isa: Isa) -> Box<Self> {
-        Box::new(Symbols {
-            symbols: [[0; SYMBOLS_MAX]; CONTEXTS],
-            lens: [0; CONTEXTS],
-            tags: [0; A_ROOM],
-            sorted: [0; A_ROOM],
-            lz: lz::Encoder::with_isa(isa),
-            lz_object: [0; OBJECT_MAX],
-            packed: None,
-        })
+        let mut symbols = zeroed::<Symbols>();
+        let at = symbols.as_mut_ptr();
+        // SAFETY: the fields of this box's memory that are no integers are written, and zero bytes
+        // are a value of the others.
+        unsafe {
+            (&raw mut (*at).lz).write(lz::Encoder::with_isa(isa));
+            (&raw mut (*at).packed).write(None);
+            symbols.assume_init()
+        }
     }
 
     /// The instruction set in use.
@@ -467,6 +468,14 @@ impl Symbols {
     /// symbols tells where there are many.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| cheapest(self.isa(), self.of(context), set.costs(context)))
+    }
+
+    /// Bits of the symbols of a context in the codebook that [`Symbols::choose`] would take of
+    /// those with these costs.
+    pub(super) fn bits(&self, context: usize, costs: &[[u8; BOOKS]; 256]) -> usize {
+        let symbols = self.of(context);
+        let book = usize::from(cheapest(self.isa(), symbols, costs));
+        symbols.iter().map(|symbol| usize::from(costs[usize::from(*symbol)][book])).sum()
     }
 }
 

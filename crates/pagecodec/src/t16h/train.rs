@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use super::books::{Lengths, Set, BOOKS, CONTEXTS};
 use super::huffman;
 use super::Coder;
+use crate::zeroed::zeroed;
 
 /// Rounds of assignment and recomputation for each context.
 pub const TRAINING_ROUNDS: usize = 8;
@@ -18,9 +19,14 @@ type Histogram = [u16; 256];
 pub struct Trainer {
     samples: Vec<[Histogram; CONTEXTS]>,
     capacity: usize,
-    lengths: Box<Lengths>,
-    sums: Box<[[u64; 256]; BOOKS]>,
+    work: Box<Work>,
     step: usize,
+}
+
+/// What a training learns, and works with.
+struct Work {
+    lengths: Lengths,
+    sums: [[u64; 256]; BOOKS],
 }
 
 impl Trainer {
@@ -33,8 +39,9 @@ impl Trainer {
         Trainer {
             samples: Vec::with_capacity(capacity),
             capacity,
-            lengths: Box::new(Lengths([[[8; 256]; BOOKS]; CONTEXTS])),
-            sums: Box::new([[0; 256]; BOOKS]),
+            // SAFETY: all fields are integers, for which zero bytes are a value; the first round of
+            // a context writes all of its lengths.
+            work: unsafe { zeroed::<Work>().assume_init() },
             step: 0,
         }
     }
@@ -89,7 +96,7 @@ impl Trainer {
 
     /// What was learnt, once [`Trainer::step`] has answered that all is done.
     pub fn lengths(&self) -> &Lengths {
-        &self.lengths
+        &self.work.lengths
     }
 
     /// Bits that `set` would spend on the samples' symbols.
@@ -105,12 +112,11 @@ impl Trainer {
     }
 
     fn round(&mut self, context: usize, round: usize) {
-        for sums in self.sums.iter_mut() {
-            sums.fill(0);
-        }
+        let Work { lengths, sums } = &mut *self.work;
+        sums.as_flattened_mut().fill(0);
         // Samples are dealt out first; neighbours are alike, so blocks of them.
         let block = self.samples.len().div_ceil(BOOKS);
-        let lens = &mut self.lengths.0[context];
+        let lens = &mut lengths.0[context];
         let mut costs = [[0u8; BOOKS]; 256];
         for (symbol, costs) in costs.iter_mut().enumerate() {
             *costs = std::array::from_fn(|book| lens[book][symbol]);
@@ -123,11 +129,11 @@ impl Trainer {
                 let bits = bits(histogram, &costs);
                 (0..BOOKS).min_by_key(|&book| bits[book]).expect("there are codebooks")
             };
-            for (sum, count) in self.sums[book].iter_mut().zip(histogram) {
+            for (sum, count) in sums[book].iter_mut().zip(histogram) {
                 *sum += u64::from(*count);
             }
         }
-        for (lens, sums) in lens.iter_mut().zip(self.sums.iter()) {
+        for (lens, sums) in lens.iter_mut().zip(sums.iter()) {
             if round == 0 || sums.iter().any(|&sum| sum != 0) {
                 *lens = huffman::lengths(&sums.map(|sum| sum * WEIGHT + 1));
             }

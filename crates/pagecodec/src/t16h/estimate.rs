@@ -1,0 +1,72 @@
+//! How long an object would be, without making it.
+
+use super::books::{self, Builtin, BOOKS, CONTEXTS};
+use super::symbols::Symbols;
+use super::{bits, HEADER, PACKED, PAGE_HEADER};
+use crate::t16::{Layout, PAGE_SIZE};
+use crate::zeroed::zeroed;
+use crate::Isa;
+
+/// By context and symbol, the length in every codebook.
+type Costs = [[[u8; BOOKS]; 256]; CONTEXTS];
+
+/// Tells how long the objects of [`super::Coder`] would be with the built-in sets, of whose memory
+/// it needs a tenth: some 100 KiB, which are not touched before the first question.
+pub struct Estimator {
+    symbols: Box<Symbols>,
+    /// For T16 objects and for page LZ.
+    costs: Box<[Costs; 2]>,
+    is_ready: bool,
+}
+
+impl Estimator {
+    /// An estimator with the instruction set `isa`. All of them tell the same.
+    ///
+    /// # Panics
+    /// When the machine lacks it.
+    pub fn with_isa(isa: Isa) -> Self {
+        // SAFETY: integers, for which zero bytes are a value.
+        let costs = unsafe { zeroed::<[Costs; 2]>().assume_init() };
+        Estimator { symbols: Symbols::new(isa), costs, is_ready: false }
+    }
+
+    /// About how many bytes [`super::Coder::encode`] would make of the T16 object `source`; `None`
+    /// when it is damaged.
+    pub fn object_len(&mut self, source: &[u8]) -> Option<usize> {
+        let layout = Layout::parse(source).ok()?;
+        self.symbols.collect(source, &layout).ok()?;
+        let packed = if self.symbols.packed().is_some() { PACKED } else { 0 };
+        let fixed = layout.a_at + (layout.lines_at - layout.refs_at);
+        Some(HEADER + packed + fixed + self.streams_len(0))
+    }
+
+    /// About how many bytes [`super::Coder::encode_page`] would make of `page`.
+    pub fn page_len(&mut self, page: &[u8; PAGE_SIZE]) -> usize {
+        self.symbols.collect_page(page);
+        PAGE_HEADER + self.streams_len(1)
+    }
+
+    /// Bytes of the bit streams of the symbols collected.
+    fn streams_len(&mut self, kind: usize) -> usize {
+        if !self.is_ready {
+            for (costs, builtin) in self.costs.iter_mut().zip([&books::T16, &books::PAGE]) {
+                fill(costs, builtin);
+            }
+            self.is_ready = true;
+        }
+        let costs = &self.costs[kind];
+        let of_context = |context: usize| self.symbols.bits(context, &costs[context]);
+        // Each stream ends somewhere in its last byte.
+        (0..CONTEXTS).map(of_context).sum::<usize>() / 8 + bits::STREAMS / 2
+    }
+}
+
+fn fill(costs: &mut Costs, builtin: &Builtin) {
+    for (context, costs) in costs.iter_mut().enumerate() {
+        for book in 0..BOOKS {
+            for (costs, len) in costs.iter_mut().zip(builtin.lens(context, book)) {
+                costs[book] = len;
+            }
+        }
+    }
+}
