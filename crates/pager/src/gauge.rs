@@ -11,6 +11,9 @@ use crate::units::bytes_of;
 /// Of what is remembered of fast growth a look that finds less forgets one part in so many.
 const GROWTH_FADES: u64 = 64;
 
+/// Growth that is remembered and does not matter any more.
+const GROWTH_LITTLE: u64 = 64 << 10;
+
 /// The use of this process as it was last measured.
 pub(crate) struct Gauge {
     accounts: &'static dyn Accounts,
@@ -109,25 +112,28 @@ impl Gauge {
     }
 }
 
-/// A sixty-fourth under the budget, 512 KiB to 16 MiB, but not more than a quarter. Where memory
-/// grows without faults it is 1 MiB at least, and four times what it has grown by between looks if
-/// that is more, up to a sixteenth: new mappings fill until a look finds it.
+/// A 128th under the budget, 256 KiB to 16 MiB, but not more than a quarter. Where memory has
+/// lately grown without faults, a 64th and 1 MiB at least, and four times what it has grown by
+/// between looks if that is more, up to a sixteenth: new mappings fill until a look finds it.
 fn low_water(budget: u64, growth: u64) -> u64 {
-    let least = if growth > 0 { 1 << 20 } else { 512 << 10 };
-    let least = (budget / 64).clamp(least, 16 << 20).min(budget / 4);
+    let least = match growth >= GROWTH_LITTLE {
+        true => (budget / 64).max(1 << 20),
+        false => (budget / 128).max(256 << 10),
+    };
+    let least = least.min(16 << 20).min(budget / 4);
     budget - growth.saturating_mul(4).min(budget / 16).max(least)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::low_water;
+    use super::{low_water, GROWTH_LITTLE};
 
     #[test]
     fn the_low_water_mark_is_a_little_under_the_budget() {
         let under = |budget: u64| budget - low_water(budget, 0);
         assert_eq!([0, 4, 1 << 20].map(under), [0, 1, 1 << 18], "at most a quarter");
-        assert_eq!([8 << 20, 32 << 20, 64 << 20].map(under), [1 << 19, 1 << 19, 1 << 20]);
-        assert_eq!((under(512 << 20), under(1 << 40)), (8 << 20, 16 << 20));
+        assert_eq!([8 << 20, 32 << 20, 64 << 20].map(under), [1 << 18, 1 << 18, 1 << 19]);
+        assert_eq!((under(512 << 20), under(1 << 40)), (4 << 20, 16 << 20));
         let levels = (0..1 << 12u64).map(|step| step << 18);
         assert!(levels.into_iter().is_sorted_by_key(|budget| low_water(budget, 0)));
     }
@@ -135,8 +141,9 @@ mod tests {
     #[test]
     fn the_low_water_mark_leaves_room_for_growth() {
         let under = |growth: u64| (128 << 20) - low_water(128 << 20, growth);
-        assert_eq!([0, 1 << 20, 2 << 20].map(under), [2 << 20, 4 << 20, 8 << 20]);
+        assert_eq!([0, 1 << 20, 2 << 20].map(under), [1 << 20, 4 << 20, 8 << 20]);
         assert_eq!([1 << 30, u64::MAX].map(under), [8 << 20; 2], "a sixteenth at most");
-        assert_eq!((32 << 20) - low_water(32 << 20, 1), 1 << 20, "1 MiB at least");
+        let small = |growth: u64| (32 << 20) - low_water(32 << 20, growth);
+        assert_eq!([1, GROWTH_LITTLE, 200 << 10].map(small), [1 << 18, 1 << 20, 1 << 20], "1 MiB at least");
     }
 }
