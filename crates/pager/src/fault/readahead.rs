@@ -66,6 +66,12 @@ impl Outcomes {
     }
 }
 
+/// Whether so many pages of those that came ahead are enough for the window to count as used. Each
+/// one that is not used takes the place of a page that often returns: two thirds must be.
+fn is_enough(used: u64, ahead: u64) -> bool {
+    used * 3 >= ahead * 2
+}
+
 /// Streams of all threads.
 pub struct Streams {
     entries: [[AtomicU64; STREAMS]; THREADS],
@@ -165,7 +171,7 @@ impl Streams {
                 let ahead = (1 << log) - 1;
                 let used = used_ahead(ahead, next, was_over).unwrap_or(ahead);
                 if log > 0 {
-                    self.outcomes(over, log).note(used * 2 >= ahead);
+                    self.outcomes(over, log).note(is_enough(used, ahead));
                 }
                 return Stream { row, column, log: self.grown(over, log), over, wasted: ahead - used };
             }
@@ -175,7 +181,7 @@ impl Streams {
         if let Some((over, log @ 1.., next)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
             let ahead = (1 << log) - 1;
             let used = used_ahead(ahead, next, over).unwrap_or(0);
-            self.outcomes(over, log).note(used * 2 >= ahead);
+            self.outcomes(over, log).note(is_enough(used, ahead));
             wasted = ahead - used;
         }
         Stream { row, column, log: 0, over, wasted }
