@@ -66,10 +66,20 @@ impl Outcomes {
     }
 }
 
-/// Whether so many pages of those that came ahead are enough for the window to count as used. Each
-/// one that is not used takes the place of a page that often returns: two thirds must be.
-fn is_enough(used: u64, ahead: u64) -> bool {
-    used * 3 >= ahead * 2
+/// What is seen of pages that came ahead: of how many it is seen whether they were used, and how
+/// many were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Uses {
+    pub seen: u64,
+    pub used: u64,
+}
+
+impl Uses {
+    /// Whether that is enough for the window to count as used. Each page that is not used takes the
+    /// place of one that often returns: two thirds must be.
+    fn is_enough(self) -> bool {
+        self.used * 3 >= self.seen * 2
+    }
 }
 
 /// Streams of all threads.
@@ -147,44 +157,58 @@ impl Streams {
         }
     }
 
-    /// Finds or starts the stream of a fault at `page` by `thread`. `used` returns how many pages
-    /// of a range were used, if that can be seen; it is asked about the last window of the stream,
-    /// or of one that is forgotten for it.
+    /// Finds or starts the stream of a fault at `page` by `thread`. `uses` tells of the pages of a
+    /// range, if uses can be seen; it is asked about the last window of the stream, or of one that
+    /// is forgotten for it.
     pub fn find(
         &self,
         thread: u32,
         page: u64,
         over: Over,
-        used: impl Fn(std::ops::Range<u64>) -> Option<u64>,
+        uses: impl Fn(std::ops::Range<u64>) -> Option<Uses>,
     ) -> Stream {
-        // Pages that are filled or mapped come unarmed, and look used.
-        let used_ahead = |ahead: u64, next: u64, over: Over| match over {
-            Over::Out if ahead > 0 => Some(used(next.saturating_sub(ahead)..next)?.min(ahead)),
-            _ => None,
-        };
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
-            let Some((was_over, log, next)) = parts(entry.load(Ordering::Relaxed)) else { continue };
+            let Some(last) = parts(entry.load(Ordering::Relaxed)) else { continue };
+            let (_, log, next) = last;
             // Some of what follows a window may have been in memory.
             let gap = if log == 0 { 1 } else { 1 << log };
             if page.wrapping_sub(next) < gap {
-                let ahead = (1 << log) - 1;
-                let used = used_ahead(ahead, next, was_over).unwrap_or(ahead);
-                if log > 0 {
-                    self.outcomes(over, log).note(is_enough(used, ahead));
-                }
-                return Stream { row, column, log: self.grown(over, log), over, wasted: ahead - used };
+                let wasted = self.judge(over, last, true, &uses);
+                return Stream { row, column, log: self.grown(over, log), over, wasted };
             }
         }
         let column = self.turn[row].fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
-        let mut wasted = 0;
-        if let Some((over, log @ 1.., next)) = parts(self.entries[row][column].load(Ordering::Relaxed)) {
-            let ahead = (1 << log) - 1;
-            let used = used_ahead(ahead, next, over).unwrap_or(0);
-            self.outcomes(over, log).note(is_enough(used, ahead));
-            wasted = ahead - used;
-        }
+        let last = parts(self.entries[row][column].load(Ordering::Relaxed));
+        let wasted = last.map_or(0, |last| self.judge(last.0, last, false, &uses));
         Stream { row, column, log: 0, over, wasted }
+    }
+
+    /// Notes among the outcomes of `over` whether a window was used, which its thread has gone on
+    /// behind or not; returns how many pages came ahead in vain.
+    fn judge(
+        &self,
+        over: Over,
+        (was_over, log, next): (Over, u32, u64),
+        continued: bool,
+        uses: impl Fn(std::ops::Range<u64>) -> Option<Uses>,
+    ) -> u64 {
+        if log == 0 {
+            return 0;
+        }
+        let ahead = (1 << log) - 1;
+        let seen = match was_over {
+            Over::Out => uses(next.saturating_sub(ahead)..next).filter(|uses| uses.seen > 0),
+            // Pages that are filled or mapped come unarmed.
+            Over::Untouched => None,
+        };
+        let used = seen.map_or(continued, Uses::is_enough);
+        self.outcomes(over, log).note(used);
+        match seen {
+            Some(uses) => uses.seen - uses.used,
+            None if continued => 0,
+            None => ahead,
+        }
     }
 
     /// Notes where the window that was brought in ended.
@@ -199,7 +223,7 @@ mod tests {
     use super::*;
 
     /// No tracker of accesses.
-    fn unseen(_pages: std::ops::Range<u64>) -> Option<u64> {
+    fn unseen(_pages: std::ops::Range<u64>) -> Option<Uses> {
         None
     }
 
@@ -278,20 +302,21 @@ mod tests {
     #[test]
     fn windows_that_are_continued_and_not_used_are_in_vain() {
         // A thread that uses each fourth page, and none between.
-        let widest = |seen: Option<u64>| {
+        let widest = |uses: Option<Uses>| {
             let streams = Streams::new(64);
             let (mut page, mut wide) = (0, 0);
             for fault in 0..1000 {
-                let stream = streams.find(3, page, Over::Out, |_| seen);
+                let stream = streams.find(3, page, Over::Out, |_| uses);
                 wide += u32::from(fault >= 500 && stream.window() > 1);
                 page += stream.window() as u64;
                 streams.ended(stream, page);
             }
             wide
         };
-        assert_eq!(widest(None), 500, "nothing is seen");
-        assert!(widest(Some(0)) < 100, "{}", widest(Some(0)));
-        assert_eq!(widest(Some(64)), 500, "all of it is used");
+        let wide = |seen, used| widest(Some(Uses { seen, used }));
+        assert_eq!((widest(None), wide(0, 0)), (500, 500), "nothing is seen");
+        assert!(wide(3, 1) < 100, "{}", wide(3, 1));
+        assert_eq!((wide(3, 2), wide(1, 1)), (500, 500), "what came with it is used");
     }
 
     #[test]
@@ -302,11 +327,12 @@ mod tests {
             let (mut wide, mut ahead, mut wasted) = (0, 0, 0);
             for turn in 0..400u64 {
                 for page in [turn * 1000, turn * 1000 + 1] {
-                    let used = |pages: std::ops::Range<u64>| {
+                    let uses = |pages: std::ops::Range<u64>| {
                         assert_eq!(pages.start % 1000, 2, "behind the page that was asked for");
-                        Some((pages.end - pages.start) * used_percent / 100)
+                        let seen = pages.end - pages.start;
+                        Some(Uses { seen, used: seen * used_percent / 100 })
                     };
-                    let stream = streams.find(3, page, Over::Out, used);
+                    let stream = streams.find(3, page, Over::Out, uses);
                     wide += usize::from(stream.window() > 1);
                     ahead += stream.window() as u64 - 1;
                     wasted += stream.wasted();

@@ -23,7 +23,7 @@ use crate::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
 
 use super::handlers::Record;
 use super::queue::{Fault, PARKED_MAX};
-use super::readahead::{Over, Stream};
+use super::readahead::{Over, Stream, Uses};
 use super::FaultService;
 
 /// Runs of used or unused pages that are told apart in the window of a stream: what lies behind
@@ -126,7 +126,7 @@ impl FaultService<'_> {
             self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
-        let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.used_of(pages));
+        let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.uses_of(pages));
         if stream.wasted() > 0 {
             self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
@@ -147,10 +147,10 @@ impl FaultService<'_> {
         handler.owed = done + ahead;
     }
 
-    /// How many pages of a range, given by their numbers, are present and were used; `None` where
-    /// that cannot be seen. This is a system call: it is made behind windows of more than one page,
-    /// not at each fault.
-    fn used_of(&self, pages: std::ops::Range<u64>) -> Option<u64> {
+    /// How many pages of a range, given by their numbers, are present, came armed, and were used or
+    /// not; `None` where that cannot be seen. This is a system call: it is made behind windows of
+    /// more than one page, not at each fault.
+    fn uses_of(&self, pages: std::ops::Range<u64>) -> Option<Uses> {
         let tracker = self.pages.tracker();
         if !tracker.sees_uses() {
             return None;
@@ -158,8 +158,15 @@ impl FaultService<'_> {
         let mut runs = [sys::pagemap::Run::default(); READ_AHEAD_RUNS];
         let [start, end] = [pages.start, pages.end].map(|page| bytes_of(page as usize));
         let (count, _) = tracker.look(start, end, &mut runs);
-        let used = runs[..count].iter().filter(|run| run.is_used());
-        Some(used.map(|run| pages_in(run.end - run.start)).sum())
+        let mut uses = Uses::default();
+        for run in &runs[..count] {
+            // What was there before the window came says nothing of it.
+            let pages = (run.start as usize..run.end as usize).step_by(PAGE_SIZE);
+            let came = pages.filter(|at| self.pages.was_armed(*at)).count() as u64;
+            uses.seen += came;
+            uses.used += if run.is_used() { came } else { 0 };
+        }
+        Some(uses)
     }
 
     /// Counts a fault that was served.

@@ -242,6 +242,11 @@ impl Pages {
         self.table.find(at).is_some_and(|block| block.is_out(index_of(at)))
     }
 
+    /// Whether a page is in memory and was armed. A hint: no lock is taken.
+    pub fn was_armed(&self, at: usize) -> bool {
+        self.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
+    }
+
     /// The replacement policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

@@ -66,8 +66,9 @@ impl History {
         self.pages[index].store(word, Ordering::Relaxed);
     }
 
-    /// Whether the page, which is in memory, was armed by the tracker of accesses.
-    pub(super) fn is_armed(&self, index: usize) -> bool {
+    /// Whether the page is in memory and was armed when it came, or when it was last looked at. It
+    /// may have been used since.
+    pub fn is_armed(&self, index: usize) -> bool {
         self.pages[index].load(Ordering::Relaxed) & (OUT | ARMED) == ARMED
     }
 
