@@ -20,9 +20,8 @@ const CANNOT: i32 = 77;
 /// Runs a command bare and under uzswap. Both must end with status 0 and write the same; returns
 /// the report.
 ///
-/// Under uzswap it may take twenty times as long, and two minutes: what takes longer hangs, or as
-/// good as. (Five hundred threads took 15 s in a release build, and 47 in a debug build on a
-/// machine whose host had half of it.)
+/// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or
+/// as good as.
 fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
     let scratch = Scratch::new(&format!("cases-{name}-{without}"));
     let directory = |name: &str| {
@@ -43,7 +42,7 @@ fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Val
         run.env("UZSWAP_WITHOUT", without);
     }
     run.args(["run", "--ram", ram, "--report"]).arg(&report).arg("--").args(command);
-    let ended = watch(&mut run, &directory("managed"), bare.took * 20 + Duration::from_secs(120));
+    let ended = watch(&mut run, &directory("managed"), bare.took * 20 + Duration::from_secs(20));
     assert!(ended.status.is_some_and(|status| status.success()), "{name}: {}", told(&ended));
     assert_eq!(ended.output, bare.output, "{name}: {}", ended.errors);
     let text = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{name}: {error}"));
