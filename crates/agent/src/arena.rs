@@ -51,9 +51,7 @@ impl Arena {
         futex::unlock_bits(&self.lock);
         result
     }
-}
 
-impl Arena {
     /// A block, and whether it holds zeroes.
     fn take(&self, layout: Layout) -> (*mut u8, bool) {
         let (at, is_zero) = match class_of(layout) {

@@ -7,7 +7,7 @@
 //! own coder has packed. The other forms stay.
 //!
 //! Of one page in 32 it is found out what the other tier would make of it, so that the store knows
-//! what the second saves. As long as that is not in use, it takes some 0.1 MiB.
+//! what the second saves. As long as that is not in use, it takes some 0.2 MiB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -41,11 +41,13 @@ impl Lengths {
     }
 }
 
+/// By context and symbol, the length in every codebook.
+pub(super) type Costs = [[[u8; BOOKS]; 256]; CONTEXTS];
+
 /// An immutable, numbered set of codebooks with its tables (about 270 KiB).
 pub struct Set {
     number: u16,
-    /// By symbol, the length in every codebook.
-    costs: [[[u8; BOOKS]; 256]; CONTEXTS],
+    costs: Costs,
     /// Code << 4 | length.
     codes: [[[u16; 256]; BOOKS]; CONTEXTS],
     /// By the next ten bits: symbol << 8 | length.

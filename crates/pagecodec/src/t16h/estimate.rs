@@ -1,17 +1,15 @@
 //! How long an object would be, without making it.
 
-use super::books::{self, Builtin, BOOKS, CONTEXTS};
+use super::books::{self, Builtin, Costs, BOOKS, CONTEXTS};
 use super::symbols::Symbols;
 use super::{bits, HEADER, PACKED, PAGE_HEADER};
 use crate::t16::{Layout, PAGE_SIZE};
 use crate::zeroed::zeroed;
 use crate::Isa;
 
-/// By context and symbol, the length in every codebook.
-type Costs = [[[u8; BOOKS]; 256]; CONTEXTS];
-
-/// Tells how long the objects of [`super::Coder`] would be with the built-in sets, of whose memory
-/// it needs a tenth: some 100 KiB, which are not touched before the first question.
+/// Tells how long the objects of [`super::Coder`] would be with the built-in sets, without their
+/// tables: it takes some 140 KiB, most of them working memory that is not touched before the first
+/// question.
 pub struct Estimator {
     symbols: Box<Symbols>,
     /// For T16 objects and for page LZ.
