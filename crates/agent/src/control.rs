@@ -226,6 +226,7 @@ fn live() -> bool {
             return Ok(None);
         }
         let pager = set_up(accounts)?;
+        pager.note_found();
         // Relatives have something registered, or will have it as soon as they are to inherit this
         // pager.
         let registers_at = |look: &Look| {

@@ -201,6 +201,12 @@ impl Pager {
         self.program.manages(range)
     }
 
+    /// Takes note of the pages that are in memory now, to know later which are older. To be called
+    /// once, when much of the budget is in use and before anything is registered.
+    pub fn note_found(&self) {
+        self.lifecycle().note_found();
+    }
+
     /// Looks at the program's mappings again.
     pub fn refresh_mappings(&self) {
         self.lifecycle().refresh_mappings();

@@ -86,29 +86,31 @@ impl Registrations {
             }
             next.len() < MAPPINGS_MAX
         };
-        // Skips mappings above `USER_END`, as five-level page tables allow them.
-        let (first, last) = config.only.as_ref().map_or((0, USER_END), |range| (range.start, range.end));
-        maps::for_each(file, buffer, |mapping| {
-            let (start, end) = (mapping.start.max(first), mapping.end.min(last));
-            if !is_private_memory(&mapping) || start >= end {
-                return;
-            }
-            let mut at = start;
-            // These are cut out; the kernel may have merged them with a neighbour of the program's.
-            while at < end {
-                let cut = config.own.iter().chain(released.iter());
-                let next =
-                    cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
-                let until = next.map_or(end, |range| range.start);
-                let evictable = is_evictable(&mapping, config.executable) && is_walked(pages, end - start);
-                let accessible = mapping.read || mapping.write;
-                if until > at && !add(at, until, evictable, accessible) {
-                    return;
-                }
-                at = next.map_or(end, |range| range.end);
-            }
-        });
+        for_each_private(file, buffer, released, pages, config, &mut add);
         std::mem::swap(current, next);
+    }
+
+    /// Calls `each` for all mappings whose pages could be evicted, registered or not.
+    pub fn for_each_evictable(
+        &mut self,
+        file: &ProcFile,
+        pages: &Pages,
+        config: &Config,
+        mut each: impl FnMut(Range<usize>),
+    ) {
+        for_each_private(
+            file,
+            &mut self.buffer,
+            &self.released,
+            pages,
+            config,
+            |start, end, evictable, _| {
+                if evictable {
+                    each(start..end);
+                }
+                true
+            },
+        );
     }
 
     /// Never registers a range again.
@@ -176,6 +178,40 @@ impl Registrations {
         // What is evicted from a mapping that is not registered would be found as zeroes.
         self.current[index..].iter().find(|mapping| mapping.registered && mapping.evictable).copied()
     }
+}
+
+/// Calls `each` for the parts of mappings that are under management or are to be: with start, end,
+/// whether pages can be evicted now, and whether they are accessible. Ends when it says no.
+fn for_each_private(
+    file: &ProcFile,
+    buffer: &mut [u8],
+    released: &[Range<usize>],
+    pages: &Pages,
+    config: &Config,
+    mut each: impl FnMut(usize, usize, bool, bool) -> bool,
+) {
+    // Skips mappings above `USER_END`, as five-level page tables allow them.
+    let (first, last) = config.only.as_ref().map_or((0, USER_END), |range| (range.start, range.end));
+    maps::for_each(file, buffer, |mapping| {
+        let (start, end) = (mapping.start.max(first), mapping.end.min(last));
+        if !is_private_memory(&mapping) || start >= end {
+            return;
+        }
+        let mut at = start;
+        // These are cut out; the kernel may have merged them with a neighbour of the program's.
+        while at < end {
+            let cut = config.own.iter().chain(released.iter());
+            let next =
+                cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
+            let until = next.map_or(end, |range| range.start);
+            let evictable = is_evictable(&mapping, config.executable) && is_walked(pages, end - start);
+            let accessible = mapping.read || mapping.write;
+            if until > at && !each(at, until, evictable, accessible) {
+                return;
+            }
+            at = next.map_or(end, |range| range.end);
+        }
+    });
 }
 
 pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {

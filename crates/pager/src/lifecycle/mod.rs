@@ -5,6 +5,7 @@
 //! | `watch` | one look of the control thread: measures, finds new mappings, notices what is stuck |
 //! | `halt` | everything comes in and nothing is registered, for a while or for good |
 //! | `retire` | the end of a pager whose process does not end |
+//! | `found` | which pages are in memory before anything is registered |
 //! | `grace` | when every thread has been seen outside of the calls that discard memory |
 //!
 //! All of it is methods of [`Lifecycle`], which one thread runs, the control thread. It stands
@@ -15,6 +16,7 @@
 //! [`Lifecycle::halt`] and [`Lifecycle::resume`] no page is out and no mapping is registered. A
 //! pager that is dismissed has been halted before.
 
+mod found;
 mod grace;
 mod halt;
 mod retire;

@@ -60,6 +60,11 @@ impl History {
         }
     }
 
+    /// Whether nothing has been noted of the page yet.
+    pub(super) fn is_blank(&self, index: usize) -> bool {
+        self.pages[index].load(Ordering::Relaxed) == 0
+    }
+
     /// Notes that the page came in at `tick`.
     pub(super) fn set_in(&self, index: usize, score: Score, tick: u64) {
         let word = u16::from(score & 7) << SCORE_SHIFT | tick as u16 & ((1 << CAME_BITS) - 1);

@@ -41,6 +41,11 @@ pub const TICKS: u64 = 32;
 pub const CLASSES: usize = 64;
 /// One in so many blocks that the hand passes is tried, regardless of its class.
 const TRY_EVERY: u64 = 256;
+/// Ticks in which pages came before the policy saw any: a pager begins to register memory when most
+/// of the budget is in use, and what nothing is known of came before that.
+const UNSEEN_TICKS: u64 = 8;
+/// Ticks over which pages came that are found before that.
+const FOUND_TICKS: u64 = 16;
 /// Score of a page that came ahead of any use.
 const AHEAD: Score = 7;
 
@@ -107,7 +112,7 @@ impl Policy {
             came: count(),
             returned: count(),
             returned_after: [const { AtomicU64::new(0) }; TICKS as usize],
-            tick: count(),
+            tick: AtomicU64::new(UNSEEN_TICKS),
             tick_ends: AtomicU64::new(tick_pages),
             going: AtomicU64::new(going.first),
             along: AtomicU64::new(going.along),
@@ -129,6 +134,14 @@ impl Policy {
     pub fn touched(&self, history: &History, mask: u32) {
         let tick = self.pass(mask);
         each(mask).for_each(|index| history.set_in(index, 0, tick));
+    }
+
+    /// Pages of `mask` were found in memory that came while the policy saw none, in the order in
+    /// which this is called: `nth` pages of about `of` came before them.
+    pub fn found(&self, history: &History, mask: u32, nth: u64, of: u64) {
+        let before = FOUND_TICKS - (nth * FOUND_TICKS / of.max(1)).min(FOUND_TICKS - 1);
+        let came = 0u64.wrapping_sub(before);
+        each(mask).filter(|index| history.is_blank(*index)).for_each(|index| history.set_in(index, 0, came));
     }
 
     /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the
@@ -357,7 +370,26 @@ mod tests {
         policy.touched(&history, 1);
         history.set_armed(0);
         assert_eq!(policy.choose_tracked(&history, 1, 0, 1).used, 1);
-        assert_eq!(history.page(0), Page::In { score: 1, came: 0 });
+        assert_eq!(history.page(0), Page::In { score: 1, came: UNSEEN_TICKS as u16 });
+    }
+
+    #[test]
+    fn what_is_found_first_is_the_oldest_and_what_came_unseen_is_between() {
+        let policy = Policy::new(1024);
+        let history = History::default();
+        policy.touched(&history, 1);
+        for (nth, index) in (1..6).enumerate() {
+            policy.found(&history, 1 << index, nth as u64, 5);
+        }
+        policy.found(&history, !0, 5, 5);
+        let age = |index| match history.page(index) {
+            Page::In { score: 0, came } => u64::from(history::age(came, UNSEEN_TICKS)),
+            page => panic!("{page:?}"),
+        };
+        assert_eq!(age(0), 0, "its arrival was seen");
+        assert_eq!([1, 2, 3, 4, 5].map(age), [16, 13, 10, 7, 4].map(|ticks| UNSEEN_TICKS + ticks));
+        assert_eq!(age(6), UNSEEN_TICKS + 1, "the last ones");
+        assert!((6..16).all(|index| age(index) == age(6)));
     }
 
     #[test]

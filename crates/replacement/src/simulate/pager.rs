@@ -26,6 +26,16 @@ pub struct Pager {
     armed: Option<Vec<u16>>,
     arms: u64,
     faults: u64,
+    seen: Seen,
+}
+
+/// What the pager has seen of memory that fills: it looks once when a half is full, and sees pages
+/// come when five sixths are.
+#[derive(PartialEq)]
+enum Seen {
+    Nothing,
+    Found,
+    Arrivals,
 }
 
 impl Pager {
@@ -51,6 +61,7 @@ impl Pager {
             armed: None,
             arms: 0,
             faults: 0,
+            seen: Seen::Nothing,
         }
     }
 
@@ -58,6 +69,22 @@ impl Pager {
     pub fn tracking(references: &References, pages: usize) -> Self {
         let pager = Self::new(references, pages);
         Pager { armed: Some(vec![0; pager.present.len()]), ..pager }
+    }
+
+    /// Whether arrivals are seen.
+    fn sees_arrivals(&mut self) -> bool {
+        if self.seen == Seen::Nothing && self.count >= self.pages / 2 {
+            self.seen = Seen::Found;
+            let mut nth = 0;
+            for (history, present) in self.histories.iter().zip(&self.present).rev() {
+                self.policy.found(history, (*present).into(), nth, self.count as u64);
+                nth += u64::from(present.count_ones());
+            }
+        }
+        if self.seen != Seen::Arrivals && self.count >= self.pages / 6 * 5 {
+            self.seen = Seen::Arrivals;
+        }
+        self.seen == Seen::Arrivals
     }
 
     /// Pages of a block that go.
@@ -128,6 +155,9 @@ impl Replacement for Pager {
         let (block, bit) = place(page);
         self.present[block] |= 1 << bit;
         self.count += 1;
+        if !self.sees_arrivals() {
+            return;
+        }
         match first_touch {
             true => self.policy.touched(&self.histories[block], 1 << bit),
             false => {
