@@ -46,6 +46,9 @@ const TRY_EVERY: u64 = 256;
 const UNSEEN_TICKS: u64 = 8;
 /// Ticks over which pages came that are found before that.
 const FOUND_TICKS: u64 = 16;
+/// Ticks that a page counts as having been there when the hand first passes it and its arrival was
+/// not seen: it came in a mapping that was not registered yet.
+const UNNOTED_TICKS: u64 = 4;
 /// Score of a page that came ahead of any use.
 const AHEAD: Score = 7;
 
@@ -235,6 +238,9 @@ impl Policy {
         let mut choice = Choice::default();
         let mut company = 0;
         for index in each(present) {
+            if history.is_blank(index) {
+                history.set_in(index, 0, tick - UNNOTED_TICKS);
+            }
             let page = history.page(index);
             let class = class_of(page, tick);
             self.rates.seen(class);
@@ -304,7 +310,7 @@ const AGES: u8 = 8;
 
 /// Whether a page came so lately that it was hardly used.
 fn is_new(page: Page, tick: u64) -> bool {
-    matches!(page, Page::In { came, score } if history::age(came, tick) == 0 && (score, came) != (0, 0))
+    matches!(page, Page::In { came, .. } if history::age(came, tick) == 0)
 }
 
 /// The class of a page in memory.
@@ -390,6 +396,23 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5].map(age), [16, 13, 10, 7, 4].map(|ticks| UNSEEN_TICKS + ticks));
         assert_eq!(age(6), UNSEEN_TICKS + 1, "the last ones");
         assert!((6..16).all(|index| age(index) == age(6)));
+    }
+
+    /// They counted as the oldest of all, and what a program had just filled went first.
+    #[test]
+    fn pages_that_come_unseen_are_not_old() {
+        let policy = Policy::new(1024);
+        let history = History::default();
+        // Three memories later.
+        (0..3 * TICKS).for_each(|_| _ = policy.pass(0xffff) + policy.pass(0xffff));
+        let tick = policy.tick.load(Ordering::Relaxed);
+        assert_eq!(tick, UNSEEN_TICKS + 3 * TICKS);
+        assert_eq!(policy.choose(&history, 1, 1), Choice::default());
+        let came = (tick - UNNOTED_TICKS) as u16;
+        assert_eq!(
+            (history.page(0), history.page(1)),
+            (Page::In { score: 0, came }, Page::In { score: 0, came: 0 })
+        );
     }
 
     #[test]
