@@ -11,10 +11,10 @@ use super::Lifecycle;
 const RUNS: usize = 512;
 
 impl Lifecycle<'_> {
-    /// Tells the policy which pages are in memory before anything is registered, so that it can tell
-    /// them from those that come later: one scan, of 16 to 38 ns a page. Their addresses say in what
-    /// order they came: mmap() goes down, so what is above is older. That is wrong inside of a large
-    /// mapping that is filled upwards, and still better than nothing
+    /// Tells the policy which pages are in memory before anything is registered, so that it can
+    /// tell them from those that come later: one scan, of 16 to 38 ns a page. Their addresses
+    /// say in what order they came: mmap() goes down, so what is above is older. That is wrong
+    /// inside of a large mapping that is filled upwards, and still better than nothing
     /// (docs/decisions/06-registration.md).
     pub fn note_found(&self) {
         self.program.measure(self.pages);
