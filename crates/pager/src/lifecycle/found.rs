@@ -9,6 +9,10 @@ use super::Lifecycle;
 
 /// Runs of present pages that one look may find.
 const RUNS: usize = 512;
+/// Budgets' worth of mappings that are looked at where the kernel tells of each page, there or not.
+/// This holds up the thread that watches the budget: a program with a sparse mapping of hundreds of
+/// GiB came to its end before that.
+const UNSCANNED_BUDGETS: usize = 4;
 
 impl Lifecycle<'_> {
     /// Tells the policy which pages are in memory before anything is registered, so that it can
@@ -25,8 +29,16 @@ impl Lifecycle<'_> {
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;
+        let mut left = match self.pages.pagemap().has_scan() {
+            true => usize::MAX,
+            false => (self.accounts.budget() as usize).saturating_mul(UNSCANNED_BUDGETS),
+        };
         let mut registrations = self.program.registrations();
         registrations.for_each_evictable(&self.program.files().maps, self.pages, self.config, |range| {
+            if range.len() > left {
+                return;
+            }
+            left -= range.len();
             let mut at = range.start;
             while at < range.end {
                 let (count, walked) = self.pages.pagemap().present(at, range.end, &mut runs);
