@@ -4,8 +4,8 @@
 //! in memory  0 | score, 3 bits | armed | came in at, 11 bits     out  1 | class, 6 bits | went at, 9 bits
 //! ```
 //!
-//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means in memory,
-//! never seen to come back.
+//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means that
+//! nothing is noted: the page is in memory, or was never there.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -60,7 +60,8 @@ impl History {
         }
     }
 
-    /// Whether nothing has been noted of the page yet.
+    /// Whether nothing has been noted of the page yet. A page that came in at a multiple of 2048
+    /// ticks looks the same, and is noted again.
     pub(super) fn is_blank(&self, index: usize) -> bool {
         self.pages[index].load(Ordering::Relaxed) == 0
     }

@@ -230,7 +230,7 @@ impl Policy {
     }
 
     /// The pages of a block that go, of those in `present`. `chance` is any number that differs
-    /// from look to look.
+    /// from look to look. Pages whose arrival nothing has noted are noted here.
     pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
         let tick = self.tick.load(Ordering::Relaxed);
         let going = self.going.load(Ordering::Relaxed);
