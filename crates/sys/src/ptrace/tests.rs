@@ -1,0 +1,198 @@
+use super::*;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+/// Enough for any machine.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// The address of a system call instruction in the kernel's own object.
+fn gate(pid: i32) -> usize {
+    // It comes last into the address space of a new program.
+    let mapping = loop {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        match maps.lines().find(|line| line.ends_with("[vdso]")) {
+            Some(line) => break crate::maps::parse(line.as_bytes()).unwrap(),
+            None => std::thread::yield_now(),
+        }
+    };
+    let mut bytes = vec![0; mapping.end - mapping.start];
+    Memory::of(pid).read(mapping.start, &mut bytes).unwrap();
+    let found = bytes.windows(CALL_INSTRUCTION.len()).position(|bytes| bytes == CALL_INSTRUCTION);
+    mapping.start + found.expect("in the vDSO")
+}
+
+/// A child that has begun to run its program; `None` where children may not be traced.
+fn start(command: &mut Command) -> Option<Child> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id() as i32;
+    let own = std::fs::read_link("/proc/self/exe").unwrap();
+    while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == own) {
+        std::thread::yield_now();
+    }
+    match Held::seize(pid, PATIENCE_NS) {
+        Err(TraceError::NotPermitted) => {
+            testkit::skip!("trace", "children may not be traced");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            None
+        }
+        _ => Some(child),
+    }
+}
+
+fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
+    Held::seize(thread, PATIENCE_NS)?.take(gate)
+}
+
+#[test]
+fn a_read_that_was_interrupted_goes_on_and_threads_come_and_go() {
+    let Some(mut child) = start(&mut Command::new("cat")) else { return };
+    let pid = child.id() as i32;
+    let gate = gate(pid);
+    let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    for round in 0..40u8 {
+        let mut host = seize(pid, gate).unwrap();
+        assert_eq!(host.call(libc::SYS_getpid, [0; 6]).unwrap().unwrap(), pid as usize);
+        let refused = host.call(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).unwrap().unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+        let mut made = host.clone_thread(flags).unwrap();
+        drop(host);
+        assert_eq!(made.call(libc::SYS_gettid, [0; 6]).unwrap().unwrap(), made.thread() as usize);
+        // It echoes while one of its threads is stopped.
+        child.stdin.as_mut().unwrap().write_all(&[round]).unwrap();
+        let mut echo = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut echo).unwrap();
+        assert_eq!(echo, [round]);
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
+    let begin = crate::now_ns();
+    let Some(mut child) = start(Command::new("sleep").arg("0.3")) else { return };
+    let pid = child.id() as i32;
+    let gate = gate(pid);
+    for _ in 0..10 {
+        match seize(pid, gate) {
+            Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
+            Err(TraceError::Gone | TraceError::NotPermitted) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    assert!(crate::now_ns() - begin >= 300_000_000);
+}
+
+#[test]
+fn the_word_of_a_stop_may_be_taken_by_others() {
+    let Some(mut child) = start(&mut Command::new("cat")) else { return };
+    let pid = child.id() as i32;
+    let gate = gate(pid);
+    request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
+    request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
+    let mut status = 0;
+    // SAFETY: the status is writable.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid);
+    let held = Held::await_interrupt(pid, PATIENCE_NS).unwrap();
+    drop(held.take(gate).unwrap());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// A thread's number is that thread's while it is traced, also if the process executes another
+/// program.
+#[test]
+fn another_program_is_not_taken_for_the_one_before() {
+    let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
+    let pid = child.id() as i32;
+    let vdso = gate(pid);
+    let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+    let made = seize(pid, vdso).unwrap().clone_thread(flags).unwrap();
+    let memory = made.memory();
+    let mut bytes = [0; CALL_INSTRUCTION.len()];
+    assert_eq!(memory.read(vdso, &mut bytes).unwrap(), bytes.len());
+    request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    // The exec waits until the end of the thread has been heard of.
+    while memory.read(vdso, &mut bytes).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(wait(made.thread()), Err(TraceError::Gone)));
+    assert_eq!(wait(pid).unwrap(), Stop::Executed);
+    request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
+    // As when the word of it was taken: it is at its exec.
+    assert!(matches!(Held::await_interrupt(pid, PATIENCE_NS), Err(TraceError::Executed)));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// Computes with SVE's registers until it is told to end; 1 if anything in them changed.
+///
+/// # Safety
+/// The machine must have SVE.
+#[cfg(target_arch = "aarch64")]
+unsafe fn keep_wide_vectors(end: &std::sync::atomic::AtomicU32) -> i32 {
+    let changed: u64;
+    // SAFETY: reads the word; the registers are named, and there are none besides that a
+    // function must keep.
+    unsafe {
+        std::arch::asm!(
+            ".arch_extension sve",
+            "ptrue p0.b",
+            "index z0.b, #1, #3",
+            "2:",
+            "ptrue p1.b",
+            "index z1.b, #1, #3",
+            "cmpne p2.b, p1/z, z0.b, z1.b",
+            "cntp x9, p1, p2.b",
+            "cntp x10, p1, p1.b",
+            "cntp x11, p1, p0.b",
+            "sub x10, x10, x11",
+            "orr x9, x9, x10",
+            "cbnz x9, 3f",
+            "ldar w10, [{end}]",
+            "cbz w10, 2b",
+            "3:",
+            end = in(reg) end.as_ptr(),
+            out("x9") changed, out("x10") _, out("x11") _,
+            out("v0") _, out("v1") _, out("p0") _, out("p1") _, out("p2") _,
+        );
+    }
+    i32::from(changed != 0)
+}
+
+/// A system call takes them away, and here it is not the thread that makes one.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn wide_vector_registers_stay_as_they_are() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    if !std::arch::is_aarch64_feature_detected!("sve") {
+        return testkit::skip!("cpu", "no SVE");
+    }
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new page, zeroed, that is never unmapped; the child does nothing but compute.
+    let (end, pid) = unsafe {
+        let page = libc::mmap(std::ptr::null_mut(), crate::PAGE_SIZE, rights, kind, -1, 0);
+        let end = &*page.cast::<AtomicU32>();
+        match libc::fork() {
+            0 => libc::_exit(keep_wide_vectors(end)),
+            pid => (end, pid),
+        }
+    };
+    let gate = gate(pid);
+    for _ in 0..50 {
+        match seize(pid, gate) {
+            Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
+            Err(TraceError::NotPermitted) => testkit::skip!("trace", "children may not be traced"),
+            Err(error) => panic!("{error}"),
+        }
+        thread::sleep_ns(1_000_000);
+    }
+    end.store(1, Ordering::Release);
+    let mut status = 0;
+    // SAFETY: the status is writable.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "a register changed");
+}
