@@ -4,6 +4,7 @@ mod attach;
 mod books;
 mod cgroup_limit;
 mod claims;
+mod connections;
 mod counts;
 mod descriptors;
 mod front;
@@ -11,10 +12,12 @@ mod guardian;
 mod history;
 mod lending;
 pub(crate) mod looks;
+mod notes;
 mod orphans;
 mod output;
 mod over_limit;
 mod page;
+mod peaks;
 mod peers;
 mod process;
 mod program_file;
@@ -190,7 +193,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let opened = supervisor::Opened { books, recorder, listener };
     let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
     if let Some(reason) = unmanaged {
-        supervisor.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
+        supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();

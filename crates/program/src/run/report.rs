@@ -165,10 +165,10 @@ impl Report {
                 counts: Counts::of(tree, "replacement"),
             },
             counts,
-            unmanaged: supervisor.unmanaged().to_vec(),
-            failures: supervisor.failures().to_vec(),
+            unmanaged: supervisor.notes.unmanaged().to_vec(),
+            failures: supervisor.notes.failures().to_vec(),
             said_after_end: Vec::new(),
-            refused_connections: peaks.refused_connections,
+            refused_connections: supervisor.refused_connections(),
             corrected_totals: books.corrections(),
             wrong_figures: peaks.wrong_figures,
         }
@@ -177,9 +177,9 @@ impl Report {
     /// Takes in what became known after the program's end; false when that is nothing.
     pub fn take_late(&mut self, supervisor: &Supervisor) -> bool {
         let before = (self.unmanaged.len(), self.failures.len());
-        self.unmanaged = supervisor.unmanaged().to_vec();
-        self.failures = supervisor.failures().to_vec();
-        self.said_after_end = supervisor.said_after_end().to_vec();
+        self.unmanaged = supervisor.notes.unmanaged().to_vec();
+        self.failures = supervisor.notes.failures().to_vec();
+        self.said_after_end = supervisor.notes.said_after_end().to_vec();
         before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
 

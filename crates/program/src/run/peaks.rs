@@ -1,0 +1,66 @@
+//! The largest figures that a tree came to.
+
+use super::books::Books;
+use super::over_limit::OverLimit;
+
+/// The largest figures seen.
+#[derive(Debug, Default, Clone)]
+pub struct Peaks {
+    /// What the tree would have used without uzswap, at most.
+    pub wanted_bytes: u64,
+    /// Looks at which a process used what it had not said.
+    pub wrong_figures: u64,
+    /// Pages stored when they were most, and the pool's bytes then.
+    pub stored_pages_peak: u64,
+    /// See above.
+    pub pool_bytes_at_peak: u64,
+    /// Pages stored at the last look with a live process.
+    pub stored_pages: u64,
+    /// The pool's bytes then.
+    pub pool_bytes: u64,
+    /// The largest excess over the budget.
+    pub over_limit: OverLimit,
+    /// Most resident shared memory of one process, which is not paged.
+    pub shared_bytes: u64,
+    /// Pages in the swap file when they were most.
+    pub disk_pages_peak: u64,
+    /// Pages there, the bytes of their objects, and all bytes in use, at the last look with a live
+    /// process that had some.
+    pub disk_pages: u64,
+    /// See above.
+    pub disk_live_bytes: u64,
+    /// See above.
+    pub disk_used_bytes: u64,
+    /// The most bytes in use.
+    pub disk_used_peak_bytes: u64,
+}
+
+impl Peaks {
+    /// Takes in how things are now.
+    pub fn sample(&mut self, books: &Books) {
+        let tree = books.tree();
+        let (mut pages, mut bytes, mut disk_pages, mut disk_bytes, mut wanted) =
+            (0u64, 0u64, 0u64, 0u64, 0u64);
+        for live in tree.live() {
+            pages = pages.saturating_add(live.slot.stored_pages());
+            bytes = bytes.saturating_add(live.slot.pool_bytes());
+            disk_pages = disk_pages.saturating_add(live.slot.disk_pages());
+            disk_bytes = disk_bytes.saturating_add(live.slot.disk_bytes());
+            wanted = wanted.saturating_add(live.slot.wanted_bytes());
+        }
+        self.wanted_bytes = self.wanted_bytes.max(wanted);
+        if disk_pages > 0 {
+            self.disk_pages_peak = self.disk_pages_peak.max(disk_pages);
+            (self.disk_pages, self.disk_live_bytes) = (disk_pages, disk_bytes);
+            self.disk_used_bytes = books.swap_used_bytes();
+            self.disk_used_peak_bytes = self.disk_used_peak_bytes.max(self.disk_used_bytes);
+        }
+        if pages > 0 {
+            (self.stored_pages, self.pool_bytes) = (pages, bytes);
+        }
+        if pages > self.stored_pages_peak {
+            (self.stored_pages_peak, self.pool_bytes_at_peak) = (pages, bytes);
+        }
+        self.over_limit.note(tree, books.total_bytes(), books.settings().budget_bytes);
+    }
+}
