@@ -52,7 +52,9 @@ pub use units::BLOCK_BYTES;
 /// Of what moves a page, as much as the documentation of its proofs compiles against.
 #[doc(hidden)]
 pub mod proofs {
-    pub use crate::pages::table::{AddressTable, BlockGuard, PageRun};
+    pub use crate::pages::block::BlockGuard;
+    pub use crate::pages::run::PageRun;
+    pub use crate::pages::table::AddressTable;
     pub use crate::pages::{EventQueue, Mover};
 }
 

@@ -108,3 +108,19 @@ pub fn within(base: usize, start: usize, end: usize) -> u32 {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks() {
+        assert_eq!(runs(0).count(), 0);
+        assert_eq!(runs(0xffff).collect::<Vec<_>>(), [(0, 16)]);
+        assert_eq!(runs(0b1011_0110).collect::<Vec<_>>(), [(1, 2), (4, 2), (7, 1)]);
+        assert_eq!(runs(0x8000_0001).collect::<Vec<_>>(), [(0, 1), (31, 1)]);
+        assert_eq!(within(BLOCK_BYTES, 0, 3 * BLOCK_BYTES), ALL_PAGES);
+        assert_eq!(within(BLOCK_BYTES, BLOCK_BYTES + 100, page_at(BLOCK_BYTES, 3)), 0b110);
+        assert_eq!(within(BLOCK_BYTES, 0, BLOCK_BYTES), 0);
+    }
+}

@@ -51,7 +51,7 @@ impl Faults {
             disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
             disk_count: AtomicU32::new(0),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
-            cached_slots: [const { AtomicU32::new(crate::pages::table::NO_SLOT) };
+            cached_slots: [const { AtomicU32::new(crate::pages::block::NO_SLOT) };
                 HANDLERS_MAX + 1 + DISK_THREADS],
         })
     }
@@ -129,7 +129,7 @@ impl Faults {
 
     /// Notes the slot in a thread's frame cache while it stands still.
     pub fn set_cached(&self, index: usize, slot: Option<u32>) {
-        self.cached_slots[index].store(slot.unwrap_or(crate::pages::table::NO_SLOT), Ordering::Relaxed);
+        self.cached_slots[index].store(slot.unwrap_or(crate::pages::block::NO_SLOT), Ordering::Relaxed);
     }
 
     /// Whether any handler serves a fault.
@@ -149,8 +149,8 @@ impl Faults {
         while self.unpark().is_some() {}
         while self.unpark_for_disk().is_some() {}
         for slot in &self.cached_slots {
-            match slot.swap(crate::pages::table::NO_SLOT, Ordering::Relaxed) {
-                crate::pages::table::NO_SLOT => {}
+            match slot.swap(crate::pages::block::NO_SLOT, Ordering::Relaxed) {
+                crate::pages::block::NO_SLOT => {}
                 slot => give(slot),
             }
         }

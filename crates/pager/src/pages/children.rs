@@ -4,9 +4,9 @@ use sys::procfs::ProcFile;
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
+use super::block::PageState;
 use super::fork_point::ForkPoint;
 use super::guard::Registration;
-use super::table::PageState;
 use super::{Guard, Pages};
 use crate::accounts::Counter;
 use crate::sync::sleep_ns;

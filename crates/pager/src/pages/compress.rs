@@ -7,8 +7,8 @@
 
 use sys::PAGE_SIZE;
 
+use super::block::{BlockGuard, PageState, NO_SLOT};
 use super::fault_in::PlacedBack;
-use super::table::{BlockGuard, PageState, NO_SLOT};
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{runs, span, PageNumber, ALL_PAGES, BLOCK_PAGES, FOLIO_PAGES};

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-use super::table::PageState;
+use super::block::PageState;
 use super::{Pages, GROUP};
 #[cfg(all(test, not(feature = "shuttle")))]
 use crate::units::ALL_PAGES;
@@ -141,7 +141,7 @@ impl Pages {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::table::PageRun;
+    use crate::pages::run::PageRun;
     use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read, write};
     use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};

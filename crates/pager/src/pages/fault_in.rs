@@ -4,13 +4,14 @@ use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
+use super::block::{BlockGuard, PageState};
 use super::evict::{fill_shared, place_copies, Placed};
 use super::extents::EXTENT_PAGES;
 use super::inbound::Inbound;
 use super::mover::Quiet;
 use super::refs::PageRefs;
+use super::run::PageRun;
 use super::staging::Frame;
-use super::table::{BlockGuard, PageRun, PageState};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES, FOLIO_BYTES};

@@ -4,7 +4,8 @@
 //! reader pays for the page that it wants. What lies between two folios is not brought in across
 //! their border, so that the next one is still whole when the thread comes to it.
 
-use super::table::{BlockGuard, PageRun, PageState, RunGuard};
+use super::block::{BlockGuard, PageState};
+use super::run::{PageRun, RunGuard};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{

@@ -1,7 +1,8 @@
 //! Faulting in a whole run of blocks with one call.
 
+use super::block::PageState;
 use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use super::table::{part, PageRun, PageState, RunGuard};
+use super::run::{part, PageRun, RunGuard};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{bytes_of, index_of, runs, span, PageNumber, BLOCK_PAGES};

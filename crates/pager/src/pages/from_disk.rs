@@ -10,9 +10,10 @@ use std::ops::Range;
 use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
+use super::block::PageState;
 use super::evict::{place_copies, Placed};
 use super::inbound::Inbound;
-use super::table::{PageRun, PageState, RunGuard};
+use super::run::{PageRun, RunGuard};
 use super::{FaultedIn, Pages, GROUP};
 use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BYTES, BLOCK_PAGES};
 

@@ -12,11 +12,12 @@
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
 //!
-//! Each takes the lock of the page's block ([`table::BlockGuard`]) and, to call the kernel for the
+//! Each takes the lock of the page's block ([`block::BlockGuard`]) and, to call the kernel for the
 //! page, the proof that no event about the address space is unread or unapplied ([`mover::Quiet`]),
 //! which is made from that lock and has the calls. Neither the state of a page nor the system calls
 //! that move one can be reached without them.
 
+pub(crate) mod block;
 mod children;
 mod compress;
 mod discard;
@@ -39,6 +40,7 @@ mod own_threads;
 mod refs;
 mod relocate;
 mod reorder;
+pub(crate) mod run;
 pub(crate) mod staging;
 pub(crate) mod table;
 
@@ -58,6 +60,7 @@ use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{self, AccessTracker};
 use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES};
 
+pub(crate) use block::Block;
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
 use discard_window::DiscardWindow;
@@ -75,7 +78,6 @@ use own_threads::OwnThreads;
 pub(crate) use own_threads::ThreadsState;
 pub(crate) use staging::Staging;
 use table::AddressTable;
-pub(crate) use table::Block;
 
 /// How an attempt to register a range ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -514,15 +516,15 @@ impl Pages {
     }
 
     /// The proof for what is locked; `None` when events wait to be applied.
-    fn quiet<'a>(&'a self, locked: &'a impl table::Locked) -> Option<mover::Quiet<'a>> {
+    fn quiet<'a>(&'a self, locked: &'a impl run::Locked) -> Option<mover::Quiet<'a>> {
         self.mover.quiet(&self.events, locked)
     }
 
     /// Checks, in debug builds, that the staged pages of a block that was just locked are in its
     /// slot.
-    fn checked<'a>(&self, block: table::BlockGuard<'a>) -> table::BlockGuard<'a> {
+    fn checked<'a>(&self, block: block::BlockGuard<'a>) -> block::BlockGuard<'a> {
         if cfg!(debug_assertions) {
-            let (staged, slot) = (block.mask(table::PageState::Staged), block.slot());
+            let (staged, slot) = (block.mask(block::PageState::Staged), block.slot());
             if staged != 0 {
                 let (owner, present) = (self.staging.owner(slot), self.staging.present(slot));
                 assert_eq!(owner, block.base(), "the owner of slot {slot}");
@@ -533,14 +535,14 @@ impl Pages {
     }
 
     /// The lock of a block that must have a record.
-    fn lock(&self, address: usize) -> table::BlockGuard<'_> {
+    fn lock(&self, address: usize) -> block::BlockGuard<'_> {
         match self.table.lock(address) {
             Ok(guard) => self.checked(guard),
             Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
         }
     }
 
-    fn lock_settled(&self, address: usize) -> table::BlockGuard<'_> {
+    fn lock_settled(&self, address: usize) -> block::BlockGuard<'_> {
         match self.table.lock_settled(address) {
             Ok(guard) => self.checked(guard),
             Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),

@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 use sys::{arena, PAGE_SIZE};
 use zswap::{Group, Keep};
 
+use super::block::PageState;
 use super::refs::PageRefs;
-use super::table::PageState;
 use super::{Pages, GROUP};
 use crate::units::{
     block_of, bytes_of, page_at, pages_in, runs, span, within, PageNumber, ALL_PAGES, BLOCK_BYTES,
@@ -145,7 +145,7 @@ impl Pages {
 mod tests {
     use super::*;
     use crate::pager::Pager;
-    use crate::pages::table::PageRun;
+    use crate::pages::run::PageRun;
     use crate::pages::{FaultedIn, Inbound};
     use crate::trial::{blocks, pager, read};
     use sys::userfaultfd::Message;

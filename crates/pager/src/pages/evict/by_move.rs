@@ -14,13 +14,14 @@ use sys::PAGE_SIZE;
 use super::{fill_shared, place_copies, EvictBackend, Placed};
 use crate::accounts::Counter;
 use crate::config::{Config, StartError};
+use crate::pages::block::{BlockGuard, PageState, NO_SLOT};
 use crate::pages::discard_window::DiscardWindow;
 use crate::pages::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::pages::guard::Reports;
 use crate::pages::inbound::Inbound;
 use crate::pages::mover::Quiet;
+use crate::pages::run::{part, PageRun, RunGuard};
 use crate::pages::staging::{self, Frame, Staging};
-use crate::pages::table::{part, BlockGuard, PageRun, PageState, RunGuard, NO_SLOT};
 use crate::pages::{now_ms, Pages};
 use crate::sync::Userfaultfd;
 use crate::units::{
