@@ -45,7 +45,7 @@ use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
 use crate::control_page::{control_page, is_set};
-use crate::{accounts, channel, control, credentials, swap};
+use crate::{accounts, channel, control, credentials, paging, swap};
 
 /// Descriptors that a child's control thread has at a time beside those that stay.
 const PASSING: i32 = 8;
@@ -97,7 +97,7 @@ pub fn keep() {
 /// The first number behind those of descriptors that a child's pager has under the parent's
 /// numbers.
 pub fn numbers_end() -> i32 {
-    control::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
+    paging::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
 }
 
 /// Says why forks of this process bring everything in, once for each reason.
@@ -155,7 +155,7 @@ pub fn answer_halt() {
     if forks.state.load(Ordering::Acquire) != ASKED {
         return;
     }
-    let pager = control::pager();
+    let pager = paging::pager();
     if is_set(&forks.ending) {
         let is_shared = pager.is_some_and(bring_in_for_others);
         forks.ending.store(if is_shared { ending::SHARED } else { ending::NO }, Ordering::Release);

@@ -21,7 +21,7 @@ mod heap;
 use std::ffi::{c_char, c_int, CStr};
 use std::ops::Range;
 
-use agent::{broken, control, control_page, start};
+use agent::{broken, control, control_page, paging, start};
 
 extern "C" {
     /// The first byte of the image and the first behind it, by the linker.
@@ -58,7 +58,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     }
     control::remember_socket(argument(1));
     if let Ok(emulate) = std::env::var("UZSWAP_IAA_EMULATE") {
-        control::remember_emulation(&emulate);
+        paging::remember_emulation(&emulate);
     }
     let cleared = std::env::var("UZSWAP_CLEARED").ok();
     if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use sys::procfs::ProcFile;
 use sys::thread;
 
-use crate::{control, fork, swap, threads};
+use crate::{fork, paging, swap, threads};
 
 /// Between looks whether threads have ended.
 const LOOK_NS: u64 = 20_000;
@@ -19,13 +19,13 @@ const MAPS_BYTES: usize = 16 << 10;
 /// Ends everything. To be called by the control thread.
 pub fn retire() {
     // No thread of the program's begins to ask the pager.
-    control::close_desk();
-    if let Some(pager) = control::pager() {
+    paging::close_desk();
+    if let Some(pager) = paging::pager() {
         if !pager.is_halted() {
             pager.halt();
         }
         pager.dismiss();
-        while threads::count(control::is_handler) > 0 {
+        while threads::count(paging::is_handler) > 0 {
             pager.call_all();
             thread::sleep_ns(LOOK_NS);
         }
@@ -35,7 +35,7 @@ pub fn retire() {
             thread::sleep_ns(LOOK_NS);
         }
         pager.read_out();
-        if let Some(mut pager) = control::take_pager() {
+        if let Some(mut pager) = paging::take_pager() {
             pager.let_go();
         }
     }

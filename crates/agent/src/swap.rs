@@ -17,7 +17,7 @@ use ledger::wire::{self, Kind};
 use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, ForkedRow, Shared, SwapFile};
 use sys::thread;
 
-use crate::{control, threads};
+use crate::{paging, threads};
 
 /// Threads of the engine: with the writer itself as many packs are being written at a time as a
 /// disk needs to be busy.
@@ -103,7 +103,7 @@ pub fn count_threads(pager: &pager::Pager) {
 
 /// The file of this process's pager, if it has one.
 fn own() -> Option<&'static Arc<SwapFile>> {
-    control::pager().and_then(|pager| pager.store().swap_file())
+    paging::pager().and_then(|pager| pager.store().swap_file())
 }
 
 /// In a forked child that begins without what its parent had: wipes the parent's keys.
@@ -183,7 +183,7 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     UNCOUNTED.store(0, Ordering::Release);
     let engine = engine(shared.disk().clone())?;
     let row = own.forked_row(row as usize);
-    control::pager().expect("it has the file").store().inherit_swap(row, UNBORN, engine);
+    paging::pager().expect("it has the file").store().inherit_swap(row, UNBORN, engine);
     Ok(())
 }
 

@@ -1,0 +1,126 @@
+//! The control thread of a forked child, which goes on with what its parent left where it was.
+
+use std::sync::atomic::Ordering;
+
+use doorway::control_page::RESTART;
+
+use crate::accounts::{self, JoinError};
+use crate::control::{is_alive, run, set_alive, share_figures, socket, watch};
+use crate::control_page::{control_page, is_set};
+use crate::{broken, channel, credentials, fork, paging, retire, swap, threads};
+use sys::thread;
+
+/// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left
+/// ready. `channel` is the connection to the parent's, or [`RESTART`].
+extern "C" fn begin_child(channel: usize) {
+    threads::forget();
+    keep_spare();
+    if channel == RESTART {
+        paging::forget_pager();
+        set_alive(true);
+        run(0);
+    } else {
+        inherit(channel as i32);
+    }
+}
+
+/// Leaves a thread ready for a forked child: its stack and its thread-local storage.
+pub fn keep_spare() {
+    let Ok((stack, pointer)) = threads::prepare(begin_child) else { return };
+    let spare = &control_page().forks.spare;
+    spare[1].store(pointer, Ordering::Relaxed);
+    spare[0].store(stack, Ordering::Release);
+}
+
+/// Continues with what the parent left where it was.
+fn inherit(channel: i32) {
+    thread::close_all_files_but(channel);
+    // Out of the way of descriptors that get the numbers that they have in the parent.
+    let channel = match thread::renumber_above(channel, fork::numbers_end()) {
+        Ok(above) => above,
+        Err(error) => end_child(format_args!("no descriptor is left: {error}")),
+    };
+    thread::name(c"uzswap");
+    thread::hurry();
+    channel::send(channel, channel::TAKE, &[], None);
+    let answer = channel::receive(channel);
+    let kept = match &answer {
+        Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
+        Some(message) if message.word() == channel::COMPLETE => {
+            // Everything is in place, and the parent's tables are dead weight.
+            paging::forget_pager();
+            set_alive(!fork::expects_filter());
+            fork::taken();
+            if is_alive() {
+                run(0);
+            }
+            return;
+        }
+        // With the parent went what this process's pages are in.
+        _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
+    };
+    let pager = paging::pager().expect("the parent had one");
+    let mut given = kept.descriptors;
+    if pager.store().swap_file().is_some() {
+        let inherited = match channel::receive(channel) {
+            Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
+                channel::close(told.descriptors[1]);
+                swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], &mut given)
+            }
+            _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
+        };
+        if let Err(error) = inherited {
+            end_child(format_args!("it cannot go on with the swap file: {error}"));
+        }
+    }
+    if is_set(&control_page().forks.outside) {
+        let root = channel::receive(channel).filter(|told| told.word() == channel::ROOT);
+        let entered = root.is_some_and(|told| {
+            let entered = fork::enter_root(told.descriptors[0]);
+            told.descriptors.into_iter().for_each(channel::close);
+            entered
+        });
+        if !entered {
+            end_child(format_args!("it cannot leave its root directory"));
+        }
+        control_page().forks.outside.store(0, Ordering::Release);
+    }
+    channel::close(channel);
+    let accounts = paging::accounts().expect("set together with the pager");
+    accounts.leave();
+    paging::forget_handlers();
+    if let Err(error) = pager.inherit(given[0], given[1], kept.rest()) {
+        end_child(format_args!("it cannot go on with its parent's memory: {error}"));
+    }
+    swap::count_threads(pager);
+    if let Err(error) = paging::start_threads(pager) {
+        end_child(format_args!("no thread: {error}"));
+    }
+    fork::keep();
+    set_alive(true);
+    fork::taken();
+    match accounts.rejoin(socket()) {
+        Ok(()) => {
+            swap::note_place(accounts.owner());
+            share_figures(accounts);
+            accounts.keep(pager.descriptor());
+            accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
+            watch(pager, accounts);
+            if credentials::take() && !fork::has_stopped() {
+                return run(0);
+            }
+        }
+        Err(JoinError::NoSupervisor) => accounts::kill_process(),
+        Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => {
+            fork::note_stopped();
+            retire::retire();
+        }
+    }
+    set_alive(false);
+}
+
+/// Ends a forked child whose pages cannot be brought in.
+fn end_child(why: std::fmt::Arguments<'_>) -> ! {
+    broken::tell(pager::FixedText::new(format_args!("a forked child is ended: {why}")).as_str());
+    accounts::kill_process()
+}

@@ -1,0 +1,246 @@
+//! The pager of this process: it is set up, found, and taken away here, and has its threads from
+//! here.
+
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+use pager::{Config, NamedPages, Pager};
+use sys::{thread, PAGE_SIZE};
+use zswap::{Forms, Zswap};
+
+use crate::accounts::{self, Ledgered};
+use crate::control_page::{self, control_page, is_set};
+use crate::{fork, start, swap, threads};
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+static ACCOUNTS: AtomicPtr<Ledgered> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Why a process is not managed whose forks are neither announced nor reported.
+const BARE_FORKS: &str =
+    "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
+    cap_sys_ptrace+ep` the uzswap program";
+
+/// What the environment says about emulated accelerators, if anything.
+static EMULATE: OnceLock<String> = OnceLock::new();
+
+/// Keeps what the environment said at the start about emulated accelerators.
+pub fn remember_emulation(spec: &str) {
+    let _ = EMULATE.set(spec.to_owned());
+}
+
+/// The pager, once there is one.
+pub fn pager() -> Option<&'static Pager> {
+    // SAFETY: null or a leaked box, which lives for ever.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Where use is accounted, once there is a pager.
+pub fn accounts() -> Option<&'static Ledgered> {
+    // SAFETY: null, or a leaked box.
+    unsafe { ACCOUNTS.load(Ordering::Acquire).as_ref() }
+}
+
+/// In a forked child: there is no pager any more. The parent's tables stay as dead weight; its key
+/// does not. Whether there is a control thread stays as it is: the program's threads that wait for
+/// this one's reply would take "none" for leave to go on.
+pub fn forget_pager() {
+    control_page().has_pager.store(0, Ordering::Release);
+    swap::forget();
+    PAGER.store(std::ptr::null_mut(), Ordering::Release);
+    forget_handlers();
+}
+
+/// Takes away what the program's threads ask a pager by.
+pub fn close_desk() {
+    control_page().has_pager.store(0, Ordering::SeqCst);
+    control_page().total.store(0, Ordering::Release);
+    control_page().others.store(0, Ordering::Release);
+}
+
+/// Takes the pager from those who look for it. No other thread has a reference to it.
+pub fn take_pager() -> Option<Box<Pager>> {
+    forget_handlers();
+    let pager = PAGER.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null or a leaked box without users: all threads but the calling one have ended.
+    (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
+}
+
+/// Makes the pager, and its threads.
+///
+/// # Errors
+/// When this process cannot be managed.
+pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
+    use pager::Accounts;
+    if let Some(why) = accounts::too_few_descriptors() {
+        return Err(why.into());
+    }
+    let settings = accounts.ledger().settings();
+    let without = settings.without;
+    accounts.open_recorder();
+    let folio_pages = settings.folio_bytes as usize / PAGE_SIZE;
+    let staging_bytes = pager::staging_bytes(accounts.budget(), folio_pages);
+    let mut cpus = [0; pager::HANDLERS_MAX];
+    let cpu_count = thread::allowed_cpus(&mut cpus);
+    let config = Config {
+        folio_pages,
+        staging_pages: staging_bytes / PAGE_SIZE,
+        handlers: cpu_count,
+        own: start::own_ranges(),
+        only: None,
+        kept: NamedPages {
+            count: || control_page().cleared.count().wrapping_add(control_page().robust.count()),
+            each: |each| {
+                control_page().cleared.for_each(each);
+                control_page().robust.for_each(each);
+            },
+        },
+        executable: pager::executable::dominates(),
+        records: accounts.records(),
+        without_move: without & ledger::WITHOUT_MOVE != 0,
+        without_scan: without & ledger::WITHOUT_SCAN != 0,
+        without_tracking: without & ledger::WITHOUT_TRACKING != 0,
+    };
+    let mut registry = acomp::Registry::new();
+    codecs::register_all(&mut registry);
+    // No threads may be started here: engines of emulated devices work in the submitting thread.
+    #[cfg(feature = "iaa")]
+    iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
+    let algorithm = registry.find(&settings.compressor)?;
+    let swap_file = match settings.swap_bytes {
+        0 => None,
+        _ => {
+            let plain = without & ledger::WITHOUT_ENCRYPTION != 0;
+            swap::open(accounts.socket(), accounts.owner(), plain)
+                .map_err(|error| format!("the swap file: {error}"))?
+        }
+    };
+    let store = Zswap::new(
+        zswap::Config {
+            max_groups: pager::POOL_GROUPS,
+            verify: settings.verify || cfg!(debug_assertions),
+            batch: settings.batch as usize,
+            tally: Some(tally),
+            swap: swap_file,
+            ..Default::default()
+        },
+        algorithm,
+    )?;
+    let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
+    swap::count_threads(pager);
+    // Its children would find zeroes where its pages are out, without a report.
+    if !pager.reports_forks() {
+        if !control_page::is_shared() {
+            return Err(BARE_FORKS.into());
+        }
+        control_page().forks.unreported.store(1, Ordering::Release);
+    }
+    accounts.keep(pager.descriptor());
+    accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
+    PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    // In one order with the references below, which a thread notes before it looks whether there is
+    // a pager.
+    control_page().has_pager.store(1, Ordering::SeqCst);
+    ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
+    let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
+    if pager.needs_drainer() {
+        for cpu in &cpus[..cpu_count] {
+            threads::spawn(drainer, *cpu)?;
+        }
+    }
+    // Looked at once the pager can be told, as it is told once it can be looked at.
+    std::sync::atomic::fence(Ordering::SeqCst);
+    if is_set(&control_page().references) {
+        pager.stop_recycling();
+    }
+    start_threads(pager)?;
+    if can_fork {
+        fork::keep();
+    }
+    Ok(pager)
+}
+
+/// Counts the forms of pages that were just stored, in this process's slot.
+fn tally(forms: &Forms) {
+    if let Some(slot) = accounts().and_then(Ledgered::slot) {
+        for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
+            slot.add_form(number, u64::from(*pages));
+        }
+        slot.add(ledger::Counter::CompressRequests, forms.requests.into());
+        slot.add(ledger::Counter::CompressUnits, forms.units.into());
+    }
+}
+const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
+
+/// Starts the threads that page, after a fork again.
+///
+/// # Errors
+/// When there are too many threads.
+pub fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
+    let mut cpus = [0; pager::HANDLERS_MAX];
+    let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
+    for cpu in &cpus[..cpu_count] {
+        threads::spawn(handler, *cpu)?;
+    }
+    for index in 0..(cpu_count - 1).clamp(1, 4) {
+        threads::spawn(worker, index)?;
+    }
+    if pager.store().swap_file().is_some() {
+        threads::spawn(writer, 0)?;
+        for index in 0..pager::DISK_THREADS {
+            threads::spawn(reader, index)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the handlers that come be counted from none.
+pub fn forget_handlers() {
+    HANDLERS.store(0, Ordering::Release);
+}
+
+/// Whether that is the address of what handlers run.
+pub fn is_handler(entry: usize) -> bool {
+    entry == handler as *const () as usize
+}
+
+static HANDLERS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn handler(cpu: usize) {
+    thread::name(c"uzswap-fault");
+    thread::hurry();
+    thread::pin(cpu);
+    let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
+    // None when setting up failed after all.
+    if let Some(pager) = pager() {
+        pager.handle_faults(index);
+    }
+}
+
+extern "C" fn drainer(cpu: usize) {
+    thread::name(c"uzswap-events");
+    thread::hurry();
+    thread::pin(cpu);
+    pager().expect("set before threads start").drain_events(cpu);
+}
+
+extern "C" fn worker(_index: usize) {
+    thread::name(c"uzswap-reclaim");
+    if let Some(pager) = pager() {
+        pager.reclaim();
+    }
+}
+
+extern "C" fn writer(_index: usize) {
+    thread::name(c"uzswap-writer");
+    if let Some(pager) = pager() {
+        pager.write_to_disk();
+    }
+}
+
+extern "C" fn reader(index: usize) {
+    thread::name(c"uzswap-reader");
+    thread::hurry();
+    if let Some(pager) = pager() {
+        pager.read_from_disk(index);
+    }
+}
