@@ -1,4 +1,4 @@
-//! The control thread of a forked child, which goes on with what its parent left where it was.
+//! The control thread of a forked child, which takes over what its parent left where it was.
 
 use std::sync::atomic::Ordering;
 
