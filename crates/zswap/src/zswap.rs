@@ -23,7 +23,7 @@ use crate::tree::{Slabs, NODE_BYTES};
 
 /// Most leaves: 2^24 of 16 pages are 1 TiB of stored pages.
 const LEAVES_MAX: usize = 1 << 24;
-const NODES_TOTAL_MAX: usize = 1 << 20;
+const NODES_TOTAL_MAX: usize = 1 << 24;
 const CONTEXTS_MAX: usize = 4096;
 
 /// The compressed pool. See the crate's documentation.
@@ -71,7 +71,7 @@ impl Zswap {
             unit_pages: config.unit_size / PAGE_SIZE,
             slabs: Slabs {
                 leaves: Slab::new(stride, 7, LEAVES_MAX),
-                nodes: Slab::new(NODE_BYTES, 4, NODES_TOTAL_MAX),
+                nodes: Slab::new(NODE_BYTES, 6, NODES_TOTAL_MAX),
             },
             groups: (0..config.max_groups).map(|_| OnceLock::new()).collect(),
             pools: Pools::new(pool),
