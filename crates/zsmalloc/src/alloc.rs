@@ -13,6 +13,8 @@ use crate::supply::Taker;
 
 /// Objects that one lock of a shard, and of a class when they are of one, serves.
 const BATCH: usize = 8;
+/// An object takes a free slot that is longer by at most one part in so many.
+const LARGER_DIVISOR: u32 = 16;
 
 impl Pool {
     /// Allocates one object of `size` bytes. See [`malloc_bulk`](Self::malloc_bulk).
@@ -156,7 +158,8 @@ impl Pool {
             done = list.allocate(class, geometry, node, zspages_max, places, self.ground());
         }
         for (place, &size) in places.iter_mut().zip(sizes).skip(done) {
-            let found = self.place_mixed(shard, size, node, Taker::Allocation);
+            let found = self.place_in_larger(size, class, node);
+            let found = found.or_else(|| self.place_mixed(shard, size, node, Taker::Allocation));
             match found.or_else(|| self.place_anywhere(shard, size, class)) {
                 Some(found) => *place = found,
                 None => break,
@@ -164,6 +167,21 @@ impl Pool {
             done += 1;
         }
         done
+    }
+
+    /// Finds a free slot of a class that is little larger: without it what classes have free stays
+    /// free when sizes change, half a zspage a class.
+    #[inline]
+    pub(crate) fn place_in_larger(&self, size: u32, class: u16, node: u8) -> Option<Place> {
+        let fits = |class: &u16| self.table.geometry(*class).slot_bytes <= size + size / LARGER_DIVISOR;
+        let larger = (class + 1..self.table.len() as u16).take_while(fits);
+        larger.filter(|class| self.class_list(node, *class).has_room()).find_map(|class| {
+            let mut place = [Place::NOWHERE];
+            let geometry = self.table.geometry(class);
+            let taken =
+                self.class_list(node, class).allocate(class, geometry, node, 0, &mut place, self.ground());
+            (taken == 1).then_some(place[0])
+        })
     }
 
     /// Finds room for `size` bytes in a mixed zspage.

@@ -158,7 +158,11 @@ impl Pool {
         let geometry = self.table.geometry(class);
         let (slot_bytes, slots) = (u64::from(geometry.slot_bytes), u64::from(geometry.slots));
         let objects: u64 = group.iter().map(|zspage| u64::from(zspage.live)).sum();
-        let payload = count.1 * objects / count.0.max(1);
+        // Objects of smaller classes, in slots that were free, are nearly as long as those.
+        let payload = match objects.checked_sub(count.0) {
+            Some(others) => count.1 + others * slot_bytes,
+            None => count.1 * objects / count.0,
+        };
         let full = objects / slots;
         let full_bytes = full * u64::from(geometry.pages) * PAGE_SIZE as u64;
         let full_payload = payload * (full * slots) / objects;
@@ -277,6 +281,9 @@ impl Pool {
                 return Some(place[0]);
             }
             // Full, or other threads have taken the room.
+            if let Some(place) = self.place_in_larger(object.len, class, node) {
+                return Some(place);
+            }
         }
         self.place_mixed(shard, object.len, node, Taker::Compaction)
     }

@@ -18,7 +18,8 @@ pub struct ClassStats {
     pub payload_bytes: u64,
     /// Zspages of the class.
     pub zspages: u64,
-    /// Objects in them; the others are in mixed zspages.
+    /// Objects in them, of the class's sizes or smaller ones. The others are in mixed zspages, or
+    /// in slots of larger classes.
     pub objects_in_class: u64,
     /// Free slots in its zspages.
     pub free_slots: u64,

@@ -18,11 +18,15 @@ const TIDY_BYTES: u64 = 4 << 20;
 /// Bytes that are never worth moving objects for.
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
 /// Mixed zspages are tidied when one part in so many of them is holes, and one in so many of the
-/// pool.
-const HOLES_DIVISOR: usize = 8;
+/// pool; those that have as many holes are.
+const HOLES_DIVISOR: usize = 16;
 const POOL_DIVISOR: usize = 32;
-/// The zspages of classes are tidied when one part in so many of them is free.
+/// The zspages of classes are tidied when one part in so many of them is free, and again when that
+/// has grown by one in so many of the pool.
 const SLOTS_DIVISOR: usize = 12;
+const SLOTS_MORE_DIVISOR: usize = 48;
+/// Of a class's last zspage one part in so many may be empty, or its objects go elsewhere.
+const EMPTY_DIVISOR: u32 = 4;
 
 /// Bytes above which the next tidying is worth it: what the last one left, and some.
 #[derive(Default)]
@@ -90,7 +94,7 @@ impl Pool {
             && free > (self.held_pages() * PAGE_SIZE).saturating_sub(self.mixed_bytes()) / SLOTS_DIVISOR
     }
 
-    /// Empties the emptiest of the mixed zspages an eighth of which, or more, is holes.
+    /// Empties the emptiest of the mixed zspages that have many holes.
     #[cold]
     fn tidy_mixed(&self) {
         let Some(_only) = self.compaction.try_lock() else { return };
@@ -100,8 +104,8 @@ impl Pool {
         self.each_zspage(|seen| {
             let live_bytes = u64::from(seen.live);
             let resident = seen.resident_bytes();
-            if seen.kind == kind::MIXED && live_bytes * 8 <= resident * 7 {
-                let gain = resident - live_bytes;
+            let gain = resident.saturating_sub(live_bytes);
+            if seen.kind == kind::MIXED && gain >= resident / HOLES_DIVISOR as u64 {
                 sources.push(Source { number: seen.number, mark: Mark::ToMixed, live_bytes, gain });
             }
         });
@@ -109,8 +113,9 @@ impl Pool {
         self.tidied.holes.left(self.shards.totals().dead_bytes());
     }
 
-    /// Empties the emptiest zspages of classes into the free slots of the others. What a class has
-    /// in slots stays in slots: packing it into mixed zspages would leave holes there soon.
+    /// Empties the emptiest zspages of classes: into the free slots of the others, of classes that
+    /// are little larger, or into mixed zspages. A class keeps as many as its objects fill, nearly:
+    /// packing those into mixed ones would leave holes there soon.
     #[cold]
     fn tidy_classes(&self) {
         let Some(_only) = self.compaction.try_lock() else { return };
@@ -126,24 +131,32 @@ impl Pool {
             let geometry = self.table.geometry(group[0].kind - kind::CLASS);
             let slots = u32::from(geometry.slots);
             let objects: u32 = group.iter().map(|zspage| zspage.live).sum();
-            let surplus = group.len() - objects.div_ceil(slots) as usize;
+            let filled = (objects + slots / EMPTY_DIVISOR) / slots;
+            let surplus = group.len() - filled as usize;
             sources.extend(group[..surplus].iter().map(|zspage| {
                 let live_bytes = u64::from(zspage.live) * u64::from(geometry.slot_bytes);
-                let gain = zspage.resident_bytes();
+                let gain = zspage.resident_bytes().saturating_sub(live_bytes);
                 Source { number: zspage.number, mark: Mark::ToClass, live_bytes, gain }
             }));
         }
         self.tidy_sources(sources);
-        self.tidied.slots.left(self.free_slot_bytes());
+        self.tidied.slots.left(self.free_slot_bytes() + self.bytes() / SLOTS_MORE_DIVISOR);
     }
 
+    /// Empties the emptiest of `sources`, which give most for least, until three quarters of what
+    /// there is to gain are won.
     fn tidy_sources(&self, mut sources: Vec<Source>) {
-        if sources.is_empty() {
-            return;
-        }
-        // The emptiest give most for least.
         sources.sort_by_key(|source| source.live_bytes);
-        take_within(&mut sources, TIDY_BYTES);
-        self.pass(sources, &mut Vec::new());
+        let mut left = sources.iter().map(|source| source.gain).sum::<u64>() * 3 / 4;
+        let is_needed = |source: &Source| {
+            let is_needed = left > 0;
+            left = left.saturating_sub(source.gain);
+            is_needed
+        };
+        let mut sources: Vec<Source> = sources.into_iter().take_while(is_needed).collect();
+        if !sources.is_empty() {
+            take_within(&mut sources, TIDY_BYTES);
+            self.pass(sources, &mut Vec::new());
+        }
     }
 }

@@ -29,13 +29,14 @@ fn waste_max(smallest: impl Fn(u32) -> u32) -> u64 {
     most
 }
 
-/// Free frames, holes and free slots had been 20, 43 and 138 percent.
+/// Free frames, holes and free slots had been 20, 43 and 138 percent when nothing was tidied, and
+/// 14, 24 and 42 while free slots were for objects of their own size alone.
 #[test]
 fn a_small_pool_stays_dense_without_compaction() {
     let percent = waste_max(|_| 500);
-    assert!(percent <= 16, "equal sizes: {percent} %");
+    assert!(percent <= 12, "equal sizes: {percent} %");
     let percent = waste_max(|step| 400 + (step % 10_000).abs_diff(5_000) / 5);
-    assert!(percent <= 30, "sizes that grow and shrink: {percent} %");
+    assert!(percent <= 13, "sizes that grow and shrink: {percent} %");
     let percent = waste_max(|step| if step / 20_000 % 2 == 0 { 300 } else { 1_000 });
-    assert!(percent <= 60, "sizes that jump: {percent} %");
+    assert!(percent <= 18, "sizes that jump: {percent} %");
 }
