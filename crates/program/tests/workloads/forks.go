@@ -56,7 +56,7 @@ func main() {
 	var wait sync.WaitGroup
 	for part := 0; part < 4; part++ {
 		wait.Add(1)
-		go func() {
+		go func(part int) {
 			defer wait.Done()
 			fmt.Fprintln(os.Stderr, part)
 			if !right(memory, part*pages/4, (part+1)*pages/4) {
@@ -67,7 +67,7 @@ func main() {
 					fmt.Println("exec:", err)
 				}
 			}
-		}()
+		}(part)
 	}
 	wait.Wait()
 	for turn := 0; turn < 3; turn++ {
