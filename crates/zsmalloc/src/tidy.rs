@@ -12,9 +12,9 @@ use crate::compact::{take_within, Mark, Seen, Source};
 use crate::frame::{kind, FRAME_BYTES};
 use crate::pool::Pool;
 
-/// Live bytes of the zspages that one tidying empties: a millisecond's copying, and enough for the
-/// walk over the handles to pay.
-const TIDY_BYTES: u64 = 4 << 20;
+/// Live bytes of the zspages that one tidying empties: half a millisecond's copying, and enough for
+/// the walk over the handles to pay.
+const TIDY_BYTES: u64 = 2 << 20;
 /// Bytes that are never worth moving objects for.
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
 /// Mixed zspages are tidied when one part in so many of them is holes, and one in so many of the
