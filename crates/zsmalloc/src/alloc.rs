@@ -169,19 +169,21 @@ impl Pool {
         done
     }
 
+    /// Takes a free slot of a class's zspages, if there is one.
+    pub(crate) fn free_slot(&self, class: u16, node: u8) -> Option<Place> {
+        let (list, geometry) = (self.class_list(node, class), self.table.geometry(class));
+        let mut place = [Place::NOWHERE];
+        (list.has_room() && list.allocate(class, geometry, node, 0, &mut place, self.ground()) == 1)
+            .then_some(place[0])
+    }
+
     /// Finds a free slot of a class that is little larger: without it what classes have free stays
     /// free when sizes change, half a zspage a class.
     #[inline]
     pub(crate) fn place_in_larger(&self, size: u32, class: u16, node: u8) -> Option<Place> {
         let fits = |class: &u16| self.table.geometry(*class).slot_bytes <= size + size / LARGER_DIVISOR;
-        let larger = (class + 1..self.table.len() as u16).take_while(fits);
-        larger.filter(|class| self.class_list(node, *class).has_room()).find_map(|class| {
-            let mut place = [Place::NOWHERE];
-            let geometry = self.table.geometry(class);
-            let taken =
-                self.class_list(node, class).allocate(class, geometry, node, 0, &mut place, self.ground());
-            (taken == 1).then_some(place[0])
-        })
+        let mut larger = (class + 1..self.table.len() as u16).take_while(fits);
+        larger.find_map(|class| self.free_slot(class, node))
     }
 
     /// Finds room for `size` bytes in a mixed zspage.
@@ -194,14 +196,9 @@ impl Pool {
     /// The last resort when no frame can be had: any zspage with room.
     #[cold]
     fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
-        let geometry = self.table.geometry(class);
         for node in 0..self.supplies.len() as u8 {
-            let list = self.class_list(node, class);
-            if list.has_room() {
-                let mut place = [Place::NOWHERE];
-                if list.allocate(class, geometry, node, 0, &mut place, self.ground()) == 1 {
-                    return Some(place[0]);
-                }
+            if let Some(place) = self.free_slot(class, node) {
+                return Some(place);
             }
             let found = self.place_mixed(shard, size, node, Taker::Allocation);
             if found.is_some() {

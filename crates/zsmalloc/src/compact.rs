@@ -275,13 +275,9 @@ impl Pool {
     fn find_place(&self, shard: &mut Shard, object: Object, mark: Mark, node: u8) -> Option<Place> {
         if mark == Mark::ToClass {
             let class = self.table.class_of(object.len);
-            let list = self.class_list(node, class);
-            let mut place = [Place::NOWHERE];
-            if list.allocate(class, self.table.geometry(class), node, 0, &mut place, self.ground()) == 1 {
-                return Some(place[0]);
-            }
             // Full, or other threads have taken the room.
-            if let Some(place) = self.place_in_larger(object.len, class, node) {
+            let place = self.free_slot(class, node);
+            if let Some(place) = place.or_else(|| self.place_in_larger(object.len, class, node)) {
                 return Some(place);
             }
         }
