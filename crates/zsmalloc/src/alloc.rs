@@ -149,7 +149,7 @@ impl Pool {
         let list = self.class_list(node, class);
         // A class may have one zspage less than its objects would fill, wherever they are now. So
         // the slots of its zspages are always in demand, and what comes and goes around that number
-        // is in mixed zspages.
+        // is elsewhere.
         let geometry = self.table.geometry(class);
         let payload = self.shards.totals().payload_bytes(class);
         let zspages_max = (payload / (u64::from(geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
@@ -193,7 +193,7 @@ impl Pool {
         open.allocate(size, node, taker, &mut shard.ledger, self.shards.totals(), self.ground())
     }
 
-    /// The last resort when no frame can be had: any zspage with room.
+    /// The last resort when no frame can be had: any zspage of the class, or mixed, with room.
     #[cold]
     fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
         for node in 0..self.supplies.len() as u8 {

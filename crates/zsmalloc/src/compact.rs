@@ -7,8 +7,10 @@
 //! that is pinned, or freed during the walk, is passed over.
 //!
 //! A class is left with full zspages only: the emptiest are emptied into the others, and what does
-//! not fill a zspage goes to mixed ones. A class whose slots fit its objects badly goes to mixed
+//! not fill a zspage goes to free slots of classes that are little larger, or to mixed ones. A class whose slots fit its objects badly goes to mixed
 //! zspages as a whole.
+
+use std::collections::TryReserveError;
 
 use sys::PAGE_SIZE;
 
@@ -59,6 +61,46 @@ impl Seen {
     }
 }
 
+/// What compaction works with. Kept from one to the next, so that a pool whose room was made asks
+/// for no memory; no list is longer than there are frames.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) zspages: Vec<Seen>,
+    pub(crate) sources: Vec<Source>,
+    /// By frame; of the pass that runs.
+    marks: Vec<Mark>,
+    /// Number, node and class.
+    class_sources: Vec<(u32, u8, u16)>,
+}
+
+impl Scratch {
+    /// Makes room for the zspages of `frames` frames.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub(crate) fn reserve(&mut self, frames: usize) -> Result<(), TryReserveError> {
+        fn grow<T>(list: &mut Vec<T>, len: usize) -> Result<(), TryReserveError> {
+            list.clear();
+            list.try_reserve_exact(len)
+        }
+        grow(&mut self.zspages, frames)?;
+        grow(&mut self.sources, frames)?;
+        grow(&mut self.marks, frames)?;
+        grow(&mut self.class_sources, frames)
+    }
+
+    /// Keeps the first sources whose live bytes fit into `budget`, and one at least.
+    pub(crate) fn take_within(&mut self, budget: u64) {
+        let mut live_bytes = 0;
+        let fits = self.sources.iter().take_while(|source| {
+            live_bytes += source.live_bytes;
+            live_bytes <= budget
+        });
+        let count = fits.count().max(1);
+        self.sources.truncate(count);
+    }
+}
+
 /// A zspage to empty.
 pub(crate) struct Source {
     pub(crate) number: u32,
@@ -74,21 +116,21 @@ impl Pool {
     /// another thread is compacting already, returns 0 at once. Holds at most a sixteenth of the
     /// pool, or 1 MiB, twice at a time.
     pub fn compact(&self) -> usize {
-        let Some(_only) = self.compaction.try_lock() else { return 0 };
+        let Some(mut scratch) = self.compaction.try_lock() else { return 0 };
         let before = self.bytes();
         self.close_mixed();
-        let mut marks = Vec::new();
         let budget_max = (before as u64 / PASS_DIVISOR).max(PASS_BYTES_MIN);
         let mut budget = budget_max;
         let mut held = self.held_pages();
         for _ in 0..PASSES_MAX {
-            let sources = self.choose_sources(budget);
-            let (count, gain) = (sources.len(), sources.iter().map(|source| source.gain).sum::<u64>());
+            self.choose_sources(budget, &mut scratch);
+            let count = scratch.sources.len();
+            let gain = scratch.sources.iter().map(|source| source.gain).sum::<u64>();
             // Each node's objects may end in a page of their own that is partly filled.
             if gain < (PAGE_SIZE * self.supplies.len()) as u64 {
                 break;
             }
-            match self.pass(sources, &mut marks) {
+            match self.pass(&mut scratch) {
                 Passed::Moved => budget = (budget * 2).min(budget_max),
                 // One zspage at a time goes into what is kept for this.
                 Passed::NoMemory if count > 1 => budget /= 8,
@@ -130,26 +172,26 @@ impl Pool {
         }
     }
 
-    /// The zspages to empty in the next pass, those that give most for least copying first;
+    /// Chooses the zspages to empty in the next pass, those that give most for least copying first;
     /// `budget` bounds the bytes of their objects.
-    fn choose_sources(&self, budget: u64) -> Vec<Source> {
-        let mut zspages = Vec::new();
+    fn choose_sources(&self, budget: u64, scratch: &mut Scratch) {
+        let Scratch { zspages, sources, .. } = scratch;
+        zspages.clear();
+        sources.clear();
         self.each_zspage(|seen| zspages.push(seen));
         zspages.sort_unstable();
         let (counts, _) = self.shards.count(0..self.table.len() as u16);
-        let mut sources = Vec::new();
         for group in zspages.chunk_by(Seen::is_alike) {
             match group[0].kind {
                 kind::MIXED => sources.extend(group.iter().filter_map(mixed_source)),
                 class => {
                     let class = class - kind::CLASS;
-                    self.class_sources(class, counts[usize::from(class)], group, &mut sources);
+                    self.class_sources(class, counts[usize::from(class)], group, sources);
                 }
             }
         }
-        sources.sort_by_key(|source| source.live_bytes * 1024 / (source.gain + 1));
-        take_within(&mut sources, budget);
-        sources
+        sources.sort_unstable_by_key(|source| (source.live_bytes * 1024 / (source.gain + 1), source.number));
+        scratch.take_within(budget);
     }
 
     /// `count`: objects and payload bytes of the class's sizes; `group`: its zspages on one node,
@@ -167,7 +209,7 @@ impl Pool {
         let full_bytes = full * u64::from(geometry.pages) * PAGE_SIZE as u64;
         let full_payload = payload * (full * slots) / objects;
         let dissolve = full_bytes > full_payload + full_payload / WASTE_DIVISOR;
-        // What does not fill a zspage finds no room in the others and goes to mixed ones.
+        // What does not fill a zspage finds no room in the others.
         let surplus = group.len() - full as usize;
         let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
         sources.extend(group[..count].iter().map(|zspage| {
@@ -181,18 +223,19 @@ impl Pool {
         }));
     }
 
-    /// Empties `sources` as far as possible.
-    pub(crate) fn pass(&self, sources: Vec<Source>, marks: &mut Vec<Mark>) -> Passed {
+    /// Empties the sources as far as possible.
+    pub(crate) fn pass(&self, scratch: &mut Scratch) -> Passed {
+        let Scratch { sources, marks, class_sources, .. } = scratch;
         marks.clear();
+        class_sources.clear();
         marks.resize(self.frames.count() as usize, Mark::Keep);
-        let mut class_sources = Vec::new();
-        for source in &sources {
+        for source in sources.iter() {
             let frame = self.frames.get(source.number);
             let (kind, node) = (frame.kind.get(), frame.node.get());
             if kind >= kind::CLASS {
                 let class = kind - kind::CLASS;
                 let list = self.class_list(node, class);
-                if !list.make_source(source.number, class, self.table.geometry(class), &self.frames) {
+                if !list.make_source(source.number, (node, class), self.table.geometry(class), &self.frames) {
                     continue;
                 }
                 class_sources.push((source.number, node, class));
@@ -221,9 +264,9 @@ impl Pool {
                 }
             }
         }
-        for (number, node, class) in class_sources {
+        for &(number, node, class) in class_sources.iter() {
             let list = self.class_list(node, class);
-            list.end_source(number, class, self.table.geometry(class), &self.frames);
+            list.end_source(number, (node, class), self.table.geometry(class), &self.frames);
         }
         match (memory, moved) {
             (false, _) => Passed::NoMemory,
@@ -309,7 +352,7 @@ impl Pool {
             if kind >= kind::CLASS {
                 let class = kind - kind::CLASS;
                 let list = self.class_list(node, class);
-                list.trim_tail(number, class, self.table.geometry(class), self.ground());
+                list.trim_tail(number, (node, class), self.table.geometry(class), self.ground());
             }
         }
     }
@@ -336,17 +379,6 @@ enum Moved {
     Yes,
     InUse,
     NoMemory,
-}
-
-/// Keeps the first sources whose live bytes fit into `budget`, and one at least.
-pub(crate) fn take_within(sources: &mut Vec<Source>, budget: u64) {
-    let mut live_bytes = 0;
-    let fits = sources.iter().take_while(|source| {
-        live_bytes += source.live_bytes;
-        live_bytes <= budget
-    });
-    let count = fits.count().max(1);
-    sources.truncate(count);
 }
 
 /// A mixed zspage as a source, when it is worth it.

@@ -8,6 +8,7 @@ use sys::PAGE_SIZE;
 
 use crate::blocks;
 use crate::class::{ClassTable, CHAIN_MAX, CHAIN_MIN, OBJECT_BYTES_MAX};
+use crate::compact::Scratch;
 use crate::entry::Entry;
 use crate::faults::Faults;
 use crate::frame::{Frames, FRAME_BYTES};
@@ -61,7 +62,7 @@ pub struct Pool {
     pub(crate) faults: Faults,
     pub(crate) tidied: Tidied,
     /// Held by the one thread that compacts.
-    pub(crate) compaction: Lock<()>,
+    pub(crate) compaction: Lock<Scratch>,
     lists: Lists,
 }
 
@@ -125,7 +126,7 @@ impl Pool {
             shards: Shards::new(table.len(), nodes)?,
             faults: Faults::new(),
             tidied: Tidied::default(),
-            compaction: Lock::new(()),
+            compaction: Lock::new(Scratch::default()),
             lists: Lists::new(table.len() * nodes)?,
         })
     }
@@ -206,16 +207,20 @@ impl Pool {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Makes room for the handles of `objects` objects and for the descriptors of `bytes` of
-    /// frames, so that nothing but frames is asked for later.
+    /// Makes room for the handles of `objects` objects, and for the descriptors of `bytes` of frames
+    /// and their compaction, so that nothing but frames is asked for later.
     ///
     /// # Errors
-    /// ENOMEM when the arena is full.
+    /// ENOMEM when the arena is full, or there is no memory beside it.
     pub fn make_room(&self, objects: usize, bytes: usize) -> io::Result<()> {
         // Each shard may keep a page of handles and a list too short to be taken over.
         let count = objects.saturating_add(SHARDS * 1024).min(u32::MAX as usize);
         self.handles.reserve(count as u32)?;
-        self.frames.reserve((bytes / FRAME_BYTES).min(u32::MAX as usize) as u32)
+        let frames = (bytes / FRAME_BYTES).min(u32::MAX as usize);
+        self.frames.reserve(frames as u32)?;
+        // No other thread compacts a pool that is being made.
+        let reserved = self.compaction.try_lock().map_or(Ok(()), |mut scratch| scratch.reserve(frames));
+        reserved.map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     /// Bytes of memory kept for later objects: what [`trim`](Self::trim) gives back.

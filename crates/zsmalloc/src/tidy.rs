@@ -8,49 +8,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sys::PAGE_SIZE;
 
-use crate::compact::{take_within, Mark, Seen, Source};
+use crate::compact::{Mark, Scratch, Seen, Source};
 use crate::frame::{kind, FRAME_BYTES};
 use crate::pool::Pool;
 
 /// Live bytes of the zspages that one tidying empties: half a millisecond's copying, and enough for
 /// the walk over the handles to pay.
 const TIDY_BYTES: u64 = 2 << 20;
-/// Bytes that are never worth moving objects for.
+/// Bytes that are never worth moving objects for, ...
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
+/// ... and one part in so many of the pool: to find them takes a look at each object.
+const MORE_DIVISOR: usize = 64;
 /// Mixed zspages are tidied when one part in so many of them is holes, and one in so many of the
 /// pool; those that have as many holes are.
 const HOLES_DIVISOR: usize = 16;
 const POOL_DIVISOR: usize = 32;
-/// The zspages of classes are tidied when one part in so many of them is free, and again when that
-/// has grown by one in so many of the pool.
+/// The zspages of classes are tidied when one part in so many of them is free.
 const SLOTS_DIVISOR: usize = 12;
-const SLOTS_MORE_DIVISOR: usize = 48;
 /// Of a class's last zspage one part in so many may be empty, or its objects go elsewhere.
 const EMPTY_DIVISOR: u32 = 4;
 
-/// Bytes above which the next tidying is worth it: what the last one left, and some.
+/// Bytes that the last tidying left, or as few as there were since.
 #[derive(Default)]
 pub(crate) struct Tidied {
-    holes: Above,
-    slots: Above,
+    holes: Left,
+    slots: Left,
 }
 
 #[derive(Default)]
-struct Above(AtomicUsize);
+struct Left(AtomicUsize);
 
-impl Above {
+impl Left {
+    /// Whether there are so many bytes more by now that another tidying is worth it.
     #[inline]
-    fn is_exceeded(&self, bytes: usize) -> bool {
-        let above = self.0.load(Ordering::Relaxed);
-        if bytes + WASTE_BYTES_MIN < above {
+    fn is_exceeded(&self, bytes: usize, more: usize) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if bytes < left {
             // What could not be won back then is gone.
-            self.left(bytes);
+            self.set(bytes);
         }
-        bytes > above
+        bytes > left + more
     }
 
-    fn left(&self, bytes: usize) {
-        self.0.store(bytes + WASTE_BYTES_MIN, Ordering::Relaxed);
+    fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -66,6 +67,12 @@ impl Pool {
         }
     }
 
+    /// Bytes that are worth a tidying.
+    #[inline]
+    fn worth_bytes(&self) -> usize {
+        (self.bytes() / MORE_DIVISOR).max(WASTE_BYTES_MIN)
+    }
+
     fn mixed_bytes(&self) -> usize {
         self.shards.totals().mixed_zspages.load(Ordering::Relaxed) * FRAME_BYTES
     }
@@ -74,7 +81,7 @@ impl Pool {
     fn has_many_holes(&self) -> bool {
         let dead = self.shards.totals().dead_bytes();
         dead > WASTE_BYTES_MIN
-            && self.tidied.holes.is_exceeded(dead)
+            && self.tidied.holes.is_exceeded(dead, self.worth_bytes())
             && dead > self.mixed_bytes() / HOLES_DIVISOR
             && dead > self.bytes() / POOL_DIVISOR
     }
@@ -90,17 +97,18 @@ impl Pool {
     fn has_many_free_slots(&self) -> bool {
         let free = self.free_slot_bytes();
         free > WASTE_BYTES_MIN
-            && self.tidied.slots.is_exceeded(free)
+            && self.tidied.slots.is_exceeded(free, self.worth_bytes())
             && free > (self.held_pages() * PAGE_SIZE).saturating_sub(self.mixed_bytes()) / SLOTS_DIVISOR
     }
 
     /// Empties the emptiest of the mixed zspages that have many holes.
     #[cold]
     fn tidy_mixed(&self) {
-        let Some(_only) = self.compaction.try_lock() else { return };
+        let Some(mut scratch) = self.compaction.try_lock() else { return };
         // Those that threads have open would keep their holes for as long as no one fills them.
         self.close_mixed();
-        let mut sources = Vec::new();
+        let Scratch { sources, .. } = &mut *scratch;
+        sources.clear();
         self.each_zspage(|seen| {
             let live_bytes = u64::from(seen.live);
             let resident = seen.resident_bytes();
@@ -109,8 +117,8 @@ impl Pool {
                 sources.push(Source { number: seen.number, mark: Mark::ToMixed, live_bytes, gain });
             }
         });
-        self.tidy_sources(sources);
-        self.tidied.holes.left(self.shards.totals().dead_bytes());
+        self.tidy_sources(&mut scratch);
+        self.tidied.holes.set(self.shards.totals().dead_bytes());
     }
 
     /// Empties the emptiest zspages of classes: into the free slots of the others, of classes that
@@ -118,15 +126,16 @@ impl Pool {
     /// packing those into mixed ones would leave holes there soon.
     #[cold]
     fn tidy_classes(&self) {
-        let Some(_only) = self.compaction.try_lock() else { return };
-        let mut zspages = Vec::new();
+        let Some(mut scratch) = self.compaction.try_lock() else { return };
+        let Scratch { zspages, sources, .. } = &mut *scratch;
+        zspages.clear();
+        sources.clear();
         self.each_zspage(|seen| {
             if seen.kind != kind::MIXED {
                 zspages.push(seen);
             }
         });
         zspages.sort_unstable();
-        let mut sources = Vec::new();
         for group in zspages.chunk_by(Seen::is_alike) {
             let geometry = self.table.geometry(group[0].kind - kind::CLASS);
             let slots = u32::from(geometry.slots);
@@ -139,24 +148,26 @@ impl Pool {
                 Source { number: zspage.number, mark: Mark::ToClass, live_bytes, gain }
             }));
         }
-        self.tidy_sources(sources);
-        self.tidied.slots.left(self.free_slot_bytes() + self.bytes() / SLOTS_MORE_DIVISOR);
+        self.tidy_sources(&mut scratch);
+        self.tidied.slots.set(self.free_slot_bytes());
     }
 
-    /// Empties the emptiest of `sources`, which give most for least, until three quarters of what
+    /// Empties the emptiest of the sources, which give most for least, until three quarters of what
     /// there is to gain are won.
-    fn tidy_sources(&self, mut sources: Vec<Source>) {
-        sources.sort_by_key(|source| source.live_bytes);
+    fn tidy_sources(&self, scratch: &mut Scratch) {
+        let sources = &mut scratch.sources;
+        sources.sort_unstable_by_key(|source| (source.live_bytes, source.number));
         let mut left = sources.iter().map(|source| source.gain).sum::<u64>() * 3 / 4;
-        let is_needed = |source: &Source| {
+        let needed = sources.iter().take_while(|source| {
             let is_needed = left > 0;
             left = left.saturating_sub(source.gain);
             is_needed
-        };
-        let mut sources: Vec<Source> = sources.into_iter().take_while(is_needed).collect();
-        if !sources.is_empty() {
-            take_within(&mut sources, TIDY_BYTES);
-            self.pass(sources, &mut Vec::new());
+        });
+        let needed = needed.count();
+        sources.truncate(needed);
+        if needed > 0 {
+            scratch.take_within(TIDY_BYTES);
+            self.pass(scratch);
         }
     }
 }

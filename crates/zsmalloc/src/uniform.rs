@@ -11,7 +11,7 @@ use sys::PAGE_SIZE;
 use crate::class::Geometry;
 use crate::entry::Place;
 use crate::faults::Faults;
-use crate::frame::{kind, Field, Frames};
+use crate::frame::{kind, Field, Frame, Frames};
 use crate::lock::Lock;
 use crate::supply::{Supply, Taker};
 use crate::table::Zero;
@@ -204,12 +204,18 @@ impl ClassList {
         ground.release_frame(at.frame);
     }
 
-    /// Makes a zspage a source of compaction: it gets no new objects. False when it is of another
-    /// class by now.
-    pub(crate) fn make_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) -> bool {
+    /// Makes a zspage of this list, `at` by node and class, a source of compaction: it gets no new
+    /// objects. False when it is of another list by now.
+    pub(crate) fn make_source(
+        &self,
+        number: u32,
+        at: (u8, u16),
+        geometry: Geometry,
+        frames: &Frames,
+    ) -> bool {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if frame.kind.get() != kind::CLASS + class {
+        if !is_of(frame, at) {
             return false;
         }
         unlink(&mut lists, number, frames);
@@ -219,10 +225,10 @@ impl ClassList {
     }
 
     /// Ends [`make_source`](Self::make_source) for a zspage that still has objects.
-    pub(crate) fn end_source(&self, number: u32, class: u16, geometry: Geometry, frames: &Frames) {
+    pub(crate) fn end_source(&self, number: u32, at: (u8, u16), geometry: Geometry, frames: &Frames) {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if frame.kind.get() != kind::CLASS + class || frame.group.get() != SOURCE {
+        if !is_of(frame, at) || frame.group.get() != SOURCE {
             return;
         }
         frame.group.set(FULL);
@@ -232,14 +238,20 @@ impl ClassList {
 }
 
 impl ClassList {
-    /// Gives back the pages behind the last slot ever used of a zspage of this class.
-    pub(crate) fn trim_tail(&self, number: u32, class: u16, geometry: Geometry, ground: Ground<'_>) {
+    /// Gives back the pages behind the last slot ever used of a zspage of this list, `at` by node
+    /// and class.
+    pub(crate) fn trim_tail(&self, number: u32, at: (u8, u16), geometry: Geometry, ground: Ground<'_>) {
         let _lists = self.lists.lock();
         let frame = ground.frames.get(number);
-        if frame.kind.get() == kind::CLASS + class {
+        if is_of(frame, at) {
             ground.trim_tail(number, (frame.used.get() * geometry.slot_bytes) as usize);
         }
     }
+}
+
+/// Whether a frame is a zspage of this node and class; it stays one under the lock of their list.
+fn is_of(frame: &Frame, (node, class): (u8, u16)) -> bool {
+    frame.kind.get() == kind::CLASS + class && frame.node.get() == node
 }
 
 /// Takes slots of a zspage that has room, for as many of `places` as it has. The class is locked.

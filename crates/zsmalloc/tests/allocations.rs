@@ -1,0 +1,59 @@
+//! A pool whose room was made asks for no memory beside its arena: a device that is swapped on
+//! could wait for itself.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::Random;
+use zsmalloc::{Config, Pool};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: the system's allocator does all of it; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations while objects of other sizes take the place of 20,000: that has the pool tidied.
+fn allocations(has_room: bool) -> u64 {
+    let pool = Pool::new(&Config::default()).expect("memory");
+    if has_room {
+        pool.make_room(40_000, 64 << 20).expect("memory");
+    }
+    let mut random = Random::new(7);
+    let mut live: Vec<_> =
+        (0..20_000).map(|_| pool.malloc(900 + random.below(300) as u32, 0).expect("memory")).collect();
+    let before = COUNT.load(Ordering::Relaxed);
+    for _ in 0..40_000 {
+        let which = random.below(live.len());
+        let handle = pool.malloc(300 + random.below(300) as u32, 0).expect("memory");
+        pool.free(std::mem::replace(&mut live[which], handle));
+    }
+    let count = COUNT.load(Ordering::Relaxed) - before;
+    let stats = pool.stats();
+    let waste = stats.waste_bytes() * 100 / stats.payload_bytes;
+    assert!(waste < 30, "tidied: {waste} % waste");
+    count
+}
+
+#[test]
+fn tidying_asks_for_nothing_where_room_was_made() {
+    assert_eq!(allocations(true), 0);
+    assert!(allocations(false) > 0, "without room, tidying allocates");
+}
