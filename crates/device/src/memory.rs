@@ -25,7 +25,7 @@ const PACKED_BYTES_MIN: u64 = 1 << 20;
 /// What the allocator moves when it tidies by itself, at any time: if there is no more memory, a
 /// write that was admitted must still find room. zsmalloc's own figure, and a frame that is not
 /// full.
-const TIDIED_BYTES: u64 = (4 << 20) + (64 << 10);
+const TIDIED_BYTES: u64 = (2 << 20) + (64 << 10);
 /// Writing to the swap file begins when less than this share of memory is free, and ends at twice
 /// that.
 const FREE_SHARE: u64 = 16;

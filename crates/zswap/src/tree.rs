@@ -24,6 +24,12 @@ fn way_of(key_high: u32, level: u32) -> usize {
 type Node = [u32; WAYS];
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
+/// Nodes of a tree whose `leaves` leaves have neighbouring keys, at most: each level has a
+/// sixteenth of the one below, and two nodes of which only a part is used.
+pub(crate) fn nodes_max(leaves: usize) -> usize {
+    leaves / (WAYS - 1) + 2 * LEVELS as usize
+}
+
 /// The two slabs that trees are made of.
 pub(crate) struct Slabs {
     pub(crate) leaves: Slab,
@@ -218,6 +224,7 @@ impl Tree {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use sys::PAGE_SIZE;
 
     fn slabs() -> Slabs {
         Slabs { leaves: Slab::new(160, 7, 1 << 16), nodes: Slab::new(NODE_BYTES, 4, 1 << 12) }
@@ -258,6 +265,23 @@ mod tests {
         }
         assert!(tree.is_empty());
         assert_eq!((slabs.leaves.bytes(), slabs.nodes.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn neighbouring_keys_need_no_more_nodes_than_room_is_made_for() {
+        for first in [0, 1, 15, 255, 0x0FFF, 0x7FFF_FFFF] {
+            for leaves in [1usize, 2, 16, 17, 255, 256, 4096, 5000] {
+                let slabs =
+                    Slabs { leaves: Slab::new(160, 7, 1 << 16), nodes: Slab::new(NODE_BYTES, 0, 1 << 12) };
+                let mut tree = Tree::default();
+                for key in 0..leaves as u32 {
+                    tree.make(&slabs, first + key).unwrap();
+                }
+                let nodes = slabs.nodes.bytes() as usize / PAGE_SIZE;
+                assert!(nodes <= nodes_max(leaves), "{leaves} leaves from {first}: {nodes} nodes");
+                assert!(nodes >= leaves.div_ceil(WAYS), "a node is counted as more than one");
+            }
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::shrink::{Shrinker, CHANCES_MAX};
 use crate::slab::Slab;
 use crate::sync::atomic::Ordering;
 use crate::sync::Mutex;
-use crate::tree::{Slabs, NODE_BYTES};
+use crate::tree::{nodes_max, Slabs, NODE_BYTES};
 
 /// Most leaves: 2^24 of 16 pages are 1 TiB of stored pages.
 const LEAVES_MAX: usize = 1 << 24;
@@ -88,7 +88,7 @@ impl Zswap {
         })
     }
 
-    /// Takes room for the tables of `pages` pages and for `bytes` of objects, so that stores ask
+    /// Takes room for the tables of `pages` pages of neighbouring keys and for `bytes` of objects, so that stores ask
     /// for nothing but frames for objects: for a process that must not ask for memory later, over
     /// an arena that is stocked.
     ///
@@ -97,10 +97,7 @@ impl Zswap {
     pub fn make_room(&self, pages: u64, bytes: u64) -> io::Result<()> {
         let leaves = usize::try_from(pages).unwrap_or(usize::MAX).div_ceil(LEAF_PAGES).min(LEAVES_MAX);
         self.slabs.leaves.reserve(leaves)?;
-        // A node names 256 leaves or nodes; the upper levels are few, and one of each is only
-        // partly used.
-        let nodes = leaves.div_ceil(128) + 8;
-        self.slabs.nodes.reserve(nodes.min(NODES_TOTAL_MAX))?;
+        self.slabs.nodes.reserve(nodes_max(leaves).min(NODES_TOTAL_MAX))?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.pools.each().try_for_each(|refs| refs.pool().objects.make_room(leaves * LEAF_PAGES, bytes))
     }
