@@ -263,7 +263,7 @@ impl Sets {
         let trained = self.install(free, number, &progress.trainer, stored);
         match trained {
             Trained::Installed => {
-                progress.next_number = number.checked_add(1).unwrap_or(1);
+                progress.next_number = self.number_after(number);
                 (progress.wait_first, progress.pages_min) = (WAIT_FIRST, PAGES_FIRST);
             }
             Trained::Refused => progress.wait_first = (2 * progress.wait_first).min(WAIT_MAX),
@@ -278,6 +278,18 @@ impl Sets {
         progress.collecting = false;
         progress.trainer.restart();
         sys::memory::give_back(progress.trainer.unused());
+    }
+
+    /// The next number that no set has: cold pages keep an old one for as long as they are stored.
+    fn number_after(&self, number: u16) -> u16 {
+        let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut next = number;
+        loop {
+            next = next.checked_add(1).unwrap_or(1);
+            if slots.iter().all(|slot| slot.number != next) {
+                return next;
+            }
+        }
     }
 
     /// The slots whose set no page refers to and that are not the current one.
@@ -345,4 +357,20 @@ enum Trained {
     Refused,
     /// It would save more than it takes once so many pages are stored.
     TooFewPages(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_set_is_given_a_number_that_another_has() {
+        let sets = Sets::new(Family::T16);
+        assert_eq!([sets.number_after(1), sets.number_after(u16::MAX)], [2, 1]);
+        for (slot, number) in sets.slots.write().unwrap().iter_mut().zip([1, 2, 7]) {
+            slot.number = number;
+        }
+        // A page from the beginning is still there when the numbers begin again.
+        assert_eq!([sets.number_after(u16::MAX), sets.number_after(6), sets.number_after(7)], [3, 8, 8]);
+    }
 }
