@@ -1,7 +1,8 @@
 //! Memory that processes share by a file without a place in any file system.
 
 use std::ffi::CStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -10,20 +11,42 @@ use std::ptr::NonNull;
 /// # Errors
 /// When the kernel refuses a memory file, or there are no descriptors left.
 pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a terminated name.
-    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, with no other owner.
-    let file = unsafe { OwnedFd::from_raw_fd(raw) };
+    let file = open(name)?;
+    file.set_len(len as u64)?;
     // A process that cut the file short would end all others that have it mapped.
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: sizes and seals a file of our own.
-    let is_sealed = unsafe {
-        libc::ftruncate(raw, len as libc::off_t) == 0 && libc::fcntl(raw, libc::F_ADD_SEALS, seals) == 0
-    };
-    is_sealed.then_some(file).ok_or_else(io::Error::last_os_error)
+    seal(&file, 0)?;
+    Ok(file.into())
+}
+
+/// Makes a memory file that holds these bytes for ever. Others of this user may open the file by
+/// way of `/proc/PID/fd` and change it unless it is sealed, and what processes have mapped with it.
+///
+/// # Errors
+/// As [`create`].
+pub fn holding(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = open(name)?;
+    file.write_all(bytes)?;
+    seal(&file, libc::F_SEAL_WRITE)?;
+    Ok(file.into())
+}
+
+fn open(name: &CStr) -> io::Result<File> {
+    // SAFETY: a terminated name.
+    match unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened, with no other owner.
+        raw => Ok(unsafe { File::from_raw_fd(raw) }),
+    }
+}
+
+/// Fixes a file's length and seals, and what `more` says.
+fn seal(file: &File, more: i32) -> io::Result<()> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | more;
+    // SAFETY: takes numbers.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Bytes of a memory file.
@@ -74,5 +97,16 @@ mod tests {
         }
         // SAFETY: a file of this test.
         assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4096) }, -1, "it cannot be truncated");
+    }
+
+    #[test]
+    fn what_a_file_holds_cannot_be_changed() {
+        let file = holding(c"uzswap-test", b"what it holds").unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(std::fs::read(&path).unwrap(), b"what it holds");
+        let again = File::options().read(true).write(true).open(&path).unwrap();
+        assert!((&again).write_all(b"x").is_err() && again.set_len(1).is_err() && again.set_len(99).is_err());
+        assert!(map(again.as_fd(), 4096).is_err(), "nor by a shared mapping");
+        assert_eq!(std::fs::read(&path).unwrap(), b"what it holds");
     }
 }

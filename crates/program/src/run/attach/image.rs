@@ -1,8 +1,7 @@
 //! The agent's file, as a memory file that processes map.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use doorway::image::{Layout, Segment};
 
@@ -10,7 +9,7 @@ use doorway::image::{Layout, Segment};
 #[derive(Debug)]
 pub struct Image {
     bytes: &'static [u8],
-    file: File,
+    file: OwnedFd,
     /// What is mapped, and where it begins.
     pub layout: Layout,
 }
@@ -23,14 +22,7 @@ impl Image {
     pub fn new(bytes: &'static [u8]) -> io::Result<Self> {
         let layout = Layout::of(bytes, bytes.len())
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this build carries no agent"))?;
-        // SAFETY: a terminated name.
-        let raw = unsafe { libc::memfd_create(doorway::AGENT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: opened just now.
-        let mut file = unsafe { File::from_raw_fd(raw) };
-        file.write_all(bytes)?;
+        let file = sys::shared::holding(doorway::AGENT_NAME, bytes)?;
         Ok(Image { bytes, file, layout })
     }
 
