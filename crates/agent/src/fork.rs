@@ -39,7 +39,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
-use doorway::control_page::{brings_in, ending};
+use doorway::control_page::{brings_in, ending, QUIET};
 use ledger::wire::Kind;
 use pager::{FixedText, Outcome, Pager};
 use sys::futex;
@@ -214,7 +214,7 @@ fn stand(is_last: bool) {
         // then: it is the last. Who asked looks for that.
         let is_quiet = is_last && is_set(&forks.quiet);
         if is_quiet {
-            forks.quiet.store(2, Ordering::Release);
+            forks.quiet.store(QUIET, Ordering::Release);
         } else if is_last {
             control::end_if_program_ended();
             if credentials::are_wanted() {

@@ -189,6 +189,9 @@ impl Cleared {
     }
 }
 
+/// What [`Forks::quiet`] says when the control thread makes no call any more.
+pub const QUIET: u32 = 2;
+
 /// Forks, and what they depend on.
 #[repr(C)]
 pub struct Forks {
@@ -199,7 +202,7 @@ pub struct Forks {
     /// Paging has ended for good.
     pub stopped: AtomicU32,
     /// The control thread, stopped, is to make no call but the one that it waits in (1), and does
-    /// (2).
+    /// ([`QUIET`]).
     pub quiet: AtomicU32,
     /// The control thread's number, as /proc has it; 0 while unknown.
     pub thread: AtomicU32,

@@ -8,6 +8,8 @@
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 
+use doorway::control_page::QUIET;
+
 use crate::calls::set_errno;
 use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
 use crate::next::Next;
@@ -90,7 +92,7 @@ pub fn changed() {
         return;
     }
     let own = system::rights();
-    if credentials.agents().is_some_and(|agents| !agents.exceed(&own)) {
+    if credentials.agents().is_some_and(|agents| !agents.exceed(&own)) || is_quiet() {
         return;
     }
     let number = credentials.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -99,11 +101,17 @@ pub fn changed() {
     system::wake(&CONTROL_PAGE.forks.state);
     while is_alive() {
         let answered = credentials.answered.load(Ordering::Acquire);
-        if answered.wrapping_sub(number) as i32 >= 0 || is_forking() {
+        if answered.wrapping_sub(number) as i32 >= 0 || is_forking() || is_quiet() {
             return;
         }
         system::wait(&credentials.answered, answered, LOOK_NS);
     }
+}
+
+/// The agent's thread stands still for good, for a seccomp filter that may end the process for any
+/// call of it.
+fn is_quiet() -> bool {
+    CONTROL_PAGE.forks.quiet.load(Ordering::Acquire) == QUIET
 }
 
 /// In a signal handler of a thread that forks: the control thread waits for that. It looks by

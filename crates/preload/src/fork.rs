@@ -12,7 +12,7 @@
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use doorway::control_page::{brings_in, end, halt, RESTART};
+use doorway::control_page::{brings_in, end, halt, QUIET, RESTART};
 
 use crate::calls::raw_syscall;
 use crate::control_page::{
@@ -88,7 +88,7 @@ pub fn stop_for_good(why: u32) {
     }
     if why == end::FILTERED {
         forks.quiet.fetch_max(1, Ordering::AcqRel);
-        while is_alive() && forks.quiet.load(Ordering::Acquire) != 2 {
+        while is_alive() && forks.quiet.load(Ordering::Acquire) != QUIET {
             system::wake(&forks.state);
             system::yield_now();
         }
